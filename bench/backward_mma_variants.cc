@@ -1,5 +1,5 @@
-// What do the kernels in the table of the portable backward do? Each is checked against the reference on a small
-// problem, then timed, full and causal.
+// Checks each kernel in the table of the portable backward against the reference on a small problem, then times it,
+// full and causal.
 //
 //   bench_backward_mma_variants [--dim D,...] [--lengths N,...] [--kernel I] [--times N] [--device I]
 //

@@ -1,5 +1,5 @@
-// What do the choices of the Hopper backward do? Each variant of its configuration is checked against the reference on
-// a small problem, then timed on the grid of bench/compare.py, full and causal, beside the planner's own.
+// Checks each variant of the Hopper backward's configuration against the reference on a small problem, then times it on
+// the grid of bench/compare.py, full and causal, beside the planner's own.
 //
 //   bench_backward_sm90_variants [--dim D,D/V,...] [--lengths N,...] [--only NAME] [--times N] [--device I]
 //   [--check-only]
@@ -151,7 +151,7 @@ class Runner {
   Tensor workspace_;
 };
 
-/// Of a small problem with ragged ends. Empty where the criterion is met.
+/// Checks gradients of a small problem with ragged ends. Empty where the criterion is met.
 std::string check(const Variant& variant, const HeadDims& dims, const Device& place, GpuTimer& timer) {
   const Memory memory(1, 2, 400, dims, true, place);
   const Runner runner(memory, &variant);

@@ -1,4 +1,5 @@
-// What building block masks costs, on one thread: the least of several builds, what it asked and what it stored.
+// Costs of building block masks on one thread: the least time of several builds, the questions asked and the runs
+// stored.
 #include "heddle/block_mask.h"
 
 #include <fmt/format.h>

@@ -13,8 +13,8 @@
 
 namespace heddle::bench {
 
-inline constexpr std::int64_t kTokens = 16384, kColumns = 2048;  // of q, k, v and o: at most so many
-/// As many heads as kColumns have room for.
+inline constexpr std::int64_t kTokens = 16384, kColumns = 2048;  // rows of q, k, v and o; most columns
+/// Heads that kColumns have room for.
 constexpr std::int64_t heads_of(const shared::ForwardSm90Config& config) {
   return kColumns / std::max(config.qk_dim, config.v_dim);
 }

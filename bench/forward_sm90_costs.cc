@@ -1,4 +1,4 @@
-// What do the steps, tiles and launches of the Hopper kernels cost? The table of
+// Measures what steps, tiles and launches of the Hopper kernels cost: the table of
 // src/plan/families/forward_sm90_costs.h.
 //
 //   bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--fp8] [--dry-run]
@@ -148,7 +148,7 @@ void print_costs(const std::vector<Case>& cases, Kernels kernels) {
   fmt::print("\nRows for the table:\n{}\n", rows);
 }
 
-/// Of the table, each once.
+/// The head dims of the table, each once.
 std::vector<HeadDims> all_dims(Kernels kernels) {
   std::vector<HeadDims> all;
   for (const ForwardSm90Kernel& kernel : kernels) {
@@ -157,7 +157,7 @@ std::vector<HeadDims> all_dims(Kernels kernels) {
   return all;
 }
 
-// What the table's choice loses on each problem: by the times measured now.
+// Loss of the table's choice on each problem, by the times measured now.
 void print_choices(const std::vector<Case>& cases, Kernels kernels) {
   fmt::print("{:7} {:8} {:>6} {:>7}  {:40} {:>9}\n", "D", "mask", "S", "tokens",
              "measured ms (predicted), of all kernels", "loss");

@@ -1,5 +1,5 @@
-// What packing heads is worth where queries are few: 32 query heads that read 4, 16 queries each, beside the plain
-// kernel on as many products over the same keys (4 heads, 128 queries each).
+// Measures packed heads with few queries: 32 query heads on 4 KV heads, 16 queries each, beside the plain kernel with
+// equal FLOPs over the same keys (4 heads, 128 queries each).
 //
 //   bench_forward_sm90_packed [--rounds N] [--seconds S] [--device I] [--batch B]...
 //                             [--with bias|bias-f32|lengths|e4m3]
@@ -9,7 +9,7 @@
 //
 // For head dims 64 and 128 and 8192 to 65536 keys: the plain kernel, each packed one that the planner offers, and the
 // best that does not pack, all of them in each of N rounds of S seconds each. Printed are milliseconds, their ratio to
-// the plain kernel, what the planner predicts, and which one it chooses (*). Of few sequences, tiles are fewer than
+// the plain kernel, the planner's prediction, and its choice (*). With few sequences there are fewer tiles than
 // multiprocessors: packing is not for those.
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ namespace {
 
 constexpr std::int64_t kKvHeads = 4, kGroup = 8, kQueries = 16;
 
-/// What all contenders do besides.
+/// A feature that all contenders have.
 struct Feature {
   std::string_view name;
   DType dtype = DType::bf16;  // of q, k and v
@@ -174,7 +174,7 @@ class Bench {
     return options;
   }
 
-  /// The planner's first for the plain problem; else all that it packs, and the first that it does not.
+  /// Adds the planner's first kernel for the plain problem; else all that pack, and the first that does not.
   void add(const AttentionTensors& tensors, const AttentionOptions& options, bool plain) {
     const problem::AttentionProblem problem = problem::validate(tensors, options);
     bool unpacked = false;

@@ -1,6 +1,6 @@
-// Which kernels of the Hopper family does the compiler accept with which mods, and what did the planner expect? Its
-// register predictor (src/plan/families/forward_sm90.cc) orders candidates by it: one that spills is compiled in vain,
-// one that is taken to spill though it does not stands behind slower ones.
+// Compares the compiler with the planner: which kernels of the Hopper family each accepts with which mods. The
+// planner's register predictor (src/plan/families/forward_sm90.cc) orders candidates: a kernel that spills after all is
+// compiled in vain, and one that does not spill after all stands behind slower ones.
 //
 //   bench_forward_sm90_registers [NAME...]    those mods only, as "causal"; needs NVRTC, and no GPU
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What do the choices of the Hopper family that have no cost of their own do? The order of tiles (plan::TileOrder) and
-// the stages of each kernel, beside those of the table, on the causal grid of bench/compare.py.
+// Times choices of the Hopper family that have no cost of their own, beside those of the table, on the causal grid of
+// bench/compare.py: the order of tiles (plan::TileOrder) and the stages of each kernel.
 //
 //   bench_forward_sm90_variants [--rounds N] [--seconds S] [--device I] [--dropout] [--fp8]
 //

@@ -1,5 +1,6 @@
-// What a kernel costs before its first launch, each figure from a process of its own: cold (NVRTC's load, compilation,
-// the write to disk), from the disk cache (NVRTC's load, for its version stands in the key, and the read), from memory.
+// Times a kernel's preparation before its first launch, each figure from a process of its own: cold (NVRTC's load,
+// compilation, the write to disk), from the disk cache (NVRTC's load, for its version stands in the key, and the read),
+// from memory.
 //
 //   bench_jit_times [FILE.cu [OPTION...]]    a source, such as HEDDLE_DUMP leaves; else the planner's kernels
 #include <fmt/format.h>

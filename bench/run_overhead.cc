@@ -1,5 +1,6 @@
-// What AttentionPlan::run, and attention_into() with a warm plan cache, cost the host: the checks of a run alone, on a problem that is next to nothing on the CPU, and, given
-// a GPU, enqueued there with all pointers changed from run to run. Microseconds of one run, the median of rounds.
+// Host time of AttentionPlan::run, and of attention_into() with a warm plan cache: the checks of a run alone, on a tiny
+// problem on the CPU; and, given a GPU, a run enqueued there with all pointers changed from run to run. Microseconds of
+// one run, the median of rounds.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What do mods cost on a tile? Processor cycles per element, in place as in the CPU forward, on tiles of 96 x 128 (48
-// KiB: the scores come from the second cache) and of 12 x 128 (in the first).
+// Costs of mods on a tile: processor cycles per element, in place as in the CPU forward, on tiles of 96 x 128 (48 KiB:
+// the scores come from the second cache) and of 12 x 128 (in the first).
 //
 //   bench_tile_evaluator [--benchmark_filter=REGEX]
 //

@@ -1,4 +1,4 @@
-// What ONE_THREAD promises is kept: a thread of the standard library or of oneTBB ends the program.
+// ONE_THREAD keeps its promise: a thread of the standard library or of oneTBB ends the program.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -119,7 +119,7 @@ STANDARD_HEADERS = set("""
     variant vector version
     """.split())
 
-# What the one public header for C may include.
+# Headers that the one public header for C may include.
 C_HEADER = "heddle/c.h"
 C_STANDARD_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}
 

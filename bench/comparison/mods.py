@@ -428,7 +428,7 @@ class Comparison:
         try:
             peer = mod_peers.make(name, inputs, self.shared, captures, mod.name, *mod.make(self.torch, captures))
             timed[mod.name, name] = timing.Timed(peer, self.clock)
-            # What it draws itself is not ours to know.
+            # A peer's own random draws are unknown here, so its result with a weight is not judged.
             if not mod.weight and not reference.judge(peer.result()[0], None)["passed"]:
                 entry["peers_wrong"].append(name)
         except mod_peers.Unable:

@@ -78,7 +78,7 @@ def tree(b, h, q, k, info, aux):
     return (first.load() <= entered.load()) & (entered.load() <= last.load())
 
 
-# What the peer has built in is taken from there: that is its fastest.
+# A mod that the peer has built in is taken from there: that is its fastest.
 CALLS = {
     "ALiBi": {"score_mod": alibi, "aux": ("slopes",)},
     "relative position": {"score_mod": relative_position},

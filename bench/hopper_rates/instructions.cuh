@@ -46,7 +46,7 @@ template <int kGroups>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
-/// Of rows of 64 two-byte elements in the 128-byte swizzle; `low`: the address / 16.
+/// Describes rows of 64 two-byte elements in the 128-byte swizzle; `low`: the address / 16.
 __device__ __forceinline__ unsigned long long descriptor(unsigned low) {
   unsigned long long both;
   asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(0x40000040U));

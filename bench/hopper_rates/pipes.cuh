@@ -1,4 +1,4 @@
-// What the instructions of a softmax take, alone and beside warpgroups that keep the tensor core busy.
+// Rates of a softmax's instructions, alone and beside warpgroups that keep the tensor core busy.
 #include "rates/instructions.cuh"
 #include "rates/wgmma.cuh"  // generated: kColumns, wgmma_shared()
 
@@ -133,7 +133,7 @@ __device__ __forceinline__ float run_softmax(int steps, float scale, unsigned* n
 __device__ __forceinline__ unsigned bits(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float real(unsigned x) { return __uint_as_float(x); }
 
-/// Of three inputs, which nothing simplifies.
+/// A function of three inputs that the compiler cannot simplify.
 __device__ __forceinline__ float majority(unsigned x, unsigned y, unsigned z) {
   unsigned result;
   asm volatile("lop3.b32 %0, %1, %2, %3, 0xe8;" : "=r"(result) : "r"(x), "r"(y), "r"(z));

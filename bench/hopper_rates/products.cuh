@@ -21,8 +21,8 @@ __device__ __forceinline__ void multiply(float (&sums)[kColumns / 2], unsigned r
     for (int i = 0; i < kProducts; ++i) {
       const unsigned at = i % kPanel * kNext;
       const unsigned long long right = descriptor(columns + at);
-      // What the first half adds the second takes away, so that the sums stay of a size. (Sums that begin anew would be
-      // of no use to anybody, and the compiler drops such products.)
+      // The second half subtracts the products that the first half adds, so that the sums stay of a size. (Nobody would
+      // use sums that begin anew, so the compiler would drop their products.)
       if constexpr (kFromRegisters) {
         i < kPanel ? wgmma_registers<1>(sums, a, right) : wgmma_registers<-1>(sums, a, right);
       } else {

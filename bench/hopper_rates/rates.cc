@@ -32,7 +32,7 @@ double seconds_of_all(const std::vector<Span>& spans) {
   return 1e-9 * static_cast<double>(std::ranges::max(spans, {}, &Span::end_ns).end_ns - begin);
 }
 
-/// What `work` takes on this thread.
+/// Time of `work` on this thread.
 template <class Work>
 double host_seconds(Work&& work) {
   const auto begin = std::chrono::steady_clock::now();

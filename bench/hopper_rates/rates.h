@@ -1,4 +1,4 @@
-// What hopper_rates measures, one struct a table.
+// Rates that hopper_rates measures, one struct a table.
 #pragma once
 
 #include <string>
@@ -24,9 +24,9 @@ struct PipeRate {
   double alone;
   double beside;           // while a warpgroup multiplies without a pause
   double products_beside;  // the share of the tensor core's time that this warpgroup gets meanwhile
-  /// Of one element of one of the 32 lanes, for the whole multiprocessor.
+  /// Clocks of one element of one of the 32 lanes, for the whole multiprocessor.
   double clocks_an_element() const { return alone / (32 * 4); }
-  /// What the operation loses of the time of the products beside it: time = alone + lost * time of the products.
+  /// The share of the products' time that the operation costs: time = alone + lost * time of the products.
   double lost_share() const { return (beside - alone) / (beside * products_beside); }
 };
 std::vector<PipeRate> pipe_rates(const Gpu& gpu);

@@ -12,17 +12,17 @@
 // lse_rest [B, Hq, Sq], of lse's type: what lse's rounding left out, (m - lse) + ln l. It is 0 where nothing attends. A
 // backward takes it: lse alone loses digits of ln l where |m| is large, and all of them beside 1e9.
 //
-// Any strides with a unit last stride ([B, S, H, D] is permute(x, {0, 2, 1, 3})); an axis of extent 1, and all of a
-// tensor without elements, may have any. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every batch entry. A
-// row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads, Sq and Skv may
-// be 0, Dqk and Dv not; each extent and each q_idx fits i32.
+// The last stride is 1, the others are free ([B, S, H, D] is permute(x, {0, 2, 1, 3})). Strides of an axis of extent 1,
+// and of a tensor without elements, do not matter. Hq is a multiple of Hkv. q, k, v with batch 1 are read by every
+// batch entry. A row in which nothing attends gives o = 0 and lse = -inf; with sinks its lse is sink[h]. Batch, heads,
+// Sq and Skv may be 0, Dqk and Dv not; each extent and each q_idx fits i32.
 //
 // q, k, v share one of f64, f32, f16, bf16, e4m3, e5m2; or k and v are each e4m3 or e5m2 and q is f16, bf16, e4m3 or
 // e5m2. o has any floating dtype. Reals, lse and sinks are f32, or f64 when q, k, v are f64.
 //
-// What takes no part in a row never reaches it, whatever it holds: masked keys and values, padding, other sequences. On
-// the CPU this holds without exception. On a GPU there is one: a value (v) that is not finite and is masked for one row
-// but attended by another row of the same tile of queries may make the first row NaN.
+// Keys and values that take no part in a row (masked, padding, another sequence's) never reach that row, whatever they
+// hold. On the CPU this holds without exception. On a GPU there is one: if a value (v) is not finite, is masked for one
+// row and is attended by another row of the same tile of queries, the first row may become NaN.
 //
 // On the CPU o is right wherever it is in range itself, also beyond 3.4e38 if o is f64. Two limits: sum |p w v| is
 // below 2^224 (f64 inputs: 2^1536); with normalizer none each t w is in the range of the reals. On a GPU sum(p w v) is
@@ -63,19 +63,19 @@ enum class Normalizer : std::uint8_t { softmax, none, sigmoid };
 enum class BackendChoice : std::uint8_t { automatic, cpu, reference, cuda, amd };
 std::string_view name(BackendChoice backend);
 
-/// Which of the kernels that would do is taken.
-/// automatic: what HEDDLE_TUNING says, else recorded.
-/// off: the one that the planner's model puts first.
-/// recorded: the one that was the fastest when this machine measured a problem of the same class, if that is kept on
-/// disk (HEDDLE_CACHE_DIR); else as off.
-/// measure: as recorded, and where nothing is kept planning measures the kernels, which takes up to some seconds, and
-/// keeps their times.
+/// How a plan takes one of the kernels that serve it.
+/// automatic: as HEDDLE_TUNING says, else recorded.
+/// off: the planner's model chooses.
+/// recorded: the kernel that was the fastest when this machine measured a problem of the same class, if a record is
+/// kept on disk (HEDDLE_CACHE_DIR); else as off.
+/// measure: as recorded; if no record is kept, planning measures the kernels, which takes up to some seconds, and keeps
+/// their times.
 /// again: measures, whatever is kept.
 ///
 /// Problems are of one class if they need the same kernels (dtypes, head dims, group, mods, values of the mask's
 /// params, kinds of lengths) and their extents have the same power of two above them. Measuring allocates as much as
-/// all tensors of the problem, frees it, and reads none of the caller's but what planning reads. If that fails, the
-/// plan is as with off, and explain() says why. Results of another kernel may differ in their last bits.
+/// all tensors of the problem, frees it, and reads no memory of the caller's that planning does not read. If that
+/// fails, the plan is as with off, and explain() says why. Results of another kernel may differ in their last bits.
 enum class Tuning : std::uint8_t { automatic, off, recorded, measure, again };
 std::string_view name(Tuning tuning);
 
@@ -87,8 +87,8 @@ struct AttentionOptions {
   Expr mask_mod{};      // boolean; empty: everything attends
   Expr weight_mod{};    // f32; empty: 1
   Bindings bindings{};  // values of the params and captures that the mods read
-  /// What becomes of a read (not `at`) whose index is not proven inside its tensor. False: the call is refused. True:
-  /// it gives the element at the nearest index inside, axis by axis; a tensor without elements reads as 0, or False.
+  /// Decides about a read (not `at`) whose index is not proven inside its tensor. False: the call is refused. True: the
+  /// read gives the element at the nearest index inside, axis by axis; a tensor without elements reads as 0, or False.
   bool clamp_reads = false;
 
   std::optional<double> scale{};           // default 1 / sqrt(Dqk)
@@ -116,26 +116,30 @@ struct AttentionOptions {
   /// i32 or i64 [B] (packed: [N]), added to kv_idx: a shard of a long sequence's keys sees their positions in the
   /// whole. merge_states() joins the shards' results. May be negative. kv_token does not change.
   std::optional<ConstTensorView> kv_start{};
-  /// Bounds: no q_len and no kv_len is larger. A bound above the rows of the tensors counts as those. Not given: the
-  /// padded sizes; with cu_seqlens on a GPU both must be, with cu_seqlens_q and pages max_q_len.
+  /// Upper bounds of q_len and kv_len. A bound above the rows of the tensors counts as those. Not given: the padded
+  /// sizes. Required with cu_seqlens on a GPU: both; with cu_seqlens_q and pages there: max_q_len.
   ///
-  /// On a GPU, lengths, cu_seqlens, q_start and kv_start are read by each run, on its stream, and by nothing else: a
+  /// On a GPU, each run reads lengths, cu_seqlens, q_start and kv_start on its stream; nothing else reads them. So a
   /// run after a change of their content computes the new lengths, from a CUDA graph too. The plan is made for the
-  /// maxima. What the host cannot refuse is clamped: lengths to 0 and the maxima; cumulative lengths to the totals, to
-  /// what stands before them (the first counts as 0) and to the maxima; q_start to what leaves each q_idx in i32. Of
-  /// kv_start the low 32 bits count, and kv_idx wraps. Rows of q that no sequence has get o = 0, lse = -inf, those
-  /// behind the last one of a packed batch too. A mask that reads what only the device knows (q_len, kv_len; with
-  /// q_start there q_idx, with kv_start there kv_idx; packed, q_token and kv_token) is applied to every block of keys
-  /// before kv_len: explain() says so. There a value that is not finite may reach rows that the mask keeps from it.
+  /// bounds. Values that the host cannot see are clamped instead of refused:
+  /// - lengths: to 0 and the bounds;
+  /// - cumulative lengths: to the totals, to their predecessors (the first counts as 0) and to the bounds;
+  /// - q_start: so that each q_idx fits i32;
+  /// - kv_start: its low 32 bits count, and kv_idx wraps.
+  /// Rows of q that no sequence has get o = 0, lse = -inf, also those behind the last sequence of a packed batch.
+  ///
+  /// A mask may read a value that only the device knows: q_len, kv_len; with q_start there q_idx, with kv_start there
+  /// kv_idx; packed, q_token and kv_token. It is then applied to every block of keys before kv_len, and explain() says
+  /// so. There a value that is not finite may reach rows that the mask keeps from it.
   std::optional<std::int64_t> max_q_len{}, max_kv_len{};
 
   /// Factors of stored fp8 values: f32, q's [B, Hq], k's and v's [B, Hkv] (packed: B is N); an extent may be 1. A
   /// factor for a tensor of another dtype is an error.
   std::optional<ConstTensorView> q_descale{}, k_descale{}, v_descale{};
 
-  /// Blocks that were found before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences)
-  /// must be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is
-  /// built from mask_mod.
+  /// A block mask made before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences) must
+  /// be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is built
+  /// from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
   /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number
   /// says that the content may have changed.
@@ -188,16 +192,16 @@ void attention_into(const ConstTensorView& q, const ConstTensorView& k, const Co
                     const std::optional<TensorView>& lse, const AttentionOptions& options = {});
 void attention_into(const AttentionTensors& tensors, const AttentionOptions& options = {});
 
-/// Of the plans that the one-call functions and cached_plan() keep, since the process began.
+/// Counts of the cache of plans (used by the one-call functions and cached_plan()) since the process began.
 struct PlanCacheCounts {
   std::int64_t hits = 0, misses = 0, evictions = 0;
-  std::int64_t plans = 0, bytes = 0;  // kept now; of their block masks, and of their lists on GPUs
+  std::int64_t plans = 0, bytes = 0;  // bytes: of the kept plans' block masks, and of their lists on GPUs
 };
 PlanCacheCounts plan_cache_counts();
 /// Forgets all plans and frees the kept workspaces, but for those in use. On a GPU it waits until the device is idle.
 void clear_plan_cache();
 
-/// What one run of a plan may bring.
+/// Arguments of one run of a plan.
 struct RunOptions {
   /// workspace_bytes() of memory on the plan's device, 64-byte aligned, of any content. It belongs to one run at a
   /// time; a CUDA graph that captured a run is such a run. If it is null, the CPU allocates it for this run; on a GPU
@@ -221,7 +225,7 @@ struct RunOptions {
 /// the plan must outlive what its runs enqueued, and the graphs that captured them: destroying or updating it frees
 /// lists that they read.
 ///
-/// What waits on a GPU:
+/// These wait on a GPU:
 /// - Making a plan and update(). They allocate on the plan's device, copy to it and from it, and find the rows of a
 ///   mask that reads its memory (on the device, or on the host from copies: explain() says which). All of this goes
 ///   through the legacy stream, and they wait for it. So they wait for the work of all streams of the device, except
@@ -231,14 +235,14 @@ struct RunOptions {
 /// - run(), workspace_bytes(), block_mask(), backend() and explain() never wait.
 class AttentionPlan {
  public:
-  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU also for how far their
-  /// addresses are aligned, up to 16 bytes (null: as far): runs may bring better aligned ones. Lengths, cu_seqlens and
-  /// q_start and kv_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score
-  /// captures, and lengths on a GPU are read by each run. On a GPU it waits, as above, and compiles the kernel unless
-  /// it is in memory or on disk.
+  /// Plans for tensors of these shapes, strides and dtypes; their memory is not read. On a GPU the plan also depends on
+  /// how far their addresses are aligned, up to 16 bytes (null counts as 16): a run's may be better aligned, not worse.
+  /// Planning reads lengths, cu_seqlens, q_start and kv_start on the CPU, and the captures of the mask; each run reads
+  /// score params, descales, sinks, score captures, and lengths on a GPU. On a GPU it waits, as above, and compiles the
+  /// kernel unless it is in memory or on disk.
   AttentionPlan(const AttentionTensors& tensors, const AttentionOptions& options);
-  /// Plans the backward. Which gradients are there is planned, too. All that is said of plans here holds for it. (A
-  /// template, so that tensors in braces are AttentionTensors.)
+  /// Plans the backward, for the gradients that `tensors` has. All rules for plans hold for it. (A template, so that
+  /// tensors in braces are AttentionTensors.)
   template <std::same_as<BackwardTensors> Tensors>
   AttentionPlan(const Tensors& tensors, const AttentionOptions& options);
 
@@ -269,10 +273,10 @@ class AttentionPlan {
 
   const BlockMask* block_mask() const;  // null when everything attends
   BackendChoice backend() const;
-  /// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with their
+  /// Every decision, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with their
   /// reasons, predicted bytes, flops and time, kernel.
   std::string explain() const;
-  /// The same as a JSON object with those stages as keys.
+  /// explain() as a JSON object with those stages as keys.
   std::string explain_json() const;
 
  private:
@@ -290,8 +294,8 @@ AttentionPlan cached_plan(const AttentionTensors& tensors, const AttentionOption
 struct Explanation {
   std::string text, json;
 };
-/// What would be planned on a GPU that need not be here ("h200"), without a kernel. The tensors may be on any device.
-/// Throws as planning on that GPU would.
+/// explain() for a GPU that need not be here ("h200"), without a kernel. The tensors may be on any device. Throws as
+/// planning on that GPU would.
 Explanation explain_on(std::string_view gpu, const AttentionTensors& tensors, const AttentionOptions& options);
 
 /// Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). At least one

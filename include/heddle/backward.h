@@ -10,10 +10,10 @@
 // branch taken; at a tie of min or max half of each. Masks, indices, scale, lengths and descale factors are constants:
 // q, k and v count as stored. A tensor that serves several sequences (batch 1) gets the sum of their gradients.
 //
-// What takes no part in a row never reaches it. A row in which nothing attends gives zeros, whatever its dO holds; its
-// sink gets the gradient of lse, because lse is the sink. Rows past a sequence's end give and get zeros. On the CPU
-// this holds without exception. On a GPU a number that is not finite and belongs to a masked element may reach results
-// of the same tile: k dq, q dk, dO dv.
+// Keys and values that take no part in a row never reach it. A row in which nothing attends gives zeros, whatever its
+// dO holds; its sink gets the gradient of lse, because lse is the sink. Rows past a sequence's end give and get zeros.
+// On the CPU this holds without exception. On a GPU a number that is not finite and belongs to a masked element may
+// reach results of the same tile: k dq, q dk, dO dv.
 //
 // Sums are taken in f32 (f64 for f64 inputs): one whose terms pass 3.4e38 on the way is infinite or NaN.
 //
@@ -48,13 +48,13 @@ struct BackwardTensors {
   std::optional<ConstTensorView> d_lse{};     // [B, Hq, Sq], lse's dtype; absent: 0. Normalizer softmax only
   std::optional<ConstTensorView> lse_rest{};  // as the forward stored it; absent: 0. Only with lse
 
-  // What is written: at least one of these. Shape: that of what it is the gradient of. Any floating dtype. Unit last
-  // stride for dq, dk and dv, any strides for the others. Without overlap with an input or with each other.
+  // Outputs, at least one. Each has the shape of the tensor whose gradient it is, and any floating dtype. dq, dk and dv
+  // have a unit last stride; the others any strides. None overlaps an input or another output.
   std::optional<TensorView> dq{}, dk{}, dv{};
   std::optional<TensorView> d_sinks{};
-  /// Of floating captures that score_mod or weight_mod reads. Elements that no element of the score matrix reads get 0.
+  /// Gradients of floating captures that score_mod or weight_mod reads. A capture's element that no score reads gets 0.
   NamedViews d_captures{};
-  /// Of f32 params that score_mod or weight_mod reads: tensors of rank 0.
+  /// Gradients of f32 params that score_mod or weight_mod reads: tensors of rank 0.
   NamedViews d_params{};
 };
 
@@ -75,7 +75,7 @@ struct BackwardResult {
 /// tensors: the inputs; its gradients must be absent.
 BackwardResult attention_backward(const BackwardTensors& tensors, const AttentionOptions& options = {},
                                   const GradientRequest& request = {});
-/// The same into the caller's tensors: the gradients that `tensors` has.
+/// Writes into the caller's tensors: each gradient that `tensors` has.
 void attention_backward_into(const BackwardTensors& tensors, const AttentionOptions& options = {});
 
 extern template AttentionPlan::AttentionPlan(const BackwardTensors& tensors, const AttentionOptions& options);

@@ -110,7 +110,7 @@ class BlockMask {
   void check_current(const Bindings& bindings) const;
   /// Whether check_current() accepts them.
   bool is_current(const Bindings& bindings) const;
-  /// Of these rows: another number for each that was built, updated or taken over; copies share it.
+  /// Changes with the rows: each build, update or takeover has a number of its own, which copies share.
   std::uint64_t revision() const { return state_.revision; }
 
   const MaskShape& shape() const { return state_.shape; }
@@ -140,8 +140,8 @@ class BlockMask {
   /// One score matrix as text: a line for each row of blocks, a character for each block: '#' full, '+' partial, '.'
   /// empty. Beyond 128 columns or lines a character stands for several blocks: it is '+' if they differ.
   std::string text(std::int64_t sequence = 0, std::int64_t head = 0) const;
-  /// The same as an SVG picture, with axes in tokens and a legend. Beyond 256 blocks a side a cell shows the mixture of
-  /// several blocks.
+  /// The picture as SVG, with axes in tokens and a legend. Beyond 256 blocks a side a cell shows the mixture of several
+  /// blocks.
   std::string svg(std::int64_t sequence = 0, std::int64_t head = 0) const;
 
   bool operator==(const BlockMask& other) const;  // same shape, block sizes and rows
@@ -161,7 +161,7 @@ class BlockMask {
     bool transposed = false, from_lists = false;
     bool shared_by_batch = false, shared_by_heads = false;
 
-    // What the rows were built from.
+    // Inputs that the rows were built from.
     std::map<std::string, ParamValue> params;
     std::map<std::string, std::shared_ptr<const base::Content>> capture_contents;  // null: of a GPU's memory
 

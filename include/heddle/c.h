@@ -7,7 +7,7 @@
 //   heddle_attention_tensors tensors = {sizeof tensors, &q, &k, &v, &o, NULL, NULL};
 //   if (heddle_attention_into(&tensors, &options) != HEDDLE_OK) puts(heddle_last_error());
 //
-// What each argument means, shapes and dtypes stand in attention.h and backward.h, the language of mods in expr.h.
+// attention.h and backward.h describe the arguments, their shapes and dtypes; expr.h describes the language of mods.
 //
 // Structs that may grow begin with struct_size: set it to their sizeof and everything you do not use to zero, which is
 // the default. Programs that were compiled against an older version keep working; fields that a library does not know
@@ -41,7 +41,7 @@
 extern "C" {
 #endif
 
-/// What a function returns: HEDDLE_OK, or why nothing was done. heddle_last_error() has the sentence.
+/// Result of a function: HEDDLE_OK, or why nothing was done. heddle_last_error() has the sentence.
 typedef int32_t heddle_status;
 enum {
   HEDDLE_OK = 0,
@@ -106,7 +106,7 @@ typedef struct heddle_capture {
   const heddle_tensor* tensor;
 } heddle_capture;
 
-/// What the names in mods stand for. Each name once.
+/// Values of the names in mods. Each name once.
 typedef struct heddle_bindings {
   uint64_t struct_size;
   const heddle_param* params;
@@ -239,8 +239,8 @@ typedef struct heddle_backward_tensors {
   const heddle_tensor* d_o;    // [B, Hq, Sq, Dv], o's dtype or q's
   const heddle_tensor* d_lse;  // [B, Hq, Sq], lse's dtype; NULL: 0. Softmax only
 
-  // What is written: at least one of these. Each has the shape of what it is the gradient of, and any floating dtype.
-  // Unit last stride for dq, dk and dv, any strides for the others.
+  // Outputs, at least one. Each has the shape of the tensor whose gradient it is, and any floating dtype. dq, dk and dv
+  // have a unit last stride; the others any strides.
   const heddle_tensor* dq;
   const heddle_tensor* dk;
   const heddle_tensor* dv;
@@ -265,7 +265,7 @@ typedef struct heddle_sequence {
   int64_t kv_start;  // since version 3
 } heddle_sequence;
 
-/// What a block mask covers and is made from.
+/// The sequences that a block mask covers, and the mask it is made from.
 typedef struct heddle_block_mask_options {
   uint64_t struct_size;
   int64_t heads;                     // of the queries
@@ -289,11 +289,12 @@ typedef struct heddle_block_mask_options {
   int32_t reserved;       // 0
 } heddle_block_mask_options;
 
-/// What one run of a plan may bring.
+/// Arguments of one run of a plan.
 typedef struct heddle_run_options {
   uint64_t struct_size;
-  // 64-byte aligned, heddle_plan_workspace_bytes long, on the plan's device, of any content. NULL: allocated for this
-  // run, which on a GPU is an error unless that is 0. Of one run at a time, a CUDA graph that captured one included.
+  // 64-byte aligned, heddle_plan_workspace_bytes long, on the plan's device, of any content. NULL: the CPU allocates it
+  // for this run; on a GPU NULL is an error unless that length is 0. It belongs to one run at a time; a CUDA graph that
+  // captured a run is such a run.
   void* workspace;
   // NULL: the planned ones. What the mask reads must have the planned values.
   const heddle_bindings* bindings;
@@ -302,11 +303,14 @@ typedef struct heddle_run_options {
 
 /// An attention, or its backward, planned once and run many times.
 ///
-/// What waits on a GPU: heddle_plan_create and heddle_plan_update allocate on the device and copy there, and captures
-/// of the mask from there, on the legacy stream, and wait for these copies, and so for what all streams of the device
-/// hold but those made non-blocking. heddle_plan_destroy and heddle_plan_update free device memory, for which the
-/// driver waits until the device is idle; a heddle_attention_into that makes a plan does all of this.
-/// heddle_plan_run, like the functions that only ask a plan, never waits.
+/// These wait on a GPU:
+/// - heddle_plan_create and heddle_plan_update. They allocate on the device, copy to it, and copy the mask's captures
+///   from it, on the legacy stream, and wait for these copies. So they wait for the work of all streams of the device,
+///   except streams made non-blocking.
+/// - heddle_plan_destroy and heddle_plan_update. They free device memory; the driver waits for this until the device is
+///   idle.
+/// - heddle_attention_into, if it makes a plan: all of the above.
+/// heddle_plan_run and the functions that only ask a plan never wait.
 typedef struct heddle_plan heddle_plan;
 
 /// HEDDLE_C_VERSION of the library that runs. It serves programs compiled against that version and all before.
@@ -368,10 +372,10 @@ HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bind
 HEDDLE_API heddle_status heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes);
 /// The backend that was chosen: HEDDLE_BACKEND_CPU ...
 HEDDLE_API heddle_status heddle_plan_backend(const heddle_plan* plan, int32_t* backend);
-/// What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives, predicted
+/// Every decision, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives, predicted
 /// bytes, flops and time, kernel.
 HEDDLE_API heddle_status heddle_plan_explain(const heddle_plan* plan, const char** text);
-/// The same as a JSON object with those stages as keys.
+/// heddle_plan_explain as a JSON object with those stages as keys.
 HEDDLE_API heddle_status heddle_plan_explain_json(const heddle_plan* plan, const char** json);
 
 /// Finds or takes over the blocks; the lists need not live on. *mask is NULL after a failure.
@@ -387,7 +391,7 @@ HEDDLE_API heddle_status heddle_block_mask_text(const heddle_block_mask* mask, i
 /// the legacy default stream.
 HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                              int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
-/// The same on a stream of the GPU's (CUstream). It returns when the work is enqueued; the first call of a process with
+/// Merges on a stream of the GPU (CUstream) and returns when the work is enqueued. The first call of a process with
 /// these dtypes on a device also compiles and loads the kernel, and must not be captured in a graph. Since version 2.
 HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                                 int64_t count, const heddle_tensor* o, const heddle_tensor* lse,

@@ -61,10 +61,10 @@ class Expr {
   std::shared_ptr<const expr::Node> node_;
 };
 
-/// The same expression, node for node (operator== builds a comparison expression instead).
+/// Whether both are one expression, node for node (operator== builds a comparison expression instead).
 inline bool same(const Expr& x, const Expr& y) { return x.node() == y.node(); }
 
-/// What a mod may read of the element it is asked about. Indices are i32.
+/// Inputs of a mod: the element's score and indices. Indices are i32.
 namespace leaf {
 Expr score();    // f32: scale * q.k; score mods only
 Expr b();        // batch entry; the sequence's number in a packed batch
@@ -128,16 +128,17 @@ Expr operator>(const Expr& x, const Expr& y);
 Expr operator>=(const Expr& x, const Expr& y);
 Expr operator==(const Expr& x, const Expr& y);
 Expr operator!=(const Expr& x, const Expr& y);
-/// Of two booleans, or of the bits of two i32.
+/// & | ^ ~ take booleans, or the bits of i32.
 Expr operator&(const Expr& x, const Expr& y);
 Expr operator|(const Expr& x, const Expr& y);
 Expr operator^(const Expr& x, const Expr& y);
 Expr operator~(const Expr& x);
-/// Of booleans alone. Both sides are computed.
+/// && || ! take booleans alone. Both sides are computed.
 Expr operator&&(const Expr& x, const Expr& y);
 Expr operator||(const Expr& x, const Expr& y);
 Expr operator!(const Expr& x);
-/// Of i32. x << y wraps modulo 2^32, x >> y keeps the sign. For y outside 0 to 31: x << y = 0, x >> y = 0 or -1.
+/// Shifts take i32. x << y wraps modulo 2^32, x >> y keeps the sign. For y outside 0 to 31: x << y = 0, x >> y = 0 or
+/// -1.
 Expr operator<<(const Expr& x, const Expr& y);
 Expr operator>>(const Expr& x, const Expr& y);
 Expr where(const Expr& condition, const Expr& yes, const Expr& no);
@@ -185,7 +186,7 @@ template <class F>
 Expr score_mod(F&& f) {
   return Expr(f(leaf::score(), leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()));
 }
-/// The same for masks and weights, which see no score.
+/// mask_mod and weight_mod record masks and weights, which see no score.
 template <class F>
 Expr mask_mod(F&& f) {
   return Expr(f(leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()));

@@ -14,8 +14,8 @@ namespace heddle {
 struct TensorFile {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, std::string> metadata;  // the "__metadata__" entry
-  /// Of each tensor that was left out, since heddle does not have its element type or rank, a sentence that says so.
-  /// Not written.
+  /// Tensors that were left out because heddle does not have their element type or rank: name, and a sentence that says
+  /// why. Not written.
   std::map<std::string, std::string> skipped{};
 };
 

@@ -18,7 +18,7 @@ Expr sliding_window(std::int64_t before, std::int64_t after = 0);
 Expr dilated_window(std::int64_t before, std::int64_t step);
 /// Causal, and every query also sees the first `prefix` keys.
 Expr prefix_lm(std::int64_t prefix);
-/// The same with a length that is an i32 expression: lengths[b], say.
+/// prefix_lm with a length that is an i32 expression: lengths[b], say.
 Expr prefix_lm(const Expr& prefix);
 /// The first `global` tokens see all tokens and are seen by all. Between the other tokens |q_idx - kv_idx| <= window.
 Expr global_and_window(std::int64_t global, std::int64_t window);

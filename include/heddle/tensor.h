@@ -84,8 +84,8 @@ struct BasicTensorView {
 using TensorView = BasicTensorView<void>;
 using ConstTensorView = BasicTensorView<const void>;
 
-/// The same memory with its axes in another order: permute(bshd, {0, 2, 1, 3}) reads a [B, S, H, D] tensor as [B, H, S,
-/// D].
+/// Views the memory with its axes in another order: permute(bshd, {0, 2, 1, 3}) reads a [B, S, H, D] tensor as [B, H,
+/// S, D].
 TensorView permute(const TensorView& view, const Dims& order);
 ConstTensorView permute(const ConstTensorView& view, const Dims& order);
 /// The sub-range [begin, end) of one axis. Throws invalid_argument when it is not inside the axis.

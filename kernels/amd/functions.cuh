@@ -158,7 +158,7 @@ __device__ __forceinline__ float rsqrt_f32(float x) {
   const float near = reciprocal_root(small ? x * 0x1p40F : x);
   return small ? near * 0x1p20F : near;
 }
-/// What is left of x after whole multiples of y, toward 0: exact.
+/// The remainder of x after whole multiples of y, toward 0: exact.
 __device__ __forceinline__ float mod_f32(float x, float y) {
   const double size = __builtin_fabs(static_cast<double>(y)), infinity = __builtin_inf();
   double left = __builtin_fabs(static_cast<double>(x));

@@ -1,4 +1,4 @@
-// What a kernel is to the engine: what it is prepared from, and what its runs are given.
+// A kernel as the engine sees it: the arguments that it is prepared from, and those of its runs.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct RunArguments {
   const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
 
-/// What a kernel is prepared from. References live while prepare() runs; what the kernel needs later it keeps itself.
+/// Arguments of prepare(). References live while it runs; the kernel copies what it needs later.
 struct PrepareArguments {
   const problem::AttentionProblem& problem;
   const plan::Plan& plan;
@@ -41,10 +41,10 @@ class Kernel {
   virtual ~Kernel() = default;
   /// Throws before anything is written. A GPU's only enqueues: no allocation, no synchronisation.
   virtual void launch(const RunArguments& arguments) const = 0;
-  /// What explain() and explain_json() tell of the kernel: an object. "summary", one line, comes first; then any names,
-  /// with strings, numbers, or lists of lines.
+  /// Facts about the kernel for explain() and explain_json(): an object. "summary", one line, comes first; then any
+  /// names, with strings, numbers, or lists of lines.
   virtual nlohmann::ordered_json facts() const = 0;
-  /// Of the device's memory that it keeps from run to run.
+  /// Bytes of the device's memory that the kernel keeps from run to run.
   virtual std::int64_t held_bytes() const { return 0; }
 };
 

@@ -1,4 +1,4 @@
-// What a kind of device is to the engine: its memory, the copies from and to it, and what is computed there beside
+// The engine's interface to a kind of device: its memory, the copies from and to it, and computations there beside
 // attention.
 #pragma once
 
@@ -52,7 +52,7 @@ class DeviceInterface {
   virtual std::string missing() const = 0;
   /// Writes what these devices can do into what the planner reads.
   virtual void tell(device::Machine& machine) const = 0;
-  /// What devices() lists of them.
+  /// Entries of devices().
   virtual std::vector<DeviceInfo> infos() const = 0;
 
   /// Memory of one device, freed with the last copy of the pointer. Throws Error(out_of_memory). 0 bytes: null.
@@ -67,9 +67,9 @@ class DeviceInterface {
   /// Computes on the CPU; elsewhere enqueues, and the first of a process on each device compiles and loads a kernel.
   /// Throws Error(unsupported) for more parts or rows than are taken there.
   virtual void merge(const MergeArguments& arguments) const = 0;
-  /// The captures that the mask reads, of which there is one, are in the memory of device `index`. `rows` keeps what
-  /// serves the same mask again, for other blocks or after a change of params and captures; null at first. Waits for
-  /// the device. `clamp_reads` as BlockMask::build's. Throws as that, and Error(device), Error(out_of_memory),
+  /// Builds a mask that reads captures, at least one, in the memory of device `index`. `rows` keeps state for building
+  /// the mask again, for other blocks or after a change of params and captures; null at first. Waits for the device.
+  /// `clamp_reads` and exceptions are BlockMask::build's; also throws Error(device), Error(out_of_memory),
   /// Error(compile).
   virtual BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block,
                                const Bindings& bindings, DType reals, bool clamp_reads,

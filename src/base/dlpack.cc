@@ -110,7 +110,7 @@ DLDevice export_device(Device device) {
   return {base::kDLCpu, device.index};
 }
 
-/// What an exported tensor's pointers point into; it lives until the deleter runs.
+/// Storage that an exported tensor's pointers refer to; it lives until the deleter runs.
 template <class Managed>
 struct Exported {
   Managed managed{};

@@ -34,7 +34,7 @@ struct OptionRow {
 std::span<const OptionRow> environment_options();
 
 const char* name_of(Option option);
-/// What it is set to now; empty when it is not set.
+/// The variable's present value; empty when it is not set.
 std::string value_of(Option option);
 /// An option that counts bytes: "1048576", "512K", "512M", "2G" (powers of 1024). `fallback` when it is not set. Throws
 /// invalid_argument for anything else.

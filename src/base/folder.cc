@@ -98,7 +98,7 @@ bool read_all(int descriptor, std::span<char> bytes) {
   return true;
 }
 
-/// Of this process, this thread and this call alone.
+/// A name that no other process, thread or call has.
 std::string temporary_name() {
   static std::atomic<std::uint64_t> calls{0};
   return fmt::format("{}{}-{}-{:08x}", kTemporaryPrefix, ::getpid(), calls++, std::random_device()());

@@ -17,7 +17,8 @@ class Folder {
     mine,  // belongs to this user, nobody else may write into it or its files; what is made has mode 0700 and 0600
     any,
   };
-  /// Makes the folder, and those above it, where they are not there. A symbolic link that another user laid is refused.
+  /// Opens the folder, and makes it and its parents if they are missing. A symbolic link that another user laid is
+  /// refused.
   static std::optional<Folder> open(const std::filesystem::path& path, Whose whose, std::string& why);
   ~Folder();
   Folder(Folder&& other) noexcept;
@@ -34,7 +35,7 @@ class Folder {
     std::int64_t bytes;
     std::int64_t used_ns;  // since 1970
   };
-  /// Of regular files.
+  /// The folder's regular files.
   std::vector<Entry> entries() const;
 
  private:

@@ -108,7 +108,7 @@ ConstTensorView first_along(ConstTensorView view, std::uint32_t axes) {
   return view;
 }
 
-/// The same bytes at each index along the axis as at its first.
+/// Whether every index along the axis holds the bytes of its first index.
 bool repeats(const ConstTensorView& view, int axis) {
   const ConstTensorView first = first_along(view, 1U << axis);
   const Walk walk = coalesce(first.shape, first.strides);

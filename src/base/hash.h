@@ -24,7 +24,7 @@ constexpr std::uint64_t hash_combine(std::uint64_t seed, std::uint64_t value) {
 /// often a stride of 0 repeats it.
 std::uint64_t hash_view(const ConstTensorView& view);
 
-/// What a CPU view held, to be compared with others. Reads no more than the memory that there is.
+/// A summary of a CPU view's content, for comparisons. Making one reads no more than the memory that there is.
 struct Content {
   Dims shape;
   std::uint32_t repeated_axes = 0;  // bit i: axis i has stride 0

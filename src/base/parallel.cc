@@ -32,8 +32,8 @@ void fork_join(int workers, const std::function<void(int worker)>& work) {
 
 #else
 
-/// Runs work(0) to work(workers - 1), each in a thread of its own where there are as many, and waits for them. Throws
-/// where a thread does not start, some of them not run; what began has ended then, too.
+/// Runs work(0) to work(workers - 1), each on a thread of its own if there are enough, and waits for them. If a thread
+/// does not start, it waits for those that did and throws; some work has then not run.
 void fork_join(int wanted, const std::function<void(int worker)>& work) {
   const ThreadShare share(wanted - 1, std::max(wanted, available_cores()) - 1);
   const int workers = 1 + share.granted();

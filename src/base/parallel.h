@@ -14,8 +14,8 @@ void check_threads(int threads);
 
 /// Runs body(worker, task) once for each task in [0, count), the lowest numbers first (give the longest tasks the
 /// lowest), on up to `threads` workers (0: available_cores()); worker is in [0, threads). The first exception stops the
-/// rest and is rethrown here. With one thread, or one task, everything runs in the caller's; so does what is left where
-/// the system starts no more threads.
+/// rest and is rethrown here. With one thread or one task everything runs on the caller's thread, and so do the
+/// remaining tasks if the system starts no more threads.
 void parallel_tasks(int threads, std::int64_t count, const std::function<void(int worker, std::int64_t task)>& body);
 
 }  // namespace heddle::base

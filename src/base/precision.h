@@ -1,4 +1,4 @@
-// What a floating type can tell apart.
+// The precision of floating types.
 #pragma once
 
 #include "heddle/dtype.h"

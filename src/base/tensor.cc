@@ -96,7 +96,7 @@ Tensor Tensor::empty(DType dtype, const Dims& shape) {
   const std::int64_t count = element_count(shape);
   std::int64_t bytes = 0;
   const bool overflow = __builtin_mul_overflow(count, size_of(dtype), &bytes);
-  // At least one byte, so that data() is a pointer that memcpy and others accept.
+  // The allocation has at least one byte, so that memcpy and others accept data().
   void* data =
       overflow ? nullptr : ::operator new(static_cast<std::size_t>(bytes > 0 ? bytes : 1), kAlignment, std::nothrow);
   if (data == nullptr) {

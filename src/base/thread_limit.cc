@@ -25,8 +25,8 @@ Limit& limit() {
   return limit;
 }
 
-/// Lets oneTBB have up to `count` threads, and start from this one those that it lacks: an arena of its own asks for
-/// each, whose task holds the thread until all have been asked for. Returns how many there are.
+/// Raises oneTBB's limit to `count` threads and starts the missing ones from this thread: for each it opens an arena
+/// whose task holds the new thread until all have been asked for. Returns how many there are.
 int start(int count, int most) {
   const tbb::global_control raised(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(most) + 1);
   const auto end = std::make_shared<std::atomic<bool>>(false);

@@ -1,4 +1,4 @@
-// What every tensor argument must obey, whoever takes it.
+// Rules that every tensor argument must obey, whoever takes it.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ std::string devices_json() {
   return result.dump();
 }
 
-// Of a forward or of a backward.
+// `result`: of a forward or of a backward.
 void keep_report(const auto& result, std::int32_t* passed, const char** report) {
   if (report != nullptr) *report = keep_text(result.text());
   *passed = result.passed ? 1 : 0;

@@ -9,7 +9,8 @@
 namespace heddle::capi {
 namespace {
 
-// Of one thread. `error` points into `sentence` or at a literal: keeping a sentence may itself fail for lack of memory.
+// One thread's texts. `error` points into `sentence` or at a literal: keeping a sentence may itself fail for lack of
+// memory.
 struct Kept {
   const char* error = "";
   std::string sentence, text;

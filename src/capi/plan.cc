@@ -10,7 +10,7 @@ struct heddle_plan {
 namespace heddle::capi {
 namespace {
 
-// Of either pass, by the type of `tensors`.
+// Makes a plan of either pass, by the type of `tensors`.
 heddle_status create(const auto* tensors, const heddle_attention_options* options, heddle_plan** plan) {
   return call([&] {
     require(plan, "plan", "place for a heddle_plan*");

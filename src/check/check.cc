@@ -59,7 +59,7 @@ class RowJudge {
     if (lse_rest_) add_lse_rest(place, reference, plain);
   }
 
-  /// What a step of a sum is rounded to.
+  /// The rounding of one step of a sum.
   double step() const { return step_; }
 
   CheckReport report() const {
@@ -113,8 +113,8 @@ class RowJudge {
                              .tolerance = floor});
   }
 
-  /// A GPU's tiles multiply masked values by 0, so one that is not finite may reach rows that do not attend it. Where
-  /// the reference is finite, every value of the column that is not is masked for the row.
+  /// A GPU's tiles multiply masked values by 0, so a value that is not finite may reach rows that do not attend it. If
+  /// the reference is finite, every such value of the column is masked for the row.
   bool is_reached_by_masked_value(const reference::RowPlace& place, const reference::RowInputs& inputs,
                                   const reference::RowResult& reference, std::size_t column) const {
     if (!on_gpu_ || !std::isfinite(reference.o[column])) return false;

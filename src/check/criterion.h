@@ -10,14 +10,14 @@
 
 namespace heddle::check {
 
-/// What one step of a sum is rounded to, relative to the largest of its terms: eight units of the reals.
+/// Rounding of one step of a sum, relative to the largest of its terms: eight units of the reals.
 inline constexpr double kSumUnit = 0x1p-21, kSumUnitF64 = 0x1p-50;
-/// Of sums of e4m3 and e5m2 products on Hopper's tensor cores, which keep some 14 bits: "limited to retaining around 14
-/// bits" (DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2, of an H800). For what a GPU computes of q, k and v
-/// that all have 8 bits, and for nothing else.
+/// Rounding of one step where Hopper's tensor cores sum e4m3 and e5m2 products. They keep some 14 bits: "limited to
+/// retaining around 14 bits" (DeepSeek-V3 Technical Report, arXiv 2412.19437, 3.3.2, of an H800). Used only for results
+/// of a GPU whose q, k and v all have 8 bits.
 inline constexpr double kFp8SumUnit = 0x1p-14;
 
-/// What a step of a sum is rounded to in this attention; on_gpu: a GPU computed what is judged.
+/// The rounding of one step of a sum in this attention. on_gpu: a GPU computed the result that is judged.
 double sum_step(const problem::AttentionProblem& problem, bool on_gpu);
 /// Unit roundoff.
 double unit_of(DType dtype);

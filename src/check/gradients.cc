@@ -53,7 +53,7 @@ class GradientJudge {
     report_.tensors[name] = criterion.finish();
   }
 
-  /// Those of captures, or of params. A gradient of what no mod depends on smoothly is 0.
+  /// Adds the gradients of captures, or of params. One on which no mod depends smoothly is 0.
   void add(std::string_view of, const NamedViews& given, const std::map<std::string, reference::Gradient>& reference,
            const std::map<std::string, Tensor>& plain) {
     for (const auto& [name, view] : given) {

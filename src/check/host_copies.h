@@ -10,7 +10,7 @@ namespace heddle::check {
 AttentionOptions on_host(base::OnHost& host, const AttentionOptions& options);
 BackwardTensors on_host(base::OnHost& host, const BackwardTensors& tensors);
 
-/// What was computed, in the form in which validation takes it; nothing is written through it.
+/// A computed result as an output argument, the form that validation takes; nothing is written through it.
 TensorView as_output(const ConstTensorView& view);
 
 }  // namespace heddle::check

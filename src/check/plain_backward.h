@@ -12,7 +12,7 @@
 
 namespace heddle::check {
 
-/// What the forward stored.
+/// Results that the forward stored.
 struct StoredResults {
   ConstTensorView o;
   std::optional<ConstTensorView> lse{}, lse_rest{};  // softmax only; without lse_rest it is 0

@@ -12,8 +12,8 @@ struct ReachedByMasked {
   std::vector<bool> q, k, v;
 };
 
-/// dq is reached by columns of k that hold, within the sequence, something that is not finite; dk by those of q, dv by
-/// those of dO.
+/// Columns through which masked numbers may reach gradients: for dq columns of k, for dk those of q, for dv those of
+/// dO, if they hold a number within the sequence that is not finite.
 ReachedByMasked reached_by_masked(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                   const AttentionOptions& options, const ConstTensorView& d_o);
 

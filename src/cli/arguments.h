@@ -1,4 +1,4 @@
-// What the command line asks of an attention, still as text.
+// Arguments of an attention on the command line, still as text.
 #pragma once
 
 #include <string>
@@ -37,7 +37,7 @@ struct AttentionArguments {
   std::string page_table;
 };
 
-/// What run, check and explain ask of a backward.
+/// Arguments of a backward, for run, check and explain.
 struct BackwardArguments {
   std::vector<std::string> tensors;  // DO=FILE, DLSE=FILE, O=FILE, LSE=FILE; none: there is no backward
   std::string gradients;             // names with commas between them; empty: all that there are
@@ -49,7 +49,7 @@ CLI::Option* add_text(CLI::App& verb, const std::string& name, std::string& targ
                       const std::string& help);
 /// Declares the options that fill `arguments`, which must outlive the parse.
 void add_attention_options(CLI::App& verb, AttentionArguments& arguments);
-/// The same for a backward.
+/// Declares the options of a backward.
 void add_backward_options(CLI::App& verb, BackwardArguments& arguments);
 /// The flag for reads outside of tensors.
 void add_clamp_reads(CLI::App& verb, bool& clamp_reads);

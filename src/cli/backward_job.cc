@@ -53,7 +53,7 @@ void take_forward(const std::map<std::string, Tensor>& tensors, BackwardJob& job
   if (softmax) job.forward.lse = tensors.at("LSE");
 }
 
-/// What the score and weight mods read and has a gradient.
+/// All names that the score and weight mods read and that can have a gradient.
 GradientRequest all_gradients(const AttentionOptions& options) {
   GradientRequest request;
   request.sinks = options.sinks.has_value();
@@ -120,7 +120,7 @@ BackwardResult allocate(const AttentionJob& attention, const GradientRequest& re
   return result;
 }
 
-/// As many bits as --dtype says, where it says something, and where q is.
+/// Converts to --dtype, if it is given, and moves to q's device.
 void place(BackwardJob& job, const std::string& dtype) {
   const Tensor& q = job.attention.q;
   const DType of_o = is_fp8(q.dtype()) ? DType::bf16 : q.dtype();

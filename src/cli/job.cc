@@ -86,7 +86,7 @@ void set_tensor_options(const AttentionArguments& arguments, AttentionJob& job) 
   }
 }
 
-// What runs read goes to the GPU; lengths and starts stay, since planning reads them.
+// Moves the tensors that runs read to the GPU; lengths and starts stay, since planning reads them.
 void move_to_gpu(AttentionJob& job, const Device& device) {
   const auto move = [&](ConstTensorView& view) {
     const TensorView source(const_cast<void*>(view.data), view.dtype, view.shape, view.strides, view.device);

@@ -22,14 +22,14 @@ struct AttentionJob {
   /// Room for the results: o in q's dtype (bf16 for fp8), lse f32 (f64 for f64 inputs), empty where the normalizer has
   /// none; on q's device.
   AttentionResult allocate() const;
-  /// The same as views, for a plan.
+  /// Views of the tensors, for a plan.
   AttentionTensors tensors(const AttentionResult& result) const;
 };
 
 /// Runs the plan once, with a workspace of its own.
 void run_once(const AttentionPlan& plan, const AttentionTensors& tensors);
 void run_once(const AttentionPlan& plan, const BackwardTensors& tensors);
-/// The same in CPU memory, once the run is done.
+/// Copies in CPU memory, made once the run is done.
 AttentionResult on_cpu(const AttentionResult& result);
 Tensor on_cpu(const Tensor& tensor);
 

@@ -29,8 +29,8 @@ int report(int code, const char* sentence) {
   return code;
 }
 
-/// What the caller asked for wrongly (options, mods, names, shapes) is wrong usage; everything else that goes wrong
-/// (files, memory, devices, what this build does not do) is a failed job.
+/// A caller's mistake (options, mods, names, shapes) is wrong usage; any other error (files, memory, devices, a feature
+/// that this build lacks) is a failed job.
 int guarded(const Work& work) {
   try {
     return work();

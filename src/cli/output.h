@@ -1,4 +1,4 @@
-// What the verbs write: reports (JSON or text) on stdout, and the files that they must not write over.
+// Output of the verbs: reports (JSON or text) on stdout, and the files that they must not write over.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -30,8 +30,8 @@ struct InputFile {
   std::string path;      // empty: not given
 };
 
-/// Before hours of work: throws Error invalid_argument when `output` is one of the inputs, under whatever name, and io
-/// when it is a place that cannot be written.
+/// Checks `output` before hours of work. Throws Error invalid_argument if it is one of the inputs, under any name, and
+/// io if it cannot be written.
 void check_output(std::string_view option, const std::string& output, const std::vector<InputFile>& inputs);
 /// The files of --capture, or of another option of NAME=FILE.
 void add_named_files(const std::string& option, const std::vector<std::string>& assignments,

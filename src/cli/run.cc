@@ -24,7 +24,7 @@ struct Times {
   double load = 0, plan = 0, run = 0, save = 0;
 };
 
-/// Every file that the run reads, against the one that it writes.
+/// Refuses an output that is one of the files which the run reads.
 void check_output(const RunArguments& arguments) {
   if (std::filesystem::path(arguments.output).extension() == ".npy") {
     throw Error(ErrorCode::invalid_argument,

@@ -1,4 +1,4 @@
-// What `heddle run` is asked for, and what its two passes share.
+// The arguments of `heddle run`, and what its two passes share.
 #pragma once
 
 #include <chrono>

@@ -17,7 +17,7 @@ struct Times {
   double load = 0, plan = 0, forward = 0, run = 0, save = 0;
 };
 
-// What a file and a report tell, in CPU memory.
+// Results for files and reports, in CPU memory.
 using Results = std::vector<std::pair<std::string, Tensor>>;
 Results results_of(const BackwardJob& job) {
   Results results;

@@ -16,7 +16,7 @@ struct Caps {
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20, l3_bytes = 0, memory_bytes = 0;
 };
 
-/// What plans ask of a GPU, whoever made it.
+/// The properties of a GPU that plans read, whoever made it.
 struct GpuCaps {
   int index = 0;
   int multiprocessors = 0;
@@ -51,7 +51,7 @@ struct AmdCaps {
 /// "48 KiB", "50 MiB".
 std::string size_text(std::int64_t bytes);
 
-/// What one attention may be planned for.
+/// The devices that an attention may be planned for.
 struct Machine {
   Caps cpu;
   std::vector<CudaCaps> cuda;

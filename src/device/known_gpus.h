@@ -15,7 +15,7 @@ struct KnownGpu {
   CudaCaps caps;
 };
 
-/// What a row says of an NVIDIA GPU beside its name.
+/// The row of an NVIDIA GPU.
 inline CudaCaps cuda_caps(const char* name, int major, int minor, int multiprocessors, int shared_kib, int l2_mib,
                           int memory_gib) {
   CudaCaps caps;
@@ -45,7 +45,7 @@ struct KnownAmdGpu {
   AmdCaps caps;
 };
 
-/// What a row says of an AMD GPU beside its name.
+/// The row of an AMD GPU.
 inline AmdCaps amd_caps(const char* name, const char* architecture, int compute_units, int l2_mib, int memory_gib) {
   AmdCaps caps;
   caps.name = name;

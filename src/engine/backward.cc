@@ -25,7 +25,7 @@ void refuse_given_gradients(const BackwardTensors& tensors) {
 // Shape, dtype and device, without memory.
 TensorView unallocated(const ConstTensorView& of, DType dtype) { return {nullptr, dtype, of.shape, of.device}; }
 
-// What is asked for, without memory. Validation says what is wrong with a name that has no value.
+// The wanted gradients, without memory. Validation refuses a name that has no value.
 BackwardTensors planned_tensors(const BackwardTensors& inputs, const AttentionOptions& options,
                                 const GradientRequest& request) {
   BackwardTensors planned = inputs;

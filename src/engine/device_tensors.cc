@@ -10,7 +10,7 @@
 namespace heddle {
 namespace {
 
-/// That kind of devices; throws unsupported for a device that is not there.
+/// The device's kind; throws unsupported for a device that is not there.
 const backend::DeviceInterface& kind_of(const Device& device) {
   const backend::DeviceInterface* kind = backend::find_device_kind(device.kind);
   if (kind == nullptr) {
@@ -73,7 +73,7 @@ Tensor Tensor::to(const Device& device) const {
   const bool from_gpu = kind_of(view_.device).kind() != DeviceKind::cpu;
   if (device.kind == DeviceKind::cpu) return from_gpu ? to_host(view_) : copy(view_, view_.dtype);
   Tensor result = empty_on(device, view_.dtype, view_.shape);
-  // What has gaps goes through the host, which can pick elements; so does what another kind of device has.
+  // A tensor with gaps goes through the host, which can pick elements. So does a tensor on another kind of device.
   const bool direct = is_contiguous(view_) && (!from_gpu || view_.device.kind == device.kind);
   const Tensor source = direct ? *this : from_gpu ? to_host(view_) : copy(view_, view_.dtype);
   kind.copy_and_wait(device.index, result.data(), source.data(), byte_count(view_.dtype, view_.shape));

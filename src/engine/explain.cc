@@ -56,7 +56,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"lse_rest", problem.with_lse_rest}};
 }
 
-/// `form`: what the plan makes of it, and why; empty where the mod is taken as it is.
+/// `form`: the form that the plan gives the mod, and why; empty if the mod is taken as it is.
 Json mod_json(const Expr& mod, const std::string& form, expr::Precision precision) {
   if (mod.empty()) return nullptr;
   return {{"given", print(mod)},

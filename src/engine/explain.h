@@ -1,4 +1,4 @@
-// What was decided, stage by stage, as one structure: explain_json() is it, explain() is its text.
+// Every decision, stage by stage, as one structure: explain_json() is it, explain() is its text.
 #pragma once
 
 #include <nlohmann/json.hpp>

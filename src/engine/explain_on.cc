@@ -38,7 +38,7 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
   const device::KnownMachine target = device::with_known_gpu(engine::cpu_machine(), gpu);
   const Device device = {target.kind, 0};
 
-  // The views say that everything is there; the block mask is built from what really is where.
+  // These views claim the GPU as their device; the block mask is built from the tensors where they really are.
   const Tensors there = moved_to(tensors, device);
   AttentionOptions options_there = options;
   options_there.backend = BackendChoice::automatic;

@@ -1,4 +1,4 @@
-// What this process can compute on, as the planner reads it.
+// The devices of this process, as the planner reads them.
 #pragma once
 
 #include "device/caps.h"
@@ -11,7 +11,7 @@ const device::Machine& machine();
 /// The CPU alone, without a look at GPUs: for tensors in host memory.
 const device::Machine& cpu_machine();
 
-/// The one that a plan for tensors on this device needs: drivers take their time to start, so only what may use a GPU
+/// The machine for a plan of tensors on this device. Drivers take long to start, so only a plan that may use a GPU
 /// looks for one.
 const device::Machine& machine_for(const Device& device, const AttentionOptions& options);
 

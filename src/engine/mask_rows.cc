@@ -13,7 +13,7 @@
 namespace heddle::engine {
 namespace {
 
-/// What the mask reads, as the host can read it.
+/// The values that the mask reads, in host memory.
 Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host) {
   Bindings own = {.captures = {}, .params = given.params};
   if (mask.empty()) return own;

@@ -10,8 +10,8 @@
 
 namespace heddle::engine {
 
-/// Gives rows in blocks of any size: the caller's block mask, checked; else built from the mask; null without one. A
-/// mask that reads a GPU's memory is built there, or, when it cannot be, on the host from copies of what it reads.
+/// Gives rows in blocks of any size: the caller's block mask, checked; else built from the mask; null without one. The
+/// rows of a mask that reads a GPU's memory are found there or, if that is impossible, on the host from copies.
 class MaskRows {
  public:
   std::shared_ptr<const BlockMask> operator()(const problem::AttentionProblem& problem, const AttentionOptions& options,
@@ -20,8 +20,8 @@ class MaskRows {
   std::shared_ptr<const BlockMask> updated(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                            const BlockMask& rows, const Bindings& bindings);
 
-  /// Where the rows of a mask that reads a GPU's memory, or what only that says of the sequences, were found: "on"
-  /// and the device's name. Empty for others.
+  /// The device ("on" and its name) that found the rows of a mask which reads a GPU's memory, or lengths that only the
+  /// GPU knows. Empty for others.
   const std::string& place() const { return place_; }
 
  private:

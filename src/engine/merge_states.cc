@@ -1,4 +1,4 @@
-// merge_states: what it takes, and where it is done.
+// merge_states: its checks, and its dispatch to a device.
 #include <fmt/format.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the one-call functions of both passes share.
+// Shared by the one-call functions of both passes.
 #pragma once
 
 #include "engine/plan_cache.h"

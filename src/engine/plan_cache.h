@@ -14,7 +14,7 @@
 
 namespace heddle::engine {
 
-/// Of plans by their keys, those that were used last. Safe from several threads: two that miss the same key both plan,
+/// Keeps the plans that were used last, by their keys. Safe from several threads: two that miss the same key both plan,
 /// and the later one's plan is dropped.
 class PlanCache {
  public:

@@ -61,7 +61,7 @@ class KeyWriter {
   PlanKey& key_;
 };
 
-/// What both passes are known by.
+/// Adds the words that keys of both passes have.
 void add_shared(KeyWriter& words, const AttentionTensors& tensors, const AttentionOptions& options) {
   for (const ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) words.add(*view);
   words.add(ConstTensorView(tensors.o));

@@ -1,5 +1,5 @@
-// What the plan cache knows a problem by: every word of its arguments that a plan may depend on, but for the values of
-// the mask's params and the content of its captures, which the block mask of each plan is asked about.
+// The key of a plan in the cache: every word of the arguments that a plan may depend on. It lacks the values of the
+// mask's params and the content of its captures, which each plan's block mask is asked about.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ using PlanKey = std::vector<std::uint64_t>;
 /// the content of lengths and starts on the CPU; scale, normalizer, backend, threads, tuning, maxima, the caller's
 /// block mask.
 void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key);
-/// Of a backward also its own tensors, and which gradients are there.
+/// A backward's key also has its own tensors, and which gradients are there.
 void write_key(const BackwardTensors& tensors, const AttentionOptions& options, PlanKey& key);
 
 }  // namespace heddle::engine

@@ -16,10 +16,10 @@ void check_pointer(std::string_view name, const ConstTensorView& view, const Dev
 /// after the run returned. Allocates nothing else.
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings);
-/// The same of a backward.
+/// Checks a backward's pointers.
 void check_pointers(const problem::AttentionProblem& problem, const BackwardTensors& tensors,
                     const AttentionOptions& options, const Bindings& bindings);
-/// The same for a run's workspace.
+/// Checks a run's workspace.
 void check_workspace(const void* workspace, const Device& device);
 
 }  // namespace heddle::engine

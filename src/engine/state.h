@@ -1,4 +1,4 @@
-// What an AttentionPlan holds: the result of each stage.
+// State of an AttentionPlan: the result of each stage.
 #pragma once
 
 #include <memory>

@@ -49,7 +49,7 @@ plan::Tuned tuned_by(const tune::Record& record, const std::string& kernel, bool
   return tuned;
 }
 
-/// Those that the record has come first, in its order.
+/// Puts the choices that the record has first, in its order.
 std::vector<plan::Choice> ordered_by(const tune::Record& record, std::vector<plan::Choice> choices) {
   const auto place = [&](const plan::Choice& choice) {
     return std::ranges::find(record.times, tune::kernel_name(choice.plan), &tune::Time::kernel) - record.times.begin();

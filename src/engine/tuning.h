@@ -1,4 +1,4 @@
-// Which of the plans that would do is taken: the planner's first, or the one that a measurement found fastest.
+// The choice among plans that would serve: the planner's first, or the one that a measurement found fastest.
 #pragma once
 
 #include "engine/prepare.h"
@@ -7,8 +7,8 @@
 
 namespace heddle::engine {
 
-/// What the options ask for, else the environment; never automatic. Throws invalid_argument for a variable that says
-/// nothing known.
+/// The options' tuning, else the environment's; never automatic. Throws invalid_argument if the variable has an unknown
+/// value.
 Tuning tuning_of(const AttentionOptions& options);
 
 /// The chosen plan, prepared, with what became of tuning. Throws as plan::choose and prepare_first.

@@ -55,7 +55,7 @@ class Workspaces {
   std::list<std::shared_ptr<OfStream>> of_streams_;  // the last used first
 };
 
-/// Those of this process.
+/// The process's workspaces.
 Workspaces& workspaces();
 
 }  // namespace heddle::engine

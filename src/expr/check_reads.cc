@@ -3,8 +3,8 @@
 // not prove an index, the index is examined again: there a where is replaced by what its branches are under its
 // condition.
 //
-// What captures hold is asked for only if the proof fails without it, and only of captures that the proof can use:
-// bounds may cost a look at every element.
+// The content of a capture is asked for only if the proof fails without it and can use it: bounds may cost a look at
+// every element.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Guard {
   LinearBound bound;
 };
 
-/// What holds where a sub-expression is selected.
+/// Facts that hold where a sub-expression is selected.
 struct Context {
   std::vector<LinearBound> bounds;
   std::vector<Guard> unproven;  // guards of which some read is not known to be inside: they bound nothing yet
@@ -51,7 +51,7 @@ class ReadChecker {
         terms_guard_(terms_guard),
         program_(root, precision, &bounds, true) {}
 
-  /// What is wrong with the first read that is not proven inside, as a sentence; nothing if all are.
+  /// The first read that is not proven inside, as a sentence; nothing if all are.
   std::optional<std::string> refusal() {
     for (const Node* node : post_order(root_)) {
       if (node->type != ExprType::i32) continue;
@@ -105,8 +105,7 @@ class ReadChecker {
     if (inside) visit(node, *inside);
   }
 
-  /// What is known besides where `condition` is `value`: `context` itself when nothing is, none when no element comes
-  /// there.
+  /// The context where `condition` is `value`: `context` itself if this adds no fact, none if no element comes there.
   std::optional<std::size_t> context_under(const Node& condition, bool value, Holds holds, std::size_t context) {
     const auto known = contexts_under_.find({&condition, value, holds, context});
     if (known != contexts_under_.end()) return known->second;
@@ -130,8 +129,8 @@ class ReadChecker {
     return contexts_under_[key];
   }
 
-  /// Guards whose reads are proven inside become bounds, which may prove those of others. False when they contradict
-  /// each other.
+  /// Turns guards whose reads are proven inside into bounds, which may prove the reads of further guards. False when
+  /// the bounds contradict each other.
   bool use_proven_guards(std::size_t context) {
     constexpr int kRounds = 4;  // guards that read what guards guard that read
     bool changed = true;
@@ -235,7 +234,7 @@ class ReadChecker {
     }
   }
 
-  /// A where is its first branch as it is where the condition holds, or its second as it is where it does not.
+  /// Narrows a where to its first branch under the condition, and its second branch under the opposite.
   void narrow_where(const Node& where, std::size_t context) {
     Interval value = {kAllIntegers.hi, kAllIntegers.lo};
     for (const bool yes : {true, false}) {
@@ -363,7 +362,7 @@ class SomeBounds final : public CaptureBounds {
   std::set<std::string> known_;
 };
 
-/// What decides whether reads are inside.
+/// Facts about an expression that decide whether its reads are inside.
 struct Evidence {
   std::unordered_set<const Node*> reading;  // the nodes below which there is a read
   std::vector<Expr> indices, guards;        // of reads
@@ -396,8 +395,8 @@ void add_captures(std::span<const Expr> roots, std::set<std::string>& names) {
   }
 }
 
-/// Tries with no capture's content, with what indices hold, and with what guards hold, too; each time first as if the
-/// terms of an `and` guarded nothing, so that the contexts that they take are not missing where a `where` needs them.
+/// Tries three times: without the content of captures, with that of indices, and with that of guards too. Each time it
+/// first takes the terms of an `and` as guarding nothing, so that contexts which a `where` needs are not used up.
 std::optional<std::string> refusal_of(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds,
                                       Precision precision) {
   const Evidence evidence = evidence_of(root);

@@ -47,7 +47,7 @@ Expr over(const Expr& d, const Expr& divisor) {
   return scaled(d, [&](const Expr& x) { return x / divisor; });
 }
 
-/// What a rule sees: the node, its operands, and their derivatives.
+/// Arguments of a rule: the node, its operands, and their derivatives.
 struct Operands {
   const Node* variable;
   Expr e;  // the node itself: exp and others are their own slope

@@ -1,4 +1,4 @@
-// What reading and printing share: names, and how tightly each operation binds (Python's order).
+// Shared by reading and printing: names, and how tightly each operation binds (Python's order).
 #pragma once
 
 #include <optional>

@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 24> kSymbols = {
     "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+", "-", "*", "/",
     "%",  "<",  ">",  "&",  "|",  "^",  "~",  "(",  ")", "[", "]", ","};
 
-/// What users of other languages write, and what is meant here.
+/// Symbols of other languages, and the advice that the error gives.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kForeign = {{
     {"&&", "write 'and'"},
     {"||", "write 'or'"},

@@ -72,7 +72,7 @@ struct LinearBound {
 /// Ends that stand for infinity: beyond every sum of i32 atoms.
 inline constexpr Interval kAllIntegers = {-(std::int64_t{1} << 62), std::int64_t{1} << 62};
 
-/// What `difference op 0` says, for a comparison op. Empty when the difference is constant.
+/// The bound that `difference op 0` states, for a comparison op. Empty when the difference is constant.
 std::optional<LinearBound> bound_of(Op op, const LinearForm& difference);
 LinearBound negated(LinearBound bound);
 /// No value satisfies both.

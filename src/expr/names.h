@@ -10,12 +10,12 @@ namespace heddle::expr {
 
 /// "unknown name 'kv_idz'; did you mean 'kv_idx'?", or the names that there are.
 std::string unknown_name(std::string_view given, const Symbols& symbols);
-/// The same for a name that is called.
+/// unknown_name for a name that is called.
 std::string unknown_function(std::string_view given);
 
 /// Throws invalid_argument for a name that no text can read: `what` is "param" or "capture".
 void require_name(std::string_view what, std::string_view given);
-/// The same for every name that is given a value.
+/// require_name for every name that is given a value.
 void require_names(const Bindings& bindings);
 
 }  // namespace heddle::expr

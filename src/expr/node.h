@@ -76,7 +76,7 @@ struct CaptureDecl {
   bool operator==(const CaptureDecl&) const = default;
 };
 
-/// What a node carries besides its operands: nothing; a constant (double for f32, compared by bits); a leaf; a param; a
+/// A node's data besides its operands: nothing; a constant (double for f32, compared by bits); a leaf; a param; a
 /// capture.
 using Payload = std::variant<std::monostate, double, std::int32_t, bool, Leaf, ParamDecl, CaptureDecl>;
 
@@ -135,7 +135,7 @@ Expr rewrite(const Expr& root, F&& replace) {
   return done.at(root.node());
 }
 
-/// The same node over other operands.
+/// Copies the node over other operands.
 Expr with_operands(const Node& node, std::span<const Expr> operands);
 
 /// The text form cut to one line of an error message, in back quotes: `score + slopes[h] * ...`.

@@ -5,7 +5,7 @@
 
 namespace heddle::expr {
 
-/// The same in every process, for it looks at content only: constants last, then the shallow before the deep.
+/// An order by content alone, so every process has it: constants last, then the shallow before the deep.
 bool stands_before(const Node& x, const Node& y);
 
 }  // namespace heddle::expr

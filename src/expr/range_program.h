@@ -29,7 +29,7 @@ class RangeProgram {
 
   /// Fills slots [0, size()).
   void run(const LeafRanges& leaves, std::span<Range> slots) const;
-  /// The same under what is known besides. False when that leaves some value nothing to be: no element comes here.
+  /// Runs under further facts. False if these leave some value no possibility: no element comes here.
   bool run(const LeafRanges& leaves, std::span<Range> slots, const Narrowing& narrowing) const;
   /// True when no side of a comparison of integers wraps, so that their difference has the sign that it says.
   bool is_exact(int comparison, std::span<const Range> slots) const;

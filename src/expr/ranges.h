@@ -37,7 +37,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// What the elements of captures can be: whole-tensor bounds, or a zone map (mask/zone_map.h) that knows sub-ranges.
+/// Bounds of captures' elements: whole-tensor bounds, or a zone map (mask/zone_map.h) that knows sub-ranges.
 class CaptureBounds {
  public:
   virtual ~CaptureBounds() = default;

@@ -202,7 +202,7 @@ Range sigmoid(const Range& x, Precision precision) {
 Range sin(const Range& x, Precision precision) { return wave(Op::sin, x, precision, std::sin, std::numbers::pi / 2); }
 Range cos(const Range& x, Precision precision) { return wave(Op::cos, x, precision, std::cos, 0); }
 Range tan(const Range& x, Precision precision) {
-  // A branch reaches from one pole to the next; near a pole and far from 0 it is not known which branch it is.
+  // A branch reaches from one pole to the next. Near a pole, and far from 0, rounding leaves the branch unknown.
   constexpr double kFarthest = 1e6, kMargin = 1e-8;
   if (only_nan(x)) return kNanOnly;
   const auto branch = [](double a, double margin) { return std::floor(a / std::numbers::pi + 0.5 + margin); };

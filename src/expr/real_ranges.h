@@ -51,7 +51,7 @@ Range erf(const Range& x, Precision precision);
 Range pow(const Range& x, const Range& y, Precision precision);
 /// lt, le, gt, ge, eq, ne; `same`: x and y are one value.
 Range compare(Op op, const Range& x, const Range& y, bool same);
-/// Of a comparison's op.
+/// The relation of a comparison's op.
 shared::Relation relation(Op op);
 inline Range as_range(shared::Truth truth) { return Range::boolean(truth.can_be_false, truth.can_be_true); }
 

@@ -1,4 +1,4 @@
-// What the files of rules share: reading nodes, and making nodes from operands that fit.
+// Shared by the files of rules: reading nodes, and making nodes from operands that fit.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ inline bool is_boolean(const Node& node, bool value) {
 inline Expr node(Op op, const Expr& x) { return make(op, x.type(), std::array{x}); }
 inline Expr node(Op op, const Expr& x, const Expr& y) { return make(op, x.type(), std::array{x, y}); }
 
-/// Of rules: Rule::may_grow.
+/// A value for Rule::may_grow.
 inline constexpr bool kMayGrow = true;
 
 }  // namespace heddle::expr

@@ -85,7 +85,7 @@ Expr collected(const Node& x, Precision) {
 }
 
 Expr ordered(const Node& x, Precision) {
-  // Of two zeros, min and max may return either one, but not another than before.
+  // Swapping the operands of min or max could return the other of two zeros.
   const bool real_extreme = (x.op == Op::min || x.op == Op::max) && x.type == ExprType::f32;
   return real_extreme || is_collectable(x) ? Expr() : in_order(x);
 }

@@ -18,14 +18,14 @@ struct SeparatedTerm {
 /// query nor key are taken apart; so is `where`, if its condition reads neither.
 SeparatedTerm separate_term(const Expr& term);
 
-/// t = scale * factor * score + offset. `factor` reads neither the score nor the query; it may be 0, NaN or infinite
-/// where what it reads is.
+/// t = scale * factor * score + offset. `factor` reads neither the score nor the query; it may be 0, NaN or infinite,
+/// depending on what it reads.
 struct ScoreOfKey {
   double scale;
   Expr factor;
   Expr offset;  // free of the score; empty: zero
 };
-/// Empty for a score mod that is no such product, and for one whose factor is a constant (linear_in_score).
+/// Empty if the score mod is no such product, or if its factor is a constant (linear_in_score).
 std::optional<ScoreOfKey> factor_of_key(const Expr& score_mod);
 
 /// A term of b, h and one integer, which is the sum of a number of the query and one of the key: a relative position in

@@ -35,7 +35,7 @@ SeparatedTerm where_of_parts(const Expr& condition, const SeparatedTerm& yes, co
   return {choose(yes.of_query, no.of_query), choose(yes.of_key, no.of_key), choose(yes.of_both, no.of_both)};
 }
 
-/// Of a node that reads both, and its handle; part(i): of its operand i.
+/// Separates a node that reads query and key. `handle`: the node itself; part(i): the parts of its operand i.
 template <class Part>
 SeparatedTerm parts_of(const Node& node, const Expr& handle, Part&& part) {
   const auto is_free = [&](std::size_t i) { return reads_neither(*node.operands[i]); };

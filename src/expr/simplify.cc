@@ -24,7 +24,7 @@ Expr folded(const Node& node, Precision precision) {
   return std::visit([](auto value) { return Expr(value); }, apply(node.op, node.type, values, precision));
 }
 
-/// What the first rule that matches makes of a node; empty when none does.
+/// Applies the first rule that matches; empty when none does.
 Expr rewritten(const Node& node, Precision precision, bool may_grow) {
   if (Expr constant = folded(node, precision); !constant.empty()) return constant;
   for (const Rule& rule : rules_of(node.op)) {

@@ -22,9 +22,9 @@ struct LinearInScore {
 /// otherwise than the mod as written does.
 std::optional<LinearInScore> linear_in_score(const Expr& score_mod);
 
-/// How a real expression grows from one key to the next: g, without kv_idx, kv_token and score, so that e(kv_idx + n) =
-/// e(kv_idx) + n * g but for rounding, wherever the leaves stay inside `leaves`. Empty where it is not linear there, or
-/// where an integer of it may leave the numbers that f32 holds exactly. Zero for an expression that reads no key.
+/// Growth of a real expression from one key to the next: g, without kv_idx, kv_token and score, so that e(kv_idx + n) =
+/// e(kv_idx) + n * g up to rounding, while the leaves stay inside `leaves`. Empty if the expression is not linear
+/// there, or if one of its integers may exceed what f32 holds exactly. Zero for an expression that reads no key.
 std::optional<Expr> slope_over_keys(const Expr& e, const LeafRanges& leaves);
 
 /// A term that depends on b, h and kv_idx - q_idx alone: it is the same at all distances from `from` on, and at all up

@@ -19,7 +19,7 @@ bool is_small(const Expr& integer, const LeafRanges& leaves) {
   return -kSmall <= range.lo && range.hi <= kSmall;
 }
 
-/// An i32 comparison whose sides are far from wrapping, so that their difference has the sign that it says.
+/// An i32 comparison whose sides are far from wrapping, so the sign of their difference decides it.
 bool compares_small_integers(const Node& node, const LeafRanges& leaves) {
   if (info(node.op).kind != Kind::cmp || node.operands[0]->type != ExprType::i32) return false;
   return std::ranges::all_of(node.operands, [&](const auto& side) { return is_small(Expr(side), leaves); });
@@ -47,8 +47,8 @@ Expr by_distance(const Expr& e, const LeafRanges& leaves) {
 
 enum class Sameness : bool { of_all, of_a_period };
 
-/// Whether a node has one value for all distances of a range, or all that differ by whole periods: it is one number, or
-/// what it is made from has.
+/// Whether a node has one value for all distances of a range, or for all that differ by whole periods. A node has if it
+/// is a number, or if all its operands have.
 class Constancy {
  public:
   Constancy(const Expr& term, Sameness sameness) : term_(term), sameness_(sameness) {
@@ -82,7 +82,7 @@ class Constancy {
   std::unordered_map<const Node*, RangeAnalysis> analyses_;
 };
 
-/// The least x of [lo, hi] for which `holds`, which holds from there on; hi + 1 where it never does.
+/// The least x of [lo, hi] for which `holds` is true; it must be true from there on. hi + 1 if there is none.
 template <class Holds>
 std::int64_t first_that_holds(std::int64_t lo, std::int64_t hi, Holds&& holds) {
   ++hi;

@@ -31,7 +31,7 @@ class Sums {
     });
   }
 
-  /// Of an integer that reads query and key, but nothing that reads both.
+  /// Splits an integer that reads query and key, if none of its terms reads both.
   std::optional<Sum> of(const Node& node) const {
     LinearForm indices, rest;
     for (const LinearTerm& term : forms_[&node].terms) {
@@ -44,7 +44,7 @@ class Sums {
     return Sum{*canonical, std::move(rest)};
   }
 
-  /// Those terms of a form whose atoms `belong`, and its constant, as an expression.
+  /// The form's constant and those terms whose atoms `belong`, as an expression.
   template <class Belongs>
   Expr expression(const LinearForm& form, Belongs&& belong) const {
     Expr sum = number(form.constant);
@@ -84,7 +84,7 @@ std::vector<std::pair<const Node*, Sum>> outermost_sums(const Expr& e, const Sum
   return found;
 }
 
-/// `number`, between the ends that it has where the indices are inside `leaves`, less the lower one.
+/// `number` less its lower end, and the ends that it has while the indices are inside `leaves`.
 struct Bounded {
   Expr number;
   std::int64_t least, most;

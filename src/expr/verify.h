@@ -8,7 +8,7 @@
 
 namespace heddle::expr {
 
-/// What a mod is used for: decides the type it must have and the leaves it may read.
+/// The use of a mod: it decides the mod's type and the leaves that it may read.
 enum class Role : std::uint8_t { score, mask, weight };
 
 /// The type of an operation over these operands: `type` for a param, else what kind, operands and payload give. Throws

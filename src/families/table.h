@@ -26,7 +26,7 @@ struct Family {
   std::vector<Choice> (*variants)(const Request&, const RowsOf&) = nullptr;
   /// The lists of a plan's tiles. Null: its launches upload none.
   TileSchedule (*schedule)(const Plan&, const Request&, const BlockMask*) = nullptr;
-  /// What explain() shows of a plan's kernel. Null: nothing.
+  /// explain()'s lines about a plan's kernel. Null: none.
   std::vector<Setting> (*settings)(const Plan&) = nullptr;
   /// Says that the family's kernels have not run on a chip like the request's, and where they have run: a sentence.
   /// Empty, or a null pointer: they have.
@@ -35,7 +35,7 @@ struct Family {
   std::unique_ptr<backend::Kernel> (*prepare)(const backend::PrepareArguments&);
 };
 
-/// The families of this build, of every backend and pass; of one, the preferred first.
+/// The families of this build, of every backend and pass; those of one backend and pass in order of preference.
 std::span<const Family> families();
 
 /// The family of that name; null: the backend has none.

@@ -25,15 +25,15 @@ std::filesystem::path temporary_beside(const std::filesystem::path& target) {
   return target.parent_path() / fmt::format(".heddle-{}-{}.tmp", ::getpid(), counter++);
 }
 
-/// A file without a name in the folder of `target`: it goes away with the process, however that ends. -1 where the file
-/// system has none, or where it could not be named later.
+/// Opens a file without a name in the folder of `target`; it vanishes with the process, however that ends. -1 if the
+/// file system has no such files, or could not name one later.
 int unnamed_beside(const std::filesystem::path& target) {
   if (::access("/proc/self/fd", X_OK) != 0) return -1;
   const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
   return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 }
 
-/// What a chain of symbolic links names, whether it is there or not: the rename would replace a link that dangles.
+/// The end of a chain of symbolic links, whether it exists or not: the rename would replace a link that dangles.
 std::filesystem::path behind_links(const std::filesystem::path& path) {
   constexpr int kMost = 40;  // Linux follows as many
   std::filesystem::path target = path;
@@ -60,7 +60,7 @@ void ReplacingFile::name_by(F&& make) {
 }
 
 ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), target_(behind_links(path)) {
-  // Of the path itself: /dev/stdout leads to a pipe through a link that names no place.
+  // This looks at the path itself, not at target_: /dev/stdout leads to a pipe through a link that names no place.
   struct stat old {};
   const bool exists = ::stat(path_.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) throw cannot_write(path_, "it is a directory");

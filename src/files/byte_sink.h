@@ -1,4 +1,4 @@
-// Where the writers put their bytes: a file that replaces the old one only when it is whole, or memory in the tests.
+// Destinations of the writers' bytes: a file that replaces the old one only when it is whole, or memory in the tests.
 #pragma once
 
 #include <cstddef>

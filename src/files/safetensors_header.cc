@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// What may come next.
+/// The position in the header, which decides what may come next.
 enum class State {
   root,
   top,

@@ -48,7 +48,7 @@ void check_on_cpu(const Expr& mask, const Bindings& bindings) {
   }
 }
 
-/// What the leaves can be over all score matrices; nothing when there is no element.
+/// The leaves' ranges over all score matrices; false when there is no element.
 bool whole_shape(const MaskShape& shape, expr::LeafRanges& leaves) {
   bool some = false;
   for (std::size_t b = 0; b < shape.sequences.size(); ++b) {
@@ -75,7 +75,7 @@ bool whole_shape(const MaskShape& shape, expr::LeafRanges& leaves) {
   return some;
 }
 
-/// What a mask can tell two sequences apart by: those with equal keys have the same rows.
+/// Everything by which a mask can tell sequences apart: sequences with equal keys have equal rows.
 std::tuple<std::int64_t, Sequence> sharing_key(const MaskShape& shape, std::size_t b, LeafSet uses) {
   Sequence key = shape.sequences[b];
   if (!uses.has(Leaf::q_token)) key.q_begin = 0;

@@ -18,7 +18,7 @@ struct Rectangle {
   std::int64_t q_begin, q_end, kv_begin, kv_end;
 };
 
-/// What an exact evaluation of a rectangle found.
+/// Result of the exact evaluation of a rectangle.
 enum class Content : std::uint8_t { empty, full, mixed };
 
 /// Evaluates the bound mask exactly over a rectangle no larger than one block. Called from several threads.

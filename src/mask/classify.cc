@@ -17,7 +17,7 @@ constexpr std::int64_t kBatchBlocks = 1 << 22;  // strips that are in memory tog
 constexpr std::int64_t kBatchRows = 1 << 20;
 constexpr std::int64_t kElementsPerTask = 1 << 16;
 
-/// Where a row comes from: from the row of all that it repeats, or, where that is -1, from a strip.
+/// Origin of a row: an earlier row that it repeats, or, if `earlier` is -1, a strip.
 struct Source {
   std::int64_t earlier;
   std::size_t strip = 0;

@@ -11,7 +11,7 @@
 
 namespace heddle::mask {
 
-/// What to classify: a mask without params, checked for its role and its reads.
+/// A task of classification. The mask has no params, and its role and reads are checked.
 struct Classification {
   const Expr& mask;
   const MaskShape& shape;

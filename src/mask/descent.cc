@@ -121,7 +121,7 @@ class Descent {
     for (const auto& [i, j] : corners) {
       const Class found = ask({i, i + 1, j, j + 1});
       if (is_partial(found)) return Class::partial;
-      // What a single element leaves open, no smaller part will decide.
+      // If a single element is not decided, no smaller part will be.
       if (found == Class::open) return Class::open;
     }
 
@@ -165,7 +165,7 @@ LeafRanges MaskRanges::leaves(const Sequence& sequence, std::int64_t b, std::int
   leaves[Leaf::kv_len] = point(sequence.kv_len);
   leaves[Leaf::q_start] = point(sequence.q_start);
   leaves[Leaf::kv_start] = point(sequence.kv_start);
-  // What with_affine_tokens adds to q_idx and kv_idx.
+  // with_affine_tokens adds these to q_idx and kv_idx.
   leaves[Leaf::q_token] = point(sequence.q_begin - sequence.q_start);
   leaves[Leaf::kv_token] = point(sequence.kv_begin - sequence.kv_start);
   return leaves;

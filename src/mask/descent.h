@@ -24,7 +24,7 @@ class MaskRanges {
   expr::RangeAnalysis analysis_;
 };
 
-/// What is known of a rectangle. `open`: not decided.
+/// Class of a rectangle. `open`: not decided.
 enum class Class : std::uint8_t { empty, partial, full, open };
 
 /// Rows of pieces under construction. Pieces of all rows stand in one array, each linked to the one on its left.

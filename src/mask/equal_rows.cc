@@ -22,7 +22,7 @@ using expr::Op;
 /// Values that are computed at most from one row that repeats to the next: about 4 ms.
 constexpr std::int64_t kBudget = 1 << 16;
 
-/// Of one sum, those that are sums themselves included.
+/// Most terms of one sum, nested sums included.
 constexpr int kMostParts = 256;
 
 constexpr LeafSet kQuery{Leaf::q_idx, Leaf::q_token}, kKey{Leaf::kv_idx, Leaf::kv_token};
@@ -52,7 +52,7 @@ class QueryTerms {
   void add(const Expr& term) {
     bool folds = false;  // takes the same value for several queries
     for (const Node* node : expr::post_order(term)) {
-      // What other evaluators round otherwise could tell two queries apart that are equal here.
+      // Other evaluators may round these operations otherwise, and so tell apart two queries that are equal here.
       if (expr::info(node->op).ulp > 0) may_repeat_ = false;
       switch (node->op) {
         case Op::constant:

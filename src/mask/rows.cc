@@ -1,4 +1,4 @@
-// What is asked of finished rows: access, comparison, statistics.
+// Questions to finished rows: access, comparison, statistics.
 #include <fmt/format.h>
 
 #include <algorithm>

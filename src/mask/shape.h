@@ -1,4 +1,4 @@
-// What shapes and block sizes a block mask takes, and how many blocks they make.
+// Shapes and block sizes that a block mask accepts, and how many blocks they make.
 #pragma once
 
 #include <string_view>
@@ -15,7 +15,7 @@ void check_sequence_count(std::string_view what, std::int64_t count);
 /// Each of so many positions, counted from `start`, fits i32; none needs to be there.
 bool fits_i32(std::int64_t start, std::int64_t length);
 void validate_block(BlockSize block);
-/// Throws out_of_memory when these heads' rows, beside as many as there are before them, take gigabytes to list.
+/// Throws out_of_memory if these heads' rows and the rows before them take gigabytes to list.
 void check_row_count(std::int64_t before, std::int64_t heads, std::int64_t rows_of_head);
 
 inline std::int64_t block_count(std::int64_t length, std::int64_t block) {

@@ -138,7 +138,7 @@ class TypedZones final : public ZoneMap::Zones {
   using Value =
       std::conditional_t<std::is_same_v<Storage, double>, double, std::conditional_t<kReal, float, std::int32_t>>;
 
-  /// What a group holds. Nothing but NaN: lo is +inf and hi -inf, as in a Range.
+  /// Bounds of a group's elements. If all are NaN: lo is +inf and hi -inf, as in a Range.
   struct Cell {
     Value lo = std::numeric_limits<Value>::has_infinity ? std::numeric_limits<Value>::infinity()
                                                         : std::numeric_limits<Value>::max();

@@ -10,7 +10,7 @@
 
 namespace heddle::plan {
 
-/// What the place that a read's gradient belongs to depends on, within a tile of queries and keys.
+/// How the place of a read's gradient depends on query and key, within a tile of both.
 enum class ReadPlace : std::uint8_t {
   one,       // neither query nor key: the tile's sum
   keys,      // the key alone: sums of columns
@@ -33,8 +33,8 @@ struct CaptureSum {
   Dims shape;
   std::int64_t count = 0;           // of elements
   std::vector<ReadGradient> reads;  // none: no mod depends on it smoothly
-  // What an element of the gradient belongs to alone: one sequence, one query head, one key of it. True where there is
-  // one sequence, or one kv head.
+  // Whether each element of the gradient is a sum over one sequence, one query head or one key alone. With one sequence
+  // of_sequence is true, with one kv head of_head.
   bool of_sequence = false, of_head = false, of_key = false;
 };
 

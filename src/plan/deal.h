@@ -12,8 +12,8 @@ struct Deal {
   std::vector<std::int64_t> loads;     // of each worker
 };
 
-/// Who does which job where all workers are of one speed: each job, in this order, is drawn by the worker that is done
-/// first, the first of equals. `workers` is 1 to 65536; costs are at least 0.
+/// Deals the jobs, in this order, to workers of one speed: each job goes to the worker that is done first, the first of
+/// equals. `workers` is 1 to 65536; costs are at least 0.
 Deal deal(std::span<const std::int64_t> costs, int workers);
 
 }  // namespace heddle::plan

@@ -1,5 +1,5 @@
-// Every factor by which the planner weighs one kernel against another beside their predicted times, and what each was
-// measured by. What kernels themselves cost stands in the families' tables.
+// Factors that multiply predicted times when the planner ranks kernels, each with the measurement behind it. The costs
+// of kernels stand in the families' tables.
 #pragma once
 
 namespace heddle::plan {
@@ -9,8 +9,8 @@ struct PlannerFactors {
   double packing_gain;
   // And this many times more if the heads of a group leave one of its warpgroups idle. A guess.
   double idle_gain;
-  // A kernel that reads copies of pages is taken only if it is predicted this many times as fast as one that copies
-  // less: a caller has to find memory for them. A guess.
+  // A kernel that copies more of its pages than another is taken only if predicted this many times as fast: the caller
+  // has to find memory for the copies. A guess.
   double copy_gain;
   // A kernel that reads a capture element by element takes this many times its predicted time. Measured
   // (docs/notes/hopper_mods.md): 3 to 5 times the plain kernel, where one whose capture comes in tiles takes 1.3 to 1.7

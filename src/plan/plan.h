@@ -19,14 +19,14 @@
 
 namespace heddle::plan {
 
-/// What the cost model expects of one run.
+/// The cost model's prediction of one run.
 struct Prediction {
   double seconds = 0;
   double flops = 0;  // of the products: 2 (Dqk + Dv) an element that attends (partial blocks count by their area)
   double bytes = 0;  // through memory: each input read once, a mask's stored bits too, each output written once
 };
 
-/// What became of each mod, and why: a sentence each; empty without the mod.
+/// The form of each mod, and why: a sentence each; empty without the mod.
 struct ModForms {
   std::string score, mask, weight;
 };
@@ -91,11 +91,11 @@ struct Choice {
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
 };
 
-/// Gives the mask's rows in blocks of that size: the caller's own rows where these fit, else rows built from mask_mod;
-/// null where everything attends.
+/// Gives the mask's rows in blocks of that size: the caller's own rows if they fit, else rows built from mask_mod. Null
+/// if everything attends.
 using RowsOf = std::function<std::shared_ptr<const BlockMask>(BlockSize)>;
 
-/// What a plan is made from.
+/// The arguments of planning.
 struct Request {
   const problem::AttentionProblem& problem;
   const AttentionTensors& tensors;  // strides, and how far addresses are aligned

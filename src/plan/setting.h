@@ -1,4 +1,4 @@
-// What explain() shows of a kernel.
+// A line of explain() about a kernel's configuration.
 #pragma once
 
 #include <string_view>

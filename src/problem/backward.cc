@@ -1,4 +1,4 @@
-// Validation of a backward: the forward's, then what comes in beside it and what is asked for.
+// Validation of a backward: first as its forward, then its own inputs and the wanted gradients.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 namespace heddle::problem {
 namespace {
 
-// What a read of the element gives: integers keep their low 32 bits.
+// Value of a read of the element: integers keep their low 32 bits.
 double read_value(const ConstTensorView& view, std::int64_t offset) {
   return base::with_storage_type(view.dtype, [&]<class T>(std::type_identity<T>) -> double {
     const T x = base::load_raw<T>(view.data, offset);

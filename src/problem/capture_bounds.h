@@ -1,5 +1,5 @@
-// What the elements of bound captures can be, by looking at all of them: enough to prove indices that come from a
-// tensor (tables of positions, parents, ids) inside another one.
+// Bounds of bound captures, found by looking at every element: enough to prove indices that come from a tensor (tables
+// of positions, parents, ids) inside another one.
 #pragma once
 
 #include <map>

@@ -67,7 +67,7 @@ bool reads(const Expr& mod, const std::string& capture) {
   return !mod.empty() && symbols_of(mod).captures.contains(capture);
 }
 
-// Captures are beside q; those that only the mask reads may be on the CPU too, where block masks are built.
+// Captures must be on q's device. Those that only the mask reads may be on the CPU too, where block masks are built.
 void check_captures(const AttentionProblem& problem, const Bindings& bindings) {
   for (const std::string& name : problem.captures) {
     const std::string argument = fmt::format("capture '{}'", name);

@@ -13,7 +13,7 @@ struct Term {
   std::int64_t stride, most;
 };
 
-// As many terms as two tensors can have, each with one for the bytes of an element.
+// Room for the terms of two tensors: one an axis, and one each for the bytes of an element.
 struct Terms {
   std::array<Term, std::size_t{2} * (kMaxRank + 1)> values;
   std::size_t count = 0;

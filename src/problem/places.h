@@ -1,4 +1,4 @@
-// Where an attention's tensors must be: q, k, v, o and lse on one device, the rest beside them or on the CPU.
+// Devices of an attention's tensors: q, k, v, o and lse on one device, the rest there or on the CPU.
 #pragma once
 
 #include <string_view>

@@ -68,7 +68,7 @@ std::string describe_wanted(const WantedGradients& wanted) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// What a backward has instead of a forward's "-> bf16 o, lse".
+// Results in a problem's description: a forward's "-> bf16 o, lse", or a backward's gradients.
 std::string describe_results(const AttentionProblem& problem) {
   if (problem.pass == Pass::forward) {
     return fmt::format("{} o{}{}{}", heddle::name(problem.o_dtype), problem.with_lse ? ", lse" : "",
@@ -125,7 +125,7 @@ bool reads_device_lengths(const AttentionProblem& problem, const Expr& mod) {
   if (!problem.device_lengths || mod.empty()) return false;
   expr::LeafSet unknown = {Leaf::q_len, Leaf::kv_len};
   if (problem.packed) unknown = unknown | expr::LeafSet{Leaf::q_token};
-  // Of keys in pages each sequence counts its own tokens.
+  // With keys in pages, kv_token counts from each sequence's own beginning.
   if (problem.packed && problem.page_rows == 0) unknown = unknown | expr::LeafSet{Leaf::kv_token};
   if (problem.device_starts) unknown = unknown | expr::LeafSet{Leaf::q_start, Leaf::q_idx};
   if (problem.device_kv_starts) unknown = unknown | expr::LeafSet{Leaf::kv_start, Leaf::kv_idx};

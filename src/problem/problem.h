@@ -15,7 +15,7 @@ namespace heddle::problem {
 enum class Pass : std::uint8_t { forward, backward };  // a decode is a forward of few queries
 std::string_view name(Pass pass);
 
-/// What a backward is asked for.
+/// Gradients that the caller of a backward wants.
 struct WantedGradients {
   bool q = false, k = false, v = false, sinks = false;
   std::vector<std::string> captures, params;  // sorted; each is floating, and read by the score or weight mod
@@ -44,13 +44,13 @@ struct AttentionProblem {
   DType kv_start_dtype = DType::i32;  // of those there
 
   bool clamp_reads = false;  // as asked for
-  /// The same, and some read may be outside its tensor for some values of params and captures.
+  /// clamp_reads is set, and some read may leave its tensor for some values of params and captures.
   bool reads_leave = false;
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
   std::vector<std::string> captures;     // the names that they read, sorted
   std::vector<std::string> params;
 
-  // Of a backward. Its o and lse are inputs.
+  // Backward only. Its o and lse are inputs.
   bool with_d_lse = false;
   bool deterministic = false;  // as asked for
   WantedGradients wanted{};
@@ -70,11 +70,11 @@ std::string name(const Device& device);
 /// sentence that names the argument, what was given and what is accepted. Every refusal of the library about an
 /// attention's arguments stands in this folder.
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
-/// The same of a backward.
+/// Validates a backward.
 template <std::same_as<BackwardTensors> Tensors>
 AttentionProblem validate(const Tensors& tensors, const AttentionOptions& options);
 extern template AttentionProblem validate(const BackwardTensors& tensors, const AttentionOptions& options);
-/// What a backward shares with its forward. Nothing is written through o and lse.
+/// The tensors of the forward whose backward this is. Nothing is written through o and lse.
 AttentionTensors forward_tensors(const BackwardTensors& tensors);
 
 /// Every name that the mods read has a value of the right type, rank and place, and no read (but `at`) can leave its

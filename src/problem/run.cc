@@ -48,7 +48,7 @@ void for_each_input(const AttentionProblem& problem, const PlannedTensors& plann
   }
 }
 
-/// What a backward reads beside that.
+/// Calls f for the forward's results, which a backward also reads.
 template <class F>
 void for_each_forward_result(const PlannedTensors& planned, const BackwardTensors& given, F&& f) {
   f(TensorName{"o"}, given.o, planned.o);

@@ -1,4 +1,4 @@
-// What each run of a plan is checked for. Nothing here allocates unless it refuses.
+// Checks of each run of a plan. Nothing here allocates unless it refuses.
 #pragma once
 
 #include <optional>
@@ -20,21 +20,21 @@ struct PlannedTensors {
   explicit PlannedTensors(const BackwardTensors& planned);
 };
 
-/// What a run may change must still fit the plan: same shapes, dtypes, devices and strides, memory present and aligned
-/// to its elements, no overlap of o, lse, lse_rest or max_scores with what the run reads or with each other.
+/// A run's tensors must fit the plan: same shapes, dtypes, devices and strides, memory present and aligned to its
+/// elements, no overlap of o, lse, lse_rest or max_scores with a tensor that the run reads or with each other.
 void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const AttentionTensors& given,
                   const AttentionOptions& options, const Bindings& bindings);
-/// The same of a backward: o and lse are inputs, gradients are outputs, and the planned ones are there.
+/// For a backward: o and lse are inputs, gradients are outputs, and exactly the planned gradients are there.
 void validate_run(const AttentionProblem& problem, const PlannedTensors& planned, const BackwardTensors& given,
                   const AttentionOptions& options, const Bindings& bindings);
 
-/// What a run's own options may change must still fit the planned ones: sinks, descales and the page table, and lengths
-/// on a GPU, are there or not as planned, with the planned shapes, strides, dtypes and devices.
+/// A run's own options must fit the planned ones: sinks, descales, the page table, and lengths on a GPU are there or
+/// not as planned, with the planned shapes, strides, dtypes and devices.
 void check_planned_options(const AttentionProblem& problem, const AttentionOptions& planned,
                            const AttentionOptions& given);
 
-/// True when each name that the mods read has a value of the planned one's type, shape, strides and device: what
-/// validate_bindings found for those holds for these (unless reads_depend_on_values).
+/// Whether each name that the mods read has a value with the planned type, shape, strides and device. What
+/// validate_bindings found for the planned values then holds for the given ones (unless reads_depend_on_values).
 bool fits_planned(const AttentionProblem& problem, const Bindings& planned, const Bindings& given);
 
 }  // namespace heddle::problem

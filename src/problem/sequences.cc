@@ -48,7 +48,7 @@ std::vector<std::int64_t> read_per_sequence(std::string_view name, const ConstTe
   return read_integers(name, view);
 }
 
-// Those of the queries, or those of the keys.
+// Lengths of one side: of the queries, or of the keys.
 struct Side {
   std::string_view lengths, cumulative, longest;
   const std::optional<ConstTensorView>&given, &given_cumulative;
@@ -179,7 +179,7 @@ std::vector<Sequence> padded_sequences(const AttentionOptions& options, const Pa
   return sequences;
 }
 
-// What is added to the positions of the queries, or of the keys.
+// Numbers added to the positions of the queries, or of the keys.
 struct Starts {
   std::string_view name, sum;
   const std::optional<ConstTensorView>& given;

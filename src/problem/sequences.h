@@ -10,7 +10,7 @@
 
 namespace heddle::problem {
 
-/// What the sequences are cut from: the batch of q, k, v and the rows of q and of k and v.
+/// Sizes of the tensors that the sequences lie in: the batch of q, k, v and the rows of q and of k and v.
 struct PaddedSizes {
   std::int64_t batch, q_rows, kv_rows;
 };
@@ -25,7 +25,7 @@ struct ResolvedSequences {
 /// CPU; where they are on `device`, that of q, checks all but their content. Throws invalid_argument.
 ResolvedSequences resolve_sequences(const AttentionOptions& options, const PaddedSizes& sizes, const Device& device);
 
-/// Those views of the options, with their names.
+/// The options that are views of lengths, with their names.
 using NamedLengths = std::pair<std::string_view, std::optional<ConstTensorView> AttentionOptions::*>;
 inline constexpr std::array<NamedLengths, 6> kLengthViews = {{{"q_lengths", &AttentionOptions::q_lengths},
                                                               {"kv_lengths", &AttentionOptions::kv_lengths},

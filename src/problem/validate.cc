@@ -59,7 +59,7 @@ void check_sinks(const AttentionProblem& problem, const std::optional<ConstTenso
   }
 }
 
-// What a descale factor belongs to.
+// A descale factor, and the tensor that it belongs to.
 struct Descaled {
   std::string_view argument, tensor;
   DType dtype;

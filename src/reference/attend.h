@@ -17,7 +17,7 @@
 
 namespace heddle::reference {
 
-/// What one row is computed from, as doubles, exactly as stored but for v, which its descale factor multiplied.
+/// Inputs of one row, as doubles, exactly as stored; v alone is multiplied by its descale factor.
 struct RowInputs {
   RowPosition position;           // i counts from the sequence's start
   std::int64_t kv_len;            // keys of the sequence

@@ -35,7 +35,7 @@ struct Slopes {
         weight(problem.weight_mod, *arguments.bindings, of, arithmetic, problem.precision) {}
 };
 
-// What the mods read, and its gradients.
+// Gradients of the captures and params that the mods read.
 class ReadSums {
  public:
   ReadSums(const Slopes& slopes, bool judged) {

@@ -6,12 +6,12 @@
 //
 // sigmoid: dt = (p - p^2) w dP; none: dt = w dP with p = t. Both have no delta.
 //
-// It recomputes o and lse in float64 and does not take the stored ones: it gives the gradient of the function, and what
-// rounding the stored ones cost is an error of the result that is judged.
+// It recomputes o and lse in float64 and ignores the stored ones: it gives the gradient of the function. The rounding
+// of the stored ones counts as an error of the judged result.
 //
-// What does not take part (masked, or t = -inf) contributes nothing, whatever it holds, dO included: a row in which
-// nothing attends gives zeros, and its sink the gradient of lse alone. A row that is NaN makes NaN of the gradients of
-// what takes part in it. Masks and indices have no gradient.
+// An element that takes no part (masked, or t = -inf) contributes nothing, whatever it holds, dO included: a row in
+// which nothing attends gives zeros, and its sink the gradient of lse alone. A row that is NaN makes gradients NaN of
+// all elements that take part in it. Masks and indices have no gradient.
 #pragma once
 
 #include <map>
@@ -24,11 +24,11 @@
 
 namespace heddle::reference {
 
-/// What the backward takes beside the forward's arguments.
+/// Arguments of the backward beside the forward's.
 struct BackwardArguments {
   ConstTensorView d_o;                     // [B, Hq, Sq, Dv], any floating dtype
   std::optional<ConstTensorView> d_lse{};  // [B, Hq, Sq]; softmax only
-  ModReads of{};                           // what the mods read
+  ModReads of{};                           // which values that mods read get a gradient
   bool of_sinks = false;                   // only if there are some
 };
 

@@ -9,7 +9,7 @@
 
 namespace heddle::reference {
 
-/// Of what a mod reads, what gets a gradient beside the score.
+/// Which values that mods read get a gradient.
 struct ModReads {
   bool captures = false, params = false;
 };
@@ -32,7 +32,8 @@ class ReadSlope {
   const Dims& shape() const { return shape_; }
 
   double slope(const expr::Element& element) const { return slope_.real(element); }
-  /// What slope() is a sum and product of, by magnitude: 2 for 1 - tanh^2 where it is next to 0. 0 where it is exact.
+  /// The magnitude of the terms that slope() is a sum and product of: 2 for 1 - tanh^2 where it is next to 0. 0 where
+  /// slope() is exact.
   double slope_terms(const expr::Element& element) const { return terms_ ? terms_->real(element) : 0; }
   /// The row-major number of the element that is read. As the interpreter reads: an index outside gives the nearest one
   /// inside. None where nothing is read: the tensor is empty, or `at` took its fill, whose slope is 0.

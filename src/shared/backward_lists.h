@@ -25,9 +25,9 @@ constexpr BackwardListsMemory backward_lists_memory(long long sequences, long lo
   return memory;
 }
 
-/// Number of a sequence's first block of rows. Packed sequences of any lengths get blocks that no other has: those of
-/// the rows before it, and one more for each sequence there.
-/// blocks_of_padded: below 0 where they are packed.
+/// Number of a sequence's first block of rows. For packed sequences of any lengths it leaves each sequence blocks of
+/// its own: those of the rows before it, and one more for each sequence before it. blocks_of_padded: below 0 where
+/// sequences are packed.
 constexpr int first_block_of(int q_begin, int sequence, int blocks_of_padded) {
   return blocks_of_padded >= 0 ? sequence * blocks_of_padded : q_begin / kBlockRows + sequence;
 }
@@ -69,8 +69,8 @@ constexpr RowBlock row_block_of(const BackwardListsParams& params, const Sequenc
   return {params.packed ? 0 : sequence, (params.packed ? span.q_begin : 0) + first, live, stored};
 }
 
-/// A tile of the host's list for these lengths: of its runs those up to the last one that has queries. Their ends are
-/// cut by who walks them.
+/// Cuts a tile of the host's list to these lengths: it keeps the runs up to the last one that has queries. The walk
+/// cuts their ends.
 constexpr BackwardItem cut_backward_item(const BackwardListsParams& params, BackwardItem item,
                                          const SequenceSpan& span) {
   const int blocks = span.kv_len > item.kv_tile * params.tile_keys ? blocks_of_rows(span.q_len) : 0;

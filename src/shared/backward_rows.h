@@ -1,4 +1,4 @@
-// What backward_sm90 keeps of queries between its kernels: two numbers of each row, and dQ in f32. Both come in blocks
+// Numbers of queries that backward_sm90 keeps between its kernels: two of each row, and dQ in f32. Both come in blocks
 // of 64 rows of one head, in an order that suits the fragments of tensor cores: a score's row is a key there, and its
 // columns are queries (S^T = K Q^T). Thread `lane` of a warp has the columns 8 j + 2 (lane % 4) + e of a block.
 // Kernels, and tests on the host, read this file.

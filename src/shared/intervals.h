@@ -11,7 +11,7 @@ struct Interval {
   constexpr bool operator==(const Interval&) const = default;
 };
 
-/// What a boolean can be. Neither: no element comes here.
+/// The possible values of a boolean. Neither: no element comes here.
 struct Truth {
   bool can_be_false, can_be_true;
   constexpr bool is_open() const { return can_be_false && can_be_true; }
@@ -51,7 +51,7 @@ constexpr Interval modulo_period(Interval x) {
 
 // ---- single operations of i32, which wrap
 
-/// What is left of integers in x when they wrap to i32.
+/// Bounds of integers in x after they wrap to i32.
 constexpr Interval wrapped(Interval x) { return fits_i32(x) ? x : any_i32(); }
 
 namespace intervals {
@@ -122,7 +122,7 @@ constexpr Interval sign(Interval x) { return {larger(smaller(x.lo, 1), -1), larg
 
 enum class Relation : int { lt, le, gt, ge, eq, ne };
 
-/// Of two ranges with ends lo and hi. `unordered`: NaN may be among them; `ordered`: something else may be on both
+/// Compares ranges with ends lo and hi. `unordered`: NaN may be among them; `ordered`: something else may be on both
 /// sides; `same`: both are one value.
 template <class Range>
 constexpr Truth compare(Relation relation, const Range& x, const Range& y, bool same, bool unordered, bool ordered) {
@@ -175,7 +175,7 @@ constexpr Truth compare(const SumComparison& comparison, Interval left, Interval
             : compare(comparison.relation, modulo_period(left), modulo_period(right), false, false, true);
   if (!result.is_open()) return result;
   // Equal sides differ by zero, or by whole periods when they wrap; a difference that is never such a number decides.
-  // What stays open without terms is a constant difference of sides that wrap: whole periods then.
+  // Without terms, an open comparison is a constant difference of sides that wrap: whole periods then.
   const long long divisor = exact ? comparison.divisor : comparison.divisor & -comparison.divisor;
   const bool between = !exact && ceil_quotient(difference.lo, kPeriod) > floor_quotient(difference.hi, kPeriod);
   const bool never_equal = between || (divisor != 0 && comparison.constant % divisor != 0);
@@ -186,7 +186,7 @@ constexpr Truth compare(const SumComparison& comparison, Interval left, Interval
   return result;
 }
 
-/// What is left of an `and` (`or`) of two comparisons that exclude each other when both are exact.
+/// Decides an `and` (`or`) of two comparisons that exclude each other when both are exact.
 constexpr Truth decided(Truth open, bool both_exact, bool value) {
   return open.is_open() && both_exact ? Truth{!value, value} : open;
 }

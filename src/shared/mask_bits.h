@@ -1,7 +1,7 @@
 // Masks as bits: which of a thread's scores attend, one word for each of its two rows. Tensor cores leave 64 rows of
-// scores in the registers of four warps. Of a warp's 16 rows thread `lane` has row lane / 4 and the row 8 further down.
-// Of a block of keys it has the columns 8 j + 2 (lane % 4) + e, e = 0 and 1, for all j. Kernels, and tests on the host,
-// read this file.
+// scores in the registers of four warps. Thread `lane` has row lane / 4 of a warp's 16 rows, and the row 8 further
+// down. It has the columns 8 j + 2 (lane % 4) + e of a block of keys, e = 0 and 1, for all j. Kernels, and tests on the
+// host, read this file.
 #pragma once
 
 namespace heddle::shared {

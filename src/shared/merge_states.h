@@ -3,7 +3,7 @@
 
 namespace heddle::shared {
 
-/// What elements are stored as; `mixed`: not alike in all parts.
+/// Storage of elements; `mixed`: not alike in all parts.
 enum class StorageType : int { f64, f32, f16, bf16, e4m3, e5m2, mixed };
 
 inline constexpr int kMergeParts = 64;     // at most

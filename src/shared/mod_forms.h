@@ -1,10 +1,10 @@
-// The forms in which kernels compute mods and weights of values: what a family's configuration names, and the numbers
-// that a run passes to some of them. Host and device code read this file: no headers, plain integers only.
+// Forms in which kernels compute mods and weights of values: names for a family's configuration, and the numbers that a
+// run passes to some of them. Host and device code read this file: no headers, plain integers only.
 #pragma once
 
 namespace heddle::shared {
 
-/// What the scores become before their exponentials are taken: t, or t in powers of two.
+/// How scores become t, or t in powers of two, before their exponentials are taken.
 enum class ScoreForm : int {
   plain,    // factor * score
   shifted,  // and a term of the query and the head alone, computed once a block
@@ -25,7 +25,7 @@ enum class MaskForm : int {
 };
 inline constexpr const char* kMaskForms[] = {"direct", "distance", "values", "both", "stored"};
 
-/// What t becomes: the weight of its value, before the weight_mod.
+/// How t becomes the weight of its value, before the weight_mod.
 enum class Normalizer : int {
   softmax,  // e^t over the row's sum of them
   none,     // t

@@ -23,7 +23,7 @@ struct Pages {
   PageTable table;             // where k and v are pages
 };
 
-/// What the producer asks of the gathering warps: rows of one tensor, for one buffer.
+/// The producer's order to the gathering warps: rows of one tensor, for one buffer.
 struct GatherOrder {
   int tensor;          // kGatherK, kGatherV; or kGatherNothing: the warps may end
   unsigned to, full;   // addresses of the buffer and of the barrier that says when it is filled

@@ -57,8 +57,8 @@ constexpr unsigned int random_uniform_column(unsigned int kv_idx) {
 }
 inline constexpr unsigned int kRandomUniformGroup = 64, kRandomUniformColumns = 4;  // keys, and calls that they take
 
-/// What the calls of a row share: b and q_idx stand where the first round multiplies, so that all of it but an
-/// exclusive or is the same for all columns, and of the next two rounds a half each.
+/// The part that the calls of a row share: b and q_idx stand where the first round multiplies, so all of the first
+/// round but an exclusive or is the same for all columns, and a half each of the next two.
 struct RandomUniformRow {
   unsigned int seed;
   unsigned int first;     // of the first round: what the column joins

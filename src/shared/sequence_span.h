@@ -10,7 +10,7 @@ struct SequenceSpan {
   int kv_len;
   int q_start;   // q_idx of its first query
   int kv_begin;  // its rows of k and v: kv_len from here on
-  // As TMA takes rows: where those of k and v end, and how many more the longest sequence has; where those of q end.
+  // Rows as TMA takes them: the end of k's and v's, how many more the longest sequence has, and the end of q's.
   int kv_end, kv_before, q_end;
 };
 static_assert(sizeof(SequenceSpan) % 16 == 0);

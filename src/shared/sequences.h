@@ -100,8 +100,8 @@ constexpr int runs_before(const KvRun* runs, int count, int block) {
   return least;
 }
 
-/// A tile of the host's list for a sequence with so many keys: of its runs what is left, and what else an item must
-/// say. Where nothing is left, one block that no warpgroup attends: the tile's rows are to be filled.
+/// Cuts a tile of the host's list to so many keys: the rest of its runs, and an item's other words. If nothing is left,
+/// it keeps one block that no warpgroup attends, so that the tile's rows are filled.
 constexpr WorkItem cut_item(const SequencesParams& params, WorkItem item, int kv_len) {
   const auto blocks_of = [&](int keys) { return (keys + params.kv_block - 1) / params.kv_block; };
   const int all = blocks_of(params.max_kv_len), here = blocks_of(kv_len);
@@ -112,7 +112,7 @@ constexpr WorkItem cut_item(const SequencesParams& params, WorkItem item, int kv
   const int skipped = runs_before(runs, item.runs, first);
   int steps = 0;
   if (skipped < item.runs && runs[skipped].begin < end) {
-    // Those that end inside; and what is left of the next one.
+    // Whole runs first; then what is left of the next one.
     const int whole = runs_before(runs, item.runs, end);
     steps = static_cast<int>(steps_before[whole] - steps_before[skipped]);
     if (whole < item.runs && runs[whole].begin < end) steps += end - runs[whole].begin;

@@ -9,8 +9,8 @@ enum class Fp8 : int { none, e4m3, e5m2 };
 inline constexpr const char* kFp8Types[] = {"none", "e4m3", "e5m2"};
 constexpr const char* name(Fp8 type) { return kFp8Types[static_cast<int>(type)]; }
 
-/// What o is stored as. `same`: q's type (of 8 bits: bf16), by TMA. The others are stored by threads, two neighbours at
-/// a time.
+/// The stored type of o. `same`: q's type (of 8 bits: bf16), by TMA. The others are stored by threads, two neighbours
+/// at a time.
 enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
 inline constexpr const char* kOutputTypes[] = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
 constexpr const char* name(OutputType type) { return kOutputTypes[static_cast<int>(type)]; }
@@ -24,7 +24,7 @@ struct Descales {
   Descale q, k, v;
 };
 
-/// What a head's products are multiplied by, where storage has 8 bits: scores by q's and k's factor, o by v's.
+/// Factors of a head's products, where storage has 8 bits: scores by q's and k's factor, o by v's.
 struct HeadFactors {
   float scores, values;
 };

@@ -19,7 +19,7 @@ struct StoredRun {
   int warpgroups;     // bit w: it decides of rows of warpgroup w. The others' words are not written
 };
 
-/// Of a warpgroup.
+/// Threads of a warpgroup.
 inline constexpr int kStoredThreads = 128;
 
 /// Which of all words are those of a thread: a warpgroup's stand side by side. `block`: words_at of the tile + number

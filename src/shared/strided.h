@@ -14,7 +14,7 @@ struct RowGradient {
   void* data;
   long long stride[3];
 };
-/// The same, read.
+/// A tensor by rows that is read.
 struct RowInput {
   const void* data;
   long long stride[3];

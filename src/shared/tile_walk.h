@@ -31,7 +31,7 @@ inline constexpr unsigned kItemQTile = 0, kItemHead = 4, kItemBatch = 8, kItemKv
                           kItemFirstRun = 20, kItemBefore = 28, kItemRunBegin = 32, kItemRunEnd = 36,
                           kItemRunFlags = 40, kItemRunLastFlags = 44;
 
-/// What the producer leaves with a key block: its number << kStepFlagBits | kStep... flags.
+/// The producer's word about a key block: its number << kStepFlagBits | kStep... flags.
 using Step = int;
 inline constexpr int kStepFlagBits = 12;
 inline constexpr int kStepAttends = 1;        // << warpgroup: some of its rows attend, or may
@@ -44,7 +44,7 @@ inline constexpr int kStepNextUneven = 1024;  // the next step is not attended b
 inline constexpr int kStepStop = 2048;        // no key block: the end
 inline constexpr int kMaxKvBlocks = 1 << (31 - kStepFlagBits);
 
-/// What the producer leaves with the first step of a tile.
+/// The producer's record of a tile, left with its first step.
 struct TileOrigin {
   int q_first, head, batch;  // first query; query head, the first one; sequence
   int item;                  // number of its WorkItem in the list
@@ -74,7 +74,7 @@ struct Operands {
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence
 };
 
-/// Where lengths are on the device: what the tiles left by them are, and which rows no sequence has.
+/// With lengths on the device: the number of tiles that are left, and the rows that no sequence has.
 struct ListedTiles {
   const int* item_count;  // instead of the host's, which is that for the longest sequences
   int sequence_count, q_heads;

@@ -4,10 +4,10 @@
 // [keys][columns] is transposed to [columns][keys], in k-steps of 32 keys: [kv_block / 32][transposed_rows][32], rows
 // of 32 bytes in the 32-byte swizzle.
 //
-// The first operand, P, stands in registers: for a k-step thread q of the four that share a row is to hold the slots
-// 4 q .. 4 q + 3 of each half of 16 slots. What it has are the keys 8 j + 2 q and 8 j + 2 q + 1 (ptx/wgmma.cuh). Sums
-// do not mind the order of their terms, so these become the slots, and P is packed without a shuffle; key_of_slot()
-// says which key a slot is, and the transposed values stand in the order of the slots.
+// The first operand, P, stands in registers: for a k-step thread q of the four that share a row must hold the slots 4 q
+// .. 4 q + 3 of each half of 16 slots. It has the keys 8 j + 2 q and 8 j + 2 q + 1 (ptx/wgmma.cuh). A sum may have its
+// terms in any order, so these keys become the slots, and P is packed without a shuffle. key_of_slot() gives the key of
+// a slot; the transposed values stand in the order of the slots.
 //
 // A warp transposes 32 keys x 16 columns at a time:
 // - ldmatrix with .trans, of four matrices of 8 keys x 8 pairs of columns: thread l gets, of its pair of columns
@@ -24,7 +24,7 @@ namespace heddle::shared {
 inline constexpr int kSlots = 32;  // keys of a k-step
 inline constexpr unsigned kEvenColumn = 0x6420, kOddColumn = 0x7531;
 
-/// Of a k-step's keys.
+/// The key of a k-step that stands in a slot.
 constexpr int key_of_slot(int slot) {
   const int half = slot / 16, q = slot % 16 / 4, pair = slot % 4 / 2;
   return 16 * half + 8 * pair + 2 * q + slot % 2;

@@ -77,7 +77,7 @@ struct ExpConstants<float> {
   // (2^r - 1) / r on |r| <= 1/2, relative error of 2^r 2.0e-9.
   static constexpr float kExp2[] = {0x1.62e43p-1f,  0x1.ebfbdcp-3f,  0x1.c6aee8p-5f,
                                     0x1.3b2d4cp-7f, 0x1.5f3e52p-10f, 0x1.41fbbcp-13f};
-  // The same on 0 <= r <= 1.
+  // kExp2 for 0 <= r <= 1.
   static constexpr float kExp2Above[] = {0x1.62e42cp-1f, 0x1.ebfd58p-3f,  0x1.c68912p-5f,
                                          0x1.3d0b92p-7f, 0x1.46d64ep-10f, 0x1.c54174p-13f};
 };
@@ -240,8 +240,8 @@ HWY_INLINE V Exp2(D d, V x) {
   return detail::Exp2FromLow(d, x, detail::ExpConstants<hn::TFromD<D>>::kExp2Zero);
 }
 
-/// exp2 with 0 in the place of results below the normal range: for weights beside a 1, which do not need them, and
-/// where each vector that has one costs as much as a hundred others.
+/// exp2 that gives 0 for results below the normal range. Weights are added to a 1 and do not need such results, and
+/// each vector with one costs as much as a hundred others.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp2NoSubnormals(D d, V x) {
   return detail::Exp2FromLow(d, x, detail::ExpConstants<hn::TFromD<D>>::kExp2Normal);

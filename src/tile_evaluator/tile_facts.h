@@ -1,4 +1,4 @@
-// What lowering knows of each node of an expression before it begins: over what it varies within a tile, and how.
+// Facts about each node of an expression that lowering starts from: over what it varies within a tile, and how.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the tile evaluator and its SIMD kernels say to each other: a kernel runs one instruction over rows x columns of
+// The interface between the tile evaluator and its SIMD kernels: a kernel runs one instruction over rows x columns of
 // elements. Kernels are compiled once for each SIMD target; this header is not.
 #pragma once
 
@@ -20,9 +20,8 @@ inline constexpr int kColumnStep = 16;
 inline constexpr int kSpreadBytes = 128;
 inline constexpr int kSpreadElements = kSpreadBytes / 4;
 
-/// An operand: element (r, c) lies at base + r * row + c * column, in bytes. A `column` of 0 means that
-/// kSpreadBytes of equal elements stand at the row's address, but for reads and draws, which take one element from
-/// there.
+/// An operand: element (r, c) lies at base + r * row + c * column, in bytes. If `column` is 0, kSpreadBytes of equal
+/// elements stand at the row's address; reads and draws take one element from there.
 struct TileOperand {
   const std::byte* base = nullptr;
   std::ptrdiff_t row = 0, column = 0;

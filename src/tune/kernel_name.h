@@ -1,4 +1,4 @@
-// What records of measurements call a planned kernel.
+// Names of planned kernels in records of measurements.
 #pragma once
 
 #include <string>

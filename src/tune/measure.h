@@ -24,7 +24,8 @@ std::vector<double> measure(const plan::Request& request, std::span<const Conten
 
 /// Runs a contender so many times, and returns the seconds that all of it took.
 using TimedRuns = std::function<double(std::size_t contender, int runs)>;
-/// Who runs when, and what of it counts. What is far behind after the first round is not run again.
+/// Runs the contenders in turns and returns a time for each. A contender far behind after the first round is not run
+/// again.
 std::vector<double> measure_in_turns(std::size_t contenders, const TimedRuns& run);
 
 }  // namespace heddle::tune

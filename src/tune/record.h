@@ -1,4 +1,4 @@
-// What was measured, kept on disk: one file a class of problems, beside the compiled kernels.
+// Measurements kept on disk: one file a class of problems, beside the compiled kernels.
 #pragma once
 
 #include <optional>

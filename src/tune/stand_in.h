@@ -16,7 +16,7 @@ class StandIn {
  public:
   explicit StandIn(const plan::Request& request);
 
-  /// Of a run on the device's default stream.
+  /// Arguments for a run on the device's default stream.
   backend::RunArguments arguments(const BlockMask* block_mask, void* workspace) const;
 
  private:

@@ -23,7 +23,7 @@ static bool is_causal(int64_t b, int64_t h, int64_t q_idx, int64_t kv_idx) {
   return q_idx >= kv_idx;
 }
 
-// One attention, what comes in beside it, and its gradients, NaN until something writes them.
+// One attention, its incoming gradients, and the gradients to compute, NaN until something writes them.
 static attention_case c;
 static float *d_o, *d_lse, *dq, *dk, *dv, d_sinks[kHeads], d_slopes[kHeads], d_cap;
 static heddle_tensor slopes_view, sinks_view, views[8];

@@ -10,7 +10,7 @@ static attention_case c;
 static heddle_attention_tensors tensors;
 static heddle_attention_options options;
 
-// What the next failing call is made from; each test changes one thing of it.
+// Arguments of the next failing call; each test changes one of them.
 static void start(void) {
   free_case(&c);
   c = (attention_case){.batch = 1, .q_heads = 2, .kv_heads = 1, .q_rows = 5, .kv_rows = 7, .qk_dim = 8, .v_dim = 8};

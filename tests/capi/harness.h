@@ -1,4 +1,4 @@
-// What the C tests share: expectations, tensors, and attention as plain loops.
+// Shared by the C tests: expectations, tensors, and attention as plain loops.
 #ifndef HEDDLE_TESTS_CAPI_HARNESS_H_
 #define HEDDLE_TESTS_CAPI_HARNESS_H_
 

@@ -101,7 +101,7 @@ TEST(Check, FailsOneWrongElement) {
   }
 }
 
-// Of score - 1e9 f32 keeps no digit of the score: every key counts alike, and o is the mean of v. In float64 one key
+// In f32, score - 1e9 keeps no digit of the score: every key counts alike, and o is the mean of v. In float64 one key
 // has nearly all the weight, also where its v is 0 and so the row's magnitude next to nothing.
 TEST(Check, PassesRowsWhoseScoresABiasRoundsAway) {
   AttentionOptions options;

@@ -51,7 +51,7 @@ TEST(CheckGradients, PassesBesideACoarserO) {
   }
 }
 
-// Of f32 the floor is 8 units, so what is rounded to fewer bits passes there.
+// f32 has a floor of 8 units, so numbers rounded to fewer bits pass there.
 bool hides_in_f32(Fault fault) { return fault == Fault::coarse_weights || fault == Fault::coarse_sums; }
 
 TEST(CheckGradients, FailsPlantedErrors) {

@@ -34,8 +34,8 @@ TensorView rows_view(const GuardedTensor& rows) {
           {view.strides[0], view.strides[1], view.strides[3]}};
 }
 
-// A shape among four axes, the others 1: the last ones, or with `apart` those before the last, so that no stride need
-// be 1.
+// A shape among four axes, the other extents 1. It takes the last axes, or with `apart` those before the last, so that
+// no stride need be 1.
 struct InFour {
   Dims shape = {1, 1, 1, 1};
   int first = 0;
@@ -48,7 +48,7 @@ InFour in_four(const Dims& shape, bool apart) {
   return four;
 }
 
-// What score_mod and weight_mod read and has a gradient.
+// The captures and params that score_mod and weight_mod read and that have a gradient.
 struct Reads {
   std::set<std::string> captures, params;
 };
@@ -142,7 +142,7 @@ void BackwardCase::make_gradients_of_reads() {
   for (const std::string& name : reads.params) make_gradient(fmt::format("d_params['{}']", name), dtype_of(real), {});
 }
 
-// Half of them with a last stride that is not 1, where the axes allow it.
+// Makes a gradient; half of them have a last stride that is not 1, where the axes allow it.
 void BackwardCase::make_gradient(const std::string& name, DType dtype, const Dims& shape) {
   constexpr Layout kLayouts[] = {Layout::bhsd, Layout::gaps, Layout::reversed, Layout::sliced};
   const InFour four = in_four(shape, forward_.below(2) == 0);

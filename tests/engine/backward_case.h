@@ -13,10 +13,11 @@ namespace heddle::test {
 
 /// The backends whose backward these tests run. HEDDLE_TEST_BACKEND names another one instead.
 const std::vector<BackendChoice>& backward_backends();
-/// Those of them whose results have the same bits for any number of threads. The reference adds in no fixed order.
+/// The backends among them whose results have the same bits for any number of threads. The reference adds in no fixed
+/// order.
 const std::vector<BackendChoice>& bitwise_backward_backends();
 
-/// What a backward has beside its forward.
+/// The arguments of a backward beside its forward's.
 struct BackwardSpec {
   Layout layout = Layout::bhsd;           // of dO, d_lse, dq, dk and dv; of the gradients bhsd where it overlaps
   bool d_o_as_q = false;                  // dO has q's dtype, else o's
@@ -27,7 +28,7 @@ struct BackwardSpec {
   std::string text() const;
 };
 
-/// What is asked for: its name as check_backward reports it, and its memory.
+/// A wanted gradient: its name as check_backward reports it, and its memory.
 struct Gradient {
   std::string name;
   GuardedTensor memory;

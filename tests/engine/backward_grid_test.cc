@@ -1,6 +1,5 @@
-// The grid of the backward: the forward's cases, with what comes in and what is asked for beside them, against the
-// reference by the one criterion. HEDDLE_TEST_FULL=1 draws ten times as many and larger ones, HEDDLE_TEST_REDUCED=1 a
-// tenth.
+// The grid of the backward: the forward's cases with incoming gradients and wanted ones, against the reference by the
+// one criterion. HEDDLE_TEST_FULL=1 draws ten times as many and larger ones, HEDDLE_TEST_REDUCED=1 a tenth.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What must never reach a gradient: NaN and infinity in what takes no part change no bit of it. (Memory around every
-// view is poisoned in all cases of the backward's grid.)
+// NaN and infinity in elements that take no part change no bit of a gradient. (Memory around every view is poisoned in
+// all cases of the backward's grid.)
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -139,8 +139,8 @@ class BackwardPoison : public testing::TestWithParam<BackendChoice> {
   using Prepares = std::function<void(AttentionCase&)>;
   using Poisons = std::function<void(AttentionCase&, BackwardCase&)>;
 
-  // What `reach` does not choose comes out the same, and free of NaN, after `poison` as before. `also`: what else holds
-  // of the second result.
+  // Gradients that `reach` does not choose are the same, and free of NaN, after `poison` as before. `also`: further
+  // checks of the second result.
   void expect_unreached(
       const CaseSpec& spec, const Prepares& prepare, const Poisons& poison, const Reach& reach,
       const std::function<void(const BackwardCase&)>& also = [](const BackwardCase&) {}) const {

@@ -128,7 +128,7 @@ TEST_P(Backward, IsKeptByThePlanCacheBesideItsForward) {
   EXPECT_EQ(plan_cache_counts().plans, 3);
 }
 
-// Words of the key that no other word stands for: a plan of other ones would refuse the run, or count as a hit.
+// Each word of the key counts by itself: a plan with another word would refuse the run, or count as a hit.
 TEST_P(Backward, PlansAreKnownByAllThatIsTheBackwards) {
   clear_plan_cache();
   Training training(GetParam());

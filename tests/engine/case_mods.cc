@@ -58,7 +58,7 @@ Expr full_bias(AttentionCase& c) {
   return leaf::score() + bias.at({leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx()}, 0.0);
 }
 
-// That a bias must have: of the last key that planning reckons with.
+// Columns that a bias must have: up to the last key that planning reckons with.
 std::int64_t bias_columns(AttentionCase& c) { return c.largest_kv_start() + c.most_keys(); }
 
 // Rows of so many elements; what lies past the keys is NaN.
@@ -114,7 +114,7 @@ Expr shared_row(AttentionCase& c, std::int64_t columns) {
 Expr streamed_shared(AttentionCase& c) { return shared_row(c, (bias_columns(c) + 7) / 8 * 8); }
 Expr streamed_odd_shared(AttentionCase& c) { return shared_row(c, bias_columns(c) | 1); }
 
-// Of positions that there are, wherever the queries begin.
+// Reads the bias only at positions that exist, wherever the queries begin.
 Expr streamed_inside(AttentionCase& c) {
   c.capture("bias", streamed_values(c, DType::bf16, c.spec().q_heads()));
   const Expr bias = Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
@@ -128,8 +128,8 @@ Expr streamed_in_cap(AttentionCase& c) {
   return 3.0 * tanh((leaf::score() + bias) / 3.0);
 }
 
-// Of each sequence's keys some at either end are left out, by -inf, all of them now and then. Where each query sees
-// others, by a number that no score is near, or by the least that there is, whose power of two is none.
+// Leaves out some keys at either end of each sequence, now and then all of them, by -inf. Where each query sees other
+// keys: by a number that no score is near, or by the lowest number, whose power of two is 0.
 Tensor padding(AttentionCase& c) {
   const std::int64_t sequences = std::max<std::int64_t>(1, c.sequences()),
                      keys = std::max<std::int64_t>(1, c.positions());
@@ -163,7 +163,7 @@ Expr temperature_and_gate(AttentionCase& c) {
   const Expr gate = Capture("gate", DType::f32, 2).at({leaf::h(), leaf::q_idx()}, 0.25);
   return leaf::score() * of_key(c, "temperature", DType::bf16) + gate;
 }
-// Of each head its own, in a sum that separates only when it is multiplied out.
+// A factor for each head, in a sum that separates only when it is multiplied out.
 Expr scaled_keys_of_head(AttentionCase& c) {
   c.options().bindings.params["a"] = 0.5;
   const Expr term = to_f32(leaf::q_idx() % 5) - of_key(c, "rises", DType::f32) * to_f32(leaf::h() + 1);
@@ -259,7 +259,7 @@ Expr dilated_documents(AttentionCase& c) {
   return documents(c) & mods::causal() & ((leaf::q_idx() - leaf::kv_idx()) % 2 == 0);
 }
 
-// Of each head its own, from a table.
+// A period for each head, from a table.
 Expr dilated_by_head(AttentionCase& c) {
   std::vector<std::int32_t> periods;
   for (std::int64_t h = 0; h < c.spec().q_heads(); ++h) periods.push_back(static_cast<std::int32_t>(1 + c.below(9)));
@@ -323,7 +323,7 @@ Expr dropout_by_head(AttentionCase& c) {
   return where(rate <= draw(), 1.0 / (1.0 - rate), 0.0);
 }
 
-// What is kept would be infinite, but nothing is.
+// Kept elements would be infinite, but none is kept.
 Expr drops_all(AttentionCase& c) {
   c.options().bindings.params["p"] = 1.0;
   const Expr p = param("p", ExprType::f32);

@@ -71,7 +71,7 @@ TEST_F(ClampReads, IsNotTheDefault) {
   expect_error([&] { run(); }, ErrorCode::invalid_argument, HasSubstr("outside the tensor's extent of 60"));
 }
 
-// The same index written with clip is the same attention, bit for bit: blocks, scores and weights.
+// An index written with clip gives the same attention, bit for bit: blocks, scores and weights.
 TEST_F(ClampReads, IsWhatClipSays) {
   struct Pair {
     const char* clamped;

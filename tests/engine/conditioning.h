@@ -21,7 +21,7 @@ inline std::vector<expr::Op> inexact_operations() {
   return inexact;
 }
 
-/// What the scores of a backend may do beside what ops.def says.
+/// Freedom of a backend's scores beyond ops.def.
 struct Latitude {
   /// Products round together with sums, divisions by a constant are products, tanh errs by 2^-22.
   bool contracted = false;

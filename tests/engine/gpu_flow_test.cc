@@ -1,4 +1,4 @@
-// What the engine does around a GPU's kernels, against the fake driver, each test in a process of its own.
+// The engine around a GPU's kernels, against the fake driver, each test in a process of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 constexpr Device kFirst{DeviceKind::cuda, 0};
 constexpr Device kSecond{DeviceKind::cuda, 1};
 
-// What `report` says beside the fake driver; an error's sentence where it throws.
+// Runs `report` beside the fake driver; an error's sentence where it throws.
 template <class Report>
 std::string with_fake(Report report) {
   return in_child([&]() -> std::string {

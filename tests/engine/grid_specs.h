@@ -1,4 +1,4 @@
-// What the grids draw: every value of every list occurs about equally often, in combinations that follow from a seed.
+// Draws for the grids: every value of every list occurs about equally often, in combinations that follow from a seed.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline int scaled(int count) {
   return std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? std::max(1, count / 10) : count;
 }
 
-/// As many empty names as full ones.
+/// Adds one empty name for each name.
 inline std::vector<std::string> half_empty(std::vector<std::string> names) {
   names.resize(names.size() * 2);
   return names;

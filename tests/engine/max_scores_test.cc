@@ -44,7 +44,7 @@ TEST(MaxScores, OfManyKeys) {
   }
 }
 
-/// Of one query, whose products with the keys are 1 and whose scores become `scores`.
+/// The largest score of one query, whose products with the keys are 1 and whose scores become `scores`.
 float largest_of(const std::vector<float>& scores, const AttentionOptions& given, BackendChoice backend) {
   const std::int64_t keys = std::ssize(scores);
   const Tensor q = Tensor::zeros(DType::f32, {1, 1, 1, 4}), k = Tensor::zeros(DType::f32, {1, 1, keys, 4}), v = k;

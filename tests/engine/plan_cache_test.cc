@@ -217,7 +217,7 @@ TEST_F(PlanCache, IsBoundedByWhatPlansHold) {
   EXPECT_EQ(plan_cache_counts().bytes, 0);
 }
 
-// Beside a plan's own run: no workspace, no key, no lookup allocates.
+// A warm call allocates only what a plan's own run does: no workspace, no key, no lookup allocates.
 TEST_F(PlanCache, AWarmCallAllocatesNoMoreThanARun) {
   CachedCall call;
   call.options.threads = 1;

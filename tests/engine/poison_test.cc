@@ -1,5 +1,5 @@
-// What must never reach an output: NaN and infinity in rows and keys that take no part change no bit of the others.
-// (Memory around every view is poisoned in all cases of the grid.)
+// NaN and infinity in rows and keys that take no part change no bit of the other rows. (Memory around every view is
+// poisoned in all cases of the grid.)
 #include "engine/poison.h"
 
 #include <gtest/gtest.h>
@@ -140,7 +140,7 @@ TEST(Poison, KeysReachOnlyQueriesThatAttendThem) {
   }
 }
 
-// What keeps an element from its row.
+// How an element is kept from its row.
 enum class Keeps { mask, score, blocks };
 
 // Row i does not attend key j where i + j is a multiple of 3.
@@ -157,8 +157,8 @@ void keep_a_third(AttentionCase& c, Keeps how) {
   c.options().block_mask = std::make_shared<BlockMask>(BlockMask::from_lists(rows.to_lists(), shape, {1, 1}));
 }
 
-// Values that are not finite reach the rows that attend them, as in the reference, and change no bit of the others,
-// whatever keeps them away.
+// Values that are not finite reach the rows that attend them, as in the reference. They change no bit of the other
+// rows, whether a mask, a score or a block keeps them away.
 TEST(Poison, ValuesReachOnlyRowsThatAttendThem) {
   const Chooses poisoned = [](auto, auto, std::int64_t j) { return j == 3 || j == 60 || j == 63 || j == 2049; };
   const Chooses reached = [](auto, auto, std::int64_t i) { return i % 3 != 0; };

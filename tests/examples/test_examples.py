@@ -38,12 +38,6 @@ class Readme(ProgramTest):
         self.assertEqual(result.returncode, 0, f"{result.stdout}\n{result.stderr}")
         self.assertEqual(read_safetensors(self.folder / "out.safetensors")[0]["o"][1], [2, 4, 512, 32])
 
-    def test_files_that_the_readme_names_exist(self):
-        for name in re.findall(
-            r"`((?:docs|examples|include|tools)/[\w./]+)`", (ROOT / "README.md").read_text(encoding="utf-8")
-        ):
-            self.assertTrue((ROOT / name).exists(), name)
-
 
 class RealInput(ProgramTest):
     """The model's own attention, written as a mask mod and as lengths, on both backends."""

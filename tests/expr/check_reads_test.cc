@@ -262,7 +262,7 @@ class RandomGuards {
   std::mt19937 random_;
 };
 
-// What an accepted mask gives does not depend on what reads outside give: here they give another number each time.
+// An accepted mask's value does not depend on reads outside: here they give another number each time.
 TEST_F(CheckReads, WhatIsAcceptedNeedsNoReadOutside) {
   std::array<std::int32_t, 10> ids = {3, 1, 4, 1, 5, 2, 6, 7, 3, 3};  // 8 of them belong to the tensor
   std::array<std::int32_t, 10> others = ids;

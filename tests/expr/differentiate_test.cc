@@ -41,7 +41,7 @@ Verdict judge(const Expr& e, double derivative, double step, F&& evaluate) {
   const auto moved = [&](double by) { return std::get<double>(evaluate(e, by)); };
   Verdict verdict = compare(slope_at_zero(moved, step), derivative);
   if (verdict.fault.empty()) return verdict;
-  // Beside a large number the step is lost in rounding, and says nothing.
+  // Next to a large number the step is lost in rounding, and shows nothing.
   constexpr double kLarge = 1e6;
   for (const Expr& x : reals_of(e)) {
     if (std::abs(std::get<double>(evaluate(x, 0.0))) > kLarge) return {};

@@ -41,8 +41,8 @@ std::optional<Slope> slope_at_zero(F&& f, double step) {
   return Slope{value, scale + error};
 }
 
-/// What a point says about a derivative: nothing where the function is not smooth, or where the derivative is NaN: at
-/// sqrt(0 * score), say, the chain rule meets 0 * infinity. Such points must be rare.
+/// Result for a derivative at one point. told is false where the function is not smooth, or where the derivative is
+/// NaN: at sqrt(0 * score), say, the chain rule meets 0 * infinity. Such points must be rare.
 struct Verdict {
   bool told = false;
   bool nan = false;
@@ -56,8 +56,8 @@ inline Verdict compare(const std::optional<Slope>& slope, double derivative) {
           fmt::format("the derivative is {}, but the slope {} within {}", derivative, slope->value, slope->error)};
 }
 
-/// What must stay as it is around a point for e to be smooth there: its whole numbers, its comparisons, and the sides
-/// of its kinks. Finite differences alone take a staircase of small steps for a slope.
+/// Parts of e that must stay as they are around a point for e to be smooth there: its whole numbers, its comparisons,
+/// and the sides of its kinks. Finite differences alone take a staircase of small steps for a slope.
 inline std::vector<Expr> steps_of(const Expr& e) {
   std::vector<Expr> steps;
   for (const expr::Node* node : expr::post_order(e)) {

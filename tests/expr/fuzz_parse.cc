@@ -1,4 +1,4 @@
-// What must hold of parse for any bytes: a refusal is an Error with a caret, and what is accepted reads back from its
+// Properties of parse for any bytes: a refusal is an Error with a caret, and an accepted text reads back from its
 // printed form. A libFuzzer target (clang -fsanitize=fuzzer); the tests drive it with seeded mutations.
 #include <cstdint>
 #include <cstdio>

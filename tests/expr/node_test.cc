@@ -93,7 +93,7 @@ TEST(Node, ThreadsThatBuildTheSameGetTheSame) {
   EXPECT_EQ(live_nodes(), before);
 }
 
-// Threads that drop what others find: a node whose count is zero already must not be handed out again.
+// Some threads drop nodes that others find: a node whose count is already zero must not be handed out again.
 TEST(Node, NodesComeAndGoWhileOthersLook) {
   const std::size_t before = live_nodes();
   std::barrier start(4);

@@ -21,7 +21,7 @@
 
 namespace heddle::test {
 
-/// What the drawn expressions may contain. kv_start is for those who add it: text for a GPU holds none.
+/// The vocabulary of drawn expressions. Only tests that add kv_start have it: text for a GPU holds none.
 struct Vocabulary {
   std::vector<expr::Leaf> leaves = {expr::Leaf::score,  expr::Leaf::b,       expr::Leaf::h,        expr::Leaf::q_idx,
                                     expr::Leaf::kv_idx, expr::Leaf::q_token, expr::Leaf::kv_token, expr::Leaf::q_len,
@@ -329,7 +329,7 @@ inline std::vector<Expr> parts(const Expr& root) {
   return all;
 }
 
-/// What may stand in a place: the simplest constants, and everything of its type below it.
+/// Replacements for a part: the simplest constants, and everything of its type below it.
 inline std::vector<Expr> replacements(const Expr& at) {
   std::vector<Expr> all = {simplest(at.type(), false), simplest(at.type(), true)};
   for (const Expr& part : parts(at)) {

@@ -68,7 +68,7 @@ std::string difference(const Expr& before, const Expr& after, const std::vector<
 
 std::size_t size(const Expr& e) { return post_order(e).size(); }
 
-/// What is wrong with simplifying e; empty when nothing is.
+/// The fault of simplifying e; empty when there is none.
 std::string fault(const Expr& e, const std::vector<Element>& elements, const Bindings& bindings, Precision precision) {
   const Expr simple = simplify(e, precision);
   if (size(simple) > size(e)) return "grew to " + print(simple);

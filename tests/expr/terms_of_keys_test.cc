@@ -1,5 +1,5 @@
-// Terms that are linear in the key's index, or depend on its distance from the query alone: what is found, and that it
-// is true wherever it is said to be.
+// Terms that are linear in the key's index, or depend on its distance from the query alone: each is found, and each is
+// right wherever it claims to hold.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ LeafRanges ranges(std::int32_t keys = kKeys) {
   return leaves;
 }
 
-/// Of four heads, and a table of 33 rows and four columns.
+/// Names for four heads, and a table of 33 rows and four columns.
 Symbols symbols() {
   Symbols names;
   names.captures["slopes"] = {DType::f32, 1};

@@ -128,7 +128,8 @@ TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
       "to 256 are accepted; forward_mma: q and k have head dimension 264; 1 to 256 are accepted");
 }
 
-// What later stages would otherwise work out again: the first choice brings it, and with_schedule() makes the same.
+// The first choice brings its mods and tiles, so that no later stage works them out again; with_schedule() makes the
+// same.
 TEST(Choose, ThePlanCarriesModsAndTiles) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 1000, .kv_rows = 1000};
   call.options.mask_mod = mods::causal();

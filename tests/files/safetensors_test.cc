@@ -194,7 +194,7 @@ TEST(Safetensors, EntriesOfTheWrongFormAreRefused) {
 TEST(Safetensors, DuplicatesAreRefused) {
   const std::string entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   refused(assemble("{\"x\":" + entry + ",\"y\":" + entry + ",\"x\":" + entry + "}"), "its header has tensor 'x' twice");
-  // The same name in another spelling.
+  // One name in two spellings counts as twice, too.
   refused(assemble("{\"x\":" + entry + ",\"\\u0078\":" + entry + "}"), "its header has tensor 'x' twice");
   refused(assemble(R"({"__metadata__":{},"__metadata__":{}})"), "its header has '__metadata__' twice");
   refused(assemble(R"({"__metadata__":{"k":"a","k":"a"}})"), "__metadata__ has 'k' twice");
@@ -203,7 +203,7 @@ TEST(Safetensors, DuplicatesAreRefused) {
   refused(assemble(one(R"("data_offsets":[0,0],"data_offsets":[0,0])")), "tensor 'x' has 'data_offsets' twice");
 }
 
-// Who reads other tensors of the file does not care; who asks for this one learns why it is not there.
+// A reader of other tensors does not care; a reader of this tensor learns why it is not there.
 TEST(Safetensors, TensorsThatHeddleCannotHoldAreSkipped) {
   const auto beside = [](const std::string& entry) {
     return assemble(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"x":{)" + entry +

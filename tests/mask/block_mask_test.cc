@@ -248,7 +248,7 @@ TEST(BlockMask, RowsThatRepeatAreFoundAndStoredOnce) {
   // Sums that wrap: 2^32 is no multiple of 3, but one of 4.
   check((q * 100000000 + kv) % 3 == 0, {40, 1});
   check((q * 100000000 + kv) % 4 == 0, {1, 1});
-  // What captures say of the query: inside a document rows are equal.
+  // Captures may tell queries apart: inside a document rows are equal.
   check(doc(q) == doc(kv), {12, 12});
   check((kept(q) != 0) & (kept(kv) != 0), {1, 1});
   check(kv % 16 == kept(q), {1, 1});

@@ -1,4 +1,4 @@
-// What building costs: queries of the interval analysis along the boundary, never the area, and tiles only where
+// Costs of building: queries of the interval analysis along the boundary, never the area, and tiles only where
 // intervals cannot decide. Counts, not times: they are the same on every machine.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A block mask knows what it was built from: other values are refused by name, and update takes them.
+// A block mask remembers the values it was built from: it refuses other values by name, and update takes them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +78,7 @@ TEST_F(Current, UpdateRebuildsRowsAndColumns) {
   EXPECT_NO_THROW(columns.check_current(bindings_));
 }
 
-// What stands in a GPU's memory is not read, and so not compared; params are.
+// A capture in a GPU's memory is not read, and so not compared; params are.
 TEST_F(Current, DoesNotReadCapturesOnAGpu) {
   bindings_.captures["doc"].data = reinterpret_cast<const void*>(16);
   bindings_.captures["doc"].device = {DeviceKind::cuda, 0};

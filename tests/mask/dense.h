@@ -48,7 +48,7 @@ inline std::string dense_classes(const expr::Interpreter& mask, const MaskShape&
   return classes;
 }
 
-/// The same from the runs of a block mask, whose order, extent and merging are checked on the way.
+/// The classes from the runs of a block mask, whose order, extent and merging are checked on the way.
 inline std::string run_classes(const BlockMask& mask, std::int64_t sequence, std::int64_t head) {
   std::string classes;
   const std::int64_t columns = mask.kv_blocks(sequence);

@@ -47,7 +47,7 @@ std::string xml_fault(const std::string& text) {
     }
     const bool closed = tag.back() == '/';
     if (closed) tag.pop_back();
-    // What is left without the quoted values: a name, and names of attributes with their equals sign.
+    // The rest without the quoted values: a name, and names of attributes with their equals sign.
     std::string names;
     bool quoted = false;
     for (const char c : tag) {

@@ -47,7 +47,7 @@ class Random {
   std::mt19937_64 rng_;
 };
 
-/// What the interpreter reads at an index.
+/// The interpreter's value at an index.
 double value_at(const expr::Interpreter& read) {
   const expr::Value value = read(expr::Element{});
   return std::visit([](auto x) { return static_cast<double>(x); }, value);

@@ -53,7 +53,7 @@ struct HopperCall {
     problem.device = {DeviceKind::cuda, 0};
     return problem;
   }
-  /// What the engine does for a plan.
+  /// Builds a plan's block mask as the engine does.
   std::shared_ptr<const BlockMask> rows_of(BlockSize block) const {
     if (options.block_mask != nullptr) return options.block_mask;
     if (mask.empty()) return nullptr;

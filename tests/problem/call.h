@@ -56,7 +56,7 @@ struct Call {
   void capture(const std::string& name, const Tensor& tensor) { options.bindings.captures[name] = keep(tensor); }
 
   problem::AttentionProblem validate() const { return problem::validate(tensors, options); }
-  /// What a call does: planning's checks, then a run's.
+  /// Makes a call's checks: planning's, then a run's.
   void validate_all() const {
     const problem::AttentionProblem problem = validate();
     problem::validate_run(problem, problem::PlannedTensors(tensors), tensors, options, options.bindings);

@@ -1,4 +1,4 @@
-// What validation resolves when it accepts, and when strided tensors share memory.
+// Results of validation when it accepts, and when strided tensors share memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

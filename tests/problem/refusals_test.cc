@@ -115,7 +115,7 @@ TEST(Refusals, CapturesOnAnotherDevice) {
   read_slopes(call, kGpu);
   call.validate_all();
 
-  // What only the mask reads may stay where masks are built.
+  // A capture that only the mask reads may stay where masks are built.
   Call masked = on_gpu();
   masked.capture("ids", i32s({0, 0, 0, 1, 1, 1, 1, 1}));
   masked.options.mask_mod = mods::documents(Capture("ids", DType::i32, 1));

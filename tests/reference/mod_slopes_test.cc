@@ -24,7 +24,7 @@ TEST(ModSlopes, AModThatIsNotGivenIsTheScore) {
   EXPECT_EQ(slopes.score_terms(scored(3)), 0) << "1 is exact";
 }
 
-// What cancels was rounded at the size that it had.
+// Terms that cancel were rounded at their own size.
 TEST(ModSlopes, TermsOfSumsAndDifferencesAreAddedByMagnitude) {
   const ModSlopes capped = slopes_of("tanh(score)");
   EXPECT_NEAR(capped.score(scored(30)), 0, 1e-15);

@@ -29,7 +29,7 @@ inline Tensor normal_tensor(const Dims& shape, std::uint64_t seed) {
   return tensor;
 }
 
-/// What a check of gradients said.
+/// Result of a check of gradients.
 struct GradientVerdict {
   int told = 0;         // points that were judged
   int nonzero = 0;      // of them, with a slope that is not 0
@@ -90,7 +90,7 @@ class MovableAttention {
     const auto all = [&](const std::string& name, const void* data, const reference::Gradient& gradient) {
       for (std::int64_t i = 0; i < gradient.value.count(); ++i) {
         if (!take()) continue;
-        // What is not const when it is created: tensors of this test.
+        // The cast is sound: this test made the tensors, and not as const.
         check_one(fmt::format("{}[{}]", name, i), const_cast<double*>(static_cast<const double*>(data)) + i,
                   static_cast<const double*>(gradient.value.data())[i], verdict);
       }

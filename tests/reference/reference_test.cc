@@ -68,7 +68,7 @@ TEST(Reference, ScoreMod) {
   two.expect((8 + 18 * 4) / 19.0, std::log(19.0));
 }
 
-// What is f32 by type is so in the reference, too; what is computed from it is not rounded.
+// Values that are f32 by type are f32 in the reference, too; results computed from them are not rounded.
 TEST(Reference, InputsOfF32ModsAreF32) {
   TwoKeys two;
   two.q = two.q.to(DType::f32), two.k = reals({1, 1, 2, 1}, {0, 0}, DType::f32), two.v = two.v.to(DType::f32);

@@ -19,7 +19,7 @@ static_assert(philox4x32({{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}}, {{0
 static_assert(philox4x32({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {{0xa4093822, 0x299f31d0}}) ==
               PhiloxWords{{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 
-/// Of a matrix of bits.
+/// The rank of a matrix of bits.
 int rank(std::vector<PhiloxWords> rows) {
   int found = 0;
   for (std::uint32_t bit = 0; bit < 128; ++bit) {
@@ -55,7 +55,7 @@ float defined(std::uint32_t seed, std::uint32_t b, std::uint32_t h, std::uint32_
   return static_cast<float>(k / 32768.0);
 }
 
-// Those who redraw them count on these bits: a backward pass, another device, a later version.
+// Callers that redraw them count on these bits: a backward pass, another device, a later version.
 TEST(Philox, DrawsStayWhatTheyAre) {
   EXPECT_EQ(random_uniform(0, 0, 0, 0, 0), 20799 * 0x1p-15F);
   EXPECT_EQ(random_uniform(42, 1, 2, 100, 1001), 26042 * 0x1p-15F);

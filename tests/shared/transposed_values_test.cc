@@ -82,7 +82,7 @@ Memory loaded_block(const ForwardSm90Config& config) {
   return memory;
 }
 
-/// What sm90/transpose.cuh does with a block.
+/// Transposes a block as sm90/transpose.cuh does.
 Memory transposed_block(const ForwardSm90Config& config, const Memory& loaded) {
   Memory memory(static_cast<std::size_t>(config.kv_block * config.transposed_rows()));
   const bool alone = config.transposers() == 1;  // a warp does both halves of the columns
@@ -155,9 +155,9 @@ TEST(TransposedValues, AreWhatProductsRead) {
   }
 }
 
-// What a thread has of a row of S, d[4 j + e], are the keys 8 j + 2 q + e; what it is to hold of P, register r of a
-// k-step, are the slots 16 (r / 2) + 4 q + 0 .. 3 of the upper (r even) or the lower row. pack_p() of
-// sm90/consumer.cuh takes of S what this says.
+// A thread has the keys 8 j + 2 q + e of a row of S, as d[4 j + e]. Register r of a k-step must hold the slots 16 (r /
+// 2) + 4 q + 0 .. 3 of P, of the upper (r even) or the lower row. pack_p() of sm90/consumer.cuh picks from S by this
+// rule.
 TEST(TransposedValues, SlotsAreTheThreadsOwnKeys) {
   for (int q = 0; q < 4; ++q) {
     for (int r = 0; r < 4; ++r) {

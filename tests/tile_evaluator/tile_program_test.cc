@@ -1,4 +1,4 @@
-// What mods become: only what depends on row and column is left for each element.
+// Mods as tile programs: only steps that depend on row and column are left for each element.
 #include "tile_evaluator/tile_program.h"
 
 #include <limits>
@@ -96,7 +96,7 @@ TEST(TileProgram, ParamsAreComputedOnceForAllTiles) {
   const Program program = lower(leaf::score() * (1.0 / (cap * cap)), true);
   EXPECT_EQ(program.once.size(), 2U);
   EXPECT_TRUE(steps(program, Extent::scalar).empty());
-  // What a capture holds may change between runs.
+  // A capture's content may change between runs.
   EXPECT_EQ(steps(lower(leaf::score() * tensor("gain", DType::f32, 0)(), true), Extent::scalar).size(), 1U);
 }
 

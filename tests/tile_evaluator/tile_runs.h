@@ -188,7 +188,7 @@ std::vector<expr::Value> run_reals(const TileProgram& program, TileProgram::Scra
   return values;
 }
 
-/// What the tile evaluator gives for each element, row by row.
+/// The tile evaluator's value of each element, row by row.
 inline std::vector<expr::Value> run_tile(const Expr& e, expr::Precision precision, const Bindings& bindings,
                                          const Setting& setting) {
   const TileProgram program(e, precision);

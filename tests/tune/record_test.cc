@@ -29,7 +29,7 @@ class Records : public testing::Test {
 
   fs::path only_file() const { return fs::directory_iterator(cache_)->path(); }
 
-  /// What becomes of the stored record if `change` is made to its text.
+  /// The trouble reported for the stored record after `change` is made to its text.
   template <class Change>
   std::string trouble_after(Change&& change) {
     std::string trouble;

@@ -117,7 +117,8 @@ __device__ __forceinline__ void load(const void* from, long long offset, bool wi
   }
 }
 
-/// Of a f64: f32 between which and it no narrower type has a number or a tie, so that rounding that rounds once.
+/// Rounds an f64 to an f32 between which and it no narrower type has a number or a tie, so that a second rounding is
+/// right.
 __device__ __forceinline__ float to_odd(double x) {
   const float near = __double2float_rz(x);
   return static_cast<double>(near) == x ? near : __uint_as_float(__float_as_uint(near) | 1U);

@@ -23,8 +23,8 @@ __device__ __forceinline__ int entry(const shared::LengthsView& view, int i, int
 
 constexpr int kWarps = shared::kSpanThreads / 32;
 
-/// Where packed sequences begin and end, of which each thread says where its own one would like to end: not before any
-/// that stands before it. By all threads; `largest`: of the CTA's earlier calls, and then of this one's, too.
+/// Beginnings and ends of packed sequences. Each thread gives the end that its own sequence would have; no end lies
+/// before an earlier one. By all threads; `largest`: of the CTA's earlier calls, and then of this one's, too.
 struct Scan {
   int* of_warps;  // shared, [kWarps]
   int largest = 0;

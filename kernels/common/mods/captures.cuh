@@ -67,12 +67,12 @@ struct Boolean {
   static __device__ __forceinline__ bool value(unsigned bits) { return bits != 0; }
 };
 
-/// What an index adds to an element's offset. Wraps where the index is far outside.
+/// The offset that an index adds to an element's. Wraps where the index is far outside.
 __device__ __forceinline__ long long offset(const ModCapture& capture, int axis, int index) {
   return static_cast<long long>(static_cast<unsigned long long>(static_cast<long long>(index)) *
                                 static_cast<unsigned long long>(capture.stride[axis]));
 }
-/// The same of the index nearest to it inside the tensor.
+/// offset() of the nearest index inside the tensor.
 __device__ __forceinline__ long long clamped_offset(const ModCapture& capture, int axis, int index) {
   const int below = index < capture.extent[axis] ? index : capture.extent[axis] - 1;
   return offset(capture, axis, below < 0 ? 0 : below);

@@ -71,7 +71,7 @@ __device__ __forceinline__ float mul(float x, float y) { return __fmul_rn(x, y);
 __device__ __forceinline__ float div(float x, float y) { return __fdiv_rn(x, y); }
 __device__ __forceinline__ float floor(float x) { return floorf(x); }
 __device__ __forceinline__ float floor_div(float x, float y) { return floorf(__fdiv_rn(x, y)); }
-/// What is left of x after whole multiples of y, moved by y to y's sign.
+/// The remainder of x after whole multiples of y, moved by y to y's sign.
 __device__ __forceinline__ float mod(float x, float y) {
   const float remainder = fmodf(x, y);
   if (remainder == 0) return copysignf(0.0F, y);

@@ -64,7 +64,7 @@ __device__ __forceinline__ Real over_corners(float a, float b, float c, float d,
   }
   return result;
 }
-/// Beside 0 * infinity there is 0 * large.
+/// A product of ends. 0 * infinity counts as 0, because 0 * large is among the products.
 __device__ __forceinline__ float corner_product(float x, float y) {
   const float product = ops::mul(x, y);
   return is_nan(product) ? 0.0F : product;
@@ -192,7 +192,7 @@ __device__ __forceinline__ auto read(const ops::ModCapture& capture, const ZoneC
   return found;
 }
 
-/// The same, and `fill` for indices outside.
+/// read() with `fill` for indices outside.
 template <class Storage, int kZone, int kRank, class Range>
 __device__ __forceinline__ Range at(const ops::ModCapture& capture, const ZoneCell* cells,
                                     const Interval (&index)[kRank], Range fill) {

@@ -10,7 +10,7 @@ namespace heddle::copied_rows {
 using shared::CopiedRows;
 using shared::CopiedRowsParams;
 
-/// What a thread writes at a time.
+/// One store of a thread.
 struct __align__(16) Chunk {
   unsigned words[4];
 };
@@ -52,7 +52,7 @@ __device__ __forceinline__ Share share_of(const CopiedRowsParams& params, const 
   return share;
 }
 
-/// Of a row's first byte. Entries of the table count as the nearest page that there is, as in forward_sm90.
+/// Address of a row's first byte. Entries of the table count as the nearest page that there is, as in forward_sm90.
 __device__ __forceinline__ const char* row_address(const CopiedRowsParams& params, const CopiedRows& tensor,
                                                    const Share& share, int row) {
   long long at = share.head * tensor.from_step[1];

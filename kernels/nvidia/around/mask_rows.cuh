@@ -79,13 +79,13 @@ struct Row {
     return shared::smaller(matrix.kv_len, column * kv_block);
   }
 
-  /// What intervals say of the columns [begin, end).
+  /// Class of the columns [begin, end) by intervals.
   __device__ __forceinline__ Class ask(int begin, int end) const {
     return class_of(mask_range(mod, zones, matrix.b, matrix.h, {matrix.q_start + q_begin, matrix.q_start + q_end - 1},
                                {kv_begin(begin), kv_end(end) - 1}));
   }
 
-  /// Of one column, by its elements. All lanes of a warp take part and get the answer.
+  /// Class of one column by its elements. All lanes of a warp take part and get the answer.
   __device__ __forceinline__ Class evaluate(int column) const {
     constexpr int kLanes = 32, kTogether = 4;  // steps whose loads are in flight together
     using shared::smaller;
@@ -253,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(shared::kMaskThreads)
   if (threadIdx.x == 0 && !writes) params.offset[row + 1] = count;
 }
 
-/// Of counts the sums of all up to each.
+/// Replaces counts by their sums up to each.
 extern "C" __global__ void __launch_bounds__(shared::kScanThreads)
     scan_counts(const __grid_constant__ shared::MaskRowsParams params) {
   __shared__ long long sums[shared::kScanThreads / 32];

@@ -11,7 +11,7 @@
 
 namespace heddle::stored_mask {
 
-/// Of the thread's rows q_idx and q_idx + 8, and its columns of the keys from kv_first on.
+/// Words of the thread's rows q_idx and q_idx + 8, and its columns of the keys from kv_first on.
 __device__ __forceinline__ shared::MaskWords words_of(const shared::ModValues& mod, int b, int h, int q_idx,
                                                       int kv_first, int keys) {
   const MaskUniform uniform = mask_uniform(mod, b, h);

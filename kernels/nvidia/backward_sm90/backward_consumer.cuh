@@ -51,7 +51,7 @@ class BackwardConsumer {
   }
 
  protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
-  // What the tile and the step are stays in shared memory and is read where it is used: registers are few.
+  // The tile's and the step's words stay in shared memory and are read where they are used: registers are few.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
@@ -111,7 +111,7 @@ class BackwardConsumer {
       ptx::touch(y_);
       differentiate(cut, bits, drops, at, numbers);
       if constexpr (kConfig.d_q) store_d_s();
-      // Of the next step; behind the last one of whatever stands there, and forgotten.
+      // These are the next step's; after the last step they are whatever stands there, and are forgotten.
       flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
       numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
       issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), !fresh_);
@@ -187,7 +187,7 @@ class BackwardConsumer {
   }
 
   __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
-  /// Of the thread's first key, in the tile.
+  /// The thread's first key, in the tile.
   __device__ __forceinline__ int own_key() const {
     return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
   }

@@ -34,7 +34,7 @@ __device__ __forceinline__ void store_wide(const shared::RowGradient& out, int d
   }
 }
 
-/// The same, elements by pairs or one by one, in the gradient's type.
+/// Stores elements by pairs or one by one, in the gradient's type.
 template <auto kConfig, shared::OutputType kType, int kCount>
 __device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim, const float (&d)[kCount],
                                                float factor, long long head_at, int row, int live, int stored) {

@@ -43,7 +43,7 @@ class BackwardProducer {
   }
 
  private:
-  // What the tile is stays in shared memory and is read where it is used: registers are few here.
+  // The tile's words stay in shared memory and are read where they are used: registers are few here.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
 
   __device__ __forceinline__ void load_tile() {
@@ -144,8 +144,8 @@ class BackwardProducer {
   bool values_pending_ = true;
 };
 
-/// Brings tiles' records into shared memory: first the CTA's own, then what it draws, at last one that says that there
-/// are no more.
+/// Brings tiles' records into shared memory: the CTA's own first, then those that it draws, and at last one that says
+/// that there are no more.
 template <auto kConfig>
 __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params) {
@@ -202,8 +202,8 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
   ptx::tma_store_wait();
 }
 
-/// The same, after the tiles that hold the keys before: a part's turn passes from one to the next. What a run is is
-/// read where it is used: registers are few.
+/// Adds parts after the tiles that hold the keys before: a part's turn passes from one to the next. A run's words are
+/// read where they are used: registers are few.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>& memory,
                                                    const shared::BackwardSm90Params& params, int warpgroup) {

@@ -1,6 +1,6 @@
 // A consumer of the pass that sums gradients of captures and params: one warpgroup, 64 keys of a tile, through all of
-// its steps. It computes S^T and dP^T of its keys as the backward's consumer does, dt of them in f32, and of each read
-// the gradients of all pairs, which it brings where the read's kind says (shared/backward_reads.h).
+// its steps. It computes S^T and dP^T of its keys as the backward's consumer does, and dt in f32. For each read it
+// computes the gradients of all pairs and adds them as the read's kind says (shared/backward_reads.h).
 //
 // The generated source defines the reads: classes with kNumber, kSum, kAxes, kKind, kOfWeight, Slope, slope(), index().
 #pragma once
@@ -221,7 +221,7 @@ class BackwardReader : public BackwardConsumer<kConfig> {
     return this->word(shared::kTileKvTile) * kConfig.warpgroups + warpgroup_;
   }
 
-  // What threads of the warpgroup show each other.
+  // Threads of the warpgroup show each other numbers through this memory.
   __device__ __forceinline__ void put(unsigned i, float x) const {
     ptx::store_word(memory_.scratch(warpgroup_) + 4 * i, __float_as_int(x));
   }
@@ -236,7 +236,7 @@ class BackwardReader : public BackwardConsumer<kConfig> {
       waits_for_[i] = -1;
     }
   }
-  /// What has been added up of a query head.
+  /// Stores the sums of a query head.
   __device__ __forceinline__ void flush() {
     if (head_ < 0) return;
     (flush_read<Reads>(), ...);

@@ -101,7 +101,7 @@ struct RowNumbers {
   float sink;        // its share of d_sinks
 };
 
-/// Of a row of a block; by all lanes of a warp, sixteen for each of two rows.
+/// lse and delta of a row of a block; by all lanes of a warp, sixteen for each of two rows.
 template <auto kConfig>
 __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& params, const shared::RowBlock& block,
                                                      int head, int row, int lane) {

@@ -52,7 +52,7 @@ struct ReadSequence {
   }
 };
 
-/// What sums over keys say of a row whose terms are the row's own (ReadKind::closed), times the term's slope.
+/// The sum over keys for a row whose terms are the row's own (ReadKind::closed), times the term's slope.
 template <class Read>
 __device__ __forceinline__ float closed_value(const BackwardSm90Params& params, const BackwardReadsParams& reads,
                                               const ReadSequence& of, int row) {

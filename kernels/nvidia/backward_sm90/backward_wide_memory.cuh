@@ -26,9 +26,9 @@ struct WideMemory {
   __device__ __forceinline__ ptx::Address d_o(int slot) const {
     return base + kLayout.d_o + slot * (kConfig.v_panels() * kPanel);
   }
-  /// Of the keys of the CTA of that rank.
+  /// dS of the keys of the CTA of that rank.
   __device__ __forceinline__ ptx::Address d_s(int rank) const { return base + kLayout.d_s + rank * kPanel; }
-  /// Of thread t of a warpgroup: factors 4 j to 4 j + 3 at 2048 j.
+  /// Factors of thread t of a warpgroup: 4 j to 4 j + 3 at 2048 j.
   __device__ __forceinline__ ptx::Address factors(int t) const { return base + kLayout.factors + 16 * t; }
   __device__ __forceinline__ ptx::Address bits(int t) const {
     return base + kLayout.factors + shared::kWideFactorBytes + 4 * t;

@@ -43,7 +43,7 @@ class WideProducer {
   }
 
  private:
-  // What the tile is stays in shared memory and is read where it is used: registers are few here.
+  // The tile's words stay in shared memory and are read where they are used: registers are few here.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
 
   /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
@@ -132,7 +132,7 @@ class WideProducer {
   ptx::PackedRing q_{1}, d_o_{1};
 };
 
-/// By one thread: each step's dS to the other CTA, where nobody reads the one before any more once it has been stored.
+/// Sends each step's dS to the other CTA, by one thread. Once dS has been stored, nobody reads the one before any more.
 template <auto kConfig>
 __device__ __forceinline__ void send_d_s(const WideMemory<kConfig>& memory, int rank) {
   const ptx::Address to = ptx::address_in(rank ^ 1, memory.d_s(rank)),

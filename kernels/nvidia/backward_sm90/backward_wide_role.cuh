@@ -1,4 +1,4 @@
-// What the warpgroups of scores and of gradients share: where their elements lie. Both hold the same 64 keys x 64
+// Shared by the warpgroups of scores and of gradients: where their elements lie. Both hold the same 64 keys x 64
 // queries of a step, thread by thread.
 #pragma once
 
@@ -36,7 +36,7 @@ class WideRole {
   __device__ __forceinline__ static int own_thread() { return static_cast<int>(threadIdx.x & 127); }
   __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
 
-  /// Of the thread's first key, in the tile.
+  /// The thread's first key, in the tile.
   __device__ __forceinline__ int own_key() const {
     return 64 * rank_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
   }
@@ -48,7 +48,7 @@ class WideRole {
             kv_first() + own_key()};
   }
 
-  /// Of a step, one value for the warp, which the compiler knows.
+  /// Flags of a step: one value for the warp, which the compiler knows.
   __device__ __forceinline__ int flags_of(int slot) const {
     return __shfl_sync(~0U, memory_.step_word(slot, shared::kStepFlags), 0);
   }

@@ -92,7 +92,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ void wait_for_keys() const {
     ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));
   }
-  /// What the producer says of the keys that have arrived.
+  /// The producer's word about the keys that have arrived.
   __device__ __forceinline__ Step read_step() const {
     // The lane that gives the buffer back reads, and passes the word on: a shuffled value is one for the warp, and the
     // compiler knows it. Else every address that follows is one of each thread's own.
@@ -120,7 +120,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ int sequence_word(unsigned tile, unsigned offset) const {
     return ptx::load_word(memory_.sequence(tile) + offset);
   }
-  /// Of a tile's sequence.
+  /// The tile's sequence.
   __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
     if constexpr (!kConfig.by_sequence) return {0, params_.operands.q_len};
     return {sequence_word(tile, shared::kSequenceQBegin), sequence_word(tile, shared::kSequenceQLen)};
@@ -135,7 +135,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ int heads_left(unsigned tile, const TileOrigin& at) const {
     return ptx::load_word(memory_.heads_end(tile)) - at.head - head_of_warp<kConfig>(warpgroup_);
   }
-  /// Of this warp's rows.
+  /// Origin of this warp's rows.
   __device__ __forceinline__ TileOrigin own_origin(unsigned tile) const {
     TileOrigin at = origin(tile);
     // Rows that are no head's hold the queries of the last one.
@@ -188,7 +188,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       if constexpr (kConfig.stores_mask()) load_mask(mask_words_at, step);
       ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
       issue_pv<kConfig>(o_, p_, memory_.values(ptx::slot_of(v_)), accumulate);
-      // Of the rows before this step: what the finished o is to be multiplied by, or m.
+      // These belong to the rows before this step: the factor of the finished o, or m.
       float carried[2] = {softmax_.rows.m[0], softmax_.rows.m[1]};
       if (new_tile) {
         close_rows(tile_ - 1, carried);
@@ -278,7 +278,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ void leave_table() const {
     if constexpr (kConfig.table_entries > 0) release(memory_.table_empty(tile_));
   }
-  /// Of the block's terms; one value for the warp, and the compiler knows it.
+  /// Flags of the block's terms; one value for the warp, and the compiler knows it.
   __device__ __forceinline__ int key_flags() const {
     if constexpr (!kConfig.key_term) return 0;
     return __shfl_sync(~0U, heddle::key_flags(memory_.key_flags(key_slot_)), 0);
@@ -339,7 +339,7 @@ class Consumer : DropsOf<kConfig.dropped> {
                (step & (shared::kStepPartial << warpgroup_)) != 0);
   }
 
-  /// What of a block's scores is known before they are: while the product runs.
+  /// Computes what is known of a block's scores before they come, while the product runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
     if constexpr (kConfig.dropped) {
       if (new_tile) this->drops.begin_tile(params_.mod, block_origin(step));
@@ -588,7 +588,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  /// Of the four threads that share two rows, the first two store one each: the even ones the upper row's.
+  /// If four threads share two rows, the first two store one each: the even ones the upper row's.
   __device__ __forceinline__ int own_row_of_pair(const TileOrigin& at) const {
     return at.q_first + query_of_thread<kConfig>(warpgroup_) + (threadIdx.x & 1 ? 8 : 0);
   }
@@ -608,14 +608,14 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  /// What makes scores of products beside params_.scale: in 8 bits, of this warp's head. Read for each step: a register
-  /// that held it would be one too many.
+  /// The factor that makes scores of products beside params_.scale: in 8 bits, this warp's head's. Read for each step:
+  /// a register that held it would be one too many.
   __device__ __forceinline__ float factor() const {
     if constexpr (!kConfig.fp8()) return 1;
     return ptx::load_float(own_factors(tile_) + shared::kFactorOfScores);
   }
 
-  /// Of products.
+  /// The cap's limit for products.
   __device__ __forceinline__ float cap_limit(float factor) const {
     if constexpr (!kConfig.fp8()) return params_.cap.limit;
     return params_.cap.limit * ptx::reciprocal(fabsf(factor));

@@ -1,12 +1,14 @@
-// What the producer orders instead of loading it: keys and values in pages.
+// Keys and values in pages, which the producer orders instead of loading them.
 //
-// Two warps of the producer's warpgroup, or one beside a streamer (sm90/streamer.cuh) or a warp that transposes
-// values (sm90/transpose.cuh), bring them. Pages of 8 rows, or multiples, TMA is asked for, keys by one of the warps
-// and values by the other; of keys past the end it brings the last ones again. Of other pages both warps copy rows to
-// where TMA would have put them, in its swizzle. What they write is read by products, through the async proxy: so each
-// thread waits for its own copies, fences, and only then does its warp say that the buffer is filled. One order's
-// copies are under way while the next one's begin; where no next one stands there, they are waited for at once, since
-// consumers may need nothing else to go on. Nothing here waits for a consumer: buffers were empty when they were
+// Two warps of the producer's warpgroup bring them, or one beside a streamer (sm90/streamer.cuh) or a warp that
+// transposes values (sm90/transpose.cuh).
+// - Pages of 8 rows, or multiples: one warp asks TMA for keys, the other for values. For keys past the end it loads the
+//   last ones again.
+// - Other pages: both warps copy rows to where TMA would have put them, in its swizzle. Products read these copies
+//   through the async proxy, so each thread waits for its own copies and fences before its warp says that the buffer is
+//   filled.
+// One order's copies are under way while the next one's begin. If there is no next order, they are waited for at once,
+// since consumers may need nothing else to go on. Nothing here waits for a consumer: buffers were empty when they were
 // ordered. Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
 #pragma once
 
@@ -70,7 +72,7 @@ class Gatherer {
     __syncwarp();
     if (lane() == 0) ptx::barrier_arrive(barrier);
   }
-  /// Of the buffer whose copies were begun before the latest kLater orders'.
+  /// Says that the buffer is filled whose copies were begun before the latest kLater orders'.
   template <int kLater>
   __device__ __forceinline__ static void say_filled(ptx::Address full) {
     ptx::gather_wait<kLater>();
@@ -181,7 +183,7 @@ class Gatherer {
     }
   }
 
-  /// Of a row of the order's, which is there.
+  /// Address of a row of the order; the row is there.
   __device__ __forceinline__ unsigned long long row_address(ptx::Address order, const GatheredTensor& from,
                                                             int row) const {
     row += word(order, shared::kOrderRow);
@@ -197,10 +199,10 @@ class Gatherer {
     return min(max(table.data[sequence * table.stride[0] + number * table.stride[1]], 0), table.pages - 1);
   }
 
-  /// By one warp, of two the one keys, the other values: each lane finds a box's page, and asks TMA for it. The map
-  /// ends where the rows of a page do that are the sequence's. Of keys a box none of whose rows are is moved to the
-  /// last one (producer.cuh, box_of()): their scores are cut. Of values it becomes zeros here, which the producer does
-  /// not expect of TMA: the last one may be infinite, and times a weight of 0 NaN.
+  /// Loads pages, by one warp (of two warps one loads keys, the other values): each lane finds a box's page and asks
+  /// TMA for it. The map ends at the last row of a page that belongs to the sequence. A box without such a row is moved
+  /// to the last row for keys (producer.cuh, box_of()), whose scores are cut. For values this warp writes zeros, which
+  /// the producer does not expect of TMA: the last row may be infinite, and times a weight of 0 NaN.
   template <int kPanels, bool kValues>
   __device__ __forceinline__ void load_pages(ptx::Address order, const ptx::TensorMap& map) const {
     constexpr int kRows = kConfig.page_rows, kBox = kConfig.page_box(), kBoxes = kConfig.kv_block / kBox;

@@ -1,6 +1,6 @@
-// What depends on the key alone, or on the query alone: computed once for each key of a block, beside the loading of
-// the keys, by warps of the producer's warpgroup that are idle else. The mods' functions are generated: keyfactor_...,
-// keyterm_..., keyplace_..., queryplace_... and entry_... (device_text/expression_text.h).
+// Numbers of keys: parts of mods that depend on the key alone, or on the query alone. Warps of the producer's warpgroup
+// that are idle else compute them once for each key of a block, beside the loading of the keys. The mods' functions are
+// generated: keyfactor_..., keyterm_..., keyplace_..., queryplace_... and entry_... (device_text/expression_text.h).
 #pragma once
 
 #include "fragments/tilt.cuh"

@@ -133,8 +133,8 @@ struct SharedMemory {
     return barrier(kFirstOrdered + shared::kGatherOrders + static_cast<int>(number % shared::kGatherOrders));
   }
 
-  // Numbers of keys: a block's; what is asked for, with a block of keys; that it is; a tile's table, and that all warps
-  // of the tile have read it.
+  // Numbers of keys: a block's numbers; the producer's wish for them, and its barrier; a tile's table, and the barrier
+  // that all warps of the tile have read it.
   __device__ __forceinline__ ptx::Address key_numbers(int slot) const {
     return base + kLayout.key_numbers + slot * shared::key_slot_bytes(kConfig);
   }
@@ -149,8 +149,8 @@ struct SharedMemory {
     return barrier(kFirstAsked + kConfig.stages + static_cast<int>(tile % shared::kTables));
   }
 
-  /// Who says of a buffer that it is filled: the producer, of keys for the step beside them, too; the gathering warps;
-  /// those that compute numbers of the keys.
+  /// Arrivals that say that a buffer is filled: the producer (for keys also for the step beside them), the gathering
+  /// warps, and the warps that compute numbers of the keys.
   static constexpr unsigned kKeyArrivals = 1 + (kConfig.gathers() ? kConfig.gather_warps() : 0) + kConfig.key_warps();
   static constexpr unsigned kValueArrivals = kConfig.gathers()  ? kConfig.gather_warps()
                                              : kConfig.orders() ? 2  // the second of who asks TMA for pages

@@ -27,7 +27,7 @@ class Producer {
       while (next_ >= 0) load_tile(drained);
       load_pending_values();
       if (drained) break;
-      // What the end of the list has kept from being repeated.
+      // Repeats that the end of the list has delayed come now.
       ptx::barrier_wait(memory_.list_done(), 0);
       drained = true;
       const int repeat = take_any_repeat();
@@ -73,7 +73,7 @@ class Producer {
     return kNoTile;
   }
 
-  // What a tile is stays in shared memory and is read where it is used: registers are few here.
+  // The tile's words stay in shared memory and are read where they are used: registers are few here.
   __device__ __forceinline__ ptx::Address item() const { return memory_.item(tile_ - 1); }
 
   __device__ __forceinline__ void load_tile(bool drained) {
@@ -109,7 +109,7 @@ class Producer {
       ask_for_numbers(2 * keys + (first ? 1 : 0));
       if (first) load_queries();
       if (left == 1) {
-        // What stands in the step has to wait for the answer; what is loaded does not.
+        // The step's word has to wait for the answer; loads do not.
         if (first) load_pending_values();
         next_ = answer();
         flags |= shared::kStepLast |
@@ -130,7 +130,7 @@ class Producer {
     }
   }
 
-  /// Of the keys of a block.
+  /// Asks for the numbers of a block's keys.
   __device__ __forceinline__ void ask_for_numbers(int of_block) const {
     if constexpr (kConfig.computes_keys()) {
       ptx::store_word(memory_.key_block(ptx::slot_of(k_)), of_block);
@@ -154,7 +154,7 @@ class Producer {
                  : "memory");
   }
 
-  /// Of the tile that is loaded, into the buffer of its number.
+  /// Loads the tile's queries into the buffer of its number.
   __device__ __forceinline__ void load_queries() {
     const unsigned tile = tile_ - 1;
     const int slot = static_cast<int>(tile % kConfig.q_buffers);
@@ -178,8 +178,8 @@ class Producer {
     }
   }
 
-  /// Packed: the head of part `part` of warpgroup w's rows; where it is none of the tile's, the last one, so that these
-  /// rows ask for nothing that others do not.
+  /// Packed: the head of part `part` of warpgroup w's rows. A part beyond the tile's heads takes the last head, so its
+  /// rows ask for nothing that other rows do not.
   __device__ __forceinline__ int packed_head(int w, int part) const {
     return min(ptx::load_word(item() + shared::kItemHead) + w * kConfig.warpgroup_heads() + part,
                (ptx::load_word(item() + shared::kItemKvHead) + 1) * params_.group - 1);
@@ -216,7 +216,7 @@ class Producer {
     pending_ = -1;
   }
 
-  /// Of the pending values those that TMA brings: of pages, boxes of which some row is there.
+  /// Bytes of the pending values that TMA brings: with pages, boxes of which some row is there.
   __device__ __forceinline__ unsigned pending_value_bytes() const {
     if constexpr (!kConfig.orders()) return Memory::kLoadedValueBytes;
     const int rows = rows_left(pending_ / shared::kItemSlots, memory_.item(static_cast<unsigned>(pending_)));
@@ -243,7 +243,7 @@ class Producer {
     }
   }
 
-  /// What the gathering warps are to bring. The buffer is empty: this thread has waited for that.
+  /// Orders rows from the gathering warps. The buffer is empty: this thread has waited for that.
   __device__ __forceinline__ void order(const shared::GatherOrder& order) {
     const unsigned count = ptx::load_word(memory_.order(0) + shared::kOrderCount);  // in a register it spills
     ptx::store_word(memory_.order(0) + shared::kOrderCount, count + 1);
@@ -267,7 +267,7 @@ class Producer {
            .row = block * kConfig.kv_block,
            .rows = rows_left(block, item)});
   }
-  /// Of the item's keys and values, from the first of a block on.
+  /// Rows of the item's keys and values that are left, from the first of a block on.
   __device__ __forceinline__ int rows_left(int block, ptx::Address item) const {
     // A sequence without keys has a step where only the device knows that. Nobody reads what it brings, but there must
     // be a row by which a page is found: the first.
@@ -283,19 +283,20 @@ class Producer {
   struct Rows {
     int first, end;
   };
-  /// Of a tile.
+  /// The queries of a tile.
   struct Queries {
     int head;
     Rows rows;
     int batch;
   };
-  /// Of warpgroup w. Where all its rows lie past their sequence's end, the last row before it: of a box that is outside
-  /// of its map TMA touches the map's first element, which for sequences that differ is no memory of the tensor's.
+  /// Rows of warpgroup w's box. If all of them lie past their sequence's end, it is the last row before the end: TMA
+  /// touches the first element of a map whose box is outside, which for sequences that differ is no memory of the
+  /// tensor's.
   __device__ __forceinline__ Rows box_of(const Rows& rows, int w) const {
     const int first = rows.first + 64 * w;
     return {kConfig.by_sequence ? min(first, params_.operands.q_len - 1) : first, rows.end};
   }
-  /// Of the tile that is loaded.
+  /// Queries of the tile that is loaded.
   __device__ __forceinline__ Queries queries() const {
     return {ptx::load_word(item() + shared::kItemHead),
             query_rows(ptx::load_word(item() + shared::kItemQTile) * kConfig.queries()),

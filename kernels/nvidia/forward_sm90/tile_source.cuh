@@ -1,4 +1,4 @@
-// Where a CTA's tiles come from: one thread that draws them, and brings what they are into shared memory, while the
+// The source of a CTA's tiles: one thread that draws them, and brings their words into shared memory, while the
 // producer goes on loading. Both take about half a step of the consumers'.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace heddle {
 
-/// What the producer wishes for, and is answered.
+/// Wishes of the producer, and answers.
 inline constexpr int kNoTile = -1;       // none: an answer where none is left, a wish where none is needed
 inline constexpr int kDraw = -2;         // wish: the next of the list that no CTA has begun
 inline constexpr int kNoMoreTiles = -3;  // wish: the thread may end
@@ -49,8 +49,8 @@ class TileSource {
     const int item_count = count(params_);
     if (item_count <= gridDim.x) return kNoTile;
     shared::TicketWord drawn = add_one();
-    // Who draws first of a run finds what others have left, and claims the word. Nothing is drawn meanwhile: that would
-    // be one more change under another's exchange.
+    // The first CTA to draw in a run finds what others have left, and claims the word. Nothing is drawn meanwhile: that
+    // would be one more change under another's exchange.
     while (drawn >> shared::kTicketBits != params_.tiles.run) {
       shared::TicketWord found;
       asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(params_.tiles.tickets) : "memory");
@@ -108,7 +108,7 @@ class TileSource {
       static_assert(shared::kItemHead == 4 && shared::kItemBatch == 8 && shared::kItemKvHead == 12);
       const ptx::Address to = memory.item(tile) + static_cast<unsigned>(shared::item_factors(kConfig));
       if constexpr (kConfig.packs()) {
-        // Of each of the tile's heads; of those that are not there, the last one's.
+        // Each of the tile's heads has its own; missing heads take the last one's.
         const float keys = factor(params.descales.k, batch, kv_head),
                     values = factor(params.descales.v, batch, kv_head);
 #pragma unroll 1
@@ -123,7 +123,7 @@ class TileSource {
       }
     }
     if constexpr (kConfig.sinks && kConfig.packs()) {
-      // Of each of the tile's heads; of those that are not there, the last one's.
+      // Each of the tile's heads has its own; missing heads take the last one's.
       static_assert(shared::kItemHead == 4 && shared::kItemKvHead == 12);
       const int last = (words[0].w + 1) * params.group - 1;
 #pragma unroll 1

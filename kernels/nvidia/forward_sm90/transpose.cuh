@@ -1,7 +1,7 @@
-// Values of 8 bits on their way from where they are loaded to where P V reads them: shared/transposed_values.h says
-// how. Two warps of the producer warpgroup, half of the columns each, or one beside a warp that gathers
-// (sm90/gather.cuh): one block of values after the other, in the order in which the producer loads them, until it
-// says that there are no more.
+// Transposition of 8-bit values between the buffers that TMA fills and those that P V reads
+// (shared/transposed_values.h). Two warps of the producer's warpgroup take half of the columns each, or one warp takes
+// all beside a warp that gathers (sm90/gather.cuh). They take one block of values after the other, in the order in
+// which the producer loads them, until it says that there are no more.
 #pragma once
 
 #include "shared/transposed_values.h"
@@ -30,7 +30,7 @@ class Transposer {
       if constexpr (kConfig.transposers() == 1) {
         transpose(memory_.loaded_values(ring.slot) + (load_ ^ 16), memory_.values(ring.slot) + store_ + kOtherHalf);
       }
-      // What was written is for products to read, and what was read for TMA to overwrite.
+      // Products read what was written, and TMA overwrites what was read.
       ptx::fence_for_tma();
       __syncwarp();
       if (lane() == 0) {

@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_distances(ptx::Address table, float (&s)[kCo
   const int thread = threadIdx.x & 127;
   const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
   const ptx::Address own = table + 4 * (63 - row + 2 * (threadIdx.x & 3));
-  // Of two rows that are 8 apart, the lower one has what the upper one has 8 columns to the left.
+  // If two rows are 8 apart, the lower one has the upper one's entry of 8 columns to the left.
   float before[2] = {ptx::load_float(own - 32), ptx::load_float(own - 28)};
 #pragma unroll
   for (int j = 0; j < kConfig.kv_block / 8; ++j) {

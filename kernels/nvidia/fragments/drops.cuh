@@ -1,11 +1,10 @@
-// A weight_mod that keeps an element or drops it, by a draw (generated: seed_..., threshold_... and kept_...). What is
-// kept stays in P as it is, what is dropped becomes 0, and the weight of the kept ones joins 1 / l.
+// A weight_mod that keeps an element or drops it, by a draw (generated: seed_..., threshold_... and kept_...). A kept
+// element stays in P as it is, a dropped one becomes 0, and the weight of the kept ones joins 1 / l.
 //
-// A draw is k / 2^15, and k half a pair of shared/philox.h: sixteen of a thread's scores in a row share one call. Where
-// P is packed, a pair of neighbours is one register, and their two draws are one word, each in the half of its
-// element: one comparison of pairs makes a mask, one more instruction applies it. The comparison is that of f16
-// numbers, which order as the integers of their bits do, NaN above all; a threshold there would be unordered, so such
-// draws (p above 0.968) become 0 or 2 first.
+// A draw is k / 2^15, and k half a pair of shared/philox.h: sixteen of a thread's scores in a row share one call. In
+// packed P two neighbours are one register, and their draws are one word: one comparison of pairs makes a mask, one
+// more instruction applies it. The comparison is that of f16 numbers, which order as the integers of their bits do, NaN
+// above all. A threshold in the range of NaN would be unordered, so such draws (p above 0.968) become 0 or 2 first.
 #pragma once
 
 #include "fragments/elements.cuh"
@@ -15,7 +14,7 @@
 
 namespace heddle {
 
-/// Of a tile. Registers.
+/// Drops of a tile, in registers.
 struct Drops {
   unsigned seed;
   unsigned threshold;  // 0 to 2^15
@@ -29,13 +28,14 @@ struct Drops {
     threshold = static_cast<unsigned>(from) ^ inverted;
     kept = uniform_value<KeptMod>(mod, at, kept_element);
   }
-  /// What the finished rows are multiplied by besides 1 / l.
+  /// The factor of finished rows besides 1 / l.
   __device__ __forceinline__ float factor() const { return is_finite() ? kept : 1.0F; }
   /// Where it is not, each element is multiplied: what is dropped does not see it.
   __device__ __forceinline__ bool is_finite() const { return fabsf(kept) < ptx::infinity(); }
 };
 
-/// What a consumer holds of them: nothing in a kernel that does not drop, so that it is compiled as if there were none.
+/// The drops that a consumer holds: nothing in a kernel that does not drop, so that it is compiled as if there were
+/// none.
 template <bool kDropped>
 struct DropsOf {};
 template <>

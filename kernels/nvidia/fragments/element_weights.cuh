@@ -21,7 +21,7 @@ __device__ __forceinline__ float power_of_two(float x) { return __int_as_float((
 
 template <int kColumns, bool kF16, bool kWeighted, ScoreForm kForm, Normalizer kNormalizer, bool kDropped = false>
 struct ElementWeights {
-  /// What is dropped is 0 times its weight: NaN, where that is NaN. The rows' sums tell.
+  /// A dropped element is 0 times its weight: NaN where the weight is NaN. The rows' sums show it.
   static constexpr bool kSums = kDropped;
   static constexpr bool kSigmoid = kNormalizer == Normalizer::sigmoid;
   /// Rows have powers of two of their own, in rows.m; -inf: none yet.
@@ -46,14 +46,14 @@ struct ElementWeights {
   __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale) {
     weigh(s, [&](int i, float x, float from) { return fmaf(x, scale, tilt.at(i, from)); });
   }
-  /// The same of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4).
+  /// step() of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4).
   __device__ __forceinline__ void step_capped(float (&s)[kColumns / 2], const float (&series)[3]) {
     weigh(s, [&](int i, float x, float from) {
       const float u = x * x;
       return fmaf(x, fmaf(fmaf(series[2], u, series[1]), u, series[0]), tilt.at(i, from));
     });
   }
-  /// The same of scores that numbers of the keys make t.
+  /// step() of scores that numbers of the keys make t.
   template <class Columns>
   __device__ __forceinline__ void step_keyed(float (&s)[kColumns / 2], Columns& columns) {
     weigh(s, [&](int i, float x, float from) {
@@ -77,7 +77,7 @@ struct ElementWeights {
       rescale[r] = rows.m[r] == before[r] ? 1.0F : ptx::exp2_fast(before[r] - rows.m[r]);
     }
   }
-  /// What brings the o of row r back.
+  /// The factor that brings the o of row r back.
   __device__ __forceinline__ float factor(int r) const {
     if constexpr (kOwnPowers) return rows.m[r] == -ptx::infinity() ? 1.0F : power_of_two(rows.m[r]);
     return kSums ? fmaf(ptx::row_sum(rows.l[r]), 0.0F, power_of_two(-kRaise)) : power_of_two(-kRaise);
@@ -134,7 +134,7 @@ struct ElementWeights {
     }
   }
 
-  /// So that the largest weight of a row is no more than 2^kTop, or a little.
+  /// Raises powers so that the largest weight of a row is no more than 2^kTop, or a little.
   __device__ __forceinline__ void raise_powers(const float (&p)[kColumns / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -12,7 +12,7 @@ struct BlockOrigin {
   int kv_first;  // the block's first key
 };
 
-/// What a mod of nothing but b and h is.
+/// The value of a mod of nothing but b and h.
 template <class Mod, class Element>
 __device__ __forceinline__ auto uniform_value(const shared::ModValues& mod, const BlockOrigin& at, Element&& element) {
   const typename Mod::Uniform uniform = Mod::uniform(mod, at.batch, at.head);

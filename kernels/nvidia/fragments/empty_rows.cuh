@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_fills_by_sequence(const Params& params, in
       const int lane = __ffs(left) - 1, batch = first + lane;
       const int begin = __shfl_sync(~0U, own_begin, lane), rows = __shfl_sync(~0U, own_rows, lane);
       const int parts = (rows + 63) / 64;
-      // So that short ones are not all the first CTAs'.
+      // This deal keeps short sequences from all going to the first CTAs.
       const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
       for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
         const int part = i % parts * 64, head = i / parts;
@@ -100,9 +100,9 @@ __device__ __forceinline__ void store_fills_by_sequence(const Params& params, in
   }
 }
 
-/// o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for those
-/// inside of their sequence. With lengths on the device, for the rows that no sequence has; and where no sequence may
-/// have a key, so that there are no tiles, for all others.
+/// Stores o = 0 and lse = -inf for the listed queries, by all consumer threads of all CTAs; with sinks, lse = sink for
+/// those inside of their sequence. With lengths on the device: for the rows that no sequence has; and, if no sequence
+/// may have a key and there are no tiles, for all other rows.
 template <auto kConfig, class Params>
 __device__ __forceinline__ void store_fills(const Params& params) {
   const int thread = threadIdx.x - 128;

@@ -1,5 +1,5 @@
-// What consumers do with the numbers of keys (sm90/key_numbers.cuh): scores become t in powers of two, or t, but for
-// a term that the rows' form adds.
+// Consumers' use of the numbers of keys (sm90/key_numbers.cuh): scores become t in powers of two, or t, but for a term
+// that the rows' form adds.
 #pragma once
 
 #include "ptx/shared_words.cuh"
@@ -21,7 +21,7 @@ struct KeyPair {
   __device__ __forceinline__ ptx::Address entry(int e) const { return __float_as_uint(number[e * kNumbers + kEntry]); }
 };
 
-/// What the numbers of a block's keys make of this thread's scores, sixteen keys after the other.
+/// Applies the numbers of a block's keys to this thread's scores, sixteen keys after the other.
 template <auto kConfig>
 class KeyColumns {
  public:
@@ -45,7 +45,7 @@ class KeyColumns {
     pairs_[0].load(own_ + 64 * c * kConfig.key_numbers());
     pairs_[1].load(own_ + (64 * c + 32) * kConfig.key_numbers());
   }
-  /// Of register i of these, `x`: t + `from`.
+  /// Register i of these, `x`, becomes t + `from`.
   __device__ __forceinline__ float operator()(int i, float x, float from) const {
     const KeyPair<kConfig>& pair = pairs_[(i >> 2) & 1];
     if constexpr (kConfig.key_factor && kConfig.fp8()) x *= scale_;

@@ -75,7 +75,7 @@ class MaskBits<kConfig, true> {
   }
   __device__ __forceinline__ unsigned first_two() const { return (bits_.row[0] & 3) | (bits_.row[1] & 3) << 2; }
 
-  /// What does not attend becomes -inf.
+  /// Scores that do not attend become -inf.
   __device__ __forceinline__ void apply(float (&s)[kN / 2]) const {
     constexpr int kQuarter = 8;  // bits: of 32 columns
     const unsigned all = __reduce_and_sync(~0U, bits_.row[0] & bits_.row[1]);
@@ -103,7 +103,7 @@ class MaskBits<kConfig, true> {
   /// (Shuffled, a number is one for the warp, and the compiler knows it: it takes no register of the threads.)
   __device__ __forceinline__ static int of_warp(int x) { return __shfl_sync(~0U, x, 0); }
 
-  /// What a tile's blocks share, once one of them is partial.
+  /// Computes the part that a tile's blocks share, once one of them is partial.
   __device__ __forceinline__ void know(const shared::ModValues& mod, const BlockOrigin& at) {
     knows_ = true;
     if constexpr (kConfig.mask_range) {
@@ -164,7 +164,7 @@ class MaskBits<kConfig, true> {
     return bits_of_elements(mod, at, uniform);
   }
 
-  /// Of rows that are all alike.
+  /// Bits of rows that are all alike.
   __device__ __forceinline__ static unsigned bits_of_row(const shared::ModValues& mod, const BlockOrigin& at,
                                                          const MaskUniform& uniform, const MaskRow& row) {
     const int first = at.kv_first + 4 * lane();
@@ -178,7 +178,7 @@ class MaskBits<kConfig, true> {
     return shared::word_of_keys(right ? words[2] : words[0], right ? words[3] : words[1], lane());
   }
 
-  /// Of each element, in loops, since what reads takes registers: 32 columns at a time, whose reads are the warp's, and
+  /// Bits of each element, in loops, since reads take registers: 32 columns at a time, whose reads are the warp's, and
   /// 16 of them, or 4 if an element reads for itself, side by side.
   __device__ __forceinline__ static shared::MaskWords bits_of_elements(const shared::ModValues& mod,
                                                                        const BlockOrigin& at,

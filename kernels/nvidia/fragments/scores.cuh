@@ -1,4 +1,4 @@
-// What the user's mods do to the scores and weights in registers, element by element (generated, see
+// The user's mods on the scores and weights in registers, element by element (generated, see
 // device_text/expression_text.h: functions called mask_..., offset_..., score_... and weight_...), and the end of the
 // keys.
 #pragma once
@@ -12,7 +12,7 @@ namespace heddle {
 
 using shared::ScoreForm;
 
-/// Of the block's keys only so many are there; what lies past the end becomes -inf. s: registers, 64 x kv_block.
+/// Cuts the block after `keys` keys: scores past the end become -inf. s: registers, 64 x kv_block.
 template <auto kConfig>
 __device__ __forceinline__ void cut_scores(float (&s)[kConfig.kv_block / 2], int keys) {
   const int left = keys - 2 * (threadIdx.x & 3);
@@ -25,7 +25,7 @@ __device__ __forceinline__ void cut_scores(float (&s)[kConfig.kv_block / 2], int
   }
 }
 
-/// What the mask_mod excludes becomes -inf.
+/// Scores that the mask_mod excludes become -inf.
 template <auto kConfig>
 __device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod,
                                             const BlockOrigin& at) {
@@ -73,9 +73,8 @@ __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], con
   if constexpr (kStreams) tile.wait();
 }
 
-/// The weights in P are multiplied by the weight_mod. `some_are_cut`: elements of the block do not attend. A
-/// weight that is 0 then stays 0, whatever the weight_mod is: that of elements that do not attend, and of attending
-/// ones whose weight is 0 already.
+/// Multiplies the weights in P by the weight_mod. `some_are_cut`: elements of the block do not attend. A weight that is
+/// 0 then stays 0, whatever the weight_mod is; so does the weight of an attending element that is 0 already.
 template <auto kConfig>
 __device__ __forceinline__ void weigh_scores(float (&p)[kConfig.kv_block / 2], const shared::ModValues& mod,
                                              const BlockOrigin& at, bool some_are_cut) {

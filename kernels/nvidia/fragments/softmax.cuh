@@ -35,7 +35,7 @@ struct RowSums {
   float l[2] = {0, 0};                                // the sum of exponentials in this thread's columns
 };
 
-/// What weights may be in the type that P has.
+/// The range of weights in P's type.
 struct WeightRange {
   bool bounded;         // there is a largest number
   float headroom, top;  // where m is set the largest weight is 2^headroom = top
@@ -46,14 +46,14 @@ template <auto kConfig>
 constexpr WeightRange weight_range() {
   if (!kConfig.fp8() && !kConfig.f16) return {false, 0, 1, 0, 0};
   if (!kConfig.fp8()) return {true, 10, 1024, 16384, static_cast<float>(kConfig.safe_headroom)};
-  // What a weight_mod does to them comes after, and must not leave the range either: numbers that are too large would
-  // become the largest one.
+  // A weight_mod multiplies afterwards, and must not leave the range either: numbers that are too large would become
+  // the largest one.
   const float factor = 1.0F / static_cast<float>(1 << kConfig.weight_exponent), less = kConfig.weight_exponent;
   if (kConfig.q_fp8 == shared::Fp8::e5m2) return {true, 10 - less, 1024 * factor, 16384 * factor, 10 - less};
   return {true, 5 - less, 32 * factor, 448 * factor, 8 - less};
 }
 
-/// Of a thread's two rows the even and the odd columns.
+/// Bits of the even and the odd columns of a thread's two rows.
 inline constexpr unsigned kAllAttend = 0xF;
 
 /// kAsArray: S stays an array through the compiler's first passes. That takes half a second longer to compile; one
@@ -93,7 +93,7 @@ struct Softmax {
     weigh(
         s, [&](int i, float x, float from) { return fmaf(x, scale, tilt.at(i, from)); }, attending);
   }
-  /// The same of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4); not where the step is exact.
+  /// step() of small products whose t is capped, x (c0 + c1 x^2 + c2 x^4); not where the step is exact.
   __device__ __forceinline__ void step_capped(float (&s)[kColumns / 2], const float (&series)[3]) {
     weigh(
         s,
@@ -103,7 +103,7 @@ struct Softmax {
         },
         kAllAttend);
   }
-  /// The same of scores that numbers of the keys make t; not where the step is exact.
+  /// step() of scores that numbers of the keys make t; not where the step is exact.
   template <class Columns>
   __device__ __forceinline__ void step_keyed(float (&s)[kColumns / 2], Columns& columns) {
     weigh(
@@ -193,7 +193,7 @@ struct Softmax {
     dominated = over & !exact;
   }
 
-  /// What the exponents of a row's even and odd columns begin with.
+  /// The beginnings of the exponents of a row's even and odd columns.
   struct Offsets {
     float of[2];
   };
@@ -216,7 +216,7 @@ struct Softmax {
     }
   }
 
-  /// Of a row's exponents.
+  /// The largest of a row's exponents.
   __device__ __forceinline__ float largest(const float (&s)[kColumns / 2], int r, float scale_log2) const {
     if constexpr (ScoreTilt<kForm>::kTilted) {
       float found = -ptx::infinity();
@@ -280,7 +280,7 @@ struct Softmax {
     }
   }
 
-  /// The same, where the scores are gone and P has come: the largest weight becomes kTop.
+  /// As raise_to_scores, but the scores are gone and P has come: the largest weight becomes kTop.
   __device__ __forceinline__ void raise_to_weights(float (&p)[kColumns / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

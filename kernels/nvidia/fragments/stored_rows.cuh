@@ -14,9 +14,9 @@ struct TileSequence {
   int q_begin, q_len;
 };
 
-/// 64 rows of one warpgroup, of an o that TMA does not store: every thread stores what it holds, elements alone where
-/// pairs do not divide its strides or its address. A tile that is repeated is stored by the same threads in the same
-/// addresses: in order.
+/// Stores 64 rows of one warpgroup, of an o that TMA does not store. Every thread stores its own elements, in pairs if
+/// these divide the strides and the address. A repeated tile is stored by the same threads at the same addresses: in
+/// order.
 template <auto kConfig>
 __device__ __forceinline__ void store_output_by_threads(const shared::Outputs& out, int warpgroup,
                                                         const TileOrigin& origin, const TileSequence& sequence,

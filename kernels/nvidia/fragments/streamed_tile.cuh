@@ -62,7 +62,7 @@ class StreamedTile {
           : "memory");
     }
   }
-  /// Of these columns the thread's score number n, as products leave them.
+  /// The thread's score number n of these columns, as products leave them.
   __device__ __forceinline__ float value(int n) const {
     if constexpr (kHalves) return Storage::value(n % 2 == 0 ? words_[n / 2] & 0xFFFFU : words_[n / 2] >> 16);
     return __uint_as_float(words_[n]);

@@ -1,6 +1,5 @@
-// Where a consumer's rows stand in their tile: 64 queries of one head a warpgroup, or, packed, so many queries of each
-// of several heads, one head after the other. Either way a warp's 16 rows are of one head, and the tile's queries in a
-// row.
+// A consumer's rows in their tile: 64 queries of one head a warpgroup, or, packed, n queries of each of several heads,
+// one head after the other. Either way a warp's 16 rows are of one head, and the tile's queries in a row.
 #pragma once
 
 namespace heddle {
@@ -13,7 +12,7 @@ __device__ __forceinline__ int query_of_warp(int warpgroup) {
   return 64 * warpgroup + 16 * warp;
 }
 
-/// Of the thread's first row; its other row is 8 further down.
+/// Query of the thread's first row; its other row is 8 further down.
 template <auto kConfig>
 __device__ __forceinline__ int query_of_thread(int warpgroup) {
   return query_of_warp<kConfig>(warpgroup) + static_cast<int>((threadIdx.x & 31) >> 2);

@@ -55,8 +55,8 @@ struct ScoreTilt {
       }
     }
   }
-  /// The term joins the scores, which become t in powers of two: before masked ones are cut, so that no term, whatever
-  /// it is, comes to those.
+  /// Adds the term to the scores, which become t in powers of two. This comes before masked ones are cut, so that no
+  /// term reaches those.
   template <int kRegisters>
   __device__ __forceinline__ void fold(float (&s)[kRegisters], float scale_log2) {
 #pragma unroll
@@ -64,7 +64,7 @@ struct ScoreTilt {
     base[0] = base[1] = 0;
     if constexpr (kTilted) slope[0] = slope[1] = 0;
   }
-  /// Of register i's score, for a row whose base (less m, maybe) is `from`.
+  /// The tilt at register i's score, for a row whose base (less m, maybe) is `from`.
   __device__ __forceinline__ float at(int i, float from) const {
     if constexpr (kTilted) {
       return fmaf(slope[(i >> 1) & 1], static_cast<float>(8 * (i >> 2) + (i & 1)), from);

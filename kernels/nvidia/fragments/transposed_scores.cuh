@@ -37,7 +37,7 @@ struct TransposedMod {
   }
 };
 
-/// What a weight_mod that draws keeps: the forward's draws. A call serves both keys of a thread.
+/// Kept elements of a weight_mod that draws: the forward's draws. A call serves both keys of a thread.
 struct TransposedDrops {
   unsigned bits;
   float kept;  // the weight of what is kept

@@ -3,8 +3,7 @@
 //   dt = X (w dP - delta),  X = p (softmax), p - p^2 (sigmoid), 1 (none);  ds = dt/ds dt
 //
 // weigh() leaves X dt/ds in the registers of the scores, so that a derivative takes none of its own, and p w, rounded,
-// for dV. differentiate() makes ds of dP. Elements that do not attend, and those whose t is -inf, give 0 to both,
-// whatever else is computed of them.
+// for dV. differentiate() makes ds of dP. An element that does not attend, or whose t is -inf, gives 0 to both.
 #pragma once
 
 #include "fragments/transposed_scores.cuh"
@@ -204,7 +203,7 @@ class TransposedWeights {
     return Own(mod, at);
   }
 
-  /// What a mod that the kernel does not compute is.
+  /// Stands in for a mod that the kernel does not compute.
   struct None {
     __device__ __forceinline__ None(const shared::ModValues&, const TransposedOrigin&) {}
     __device__ __forceinline__ void set_query(const shared::ModValues&, const TransposedOrigin&, int) {}

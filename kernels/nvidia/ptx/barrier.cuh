@@ -38,7 +38,7 @@ __device__ __forceinline__ void barrier_wait(Address barrier, unsigned parity) {
       : "memory");
 }
 
-/// The same for four barriers: where all are over, their answers take one latency.
+/// Waits for four barriers: if all are over, their answers take one latency.
 __device__ __forceinline__ void barrier_wait(Address first, unsigned first_parity, Address second,
                                              unsigned second_parity, Address third, unsigned third_parity,
                                              Address fourth, unsigned fourth_parity) {
@@ -97,7 +97,7 @@ struct Ring {
   }
 };
 
-/// The same in one register, where there are few.
+/// A ring in one register, for few slots.
 struct PackedRing {
   unsigned word;  // 2 * slot + parity
   __device__ __forceinline__ explicit PackedRing(unsigned first_parity) : word(first_parity) {}

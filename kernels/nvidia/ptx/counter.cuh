@@ -3,7 +3,7 @@
 
 namespace heddle::ptx {
 
-/// What it was.
+/// Adds one; returns the count before.
 __device__ __forceinline__ unsigned count_up(unsigned* word) {
   unsigned before;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(word) : "memory");

@@ -10,7 +10,7 @@ namespace heddle::ptx {
 __device__ __forceinline__ void gather(Address to, unsigned long long from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-/// Those of this thread since the last such are a group.
+/// Makes a group of this thread's copies since the last group.
 __device__ __forceinline__ void gather_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until all but the latest kGroups groups of this thread have been written.
 template <int kGroups>

@@ -66,7 +66,7 @@ __device__ __forceinline__ unsigned pack(float first, float second, float third,
   return all;
 }
 
-/// Of numbers that are not negative: they compare as integers, three at a time.
+/// The maximum of numbers that are not negative: they compare as integers, three at a time.
 __device__ __forceinline__ float max_positive(float x, float y, float z) {
   return __uint_as_float(__vimax3_u32(__float_as_uint(x), __float_as_uint(y), __float_as_uint(z)));
 }

@@ -24,8 +24,7 @@ __device__ __forceinline__ void touch(float (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-/// Tells the compiler that nobody reads what these registers hold: they need not be kept for the first product, which
-/// overwrites them.
+/// Tells the compiler that the content of these registers is dead: the first product overwrites them.
 template <int kCount>
 __device__ __forceinline__ void forget(float (&registers)[kCount]) {
 #pragma unroll
@@ -44,11 +43,11 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned low) {
   asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(0x40000040U));
   return both;
 }
-/// Of a panel's next 32 bytes of columns, and next 16 rows.
+/// Steps in a panel to the next 32 bytes of columns, and to the next 16 rows.
 inline constexpr unsigned kNextColumns = 16 * 2 / 16;
 inline constexpr unsigned kNextRows = 16 * 128 / 16;
 
-/// Of rows of 32 bytes in the 32-byte swizzle (shared/transposed_values.h): 256 bytes between groups of 8.
+/// Describes rows of 32 bytes in the 32-byte swizzle (shared/transposed_values.h): 256 bytes between groups of 8.
 __device__ __forceinline__ unsigned long long descriptor_of_32(unsigned low) {
   unsigned long long both;
   asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(0xC0000010U));

@@ -1,10 +1,10 @@
 // One pass of the portable backward: a tile of rows, whose gradients stay in registers, against the steps of its runs.
-// Of keys it gives dk and dv, of queries dq; no CTA adds to what another one has. Written against the forward's
-// fragments (fragments/README.md), once for the products of q and k and once for those of v and dO.
+// A pass of keys gives dk and dv, a pass of queries dq; no CTA adds to what another one has. Written against the
+// forward's fragments (fragments/README.md), once for the products of q and k and once for those of v and dO.
 //
 // A step: its q (or k) have arrived, ask for its dO (or v); S; these have arrived, ask for the next q; dP; mods, P and
-// dS; dv += P^T dO; dk += dS^T q. Two barriers a step: each says that what arrived is there for all waves, and that all
-// have read what stood where the next block goes. With one buffer of q a third one lies at the step's end.
+// dS; dv += P^T dO; dk += dS^T q. A step has two barriers. After each, the arrived block is there for all waves, and
+// all waves have read the block that the next one overwrites. With one buffer of q a third barrier ends the step.
 #pragma once
 
 #include "portable/backward_mma/elements.cuh"
@@ -130,7 +130,7 @@ class Backward {
     };
   }
 
-  /// What the rows need that are queries.
+  /// Begins the mods of rows that are queries.
   __device__ __forceinline__ void begin_rows(const BackwardTile<kConfig>& tile) {
     if constexpr (!kConfig.of_keys) {
       begin_mods(tile, tile.head);

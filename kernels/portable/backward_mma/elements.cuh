@@ -1,10 +1,9 @@
-// From scores to what the gradients are sums of. With t = score_mod(s), p its weight, w = weight_mod, dP = dO v:
+// From scores to the terms of the gradients. With t = score_mod(s), p its weight, w = weight_mod, dP = dO v:
 //
 //   dv of  p w,   dq and dk of  ds = dt/ds X (w dP - delta),   X = p (softmax), p - p^2 (sigmoid), 1 (none)
 //
 // Both come from one visit of an element, when S and dP are there: each mod is computed once, and both stay in the
-// registers of S and dP. Elements that do not attend, and those whose t is -inf, give 0 to both, whatever else is
-// computed of them.
+// registers of S and dP. An element that does not attend, or whose t is -inf, gives 0 to both.
 #pragma once
 
 #include "portable/forward_mma/mods.cuh"
@@ -16,7 +15,7 @@ namespace heddle::portable {
 using shared::Normalizer;
 using shared::ScoreForm;
 
-/// Of a mod: what a row has that is a query; or a key.
+/// A row's part of a mod: that of a query; or of a key.
 template <class Mod, bool kOfKeys>
 struct OwnPart {
   typename Mod::Row of;
@@ -26,7 +25,7 @@ struct OwnPart<Mod, true> {
   typename Mod::Column of;
 };
 
-/// What a thread keeps of a mod for its rows, and finds for each of its columns. `M`: the generated text's struct.
+/// A mod's parts that a thread keeps for its rows, and finds for each of its columns. `M`: the generated text's struct.
 template <class M, bool kOfKeys, int kRows>
 class HeldMod {
  public:
@@ -45,7 +44,7 @@ class HeldMod {
       }
     }
   }
-  /// What the step's row with that index has.
+  /// The part of the step's row with that index.
   __device__ __forceinline__ auto across(const shared::ModValues& mod, int batch, int head, int index) const {
     if constexpr (kOfKeys) {
       return Mod::row(mod, uniform_, batch, head, index);
@@ -53,7 +52,7 @@ class HeldMod {
       return Mod::column(mod, uniform_, batch, head, index);
     }
   }
-  /// Of row i. `rest`: the score, if the mod takes it, then b, h, q_idx and kv_idx.
+  /// The element of row i. `rest`: the score, if the mod takes it, then b, h, q_idx and kv_idx.
   template <class Across, class... Rest>
   __device__ __forceinline__ auto element(const shared::ModValues& mod, int i, const Across& other,
                                           const Rest&... rest) const {

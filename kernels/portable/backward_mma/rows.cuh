@@ -1,7 +1,7 @@
-// What stands around the passes of the portable backward: of each query its lse in powers of two and its
-// delta = sum of dO o - d_lse, in blocks of 64 rows of a head, and of each block its share of d_sinks; then d_sinks.
-// Sums have one order. A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta =
-// 0: e^(t - lse) is 0 then, whatever t is that is below +inf.
+// The kernels around the passes of the portable backward: for each query its lse in powers of two and its delta = sum
+// of dO o - d_lse, in blocks of 64 rows of a head, and for each block its share of d_sinks; then d_sinks. Sums have one
+// order. A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta = 0: e^(t - lse)
+// is 0 then, whatever t is that is below +inf.
 #pragma once
 
 #include "mods/captures.cuh"
@@ -29,7 +29,8 @@ struct ElementOf<OutputType::f64> {
   using Type = ops::F64;
 };
 
-/// Threads that share a row; shares of a block's rows, which one more float a row keeps out of each other's banks.
+/// Threads that share a row; and a row's stride in the shares of a block: one more float keeps rows out of each other's
+/// banks.
 inline constexpr int kSharesOfRow = 16, kShareStep = kSharesOfRow + 1;
 inline constexpr int kRowShares = shared::kBlockRows * kShareStep;
 
@@ -109,7 +110,7 @@ class BackwardRows {
   __device__ __forceinline__ float lse_of(const shared::RowBlock& block, int head, int row) const {
     return *reinterpret_cast<const float*>(row_of(params_.lse, 4, block.batch, head, block.row + row));
   }
-  /// Of a head without one no lse: NaN.
+  /// The head's sink. A head without one has no lse either: NaN.
   __device__ __forceinline__ float sink_of(int head) const {
     if constexpr (!kRows.sinks) return __int_as_float(0x7fffffff);
     return params_.sinks.data[head * params_.sinks.stride];

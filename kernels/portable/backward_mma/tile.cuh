@@ -1,4 +1,4 @@
-// Which tile of rows a CTA of a backward's pass has, where its rows stand, and which steps it walks. With kOfKeys rows
+// A CTA's tile in a pass of the backward: its rows, where they stand, and the steps that it walks. With kOfKeys rows
 // are keys and steps are queries; without, the other way round.
 #pragma once
 
@@ -76,7 +76,7 @@ struct BackwardTile {
   __device__ __forceinline__ int head_of_steps(int q_head, int group) const {
     return kConfig.of_keys ? q_head : q_head / group;
   }
-  // What mods call a row, and a step's.
+  // The indices by which mods know a row, and a step's row.
   __device__ __forceinline__ int index_of_row(int row) const { return kConfig.of_keys ? row : q_start + row; }
   __device__ __forceinline__ int index_of_step(int row) const { return kConfig.of_keys ? q_start + row : row; }
 };

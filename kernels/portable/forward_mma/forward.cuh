@@ -1,10 +1,10 @@
 // The portable forward: one tile of queries against the key blocks of its runs. Written against fragments that speak of
-// attention's roles (fragments/README.md), so that one text serves every architecture with matrix instructions, those
+// attention's roles (fragments/README.md), so that one text serves every architecture, with matrix instructions or
 // without, and the host.
 //
-// A step: the keys have arrived, ask for the values; S = Q K^T; the values have arrived, ask for the next keys; mods and
-// masks; softmax with the running maximum; O += P V. Two barriers a step: each says that what arrived is there for all
-// waves, and that all have read what stood in the other buffer.
+// A step: the keys have arrived, ask for the values; S = Q K^T; the values have arrived, ask for the next keys; mods
+// and masks; softmax with the running maximum; O += P V. A step has two barriers. After each, the arrived block is
+// there for all waves, and all waves have read the other buffer.
 #pragma once
 
 #include "portable/forward_mma/merge.cuh"

@@ -1,5 +1,5 @@
-// What several waves, or several CTAs, have found of the same rows becomes one: maxima, sums and O. In the order of the
-// keys, so that the result does not depend on who was done first.
+// Merges the maxima, sums and O that several waves, or several CTAs, have found for the same rows, in the order of the
+// keys, so that the result does not depend on which was done first.
 #pragma once
 
 #include "portable/forward_mma/weights.cuh"
@@ -52,8 +52,8 @@ __device__ __forceinline__ void join_state(RowAt&& row_at, RowWeights<kConfig, F
   }
 }
 
-/// Of the waves that share keys the first one gets what all have found; true in it. By all threads of the CTA, when no
-/// wave reads keys or values any more.
+/// Merges the waves that share keys into the first one; true in it. By all threads of the CTA, when no wave reads keys
+/// or values any more.
 template <auto kConfig, class F, int kFragments, int kOutFragments>
 __device__ __forceinline__ bool merge_waves(char* memory, int row_wave, int key_wave, RowWeights<kConfig, F>& weights,
                                             typename F::Out (&o)[kFragments][kOutFragments]) {

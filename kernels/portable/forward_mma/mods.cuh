@@ -6,7 +6,7 @@
 
 namespace heddle::portable {
 
-/// Of one mod: what it takes of each of the thread's rows, kRows of them.
+/// One mod's parts of each of the thread's rows, kRows of them.
 template <class Mod, int kRows, bool kPacked>
 class RowsOfMod {
  public:

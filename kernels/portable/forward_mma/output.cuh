@@ -7,7 +7,7 @@ namespace heddle::portable {
 
 using shared::OutputType;
 
-/// What is stored where `type` is asked for beside tensors of that storage.
+/// The stored type where `type` is asked for beside tensors of that storage.
 constexpr OutputType output_type(OutputType type, shared::Storage storage) {
   if (type != OutputType::same) return type;
   switch (storage) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_columns(typename OutputElement<kType, F>::
   }
 }
 
-/// The same becomes row `row` of o.
+/// Stores the finished row as row `row` of o.
 template <auto kConfig, class F, int kOutFragments>
 __device__ __forceinline__ void store_row(const shared::Outputs& out, int batch, int head, int row,
                                           typename F::Real factor, const typename F::Out (&o)[kOutFragments], int r) {

@@ -1,4 +1,4 @@
-// Which tile a CTA computes: whose queries and keys it reads, which key blocks it walks, and where its rows stand.
+// A CTA's tile: the queries and keys that it reads, the key blocks that it walks, and where its rows stand.
 #pragma once
 
 #include "families/forward_mma/shared/forward_mma_params.h"
@@ -56,7 +56,7 @@ struct Tile {
     }
   }
 
-  /// Of a row of the tile. A row that is no head's counts as the last one's.
+  /// The head of a row of the tile. A row without a head counts as the last head's.
   __device__ __forceinline__ int head_of(int row) const {
     if constexpr (!kConfig.packs()) return head;
     const int own = row % kConfig.packed_heads;

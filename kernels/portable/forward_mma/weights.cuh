@@ -119,14 +119,14 @@ class RowWeights {
             F::fused(m[i], scale_, static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom))};
   }
 
-  /// Of a row that attends nothing.
+  /// lse of a row that attends nothing.
   static __device__ __forceinline__ Real lse_of_nothing(const shared::Sinks& sinks, int head) {
     if constexpr (!kConfig.sinks) return -F::infinity();
     const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
     return sink < F::infinity() ? sink : F::nan();
   }
 
-  /// What O and l are multiplied by when the row's m becomes `to`, in a state that has `from`.
+  /// The factor of O and l when the row's m becomes `to`, in a state that has `from`.
   __device__ __forceinline__ Real factor_between(Real from, Real to) const {
     if constexpr (!kMoves) return 1;
     return F::exp2((from - (to == -F::infinity() ? Real(0) : to)) * unit());
@@ -145,7 +145,7 @@ class RowWeights {
 
   /// m times this is in powers of two.
   __device__ __forceinline__ Real unit() const { return kSoftmax ? scale_ * static_cast<Real>(kLog2E) : Real(1); }
-  /// What stands for m in exponents.
+  /// The stand-in for m in exponents.
   __device__ __forceinline__ Real start_of(int i) const { return m[i] == -F::infinity() ? Real(0) : m[i]; }
 
   template <int kFragments, int kKeyFragments, class Visit>
@@ -157,7 +157,7 @@ class RowWeights {
       for (int c = 0; c < F::kOwnKeys; ++c) visit(s[i / kOwnRows][n].x[i % kOwnRows][c]);
     }
   }
-  /// Of a whole row; numbers that are NaN do not count.
+  /// The largest of a whole row; NaN does not count.
   template <bool kMagnitude, int kFragments, int kKeyFragments>
   __device__ __forceinline__ static Real largest(typename F::Scores (&s)[kFragments][kKeyFragments], int i) {
     Real found = kMagnitude ? Real(0) : -F::infinity();

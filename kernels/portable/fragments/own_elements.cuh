@@ -1,4 +1,4 @@
-// What one thread has of a fragment. A type of its own, so that fragments of two configurations, one of queries and keys
+// One thread's part of a fragment. A type of its own, so that fragments of two configurations, one of queries and keys
 // and one of values, may hand scores to each other.
 #pragma once
 

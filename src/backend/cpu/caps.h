@@ -1,4 +1,4 @@
-// What this machine's cores can do.
+// The capabilities of this machine's cores.
 #pragma once
 
 #include "device/caps.h"

@@ -16,7 +16,7 @@ using backend::MergeArguments;
 using backend::MergePart;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-/// Rows of one task, and the elements below which one thread does it all.
+/// Rows of one task; and the number of elements below which one thread does all.
 constexpr std::int64_t kTaskRows = 64;
 constexpr std::int64_t kSerialElements = 1 << 16;
 

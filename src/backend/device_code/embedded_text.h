@@ -1,4 +1,4 @@
-// What cmake/embed_text.cmake makes: files as text.
+// Files as text, made by cmake/embed_text.cmake.
 #pragma once
 
 namespace heddle::device_code {

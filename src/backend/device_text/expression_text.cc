@@ -36,7 +36,7 @@ Stage stage_of(LeafSet uses) {
   return row && column ? Stage::element : row ? Stage::row : column ? Stage::column : Stage::uniform;
 }
 
-/// Of the stage's locals, and of the struct that brings them to later stages.
+/// Names the stage's locals, and the struct that brings them to later stages.
 std::string letter(Stage stage) { return std::string(1, "urce"[static_cast<int>(stage)]); }
 
 struct StageWords {
@@ -100,8 +100,8 @@ constexpr const char* kHead =
     "\"mods/operations.cuh\"\n\n"
     "namespace heddle {\n\n";
 
-// Of a type's name, a function's name, the columns' locals, the way that columns are had, whether an element asks for
-// its query beside the row's locals, these from another lane and compared, and whether an element is long work.
+// Takes a type's name, a function's name, the columns' locals, the way that columns are had, whether an element asks
+// for its query beside the row's locals, these from another lane and compared, and whether an element is long work.
 constexpr const char* kColumns = R"(
 struct {0}Mod {{
   using Uniform = {0}Uniform;
@@ -132,7 +132,7 @@ template <int kKeys>
 using {0}Columns = ops::{3}Columns<{0}Mod, kKeys>;
 )";
 
-// Of a type's name, a function's name, what an element is, and whether it takes the score.
+// Takes a type's name, a function's name, an element's value, and whether it takes the score.
 constexpr const char* kNone = R"(
 struct {0}Uniform {{}};
 struct {0}Row {{}};
@@ -187,7 +187,7 @@ class ModWriter {
   }
 
  private:
-  /// Something that was computed, or that is so short that it stands wherever it is used (`local` is then -1).
+  /// A computed value, or one so short that it is written out wherever it is used (`local` is then -1).
   struct Value {
     Stage stage;
     int local;

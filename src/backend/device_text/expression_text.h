@@ -29,7 +29,7 @@ struct ModLayout {
 /// declare differently.
 ModLayout layout_of(const std::vector<Expr>& mods);
 
-/// What an element function gets besides the element's indices.
+/// Whether an element function gets the score besides the element's indices.
 enum class TakesScore : bool { no, yes };
 
 /// exact: each operation rounds as ops.def says. contracted: sums and products of f32 may become fused multiply-adds,
@@ -37,7 +37,7 @@ enum class TakesScore : bool { no, yes };
 /// was summed by tensor cores in an order of their own.
 enum class Rounding : bool { exact, contracted };
 
-/// Of a mod that may have a streamed capture: the element function has `float streamed` before b; it is the value of
+/// For a mod that may have a streamed capture: the element function has `float streamed` before b; it is the value of
 /// `read`, which may be empty.
 struct Streamed {
   Expr read;

@@ -8,8 +8,8 @@
 
 namespace heddle::device_text {
 
-/// For each capture of the layout, the axis along which the mask reads it at many elements of a block; -1 where there
-/// is none. Its zone map stands along that axis.
+/// For each capture of the layout, the axis of its zone map: the one along which the mask reads many elements of a
+/// block; -1 if there is none.
 using ZoneAxes = std::vector<int>;
 ZoneAxes zone_axes(const Expr& mask, const ModLayout& layout);
 

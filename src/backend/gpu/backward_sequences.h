@@ -11,15 +11,16 @@
 
 namespace heddle::gpu {
 
-/// What its kernels take in a run.
+/// Parameters of the list kernels in a run.
 struct BackwardSequencesParams {
   shared::SequencesParams sequences{};  // of place_sequences
   shared::BackwardListsParams lists{};
 };
-/// What all runs of a plan pass. `blocks`: of rows, as many as there may be. Who has tiles listed sets `lists.items`
-/// and what follows; else tiles keep the host's list, which is that for the longest sequences.
+/// Parameters that all runs of a plan share. `blocks`: the most blocks of rows that there may be. A caller that has
+/// tiles listed sets `lists.items` and the members after it; else tiles keep the host's list, made for the longest
+/// sequences.
 BackwardSequencesParams backward_sequences_params(const problem::AttentionProblem& problem, std::int64_t blocks);
-/// What a run passes besides: its lengths, its gradients, and where the lists stand in its memory.
+/// Sets a run's own parameters: its lengths, its gradients, and where the lists stand in its memory.
 void set_lists(const backend::RunArguments& arguments, const shared::BackwardListsMemory& at, char* memory,
                BackwardSequencesParams& params);
 

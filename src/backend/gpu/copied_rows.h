@@ -14,7 +14,7 @@ namespace heddle::gpu {
 
 class CopiedTensors {
  public:
-  /// What may be copied: q, k, v, and the capture that is streamed, as its tiles are found in it.
+  /// Tensors that may be copied: q, k, v, and the capture that is streamed, as its tiles are found in it.
   struct Tensors {
     ConstTensorView of[4];
   };
@@ -25,7 +25,7 @@ class CopiedTensors {
   /// The capture is among them.
   bool has_capture() const { return copies_[plan::kCopiedCapture].has_value(); }
 
-  /// The same, with the copies in the place of those that are copied; the copies' addresses are in `workspace`.
+  /// Puts the copies in the place of the tensors that are copied; the copies' addresses are in `workspace`.
   Tensors reached(Tensors tensors, void* workspace) const;
 
   /// Throws Error(invalid_argument) where a run's capture cannot be copied, or its copy has no room.

@@ -1,4 +1,4 @@
-// What a launch of any family needs beside its kernel: its lists in the device's memory, and a number of its own.
+// The needs of a launch of any family beside its kernel: its lists in the device's memory, and a number of its own.
 #pragma once
 
 #include <string_view>
@@ -13,8 +13,8 @@
 
 namespace heddle::gpu {
 
-/// A number of its own for every launch of this process, from a start that other processes hardly share: by it a run
-/// knows its own words in the workspace from what others have left there.
+/// A number for each launch of this process, from a start that other processes hardly share. By it a run tells its own
+/// words in the workspace from others' leftovers.
 shared::TicketWord next_run();
 
 /// Where a capture stands in the layout; -1: it is none of the layout's.

@@ -1,5 +1,5 @@
-// What a GPU is to the launchers that the GPUs of all vendors share: memory, and kernels that are compiled, loaded and
-// enqueued.
+// The GPU of any vendor, as the launchers that all vendors share see it: memory, and kernels that are compiled, loaded
+// and enqueued.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace heddle::gpu {
 
-/// What a launch asks for: ctas x height CTAs (AMD: workgroups), the threads of each, and the bytes of its dynamic
-/// shared memory.
+/// Shape of a launch: ctas x height CTAs (AMD: workgroups), the threads of each, and the bytes of its dynamic shared
+/// memory.
 struct Launch {
   unsigned ctas, height = 1;
   unsigned threads;
@@ -27,13 +27,13 @@ class Program {
  public:
   virtual ~Program() = default;
   virtual const jit::MachineCode& code() const = 0;
-  /// A kernel of it, which is there as long as the program, with so much dynamic shared memory allowed.
+  /// One of its kernels, which lives as long as the program. `shared_bytes`: the dynamic shared memory it may have.
   virtual void* function(const char* name, int shared_bytes = 0) const = 0;
   /// Enqueues a kernel on a stream (null: the device's default one), with the addresses of its parameters. `what`: for
   /// errors: "launching merge_states".
   virtual void enqueue(void* function, const Launch& launch, void* stream, void** parameters,
                        const char* what) const = 0;
-  /// The same for a kernel whose only parameter is that struct.
+  /// Enqueues a kernel whose only parameter is the struct at `params`.
   void launch(void* function, const Launch& launch, void* stream, void* params, const char* what) const {
     void* parameters[] = {params};
     enqueue(function, launch, stream, parameters, what);
@@ -46,7 +46,7 @@ class Gpu {
   virtual ~Gpu() = default;
   virtual const backend::DeviceInterface& devices() const = 0;
   virtual const Dialect& dialect() const = 0;
-  /// What the compiler compiles for, so that the device runs it: "sm_90a", "gfx1100".
+  /// The architecture that the compiler compiles for, so that the device runs it: "sm_90a", "gfx1100".
   virtual std::string architecture_of(int device) const = 0;
   /// A source for one of the devices, which may include the library's device code.
   jit::Source source(int device, std::string name, const std::string& text) const {

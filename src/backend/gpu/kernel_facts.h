@@ -1,4 +1,4 @@
-// What explain() tells of a kernel on a GPU.
+// The facts of a GPU kernel that explain() shows.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace heddle::gpu {
 
-/// `summary`: behind the kernel's name, its launches. `code`: the first of its programs.
+/// `summary`: its launches, shown after the kernel's name. `code`: the first of its programs.
 nlohmann::ordered_json kernel_facts(const Gpu& gpu, const jit::Source& source, const jit::MachineCode& code,
                                     const std::string& summary, std::size_t list_bytes);
 

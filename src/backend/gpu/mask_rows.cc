@@ -28,7 +28,7 @@ static_assert(sizeof(Run) == sizeof(MaskRun) && offsetof(Run, end) == offsetof(M
 constexpr std::int64_t kMostColumns = 1 << 30, kMostRows = 1 << 30;  // of blocks, of one score matrix and of all
 constexpr std::size_t kAlignment = 16;
 
-/// Memory of at least so many bytes: what is there where it does.
+/// Enlarges the memory to at least so many bytes.
 void reserve(const Gpu& gpu, int device, Memory& memory, std::size_t bytes) {
   if (memory.bytes() >= bytes) return;
   memory = Memory();  // the old goes before the new comes
@@ -216,7 +216,7 @@ backend::BuiltMask build_mask(const Gpu& gpu, int device, const Expr& mask, cons
     const std::string sentence = rejected.what();
     return {nullptr, sentence.substr(0, sentence.find('\n'))};  // without the compiler's log
   } catch (const Error& error) {
-    // Of a kernel's limits: the host has none.
+    // These are limits of a kernel: the host has none.
     if (error.code() != ErrorCode::unsupported) throw;
     return {nullptr, error.what()};
   }

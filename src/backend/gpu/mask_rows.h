@@ -28,7 +28,7 @@ class MaskRows final : public backend::DeviceMaskRows {
   mask::Rows on_host() const;
 
   const shared::MaskRowsParams& params() const { return params_; }
-  /// Of device memory that is held, and of the rows among it.
+  /// Bytes of device memory that are held, and of the rows among them.
   std::int64_t bytes() const;
   std::int64_t row_bytes() const;
 

@@ -32,7 +32,7 @@ int word_of(const device_text::ModLayout& layout, const char* name) {
   return at == layout.params.end() ? -1 : static_cast<int>(at - layout.params.begin());
 }
 
-/// What zone maps are made of, by the capture's slot.
+/// Text that makes zone maps, by the capture's slot.
 std::string zone_dispatch(const RowMask& mask) {
   std::string groups, trees;
   for (std::size_t i = 0; i < mask.axes.size(); ++i) {

@@ -121,7 +121,7 @@ MergeParams params_of(const MergeArguments& arguments) {
   return params;
 }
 
-/// What all parts are stored as.
+/// The storage type of all parts.
 StorageType parts_type(const MergeArguments& arguments) {
   const DType first = arguments.parts.front().o.dtype;
   const bool alike = std::ranges::all_of(arguments.parts, [&](const MergePart& part) { return part.o.dtype == first; });

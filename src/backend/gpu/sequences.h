@@ -33,12 +33,12 @@ class DeviceSequences {
   shared::SequencesParams params_{};
 };
 
-/// What is the same in all runs of a plan, for place_sequences: sequences and the rows that they may have.
+/// Parameters of place_sequences that are the same in all runs of a plan: sequences and the rows that they may have.
 shared::SequencesParams sequences_params(const problem::AttentionProblem& problem);
 /// The lengths of a run.
 void set_lengths(const AttentionOptions& options, shared::SequencesParams& params);
 
-/// Of each run, and of their end: key blocks in all runs before it, modulo 2^32.
+/// Key blocks in all runs before each run, and before their end, modulo 2^32.
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs);
 
 }  // namespace heddle::gpu

@@ -9,8 +9,8 @@
 namespace heddle::gpu {
 namespace {
 
-// CTAs that share a run's blocks, one each or several: enough to fill a GPU, and few where a long run stands beside
-// many short ones.
+// CTAs for a run's blocks, at most so many: enough to fill a GPU, and few if one long run stands beside many short
+// ones.
 constexpr int kMostShares = 64;
 
 }  // namespace

@@ -64,7 +64,7 @@ Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, cons
   return *record;
 }
 
-/// `first` is the code for the caller that made it; later ones get the outcome's own, which says that it was in
+/// `first` is the code for the caller that made it. Later callers get the outcome's own copy, which says that it was in
 /// memory.
 template <class Make>
 Outcome attempt(const Source& source, Make&& make, std::shared_ptr<const MachineCode>& first) noexcept {

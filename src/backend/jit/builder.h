@@ -10,7 +10,7 @@
 
 namespace heddle::jit {
 
-/// Of a kernel that spills, say.
+/// Thrown for a kernel that spills, say.
 using base::Rejected;
 
 /// Since the process began: how often the compiler ran, how often build() answered from memory and from disk, and how
@@ -19,16 +19,16 @@ struct Counts {
   std::int64_t compiled = 0, from_memory = 0, from_disk = 0, rejected = 0;
 };
 
-/// Of one compiler. Is never destroyed: threads may still build while the process ends.
+/// Builds kernels with one compiler. Is never destroyed: threads may still build while the process ends.
 class Builder {
  public:
   explicit Builder(const Compiler& compiler);
 
-  /// The kernel of a source: from memory, else from the disk cache, else compiled. Of several threads that want the
-  /// same one, one compiles and the others wait; several processes may share the folder. Throws Error(compile) with the
-  /// compiler's log when it does not compile, Rejected as above (also on later calls, without compiling again),
-  /// Error(unsupported) when the compiler is not found or too old. A folder that cannot be written, is full or damaged
-  /// is never an error: the kernel is compiled, and cache_notes() says so. Where HEDDLE_DUMP names a folder, what was
+  /// The kernel of a source: from memory, else from the disk cache, else compiled. If several threads want one kernel,
+  /// one compiles and the others wait; several processes may share the folder. Throws Error(compile) with the
+  /// compiler's log when the source does not compile, Rejected as above (also on later calls, without compiling again),
+  /// Error(unsupported) when the compiler is not found or too old. A folder that is full, damaged or not writable is no
+  /// error: the kernel is compiled, and cache_notes() says so. If HEDDLE_DUMP names a folder, each kernel that was
   /// compiled or read from disk is left there for people to read; Error(io) when it cannot be.
   std::shared_ptr<const MachineCode> build(const Source& source);
 

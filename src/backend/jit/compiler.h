@@ -1,4 +1,4 @@
-// What a compiler of kernels is to the builder: NVRTC, hipRTC.
+// The builder's interface to a compiler of kernels: NVRTC, hipRTC.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace heddle::jit {
 
-/// What a compiler made of one source.
+/// The compiler's output for one source.
 struct Compilation {
   int result = 0;           // the compiler's own number; 0: success
   std::string result_text;  // "NVRTC_ERROR_COMPILATION"
@@ -36,17 +36,17 @@ class Compiler {
   virtual const char* name() const = 0;  // "NVRTC"
   virtual std::string version() const = 0;
   virtual std::string path() const = 0;
-  /// Of this very build, as far as one can tell without running it: for keys.
+  /// Identifies this very build for keys, as far as one can tell without running it.
   virtual std::string identity() const = 0;
   /// Every option that it gets for a source.
   virtual std::vector<std::string> options_of(const Source& source) const = 0;
   /// Runs it. A source that does not compile is no error here: `result` and `log` say so.
   virtual Compilation compile(const Source& source, bool want_assembly) const = 0;
-  /// What is to be kept of a compilation. Throws when there is no kernel to judge.
+  /// The record to keep of a compilation. Throws when there is no kernel to judge.
   virtual Record judge(const Source& source, const Compilation& compilation) const = 0;
 
   virtual DumpSuffixes dump_suffixes() const = 0;
-  /// Writes what people can read of machine code into a file. Where there is no program that does, nothing.
+  /// Writes a listing of machine code into a file. Where no program makes one, nothing.
   virtual void disassemble(const std::filesystem::path& code, const std::filesystem::path& to) const = 0;
 };
 

@@ -12,7 +12,7 @@ std::string_view without_blanks(std::string_view text) {
   return first == std::string_view::npos ? std::string_view() : text.substr(first);
 }
 
-/// What an `#include "name"` or `#include <name>` line includes; empty for every other line.
+/// The name in an `#include "name"` or `#include <name>` line; empty for every other line.
 std::string_view included_by(std::string_view line) {
   line = without_blanks(line);
   if (!line.starts_with('#')) return {};

@@ -1,4 +1,4 @@
-// What a compiler makes of a source, and what that takes of the machine.
+// Machine code of a source, and the resources of the machine that it takes.
 #pragma once
 
 #include <cstdint>

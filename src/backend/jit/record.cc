@@ -31,7 +31,7 @@ std::uint64_t checksum_of(std::span<const char> bytes) {
   return base::hash_bytes(bytes.data() + kChecked, bytes.size() - kChecked, kVersion);
 }
 
-/// What is wrong with the header, given that the whole file is `size` bytes long; empty when nothing is.
+/// The fault of a header, given that the whole file is `size` bytes long; empty when there is none.
 std::string complaint(const FileHeader& header, std::string_view key, std::size_t size) {
   if (header.magic != kMagic) return "is no kernel of this cache";
   if (header.version != kVersion || header.header_size != sizeof(FileHeader)) {

@@ -11,7 +11,7 @@
 
 namespace heddle::jit {
 
-/// What the compiler made of a source.
+/// A kept compilation of a source.
 struct Record {
   std::string verdict;  // why the kernel is rejected; empty: it is not
   MachineCode code;     // of a rejected kernel: the log and the figures, no bytes

@@ -17,14 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file behind what was opened: a path is that; of a name, the loader knows where it found it.
+/// The file of an open library: `file` if it is a path, else where the loader found it.
 std::string path_of(void* handle, const std::string& file) {
   const link_map* map = nullptr;
   if (file.find('/') != std::string::npos || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return file;
   return map->l_name[0] == '\0' ? file : map->l_name;
 }
 
-/// Whether the loader's words say that there is no such file, or none that it takes for one.
+/// Whether the loader's words say that the file does not exist, or that it is no library for this machine.
 bool says_absent(const std::string& words, const std::string& file) {
   return words.find(file + ": ") != std::string::npos && words.ends_with(std::generic_category().message(ENOENT));
 }
@@ -47,7 +47,7 @@ bool is_there(const fs::path& file) {
 
 using Names = std::vector<std::string>;
 
-/// One search under way: what it took, or what it has found and why that does not serve.
+/// A search under way: the library taken, or the libraries found and why each does not serve.
 class Attempts {
  public:
   explicit Attempts(const LibraryCheck& check) : check_(check) {}
@@ -98,7 +98,7 @@ class Attempts {
   const std::vector<std::string>& refused() const { return refused_; }
 
  private:
-  // The same file may be met twice, by its name and in a folder.
+  // One file may be met twice, by its name and in a folder.
   void note(const std::string& reason) {
     if (std::ranges::find(refused_, reason) == refused_.end()) refused_.push_back(reason);
   }
@@ -157,7 +157,7 @@ Library open_library(const LibrarySearch& search, const LibraryCheck& check) {
   for (const Names* names : {&search.names, &search.second_names}) {
     if (attempts.open_anywhere(search.folders, *names)) return attempts.found();
   }
-  // What the loader passed over by name may say more by its path.
+  // A library that the loader passed over by name may say more by its path.
   for (const fs::path& folder : loader_folders()) {
     if (attempts.open_in(folder, all_names(search))) return attempts.found();
   }

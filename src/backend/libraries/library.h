@@ -1,4 +1,4 @@
-// Shared libraries opened at run time: one search for drivers and compilers, which remembers where it looked.
+// Shared libraries opened at run time: one search for drivers and compilers, which remembers the places that it tried.
 #pragma once
 
 #include <filesystem>
@@ -49,12 +49,12 @@ struct LibrarySearch {
 using LibraryCheck = std::function<std::string(const Library&)>;
 
 /// The first library that opens and passes `check`: the option's (a file, or a folder with one of the names), else each
-/// name on the loader's path, else each name in each folder. Throws Error(unsupported) with a sentence that lists where
-/// it looked and what was wrong with what it found: the check's words, or the loader's for a file that does not open.
+/// name on the loader's path, else each name in each folder. Throws Error(unsupported) with a sentence that lists the
+/// places and, for each library found there, the check's words, or the loader's if it does not open.
 Library open_library(const LibrarySearch& search, const LibraryCheck& check);
 
-/// A library that belongs to another one: beside it, else on the loader's path; a library without symbols: there is
-/// none.
+/// Opens a library that belongs to `of`: beside that file, else on the loader's path. Returns a library without symbols
+/// if there is none.
 Library open_companion(const Library& of, const std::string& name);
 
 /// The folders that the loader looks into by itself, but those of its cache.
@@ -67,7 +67,7 @@ std::vector<std::filesystem::path> toolkit_folders();
 /// library, VIRTUAL_ENV, CONDA_PREFIX, that of the python3 of PATH, and the user's. Python is not run. `packages` are
 /// folders below site-packages/nvidia, the best first ("cu13", "cuda_nvrtc"); only those that exist are listed.
 std::vector<std::filesystem::path> wheel_folders(std::span<const std::string_view> packages);
-/// The same of other packages: folders below site-packages ("torch/lib").
+/// Folders of other packages below site-packages ("torch/lib").
 std::vector<std::filesystem::path> folders_of_packages(std::span<const std::string_view> folders);
 
 }  // namespace heddle::libraries

@@ -1,5 +1,5 @@
-// What the kernels over the portable fragments are configured by: a problem's types, its mods, how its rows are
-// aligned, and the fragments of a chip.
+// Configuration of the kernels over the portable fragments: a problem's types, its mods, the alignment of its rows, and
+// the fragments of a chip.
 #pragma once
 
 #include <string_view>
@@ -10,18 +10,19 @@
 
 namespace heddle::plan {
 
-/// What the kernels compute of the mods: t = factor * score, or that and a term of each element (added), or the
+/// The mods as the kernels compute them: t = factor * score, or that and a term of each element (added), or the
 /// score_mod of each element as it is written (mapped).
 KernelMods portable_mods(const problem::AttentionProblem& problem);
 
-/// What divides every row's address, in bytes, up to 16: by the strides and by the address (null: any).
+/// The largest power of two, in bytes, up to 16, that divides every row's address: by the strides and by the address
+/// (null: any).
 int row_alignment(const ConstTensorView& view);
 
-// What kernels' configurations call a type and a normalizer.
+// A type and a normalizer under their names in kernels' configurations.
 shared::Storage storage_of(DType dtype);
 shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);
 
-/// Whose fragments kernels are made of: those of 16-bit storage, and those of f32 and f64.
+/// The fragments that kernels are made of: those of 16-bit storage, and those of f32 and f64.
 struct MmaTarget {
   shared::FragmentKind narrow, wide;
 };

@@ -1,5 +1,5 @@
-// What no kernel over the portable fragments takes, in sentences that name what is not taken and what is; and where
-// such kernels have run.
+// Refusals of all kernels over the portable fragments, in sentences that name what is not taken and what is; and the
+// chips on which they have run.
 #pragma once
 
 #include <string>

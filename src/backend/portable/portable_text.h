@@ -1,4 +1,4 @@
-// What the texts of all kernels over the portable fragments share: mods, fields of configurations, fragments.
+// Shared by the texts of all kernels over the portable fragments: mods, fields of configurations, fragments.
 #pragma once
 
 #include <fmt/format.h>

@@ -10,7 +10,7 @@ using problem::AttentionProblem;
 using shared::BackwardMmaConfig;
 using shared::FragmentKind;
 
-/// What a pass of the table is made of. No waves: there is none.
+/// A row of the table for one pass. No waves: there is no such pass.
 struct PassShape {
   int row_waves, row_fragments, step;
   bool shared_rows;

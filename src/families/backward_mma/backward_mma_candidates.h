@@ -23,10 +23,10 @@ struct BackwardMmaKernels {
 std::vector<BackwardMmaKernels> backward_mma_kernels(const problem::AttentionProblem& problem, const BackwardMods& mods,
                                                      const BackwardTensors& tensors, MmaTarget target);
 
-/// What a pass is called in names and in explain(): "dk and dv", "dk", "dv", "dq".
+/// The name of a pass in kernels' names and in explain(): "dk and dv", "dk", "dv", "dq".
 std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
 
-/// What explain() shows of the kernels.
+/// explain()'s lines about the kernels.
 std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels);
 
 /// Calls visit(name, type, pointer to member) for each field, in order; `type` is spelled as in heddle::shared.

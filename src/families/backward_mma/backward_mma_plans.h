@@ -25,7 +25,7 @@ std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& 
 /// Why the kernels do not fit; empty when they do.
 std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t shared_memory_bytes);
 
-/// Of a pass: `block_mask` null: everything attends. Else its blocks are multiples of 64 x 64.
+/// The schedule of a pass. `block_mask` null: everything attends. Else its blocks are multiples of 64 x 64.
 BackwardSchedule backward_mma_schedule(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                                        const BlockMask* block_mask);
 

@@ -246,7 +246,7 @@ shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const
   config.early_numbers = false;
   config.diagonals = reads.has(ReadKind::diagonals);
   config.row_sums = reads.has(ReadKind::rows);
-  // What only gradients of rows need.
+  // Only gradients of rows need these.
   config.sinks = config.wide_rows = config.odd_gradients = config.wide_gradients = config.wide_d_q = false;
   config.o_type = config.d_q_type = config.d_k_type = config.d_v_type = shared::OutputType::same;
   config.d_sinks_type = shared::OutputType::f32;

@@ -23,8 +23,8 @@ struct BackwardRead {
 struct BackwardReads {
   std::vector<CaptureSum> sums;
   std::vector<BackwardRead> reads;
-  // Launches of the pass, one after the other, so that tiles that share places add in order: one for each sequence, one
-  // for each head of keys.
+  // Launches of the pass, one for each sequence or each head of keys, one after the other: tiles that add to one
+  // element then do so in order.
   bool round_a_sequence = false, round_a_head = false;
   bool apart = true;  // shared::BackwardReadsParams
 
@@ -45,7 +45,7 @@ BackwardReads backward_reads(const problem::AttentionProblem& problem, const Bin
 /// Empty where the family takes them; else a sentence.
 std::string refuses_reads(const problem::AttentionProblem& problem, const BackwardReads& reads);
 
-/// Of each sum a sentence.
+/// A sentence for each sum.
 std::vector<std::string> describe_reads(const BackwardReads& reads);
 
 /// Offsets in bytes from the place of all of it in the workspace. Each run begins with zeros there.

@@ -14,13 +14,13 @@
 
 namespace heddle::cuda {
 
-/// Of each sum, for the kernels' text.
+/// The type of each sum, for the kernels' text.
 std::vector<shared::OutputType> types_of_reads(const plan::BackwardReads& reads, const BackwardTensors& tensors);
 
-/// What all runs of a plan pass: all but addresses. `constants`: backward_constants().
+/// Parameters that all runs of a plan share: all but addresses. `constants`: backward_constants().
 shared::BackwardReadsParams backward_reads_params(const backend::PrepareArguments& arguments,
                                                   const plan::BackwardReads& reads, const BackwardConstants& constants);
-/// What a run passes besides. `memory`: the reads' place in the workspace. `constants`: of the run.
+/// Sets a run's own parameters. `memory`: the reads' part of the workspace. `constants`: the run's.
 void set_reads(const backend::RunArguments& arguments, const plan::BackwardReads& reads,
                const plan::BackwardReadsMemory& at, char* memory, const BackwardConstants& constants,
                shared::BackwardReadsParams& params);

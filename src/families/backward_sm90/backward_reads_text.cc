@@ -19,10 +19,10 @@ using plan::BackwardReads;
 using shared::BackwardSm90Config;
 using shared::OutputType;
 
-/// Of a read's number, and of an axis: names of mods are small letters.
+/// The letter of a read's number, or of an axis: names of mods are small letters.
 char letter(std::size_t number) { return static_cast<char>('a' + number); }
 
-// Of the read's number, its sum, rank, kind, of_weight, letter, and what index() does.
+// Takes the read's number, its sum, rank, kind, of_weight, letter, and the text of index().
 constexpr const char* kRead = R"(
 struct Read{0} {{
   static constexpr int kNumber = {0}, kSum = {1}, kAxes = {2};
@@ -39,7 +39,7 @@ struct Read{0} {{
 {6}  }}
 }};
 )";
-// Of the read's and the axis' letters, and the axis.
+// Takes the read's and the axis' letters, and the axis.
 constexpr const char* kIndex = R"(    {{
       const auto u = index{0}{1}_uniform(mod, b, h);
       const auto r = index{0}{1}_row(mod, u, b, h, q_idx);

@@ -18,7 +18,7 @@ jit::Source backward_reads(const shared::BackwardSm90Config& config, const plan:
                            const plan::BackwardReads& reads, const std::vector<shared::OutputType>& types,
                            const device_text::ModLayout& layout);
 
-/// Those around it: clear_reads(), collect_reads(), scatter_reads() and store_reads().
+/// The kernels around it: clear_reads(), collect_reads(), scatter_reads() and store_reads().
 jit::Source backward_sums(const shared::BackwardSm90Config& config, const plan::BackwardReads& reads,
                           const std::vector<shared::OutputType>& types, const device_text::ModLayout& layout);
 

@@ -13,7 +13,7 @@ namespace heddle::plan {
 /// Types of gradients, and how they are stored, are set by config_for_gradients().
 shared::BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods);
 
-/// The same, for these tensors.
+/// Adds what these tensors decide.
 shared::BackwardSm90Config with_gradients(shared::BackwardSm90Config config, const BackwardTensors& tensors);
 
 /// The fields that are not at their default, and the shared memory of a CTA, in bytes.

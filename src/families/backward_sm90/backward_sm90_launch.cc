@@ -157,12 +157,12 @@ class BackwardSm90Kernel final : public backend::Kernel {
     reads_params_.first_blocks = arrays_.at(first_blocks);
     constants_.main.mod.sequences = arrays_.at(sequences);
   }
-  /// Of upload()ed lists.
+  /// Requires upload().
   gpu::BackwardSequencesParams sequences_params(std::int64_t blocks) const {
     return backward_sequences_params(problem_, config_, constants_, blocks);
   }
 
-  /// What rows are read and written at once.
+  /// Checks tensors whose rows are read and written 16 bytes at once.
   void check_gradients(const BackwardTensors& tensors) const {
     if (any_steps_ && config_.wide_rows) {
       gpu::check_address("o", tensors.o.data, 16);

@@ -119,7 +119,7 @@ void set_access(const Request& request, Plan& plan) {
 /// docs/notes/hopper_backward.md), with more not measured: the budget of a step of a pair of CTAs there.
 constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x the CTA's keys
 constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
-/// Of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
+/// The share of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
 constexpr double kReadsShare = 0.6;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
@@ -203,7 +203,7 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   return workspace;
 }
 
-/// Of a kernel of head dims above 128: the pass for reads holds two panels, and pairs of CTAs take no turns.
+/// Limits of kernels for head dims above 128: the pass for reads holds two panels, and pairs of CTAs take no turns.
 std::string refuse_wide(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardReads& reads) {
   constexpr int kMost = 2 * shared::kPanelColumns;
   if (!config.wide) return {};

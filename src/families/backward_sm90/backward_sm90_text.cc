@@ -35,7 +35,7 @@ std::string value_text(std::string_view type, Enum value) {
 ///   query_product(float (&d)[d_q_columns / 2], unsigned long long a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x d_q_columns x 16: a K-major, b MN-major.
 ///
-/// Of a wide kernel the same: gradient_product() for one panel of columns and for two, query_product() for one.
+/// A wide kernel has gradient_product() for one panel of columns and for two, query_product() for one.
 std::string products_text(const BackwardSm90Config& config) {
   constexpr int kQueries = 64, kStep = 16;
   const std::string types = config.f16 ? "f16.f16" : "bf16.bf16";

@@ -27,7 +27,7 @@ struct ReadTile {
   std::int64_t stride;
 };
 
-/// Of a worker.
+/// Buffers of one worker.
 struct PlaceBuffers {
   std::int32_t* indices;  // [rows][ReadTile::stride], aligned to 64 bytes
   std::int64_t* places;   // [rows][plan::kBackwardKeys]

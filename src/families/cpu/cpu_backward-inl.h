@@ -1,8 +1,8 @@
 // One step of the backward (backward_step.h), top to bottom, and the sums of its panels.
 //
-// What must not reach a result is kept out by selection, never by multiplication with 0: p and dS of masked elements
-// are set to 0, and where a tile holds numbers that are not finite, the three products that sum over its rows go
-// through the elements that attend, one by one.
+// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: p and dS of masked
+// elements are set to 0, and where a tile holds numbers that are not finite, the three products that sum over its rows
+// go through the elements that attend, one by one.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -146,7 +146,7 @@ void AddPanelRow(const PanelRows<T>& from, std::int64_t row, T factor, std::int6
   }
 }
 
-/// AddToKeys where rows of queries hold what is not finite: these reach the keys that attend them alone.
+/// AddToKeys for rows of queries that hold a number that is not finite: it reaches only the keys that attend the row.
 template <class T>
 void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const T* elements,
                        const PanelRows<T>& rows, std::int64_t dim, T* gradient) {

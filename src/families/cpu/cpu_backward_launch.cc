@@ -24,12 +24,12 @@
 namespace heddle::cpu {
 namespace {
 
-/// Queries that one task packs, or whose dq it stores.
+/// Rows of queries that one task packs, or whose dq it stores.
 constexpr std::int64_t kRowsAtATime = 8 * plan::kPanel;
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 20;
 
-/// What all runs of a plan share. Not copied: the schedule points into it.
+/// State that all runs of a plan share. Not copied: the schedule points into it.
 struct CpuBackward {
   problem::AttentionProblem problem;
   plan::Plan plan;
@@ -70,7 +70,7 @@ void clear_rows(const TensorView& to, std::int64_t entry, std::int64_t begin, st
   }
 }
 
-/// Rows of gradients that no sequence has: past the longest one, where one entry serves all.
+/// Zeros the rows of a gradient that no sequence has; if one entry serves all sequences, those past the longest one.
 void clear_padding(const std::optional<TensorView>& gradient, const problem::AttentionProblem& problem,
                    std::int64_t Sequence::*length) {
   if (!gradient) return;

@@ -40,7 +40,7 @@ std::int64_t unit_count(const AttentionProblem& problem, const CpuBackwardSplit&
                                 problem.kv_heads / std::max<std::int64_t>(1, cpu_backward_unit_heads(problem, split)));
 }
 
-/// As many pieces as give each core its share, and as keep what they add up inside the budget.
+/// The number of pieces that gives each core its share, and keeps their sums inside the budget.
 std::int64_t pieces_of(const AttentionProblem& problem, const CpuBackwardSplit& split, int cores) {
   const std::int64_t wanted = kTasksPerCore * cores, units = unit_count(problem, split);
   if (cores == 1 || units >= wanted) return 1;

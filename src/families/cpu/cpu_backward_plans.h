@@ -53,7 +53,7 @@ CpuBackwardQueries cpu_backward_queries(const problem::AttentionProblem& problem
 std::int64_t cpu_backward_unit_sequences(const problem::AttentionProblem& problem, const CpuBackwardSplit& split);
 std::int64_t cpu_backward_unit_heads(const problem::AttentionProblem& problem, const CpuBackwardSplit& split);
 
-/// What the workspace has in front of the waves' part: f64 copies of gradients of lanes, then gradients of tasks.
+/// The workspace in front of the waves' part: f64 copies of gradients of lanes, then gradients of tasks.
 std::int64_t cpu_backward_lane_bytes(const CpuBackwardSplit& split);  // of one lane
 std::int64_t cpu_backward_owned_bytes(const problem::AttentionProblem& problem, const CpuBackwardSplit& split);
 /// The waves' part: everything when that is at most 512 MiB or q broadcasts over the batch; else what the largest unit

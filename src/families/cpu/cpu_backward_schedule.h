@@ -12,7 +12,7 @@
 
 namespace heddle::cpu {
 
-/// Sequences whose keys or values are one storage, of one kv head; or one sequence.
+/// One kv head of sequences that share the storage of their keys or values; or of one sequence.
 struct KeyGroup {
   std::int64_t kv_head;
   std::vector<std::int64_t> sequences;

@@ -8,7 +8,7 @@
 
 namespace heddle::plan {
 
-/// Who adds up a gradient of a capture or param.
+/// The tasks that add up a gradient of a capture or param.
 enum class SumOwner : std::uint8_t {
   lane,  // each lane of tasks has a copy in f64; copies are added in order
   task,  // each element belongs to one task, which adds in the problem's reals

@@ -1,5 +1,5 @@
-// What crosses from the threads' side of the CPU backward to the code that is compiled for each SIMD target: plain
-// data. T is the type of the computation: float, or double for f64 problems.
+// Plain data that the threads' side of the CPU backward hands to the code compiled for each SIMD target. T is the type
+// of the computation: float, or double for f64 problems.
 //
 // A step is one tile of queries against one run of keys inside one tile of keys:
 //
@@ -76,7 +76,7 @@ struct StepBuffers {
   T* d_p;                   // dP, then dS
   T* factors;               // [rows]
   std::uint8_t* attending;  // [rows][kScoreStride]
-  // Where rows are not finite: panels of the rows that are, and which are not; as many rows as a tile has.
+  // For rows that are not finite: panels of the finite rows, and a flag for each row. They have room for a tile's rows.
   T* finite;
   std::uint8_t* special;
   T* score_copy;  // s; null: not wanted

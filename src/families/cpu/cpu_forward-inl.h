@@ -5,8 +5,8 @@
 //   P = exp(S - max), in place    O [rows][Dv] = O exp(old max - max) + P V
 //
 // Keys and values come packed, or the tile packs each chunk for itself (plan/families/cpu_forward.h says when).
-// What must not reach a result is kept out by selection, never by multiplication with 0: masked scores and the lanes
-// beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
+// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: masked scores and the
+// lanes beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
 // (values-inl.h).
 //
 // Sums of p v may leave the range of T although o does not: o is their quotient by l, and an o of f64 reaches beyond
@@ -275,7 +275,7 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
   return overflowed;
 }
 
-/// What values are multiplied by. Sums of p w v then stay in the range up to its inverse times the largest T. What this
+/// The factor of scaled values. Sums of p w v then stay in range up to its inverse times the largest T. A term that it
 /// makes subnormal is nothing beside a sum that overflowed.
 template <class T>
 inline constexpr T kValueScale = sizeof(T) == 8 ? T(0x1p-512) : T(0x1p-96F);

@@ -12,7 +12,7 @@ namespace {
 
 using problem::AttentionProblem;
 
-/// What of the keys [0, kv_len) a run holds.
+/// The part of the keys [0, kv_len) that a run holds.
 std::pair<std::int64_t, std::int64_t> keys_of(const Run& run, const BlockMask& rows, std::int64_t kv_len) {
   const std::int64_t block = rows.block().kv;
   return {std::min(run.begin * block, kv_len), std::min(run.end * block, kv_len)};

@@ -1,5 +1,5 @@
-// What the CPU forward costs, for explain(). Every number here was measured by bench_cpu_forward on one core of a
-// virtual machine (Xeon of model 207, AVX-512), which also did 176 GFLOP/s of bare multiply-adds.
+// Costs of the CPU forward, for explain(). Every number here was measured by bench_cpu_forward on one core of a virtual
+// machine (Xeon of model 207, AVX-512), which also did 176 GFLOP/s of bare multiply-adds.
 //
 // A run takes the time of its products at the rate of its head dimension, and that of converting and transposing each
 // key and value into a panel, which is most of decoding; or, where its tensors do not fit in L3, that of reading them,
@@ -32,7 +32,8 @@ inline constexpr std::array<CpuRate, 5> kCpuForwardRates = {{
     {256, 142, 66},
 }};
 
-/// Of one core, by the row of the largest head dimension that is not larger. Smaller ones take as long as the first.
+/// The rate of one core, by the row of the largest head dimension that is not larger. Smaller ones take as long as the
+/// first.
 double cpu_flops_per_second(expr::Precision precision, double head_dim);
 
 /// Pairs of a query and a key in those rows' blocks (null: everything attends), of all heads.

@@ -27,7 +27,7 @@ constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
 
-/// What all runs of a plan share. Not copied: the schedule points into it.
+/// State that all runs of a plan share. Not copied: the schedule points into it.
 struct CpuForward {
   problem::AttentionProblem problem;
   plan::Plan plan;

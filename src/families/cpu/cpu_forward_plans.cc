@@ -17,7 +17,8 @@ std::int64_t element_bytes(const problem::AttentionProblem& problem) {
   return problem.precision == expr::Precision::f64 ? 8 : 4;
 }
 
-// What a tile touches again and again: its queries, scores and accumulators, and the keys and values of one chunk.
+// Memory that a tile touches again and again: its queries, scores and accumulators, and the keys and values of one
+// chunk.
 std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::int64_t rows) {
   const std::int64_t per_row = problem.qk_dim + problem.v_dim + kChunk;
   const std::int64_t chunk = kChunk * (problem.qk_dim + problem.v_dim);

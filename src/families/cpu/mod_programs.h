@@ -12,7 +12,7 @@
 
 namespace heddle::cpu {
 
-/// What a tile runs on its scores. A mask and a score mod are one program, which computes what they share once.
+/// Programs that a tile runs on its scores. A mask and a score mod are one program, which computes shared parts once.
 struct ModPrograms {
   std::optional<TileProgram> full;     // the score mod; none: t = s
   std::optional<TileProgram> partial;  // where(mask, score mod, -inf); none: as full

@@ -62,7 +62,7 @@ void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t 
   }
 }
 
-/// The same rows without the first `count`.
+/// The rows without the first `count`.
 inline ConstRows SkipRows(const ConstRows& rows, std::int64_t count) {
   ConstRows rest = rows;
   if (rows.pages.table != nullptr) {

@@ -1,5 +1,5 @@
-// What crosses from the threads' side of the CPU backend to the code that is compiled for each SIMD target: plain data.
-// T is the type of the computation: float, or double for f64 problems.
+// Plain data that the threads' side of the CPU backend hands to the code compiled for each SIMD target. T is the type
+// of the computation: float, or double for f64 problems.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ConstRows {
   std::int64_t stride = 0;
   Pages pages{};
 
-  /// Of row r, in elements after `data`.
+  /// Offset of row r, in elements after `data`.
   std::int64_t offset(std::int64_t r) const {
     if (pages.table == nullptr) return r * stride;
     const std::int64_t row = pages.first + r;

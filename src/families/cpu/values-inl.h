@@ -4,7 +4,7 @@
 // then reads a copy in which the values of such keys are 0, and each row adds the ones that it attends by itself.
 // A second pass, for sums that left the range of T: it reads a copy of the values times a power of two.
 //
-// Neither costs anything where panels of values are finite and the pass is the first.
+// If the panels of values are finite and the pass is the first, both cases cost nothing.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -78,8 +78,8 @@ bool FindNonFinite(const Tile<T>& tile, const PackedHead<T>& head, const Chunk& 
   return any;
 }
 
-/// Of the given columns those that each row attends. To be called before scores become probabilities: one that is 0
-/// attends all the same.
+/// Finds which of the given columns each row attends. Call it before scores become probabilities: an element whose p is
+/// 0 attends all the same.
 template <class T>
 void FindAttending(const ScoreChunk<T>& chunk, const ColumnSet& columns, std::uint64_t* attending) {
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
@@ -103,7 +103,7 @@ void CopyValues(const T* values, const Chunk& chunk, const ColumnSet& left_out, 
   }
 }
 
-/// Adds to each row the values of one panel that it attends, of those that CopyValues left out.
+/// Adds to each row the values of one panel that it attends and that CopyValues left out.
 template <class T>
 void AddAttended(const Tile<T>& tile, const TileBuffers<T>& buffers, const T* values, const Chunk& chunk, T scale,
                  std::int64_t dim) {
@@ -121,7 +121,7 @@ void AddAttended(const Tile<T>& tile, const TileBuffers<T>& buffers, const T* va
   }
 }
 
-/// What is not ordinary about the values of a chunk.
+/// Special cases of a chunk's values.
 template <class T>
 struct ValueCases {
   const ColumnSet* non_finite = nullptr;  // with buffers.attending; null: all are finite

@@ -24,7 +24,7 @@ std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::Attenti
 std::string forward_mma_misfit(const shared::ForwardMmaConfig& config, const problem::AttentionProblem& problem,
                                std::int64_t shared_memory_bytes, const BlockMask* callers);
 
-/// What explain() shows of a kernel.
+/// explain()'s lines about a kernel.
 std::vector<Setting> forward_mma_settings(const shared::ForwardMmaConfig& config);
 
 /// Calls visit(name, type, pointer to member) for each field, in order; `type` is spelled as in heddle::shared.

@@ -67,9 +67,8 @@ std::string refuses_packing(const shared::ForwardSm90Config& config, const probl
   return {};
 }
 
-/// The shared memory that the mods' table needs at least: in the kernel of these head dims that leaves it the most
-/// room, when other buffers have given up what they can. What the problem adds is left out: misfit counts it for each
-/// kernel.
+/// Shared memory that the mods' table needs at least: in the kernel of these head dims that leaves it the most room,
+/// when other buffers have given up what they can. misfit() adds the problem's own needs for each kernel.
 int least_bytes_with_table(const AttentionProblem& problem, const KernelMods& mods, bool fp8) {
   const int qk = static_cast<int>(problem.qk_dim), v = static_cast<int>(problem.v_dim);
   int least = std::numeric_limits<int>::max();

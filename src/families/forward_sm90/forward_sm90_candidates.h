@@ -30,8 +30,8 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Te
 /// where no room is left.
 std::optional<shared::ForwardSm90Config> with_streamed_tiles(shared::ForwardSm90Config config, DType dtype);
 
-/// The configuration with room for numbers of keys and a table, in shared memory that other buffers give up where they
-/// must; as it is where no room is left.
+/// Makes room for numbers of keys and a table, in shared memory that other buffers give up. Unchanged if no room is
+/// left.
 shared::ForwardSm90Config with_room_for_key_numbers(shared::ForwardSm90Config config);
 
 /// Empty where kernels compute the mods' numbers of keys for this problem, once for each key of a block. Else what does
@@ -47,7 +47,7 @@ std::string misfit(const shared::ForwardSm90Config& config, const problem::Atten
 /// The fields that are not at their default, and the shared memory of a CTA, in bytes.
 std::vector<Setting> forward_sm90_settings(const shared::ForwardSm90Config& config);
 
-/// What such a kernel makes of the weight_mod, and why: "dropped: ...". Empty without one.
+/// Says what such a kernel makes of the weight_mod, and why: "dropped: ...". Empty without one.
 std::string describe_weight(const shared::ForwardSm90Config& config, const KernelMods& mods);
 
 }  // namespace heddle::plan

@@ -57,7 +57,7 @@ double ideal_step(const shared::ForwardSm90Config& config) {
   return std::max({wgmma, softmax + wgmma * kSm90Rates.softmax_beside_wgmma, step_loads(config)});
 }
 
-/// What the warps need that bring a block's keys and values from their pages: ask for boxes, or copy rows.
+/// Clocks of the warps that bring a block's keys and values from their pages: they ask for boxes, or copy rows.
 double step_pages(const shared::ForwardSm90Config& config) {
   if (!config.orders()) return 0;
   if (config.gathers()) {

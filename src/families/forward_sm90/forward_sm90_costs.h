@@ -1,9 +1,9 @@
 // The kernels of the Hopper forward family and what they cost. Every number here was measured on one H200 (700 W), by
 // the program of bench/ that its comment names; bench_forward_sm90_costs prints this table anew.
 //
-// A step multiplies two warpgroup products and runs one softmax beside them. A saturated tensor core slows what runs
-// beside it, so a step takes max(products, softmax + products / 3, keys and values through L2), stretched by what one
-// kernel loses over that: waits, issue slots, and the power limit, under which the clock falls.
+// A step multiplies two warpgroup products and runs one softmax beside them. A saturated tensor core slows the work
+// beside it, so a step takes max(products, softmax + products / 3, keys and values through L2). A kernel's stretch
+// multiplies this by its further losses: waits, issue slots, and the power limit, under which the clock falls.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace heddle::plan {
 
-/// One kernel of the family, for its head dims; it serves smaller ones that have no kernels of their own. Its costs:
+/// One kernel of the family, for its head dims and for smaller ones without kernels of their own. Its costs:
 /// forward_sm90_costs.
 struct ForwardSm90Kernel {
   int qk_dim, v_dim, warpgroups, kv_block, stages, q_buffers, o_panels;
@@ -29,7 +29,7 @@ struct ForwardSm90Kernel {
   bool fp8 = false;                        // of 8-bit storage
 
   constexpr shared::ForwardSm90Config config() const { return config(qk_dim, v_dim); }
-  /// The same tile, multiplying and loading no more than these head dims need.
+  /// The configuration of this tile, multiplying and loading no more than these head dims need.
   constexpr shared::ForwardSm90Config config(int qk, int v) const {
     return {.qk_dim = qk,
             .v_dim = v,
@@ -66,8 +66,8 @@ inline constexpr std::array<ForwardSm90Kernel, 16> kForwardSm90Kernels = {{
     {256, 256, 2, 64, 2, 1, 2, false, 1.045, 1.063, 2346, 6536, 4636},
     {256, 256, 2, 32, 4, 1, 2, true, 1.3, 1.3, 1500, 6500, 4600},
 }};
-/// Of 16 bits, beside those, where a capture of f32 is streamed: its tiles leave no room for the faster ones at these
-/// head dims. Stretch: of 128 x 64 keys times 0.85, what a bias took on this kernel and on that one
+/// Further 16-bit kernels, where a capture of f32 is streamed: its tiles leave no room for the faster ones at these
+/// head dims. Stretch: that of 128 x 64 keys times 0.85, the ratio of a bias's times on this kernel and on that one
 /// (docs/notes/hopper_mods.md); the rest is 192 x 80's.
 inline constexpr std::array<ForwardSm90Kernel, 1> kForwardSm90WideCaptureKernels = {{
     {128, 128, 3, 64, 2, 1, 2, false, 1.10, 1.13, 1545, 4633, 2950},
@@ -102,7 +102,7 @@ struct HeadDims {
   constexpr bool operator==(const HeadDims&) const = default;
 };
 constexpr HeadDims dims_of(const ForwardSm90Kernel& kernel) { return {kernel.qk_dim, kernel.v_dim}; }
-/// Those whose kernels serve these: the first of the table that are as large. {0, 0}: none.
+/// The head dims whose kernels serve these: the first of the table that are as large. {0, 0}: none.
 constexpr HeadDims native_dims(HeadDims dims, bool fp8 = false) {
   for (const ForwardSm90Kernel& kernel : forward_sm90_kernels(fp8)) {
     if (kernel.qk_dim >= dims.qk && kernel.v_dim >= dims.v) return dims_of(kernel);
@@ -115,7 +115,7 @@ std::string to_string(HeadDims dims);
 /// For shapes that stand not in the table.
 inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, 0, true, 1.3, 1.3, 1500, 4000, 4000};
 
-/// What the parts of its tiles take, in clocks of kSm90Rates.clocks_per_second.
+/// Costs of the parts of its tiles, in clocks of kSm90Rates.clocks_per_second.
 TileClocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
 /// Whether the table calls this kernel a spare one; false for a kernel that the table does not have.
 bool is_spare(const shared::ForwardSm90Config& config);

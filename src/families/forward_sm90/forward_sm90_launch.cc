@@ -190,7 +190,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
                 fmt::format("{} (the plan streams it by TMA, as it could the planned one)", reason));
   }
 
-  /// That threads store at a time; 0: TMA stores it.
+  /// Bytes that threads store at a time; 0: TMA stores o.
   int bytes_of_o(DType dtype) const {
     if (!config_.stores_o_by_threads()) return 0;
     return static_cast<int>(size_of(dtype)) * (config_.odd_o ? 1 : 2);

@@ -36,7 +36,7 @@ std::string describe(const ForwardSm90Config& config) {
   }
   return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
 }
-/// The same, and of pages whether they are copied, or their rows gathered.
+/// Describes a plan: with pages also whether they are copied, or their rows gathered.
 std::string describe(const Plan& plan) {
   const bool copied = plan.copies[1] && plan.copies[1]->paged;
   const std::string_view rows = copied                                             ? ", of copied pages"
@@ -94,7 +94,7 @@ struct Candidate {
     return shared::stored_bytes(stored_room, choice.plan.part<shared::ForwardSm90Config>().warpgroups);
   }
   double seconds() const { return choice.plan.predicted->seconds; }
-  /// That the others' are held against.
+  /// Time used for ranking.
   double weighed_seconds() const {
     const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     const double gain = (copies_more ? kPlannerFactors.copy_gain : 1) * (reads_table ? kPlannerFactors.table_reads : 1);
@@ -164,7 +164,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   return candidate;
 }
 
-/// The table's, and where a capture of f32 is streamed those that are for it alone.
+/// The table's kernels; if a capture of f32 is streamed, also those for such captures alone.
 std::vector<ForwardSm90Kernel> kernels_for(const KernelMods& mods, bool streams, bool fp8) {
   const std::span<const ForwardSm90Kernel> table = forward_sm90_kernels(fp8), wide = kForwardSm90WideCaptureKernels;
   std::vector<ForwardSm90Kernel> kernels(table.begin(), table.end());
@@ -174,9 +174,9 @@ std::vector<ForwardSm90Kernel> kernels_for(const KernelMods& mods, bool streams,
   return kernels;
 }
 
-/// The kernels whose tiles divide the caller's blocks; where queries are few, each packed, too. The spare ones come
-/// only where no other fits, or where mods compute enough for each element, or o of 8-bit products is stored in such a
-/// way, that the compiler may refuse all others; and where the mask's bits are stored, for their finer blocks.
+/// Kernels whose tiles divide the caller's blocks; with few queries, each also packed. Spare kernels are added in three
+/// cases: no other fits; the compiler may refuse all others, because mods compute much for each element or threads
+/// store the o of 8-bit products; or the mask's bits are stored, for their finer blocks.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const KernelMods& mods,
                                            const TensorAccess& access, bool streams, const AttentionOptions& options,
                                            std::vector<std::string>& rejected) {
@@ -208,7 +208,7 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
 struct Candidates {
   std::vector<Candidate> all;
   std::vector<std::string> rejected;
-  /// Of the most that one of them stores of the mask.
+  /// The most bytes that one of them stores of the mask.
   std::int64_t stored_bytes() const {
     std::int64_t most = 0;
     for (const Candidate& candidate : all) most = std::max(most, candidate.stored_bytes());
@@ -281,7 +281,7 @@ Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mod
   return candidates;
 }
 
-/// What kernels of 16 bits do faster and those of 8 bits do not.
+/// Adds features of 16-bit kernels that make them faster and that kernels of 8 bits lack.
 void append_left_out(const AttentionProblem& problem, const KernelMods& mods, std::vector<std::string>& rejected) {
   if (size_of(problem.q_dtype) != 1) return;
   if (mods.streamed) {

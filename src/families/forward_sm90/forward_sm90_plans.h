@@ -10,16 +10,16 @@
 
 namespace heddle::plan {
 
-/// The candidates for a problem with tensors of these strides, with the predicted time of each, best first (those that
-/// may spill last, and after them those that weigh or mask each element where others only drop or store the mask); what
-/// does not fit the caller's blocks stands in `rejected` of each, and what is predicted slower in those before it, by
-/// how much. Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+/// Candidates for tensors of these strides, best first. Order: 1. kernels that neither weigh nor mask each element
+/// where others drop or store the mask; 2. kernels that are not expected to spill; 3. predicted time. `rejected` of
+/// each lists the kernels that do not fit the caller's blocks, and by how much the later ones are predicted slower.
+/// Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 
-/// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, what
-/// every kernel needs beside them, and the mods. More than the config gives may spill (bench_forward_sm90_registers
-/// holds it against the compiler).
+/// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, the
+/// needs of every kernel, and the mods. A kernel with fewer may spill (bench_forward_sm90_registers compares this with
+/// the compiler).
 int forward_sm90_registers(const shared::ForwardSm90Config& config, const KernelMods& mods);
 
 /// The tiles of such a kernel, at its own costs: schedule_tiles().

@@ -48,7 +48,7 @@ int forward_sm90_registers(const ForwardSm90Config& config, const KernelMods& mo
   for (const Expr& mod : mods.of_scores(config.stores_mask())) {
     if (!config.dropped || mod.node() != mods.weight.node()) most = std::max(most, mod_registers(mod, streamed));
   }
-  // What is done to each score or weight is done to several at once.
+  // Operations on each score or weight are done to several at once.
   if (config.capped) most += 7;
   if (config.scores == shared::ScoreForm::mapped ||
       (config.scores == shared::ScoreForm::added && streamed == nullptr)) {

@@ -79,7 +79,7 @@ std::string products_text(const shared::ForwardSm90Config& config) {
                      product_text(qk, config.product_step()), product_text(pv, config.product_step()));
 }
 
-/// Of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
+/// Text of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
 std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layout) {
   std::string text;
   for (std::size_t i = 0; i < 2; ++i) {

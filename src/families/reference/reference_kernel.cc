@@ -77,7 +77,7 @@ class ReferenceBackwardKernel final : public backend::Kernel {
   static void store(const Gradient& gradient, const std::optional<TensorView>& to) {
     if (to) base::store_row_major(static_cast<const double*>(gradient.value.data()), *to);
   }
-  // What no mod depends on smoothly has no sum: its gradient is 0.
+  // A capture or param on which no mod depends smoothly has no sum: its gradient is 0.
   static void store(const std::map<std::string, Gradient>& gradients, const NamedViews& to) {
     for (const auto& [name, view] : to) {
       const auto found = gradients.find(name);

@@ -96,7 +96,7 @@ void reach(TensorAccess& access, std::size_t tensor, const ConstTensorView& view
   const std::string reason = view.count() == 0 ? std::string() : tma_refuses(view);
   if (reason.empty()) return;
   TensorCopy copy = copy_for(view);
-  // Else sequences have them one behind the other, or all have the same.
+  // Otherwise sequences lie one behind the other, or share one storage.
   if (!problem.packed && copy.stored(0) == problem.batch && !copy.shared[2]) copy.span = own;
   add_copy(access, tensor, copy);
   access.reasons.push_back(fmt::format("{} is copied into the workspace by each run: {}", kNames[tensor], reason));

@@ -13,8 +13,7 @@
 
 namespace heddle::plan {
 
-/// What copies that need not be may take (of pages sequence by sequence; of a capture), unless HEDDLE_COPY_BYTES says
-/// otherwise.
+/// Byte limit for optional copies (pages, sequence by sequence; a capture). HEDDLE_COPY_BYTES overrides it.
 inline constexpr std::int64_t kMostCopyBytes = std::int64_t{1} << 30;
 std::int64_t most_copy_bytes();
 
@@ -26,9 +25,9 @@ struct TensorAccess {
   TensorCopies copies;               // their offsets count from the first one's
   std::vector<std::string> reasons;  // a sentence for each tensor that TMA does not bring from where it is
 
-  /// The same, and a copy of the capture that is streamed.
+  /// Adds a copy of the capture that is streamed.
   TensorAccess with_copy(const TensorCopy& capture, const std::string& reason) const;
-  /// The same, but the capture is read element by element, if there is a reason.
+  /// Reads the capture element by element instead, if there is a reason.
   TensorAccess because(const std::string& reason) const;
 };
 

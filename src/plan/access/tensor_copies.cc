@@ -12,7 +12,7 @@ constexpr std::int64_t kCopyAlignment = shared::kLineBytes;
 
 std::int64_t aligned(std::int64_t bytes, std::int64_t to) { return (bytes + to - 1) / to * to; }
 
-/// That a run copies: of padded sequences the rows that there are, as far as the host knows.
+/// Bytes that a run copies. Padded sequences copy their real rows, as far as the host knows their lengths.
 double copied_bytes(const problem::AttentionProblem& problem, const TensorCopy& copy) {
   if (copy.span == shared::CopiedSpan::all || problem.device_lengths) return static_cast<double>(copy.bytes());
   std::int64_t rows = 0;

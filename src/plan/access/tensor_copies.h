@@ -31,10 +31,10 @@ TensorCopy copy_for(const ConstTensorView& tensor);
 /// The copy in that workspace.
 ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace);
 
-/// That they take of a workspace.
+/// Bytes of the copies in a workspace.
 std::int64_t room_of(const TensorCopies& copies);
 
-/// What a run's copies are.
+/// Costs of a run's copies.
 struct CopyWork {
   std::int64_t workspace_bytes = 0;  // with the copies
   double bytes = 0;                  // read and written

@@ -1,4 +1,4 @@
-// What a Hopper chip gives and does. Rates were measured on one H200 (700 W), by the program of bench/ that the comment
+// Limits and rates of a Hopper chip. Rates were measured on one H200 (700 W), by the program of bench/ that the comment
 // names.
 #pragma once
 
@@ -7,7 +7,7 @@ namespace heddle::plan {
 /// Bytes of shared memory that a CTA may ask for.
 inline constexpr int kSm90SharedMemory = 232448;
 
-/// What the parts of one multiprocessor do, and the whole chip.
+/// Rates of the parts of one multiprocessor, and of the whole chip.
 struct Sm90Rates {
   double clocks_per_second;        // hopper_rates: clock under products without a pause
   double wgmma_clocks;             // hopper_rates: of m64nNk16, a column of N

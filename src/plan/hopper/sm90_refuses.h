@@ -1,4 +1,4 @@
-// What no Hopper kernel takes.
+// Refusals of all Hopper kernels.
 #pragma once
 
 #include <string>

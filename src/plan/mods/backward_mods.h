@@ -1,5 +1,5 @@
-// What a GPU's backward computes of an attention's mods: the forms of its forward that a kernel over transposed scores
-// has, and derivatives. Knows no kernel family.
+// The mods of a GPU's backward: the forward's forms that a kernel over transposed scores has, and derivatives. Knows no
+// kernel family.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ struct BackwardMods {
 };
 BackwardMods backward_mods(const problem::AttentionProblem& problem);
 
-/// What becomes of the score and its derivative: a sentence; empty where t is the score.
+/// Says how the score and its derivative are computed: a sentence; empty where t is the score.
 std::string describe_derivative(const BackwardMods& mods);
 
 }  // namespace heddle::plan

@@ -38,7 +38,7 @@ std::optional<Selection> selection_of(const Expr& weight) {
   if (node.op == Op::to_f32 && node.operands[0]->type == ExprType::boolean) {
     return Selection{expr::operand(node, 0), true, Expr(1.0)};
   }
-  // Of a factor, 0 is left where the element is dropped.
+  // A factor of 0 marks a dropped element.
   if (node.op == Op::mul || node.op == Op::div) {
     for (const std::size_t i : {0, 1}) {
       const Expr factor = expr::operand(node, 1 - i);

@@ -16,7 +16,8 @@ struct Drops {
   Expr kept;  // f32
 };
 
-/// What a simplified weight_mod is as such; empty where it is something else, or keeps a constant that is not finite.
+/// Recognises a simplified weight_mod that drops elements; empty if it does something else or keeps a constant that is
+/// not finite.
 std::optional<Drops> drops_of(const Expr& weight);
 
 }  // namespace heddle::plan

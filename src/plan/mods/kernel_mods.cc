@@ -139,8 +139,8 @@ bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionPro
 void set_weight(KernelMods& mods, const problem::AttentionProblem& problem) {
   mods.weight = simplified(problem.weight_mod);
   if (mods.weight.empty()) return;
-  // What is dropped is 0 times its weight, which is NaN where that is NaN or infinite. Sums of weights tell; t itself
-  // has none that could.
+  // A dropped element adds 0 times its weight, which is NaN if the weight is NaN or infinite. With a normalizer the sum
+  // of weights shows this; with none there is no such sum, so the weight is multiplied.
   if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
   if (!problem::has_elements(problem)) return;
   const expr::Range range =
@@ -163,7 +163,7 @@ std::vector<Expr> conjuncts(const Expr& mask) {
   return found;
 }
 
-/// What takes long is computed again for many positions.
+/// A long computation that many positions would repeat.
 bool is_long_of_positions(const expr::Node& node) {
   using expr::Leaf;
   return node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token}) && expr::is_long(node);
@@ -174,7 +174,8 @@ bool has_long(const Expr& mask) {
                              [](const expr::Node* node) { return is_long_of_positions(*node); });
 }
 
-/// Comparisons and joints of them are cheaper made where they are needed: one alone, or beside others that are.
+/// Whether a mask has at most one comparison, joint, % or //, and no long computation: it is then cheaper computed
+/// where it is needed.
 bool is_one_comparison(const Expr& mask) {
   return !has_long(mask) && std::ranges::count_if(expr::post_order(mask), [](const expr::Node* node) {
                               const expr::Kind kind = expr::info(node->op).kind;
@@ -183,7 +184,7 @@ bool is_one_comparison(const Expr& mask) {
                             }) <= 1;
 }
 
-/// What a conjunction says of the distance, where each term bounds it.
+/// Sets the range of distances that a conjunction allows, if each term bounds the distance.
 void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves) {
   constexpr int kFar = 1 << 30;  // past any two positions
   Expr least = -kFar, most = kFar;
@@ -217,7 +218,7 @@ void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
   if (!distance.empty()) set_mask_range(mods, leaves);
 }
 
-/// Of a problem whose sequences have no kv_start.
+/// The mods of a problem whose sequences have no kv_start.
 KernelMods mods_of_positions(const problem::AttentionProblem& problem, OfKeys of_keys) {
   KernelMods mods;
   mods.mask = simplified(problem.mask_mod);

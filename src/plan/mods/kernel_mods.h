@@ -1,4 +1,4 @@
-// What a GPU kernel computes of an attention's mods: simplified, and each in the cheapest form that it has. Knows no
+// An attention's mods as a GPU kernel computes them: simplified, and each in the cheapest form that it has. Knows no
 // kernel family; families take the forms that their kernels have.
 #pragma once
 
@@ -53,39 +53,40 @@ struct KernelMods {
   /// Something is read, drawn or mapped for each element of a run: many registers, maybe.
   bool heavy() const;
   bool has_key_numbers() const { return !key_factor.empty() || !key_term.empty() || table_entries > 0; }
-  /// Those that are computed where the scores are. (Drops read what the weight reads.)
+  /// Mods that are computed where the scores are. (Drops read what the weight reads.)
   std::vector<Expr> of_scores(bool mask_is_stored) const {
     return {mask_is_stored ? Expr() : mask, offset, slope, score, weight};
   }
   std::vector<Expr> of_keys() const { return {key_factor, key_term, query_place, key_place, table_entry}; }
   /// All that are there.
   std::vector<Expr> all() const { return of_kernel(false); }
-  /// Those that a kernel's runs compute, for a layout of their captures and params: not a mask whose bits are stored.
+  /// Mods that a kernel's runs compute, for a layout of their captures and params. A mask whose bits are stored is not
+  /// among them.
   std::vector<Expr> of_kernel(bool mask_is_stored) const {
     std::vector<Expr> mods = of_scores(mask_is_stored);
     for (const Expr& mod : of_keys()) mods.push_back(mod);
     return mods;
   }
 };
-/// What depends on the key is taken apart from the rest of the score_mod, for kernels that compute it once a key; or
-/// left in it.
+/// separated: a part of the score_mod that depends on the key alone is taken apart, for kernels that compute it once a
+/// key. left: it stays in the score_mod.
 enum class OfKeys : bool { separated, left };
 KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys = OfKeys::separated);
 
-/// The least n >= 0 for which range analysis proves that no weight of the weight_mod exceeds 2^n; more than
-/// kMostWeightExponent where it proves less. In 8 bits P has little range, which the weights share with it.
+/// The least n >= 0 for which range analysis proves that no weight exceeds 2^n; more than kMostWeightExponent if it
+/// proves none. In 8 bits P has little range, and the weights use some of it.
 int weight_exponent(const problem::AttentionProblem& problem, const KernelMods& mods);
 inline constexpr int kMostWeightExponent = 4;
 
-/// What a kernel needs to know of a cap: see shared::Cap.
+/// Constants of a cap: see shared::Cap.
 struct CapSeries {
   double inside, outside, coefficients[3], limit;
 };
-/// Of products of queries and keys that `scale` makes scores.
+/// The series of a cap over raw products q.k, which `scale` makes scores.
 CapSeries cap_series(const KernelMods& mods, double scale);
 
-/// What becomes of the score, and why: "tilted: t = 1 * score + ...; the term is linear in kv_idx: ...". Empty where t
-/// is the score.
+/// Says how the score is computed, and why: "tilted: t = 1 * score + ...; the term is linear in kv_idx: ...". Empty
+/// where t is the score.
 std::string describe_score(const KernelMods& mods);
 
 }  // namespace heddle::plan

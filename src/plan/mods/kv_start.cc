@@ -11,8 +11,8 @@ namespace {
 
 using expr::Leaf;
 
-/// Positions in the whole that f32 has exactly, beside as many keys: sums of an f32 slope need that. Then positions
-/// that are far from wrapping, beside as many keys: comparisons of distances need that (term_of_distance.cc).
+/// First bound: positions plus as many keys are exact in f32, which sums with an f32 slope need. Second bound: they are
+/// far from wrapping, which comparisons of distances need (term_of_distance.cc).
 constexpr std::array<std::int32_t, 2> kBounds = {1 << 23, 1 << 28};
 
 std::int32_t bound_of(std::span<const Sequence> sequences) {

@@ -1,5 +1,5 @@
-// kv_start in GPU kernels. A kernel counts each sequence's keys from 0. What a mod reads as kv_idx is that position
-// plus kv_start, which reaches the kernel as one more value of its mods: no kernel and no kernel's parameter knows it.
+// kv_start in GPU kernels. A kernel counts each sequence's keys from 0. Its mods read kv_idx as that position plus
+// kv_start, which is one more value of the mods: kernels and their parameters know nothing of it.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct KvStart {
   enum class Form : std::uint8_t { zero, param, capture };
   Form form = Form::zero;
   DType dtype = DType::i32;  // of the vector
-  /// 0, or no start's magnitude is larger, and mods clip it there, so that range analysis proves more of them. One of
-  /// few numbers, since kernels are compiled for it.
+  /// Bound of the starts' magnitude, to which mods clip them so that range analysis proves more; 0: none. One of few
+  /// numbers, since kernels are compiled for it.
   std::int32_t bound = 0;
 };
 
 /// The name of that param or capture. The caller can have neither: it is a leaf's.
 inline constexpr const char* kKvStartName = "kv_start";
 
-/// Of starts that the host knows.
+/// kv_start of sequences that the host knows.
 KvStart kv_start_of(std::span<const Sequence> sequences);
-/// Of a problem's mods.
+/// kv_start in a problem's mods.
 KvStart kv_start_of(const problem::AttentionProblem& problem);
 
 /// The mod with kv_idx + kv_start for kv_idx and that value for kv_start. Empty stays empty.
@@ -38,7 +38,7 @@ Expr by_position(const Expr& mod, const KvStart& start);
 /// The problem as its kernel sees it: mods by position, no kv_start.
 problem::AttentionProblem by_position(const problem::AttentionProblem& problem, const KvStart& start);
 
-/// ", and kv_start takes one more" where the value is of that form; else empty. For sentences about limits.
+/// ", and kv_start takes one more" if the value has that form; else empty. For sentences about limits.
 std::string takes_one_more(const KvStart& start, KvStart::Form form);
 
 }  // namespace heddle::plan

@@ -1,4 +1,4 @@
-// What GPU kernels do not take of the values that mods read, in sentences.
+// Values read by mods that GPU kernels refuse, in sentences.
 #pragma once
 
 #include <string>
@@ -7,8 +7,7 @@
 
 namespace heddle::plan {
 
-/// Empty where a kernel has room for all params and captures, which its mods share, and they are where q is; else why
-/// not.
+/// Empty if a kernel has room for all params and captures and they are on q's device; else why not.
 std::string refuses_values(const problem::AttentionProblem& problem, const Bindings& bindings);
 
 }  // namespace heddle::plan

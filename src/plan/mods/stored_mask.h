@@ -11,8 +11,7 @@
 
 namespace heddle::plan {
 
-/// What a plan's bits may take unless HEDDLE_MASK_BYTES says otherwise: one bit for each of 32768 x 32768 pairs of two
-/// heads.
+/// Byte limit for a plan's bits: one bit for each of 32768 x 32768 pairs of two heads. HEDDLE_MASK_BYTES overrides it.
 inline constexpr std::int64_t kMostMaskBytes = 256 << 20;
 std::int64_t most_mask_bytes();
 
@@ -23,7 +22,7 @@ std::string refuses_storing(const problem::AttentionProblem& problem, const Bloc
 /// Why bits that take `bytes` bytes cannot be stored; empty if they can.
 std::string refuses_bytes(std::int64_t bytes);
 
-/// The same, but asks for blocks of each size once: candidates are planned again where bits take too many bytes.
+/// A memoised `rows_of`: builds each block size once, for candidates are planned again where bits take too many bytes.
 RowsOf remembering(const RowsOf& rows_of);
 
 /// ModForms::mask of a kernel: how its runs find what the mask excludes, and why so. `reason`: why nothing is stored,

@@ -14,8 +14,8 @@
 
 namespace heddle::plan {
 
-/// A read of a capture of f32, f16 or bf16 whose last index is kv_idx, one of whose others is q_idx, and whose
-/// remaining ones, two at most, depend on b and h alone.
+/// A read of an f32, f16 or bf16 capture whose last index is kv_idx. One other index is q_idx; the remaining ones, two
+/// at most, depend on b and h alone.
 struct StreamedRead {
   Expr read;
   std::string capture;
@@ -35,17 +35,16 @@ struct TileReach {
   std::int64_t q = std::numeric_limits<std::int64_t>::max(), kv = q;
 };
 TileReach tile_reach(const problem::AttentionProblem& problem);
-/// The part of the capture in which its tiles are found: [others[1], others[0], q, kv], or 1 for others that there are
-/// not.
+/// The part of the capture that holds its tiles: [others[1], others[0], q, kv], with 1 for missing others.
 ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view, const TileReach& reach);
 
 /// The first of a mod; nothing where there is none.
 std::optional<StreamedRead> streamed_read(const Expr& mod);
 
-/// Empty when TMA takes that tensor; else why not, a sentence: it has to have a unit last stride, others that are
-/// multiples of 16 bytes from 0 on, and an address that 16 divides.
+/// Empty when TMA takes that tensor; else why not, a sentence. TMA needs a unit last stride, other strides that are
+/// multiples of 16 bytes and not negative, and an address that 16 divides.
 std::string refuses_streaming(const StreamedRead& read, const ConstTensorView& view);
-/// The same of a copy in rows that TMA takes: a unit last stride alone.
+/// Refuses a copy in rows that TMA takes if it has no unit last stride.
 std::string refuses_copy(const StreamedRead& read, const ConstTensorView& view);
 
 }  // namespace heddle::plan

@@ -39,7 +39,7 @@ class GroupRuns {
   GroupRuns(std::vector<shared::KvRun> of_heads, std::int64_t group)
       : of_heads_(std::move(of_heads)), group_(static_cast<int>(group)) {}
 
-  /// Of a tile whose group's heads have these rows, from head `head` on.
+  /// Adds the runs of a tile whose group's heads have these rows, from head `head` on.
   Range add(const std::vector<const KeyRow*>& rows, int head) {
     const std::pair key(rows, head);
     if (const auto known = known_.find(key); known != known_.end()) return known->second;

@@ -17,14 +17,15 @@ struct BackwardSchedule {
   std::vector<shared::BackwardItem> items;
   std::vector<shared::QueryRun> runs;
   std::vector<int> ranks;  // ordered: of each run, how many tiles of the same keys' head visit its blocks before
-  // Of each sequence, one behind the other. Lengths on the device: as many as there may be, which each run writes.
+  // The blocks of each sequence, one sequence behind the other. Lengths on the device: as many as there may be, which
+  // each run writes.
   std::vector<shared::RowBlock> blocks;
   std::vector<int> first_blocks;        // of each sequence: number of its first block
   std::int64_t steps = 0, longest = 0;  // of all items, and of the longest
   std::int64_t elements = 0;            // pairs of a query and a key of those steps, those past the ends not counted
 };
 
-/// What the rows of a tile are; its steps are of the other.
+/// The rows of a tile; its steps are of the other kind.
 enum class TileRows : bool { queries, keys };
 
 /// Tiles of `shape.rows()` rows and steps of `shape.kv_block`, both multiples of 64. A tile of queries has a query head

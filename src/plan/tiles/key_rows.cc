@@ -96,7 +96,7 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
   }
 }
 
-/// Of tile `head_tile` of all heads of keys, which take head_tiles_ each.
+/// Adds tile `head_tile` of the heads. Each key head takes head_tiles_ tiles.
 void KeyRows::add_packed_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head_tile,
                                std::int64_t q_len) {
   const std::int64_t kv_head = head_tile / head_tiles_, in_group = head_tile % head_tiles_ * tile_.heads();
@@ -207,8 +207,8 @@ void KeyRows::add_run(std::int64_t begin, std::int64_t end, int flags) {
   ++row.runs;
 }
 
-/// The last row's partial blocks get words. Between the first and the last of them there is room for those of every
-/// block, so that a block's number alone says where its own stand.
+/// Gives words to the last row's partial blocks. Room is reserved for every block between the first and the last of
+/// them, so a block's number alone gives the place of its words.
 void KeyRows::store_mask(std::int64_t batch, std::int64_t head, std::int64_t q_first) {
   KeyRow& row = rows_.back();
   const std::size_t first_stored = stored_.runs.size();

@@ -17,7 +17,7 @@ namespace heddle::plan {
 
 inline constexpr int kMostWarpgroups = 3;
 
-/// What the parts of a tile's work take, in clocks of its multiprocessor.
+/// Costs of the parts of a tile's work, in clocks of its multiprocessor.
 struct TileClocks {
   double full_step, partial_step, tile;
   double loads;  // of a step's keys and values through L2, and asking for them in pages, whoever attends them
@@ -56,7 +56,7 @@ class KeyRows {
     if (tile_.packs()) head = head / group_ * head_tiles_ + head % group_ / tile_.heads();
     return rows_[row_of_tile_[static_cast<std::size_t>(own.first + head % heads_ * own.of_head + q_tile)]];
   }
-  /// Of one head of a sequence.
+  /// Tiles of one head of a sequence.
   std::int64_t q_tiles(std::int64_t batch) const { return sequences_[static_cast<std::size_t>(batch)].of_head; }
   int ranks() const { return ranks_; }
   std::vector<shared::KvRun> take_runs() { return std::move(runs_); }
@@ -64,7 +64,7 @@ class KeyRows {
 
  private:
   using WarpgroupRuns = std::span<const std::span<const Run>>;
-  /// Of a sequence, in row_of_tile_.
+  /// A sequence's tiles in row_of_tile_.
   struct Tiles {
     std::int64_t first, of_head;
   };

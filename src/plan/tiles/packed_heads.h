@@ -23,10 +23,10 @@ bool has_few_queries(const problem::AttentionProblem& problem);
 /// group at twice that size.
 std::vector<int> packed_queries(const problem::AttentionProblem& problem);
 
-/// Tiles that the query heads of one kv head take: as many as there are, or fewer where tiles are packed.
+/// Tiles for the query heads of one kv head: one a head, or fewer where tiles are packed.
 std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::TileShape& tile);
 
-/// What any of these rows of key blocks attends: full where all say so, else partial, which leaves it to the mask.
+/// Merges rows of key blocks: a block is full where all rows say so, else partial, which leaves it to the mask.
 std::vector<Run> merged_runs(std::span<const std::span<const Run>> rows);
 
 /// "16 queries of 8 heads"

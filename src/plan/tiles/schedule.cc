@@ -76,8 +76,8 @@ std::vector<HeadOfBatch> heads_by_keys(const problem::AttentionProblem& problem,
   return heads;
 }
 
-/// Of the heads of keys in the order of heads_by_keys(): how many keys those before each have, and at the end all.
-/// batch_inside: all sequences of a head are one.
+/// Keys before each key head, in the order of heads_by_keys(), and at the end all keys. batch_inside: a head's
+/// sequences count as one.
 std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, bool batch_inside) {
   std::vector<std::int64_t> keys = {0};
   const auto add = [&](std::int64_t length) { keys.push_back(keys.back() + length); };
@@ -121,8 +121,8 @@ struct Tile {
   const KeyRow* row;
 };
 
-/// The tiles of some heads in the order of their rows' ranks; equal ones stay by head. Those without a step are left
-/// out, and `fills` get the queries that attend nothing: unless the device says which rows there are.
+/// Orders the tiles of some heads by their rows' ranks; equal ones stay in the order of heads. Tiles without a step are
+/// left out, and their queries go to `fills`, unless only the device knows which rows exist.
 class SectionSorter {
  public:
   SectionSorter(const problem::AttentionProblem& problem, const shared::TileShape& shape, const KeyRows& rows,
@@ -240,7 +240,7 @@ void put_short_ones_last(std::vector<Tile>& tiles, int ranks, double share) {
                    [](const Tile& x, const Tile& y) { return x.row->rank < y.row->rank; });
 }
 
-/// Who draws what, if the cost model is right.
+/// Predicts which worker draws which tile.
 void predict(const std::vector<Tile>& tiles, TileSchedule& schedule) {
   std::vector<std::int64_t> clocks;
   clocks.reserve(tiles.size());

@@ -89,7 +89,7 @@ TEST(Embedded, IncludesOnlyWhatIsEmbedded) {
   }
 }
 
-// What the C++ standard asks compilers to accept is 64 KiB; some accept no more than 16.
+// The C++ standard asks compilers to accept literals of 64 KiB; some accept no more than 16.
 TEST(Embedded, PiecesAreShort) {
   std::size_t pieces = 0, texts = 0;
   for (const EmbeddedText* file = embedded_texts(); file->name != nullptr; ++file, ++texts) {

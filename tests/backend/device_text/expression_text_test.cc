@@ -1,4 +1,4 @@
-// What stands in the text of mods: golden files, what may and may not be in it, layouts, wrong use.
+// The text of mods: golden files, its vocabulary, layouts, wrong use.
 //
 // The golden files are written anew by
 //   HEDDLE_REFRESH_GOLDEN=1 build/release/tests/backend/device_text/backend_cuda_expression_text_test

@@ -1,4 +1,4 @@
-// What the text of mods gives when the host compiles it, with the interpreter's transcendentals in place of the
+// Values of the text of mods when the host compiles it, with the interpreter's transcendentals in place of the
 // device's: whole expressions are then equal bit for bit.
 #include "backend/device_text/host_program.h"
 #include "backend/device_text/value_cases.h"

@@ -26,9 +26,10 @@ class HostProgram {
   int add(const Expr& mod, const ModLayout& layout);
   /// All mods so far, in one file. Undefined behaviour in the text ends the process.
   void compile();
-  /// What a run reads of these tensors.
+  /// The values that a run reads, from these tensors.
   shared::ModValues bind(const ModLayout& layout, const Bindings& bindings) { return bound_values(layout, bindings); }
-  /// What the staged functions of a mod give together, for each element. The lengths of the sequence are the elements'.
+  /// The mod's value of each element, from its staged functions together. The lengths of the sequence are the
+  /// elements'.
   std::vector<expr::Value> values(int mod, const shared::ModValues& bound,
                                   std::span<const expr::Element> elements) const;
 

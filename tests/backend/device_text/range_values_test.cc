@@ -57,7 +57,7 @@ class Zones {
     const bool real = view.dtype == DType::f32;
     const auto less = [&](int x, int y) { return real ? std::bit_cast<float>(x) < std::bit_cast<float>(y) : x < y; };
     std::vector<ZoneCell>& cells = owned_.emplace_back();
-    // Of two axes at most.
+    // A capture has at most two axes here.
     const int other = view.rank() == 2 ? 1 - axis : -1;
     for (std::int64_t slice = 0; slice < (other < 0 ? 1 : view.shape[other]); ++slice) {
       std::vector<ZoneCell> tree(static_cast<std::size_t>(2 * groups));
@@ -115,7 +115,7 @@ struct Box {
   std::int64_t q_begin, q_end, kv_begin, kv_end;
 };
 
-/// What a mask's generated function says of a box of one sequence, and what the host's analysis does.
+/// Both classifications of a box of one sequence: by a mask's generated function, and by the host's analysis.
 class Sides {
  public:
   Sides(const Ranges& ranges, std::size_t number, const Expr& mask, const Bindings& bindings)

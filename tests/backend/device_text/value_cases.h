@@ -38,7 +38,7 @@ inline std::string text(const Value& value) {
   return std::visit([](auto x) { return fmt::format("{}", x); }, value);
 }
 
-/// The same number, zeros told apart; any NaN is any other.
+/// Whether two numbers are equal, zeros told apart; any NaN equals any other.
 inline bool same_value(const Value& x, const Value& y) {
   if (x.index() != y.index()) return false;
   const double* real = std::get_if<double>(&x);

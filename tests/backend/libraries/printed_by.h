@@ -1,4 +1,4 @@
-// What another program prints.
+// Output of another program.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace heddle {
 
-/// Of a command of the shell; with " (ended badly)" behind it where its status is not 0.
+/// Runs a command of the shell; " (ended badly)" follows its output where its status is not 0.
 inline std::string printed_by(const std::string& command) {
   FILE* output = popen(command.c_str(), "r");
   if (output == nullptr) return "cannot be run";

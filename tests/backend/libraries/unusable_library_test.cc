@@ -23,7 +23,7 @@ using testing::StartsWith;
 
 const fs::path kSamples = SAMPLES;
 
-/// What open_sample prints where the loader looks into `loader` too.
+/// Output of open_sample where the loader looks into `loader` too.
 std::string open_sample(const fs::path& loader, const fs::path& folder) {
   const std::string command =
       fmt::format("unset HEDDLE_NVRTC; LD_LIBRARY_PATH='{}' '{}' '{}'", loader.string(), OPEN_SAMPLE, folder.string());
@@ -44,7 +44,7 @@ void make_other_machine(std::string& bytes) {
   std::memcpy(bytes.data() + offsetof(Elf64_Ehdr, e_machine), &machine, sizeof machine);
 }
 
-/// What is said of `file` when it stands in a folder of the search, and when it stands on the loader's path.
+/// Expects these words about `file` when it stands in a folder of the search, and when it stands on the loader's path.
 void expect_told(const fs::path& file, const testing::Matcher<std::string>& words) {
   const fs::path nowhere = "/no/such/folder";
   for (const std::string& text : {open_sample(nowhere, file.parent_path()), open_sample(file.parent_path(), nowhere)}) {

@@ -68,7 +68,7 @@ TEST(BackwardReads, KindsOfPlaces) {
   EXPECT_EQ((Call{"score + x[q_idx] * q_idx", "", row}.kinds()), Kinds{closed});
   EXPECT_EQ((Call{"score + x[h]", "", slope}.kinds()), Kinds{closed});
   EXPECT_EQ((Call{"score + x[q_idx] * kv_idx", "", row}.kinds()), Kinds{rows});
-  // What says what a row sums to is the softmax.
+  // Softmax alone fixes the sum of a row.
   EXPECT_EQ((Call{.score = "score + x[q_idx]", .captures = row, .normalizer = Normalizer::sigmoid}.kinds()),
             Kinds{rows});
   EXPECT_EQ((Call{"score", "x[q_idx]", row}.kinds()), Kinds{rows});
@@ -136,7 +136,7 @@ TEST(BackwardReads, SlotsAreApart) {
   }
 }
 
-// As many partials as there may be, each as large as the largest, stay below 2^62, and the smallest keep their bits.
+// Sums of the most partials, each as large as the largest, stay below 2^62, and the smallest keep their bits.
 TEST(BackwardReads, IntegersHaveRoom) {
   for (const float largest : {1.0F, 1.5F, 1e-30F, 3e38F, 1e-44F}) {
     for (const int bits : {1, 10, 30}) {

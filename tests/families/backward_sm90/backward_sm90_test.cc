@@ -130,8 +130,8 @@ TEST(BackwardSm90, FitsInSharedMemoryWithWideHeads) {
   }
 }
 
-// Every panel of dQ belongs to one CTA of the pair in each step, which has the other's keys there; over two steps both
-// have as many.
+// In each step one CTA of the pair computes a panel of dQ, over the keys of both CTAs. Over two steps both compute as
+// many panels.
 TEST(BackwardSm90, PairsShareDq) {
   for (int panels = 1; panels <= 4; ++panels) {
     shared::BackwardSm90Config config;
@@ -158,8 +158,8 @@ TEST(BackwardSm90, PairsHaveTwoCtasATile) {
   EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * 4 * shared::kPartBytes);  // batch, heads, blocks of 64
 }
 
-// A mod for which a warpgroup has too few registers beside lse and delta gets them where they stand; one for which that
-// is too many still does not hold what it can read again.
+// If a mod leaves too few registers for lse and delta, a warpgroup reads them where they stand. If that is not enough,
+// it also reads the mod's numbers again instead of holding them.
 TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
   struct Registers {
     bool early_numbers, frugal;

@@ -1,4 +1,4 @@
-// What the CPU forward makes of NaN, infinities and rows in which nothing attends.
+// NaN, infinities and rows in which nothing attends, in the CPU forward.
 #include "families/cpu/cpu_attention.h"
 
 namespace heddle {

@@ -1,4 +1,4 @@
-// What a CPU plan is predicted to do: products and bytes counted one by one, and how the time follows the machine.
+// Predictions of CPU plans: products and bytes counted one by one, and how the time follows the machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -96,7 +96,7 @@ TEST(CpuForward, DescalesMultiplyWhatIsStored) {
 TEST(CpuForward, StridedViewsAndBroadcastBatches) {
   Attention a({.batch = 3, .q_heads = 4, .kv_heads = 2, .q_rows = 21, .kv_rows = 70, .qk_dim = 16, .v_dim = 12});
   const Attention::Result expected = a.run();
-  // The same numbers in [B, S, H, D] memory.
+  // These tensors hold the same numbers in [B, S, H, D] memory.
   const auto transposed = [](const Tensor& x) { return copy(permute(ConstTensorView(x), {0, 2, 1, 3}), x.dtype()); };
   const Tensor q = transposed(a.q), k = transposed(a.k), v = transposed(a.v),
                o = nan_tensor(DType::f32, {3, 21, 4, 12});
@@ -148,7 +148,7 @@ TEST(CpuForward, ModsOfEveryRole) {
   });
 }
 
-// What is exact before it is scaled is exact after: a mod may ask for scores of 0.
+// An exact score is exact after scaling: a mod may ask for scores of 0.
 TEST(CpuForward, ScoresOfExactlyZeroAreZero) {
   const auto integers = [](DType dtype, const Dims& shape, unsigned seed) {
     std::mt19937 generator(seed);

@@ -1,5 +1,4 @@
-// The portable family on NVIDIA's GPUs: what it takes and what not, which kernels it offers, and how the environment
-// asks for it.
+// The portable family on NVIDIA's GPUs: its refusals, its kernels, and HEDDLE_FAMILY.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the cost model of the Hopper family says of a kernel's steps.
+// The Hopper family's cost model: the steps of a kernel.
 #include "families/forward_sm90/forward_sm90_costs.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(ForwardSm90Costs, ManyBoxesOfPagesTakeLongerThanTheirStep) {
   EXPECT_GT(clocks_of(80, 128).full_step, clocks_of(80, 0).full_step);
   EXPECT_DOUBLE_EQ(clocks_of(128, 128).full_step, clocks_of(128, 0).full_step);
   EXPECT_DOUBLE_EQ(clocks_of(128, 16).full_step, 8 * 2 * kBox);
-  // Whoever attends the step; by one warp where the other one streams.
+  // The loads do not depend on which warpgroups attend the step. One warp does them where the other one streams.
   EXPECT_DOUBLE_EQ(clocks_of(80, 16).loads, 5 * 2 * kBox);
   EXPECT_DOUBLE_EQ(clocks_of(128, 16, 2).full_step, 2 * 8 * 2 * kBox);
   // Rows that are gathered, of 256 bytes.

@@ -111,8 +111,8 @@ TEST(ForwardSm90Choice, IsWhatMeasuredFastest) {
   EXPECT_EQ(best(128, 512, true), narrow);
 }
 
-// What the chosen kernels took on the same grid, in milliseconds (bench_forward_sm90_costs). The model is there to
-// choose, not to foretell, but it should not be far off.
+// The chosen kernels' times on the same grid, in milliseconds (bench_forward_sm90_costs). The model is there to choose,
+// not to foretell, but it should not be far off.
 TEST(ForwardSm90Choice, PredictsTheMeasuredTimes) {
   struct Measured {
     std::int64_t dim, length;
@@ -258,7 +258,7 @@ TEST(ForwardSm90Choice, KernelsOfEightBits) {
   EXPECT_EQ(choices_of(call).front().plan.part<shared::ForwardSm90Config>().weight_exponent, 0);
 }
 
-// What only kernels of 16 bits do is left out by name.
+// A feature that only kernels of 16 bits have is refused by name.
 TEST(ForwardSm90Choice, OfEightBitsNeitherStreamsNorMasksDraws) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 512, .kv_rows = 512, .dtype = DType::e4m3};
   call.options.score_mod = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
@@ -444,7 +444,7 @@ TEST(ForwardSm90Choice, PutsKernelsThatMaySpillLast) {
                                     "that a thread has")));
 }
 
-// Draws that are compared one by one cost several times as much, whatever the tile.
+// Comparing draws one by one costs several times as much, whatever the tile.
 TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
   for (const std::int64_t dim : {64, 128, 192}) {
     HopperCall call = grid_call(dim, 8192, false);
@@ -474,7 +474,7 @@ TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
   EXPECT_THAT(tiles_of(choices_of(call_with_blocks(256, {128, 64}))), ElementsAre(BlockSize{128, 64}));
 }
 
-// Of 8 bits at D 256 tiles of 64 keys spill where a mod is added, so one of 32 stands behind them.
+// With 8 bits and D 256, tiles of 64 keys spill where a mod is added, so one of 32 stands behind them.
 TEST(ForwardSm90Choice, HasASmallTileForTheWidestHeads) {
   for (const bool fp8 : {false, true}) {
     const auto kernels = plan::forward_sm90_kernels(fp8);

@@ -85,8 +85,8 @@ TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
 TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
 TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
 
-// Where it is asked for, bits that no order of CTAs, threads and copies changes; all CTAs run at one time. Without it
-// they do change: that all runs have one order is not by chance.
+// With `deterministic`, no order of CTAs, threads and copies changes the bits; all CTAs run at one time. Without it the
+// bits do change, so equal bits are no accident.
 TEST(BackwardEmulated, Deterministic) {
   const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
   if (!full && seed() % 3 != 1) GTEST_SKIP() << "not drawn";

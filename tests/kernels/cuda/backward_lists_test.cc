@@ -1,5 +1,5 @@
-// The kernels that write backward_sm90's lists where lengths are on the device, on the host: what they leave is what
-// the host lists where it knows the lengths.
+// The kernels that write backward_sm90's lists for lengths on the device, run on the host: their lists equal the host's
+// for the same lengths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@
 #include <tuple>
 #include <vector>
 
-// What the kernels are told by goes first, and the library's max() behind what takes CUDA's.
+// Order matters: the stand-ins for the GPU (host_cta.h) come before the kernels, and the library's max() after headers
+// that take CUDA's.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
 #include "around/backward_lists.cuh"
@@ -65,7 +66,7 @@ shared::BackwardSm90Config config_of() {
   return config;
 }
 
-/// Of each tile that has any the rows of q, of all heads, in the order of its steps: first row, live ones, head.
+/// The rows of q that each tile visits, over all heads, in the order of its steps: first row, live ones, head.
 using Steps = std::map<std::tuple<int, int, int>, std::vector<std::tuple<int, int, int>>>;
 Steps steps_of(const std::vector<BackwardItem>& items, const std::vector<shared::QueryRun>& runs,
                const std::vector<shared::RowBlock>& blocks, const std::vector<shared::SequenceSpan>* spans) {

@@ -293,7 +293,7 @@ inline BackwardList wide_tiles() {
   return list;
 }
 
-/// Another list with such head dims: of one to four panels on either side, beginning at one that the list chooses.
+/// The list with head dims above 128: one to four panels of qk and of v, beginning with a pair that the list chooses.
 inline BackwardList widened(BackwardList list) {
   static constexpr std::pair<int, int> kDims[] = {{256, 256}, {192, 128}, {136, 200}, {192, 192}, {64, 256}, {256, 40}};
   std::size_t next = list.size();

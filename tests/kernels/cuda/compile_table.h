@@ -1,7 +1,7 @@
-// What the tests of the compile table share. They compile every kernel that the planner may choose by NVRTC: no spills,
-// no serialised products and no addresses in vector registers, where masks read nothing; masks that read captures take
-// registers, so for them it is enough that one kernel of each head dim is left. f16 is compiled with one mask only: its
-// kernels differ in a few instructions, and so are the spare kernels. By default a sample is compiled (table_sample.h);
+// Shared by the tests of the compile table. They compile every kernel that the planner may choose by NVRTC. Where masks
+// read nothing: no spills, no serialised products and no addresses in vector registers. Masks that read captures take
+// registers, so for them one accepted kernel of each head dim is enough. f16 is compiled with one mask only: its
+// kernels differ in a few instructions, and so do the spare kernels. By default a sample is compiled (table_sample.h);
 // HEDDLE_TEST_FULL compiles all.
 #pragma once
 
@@ -36,7 +36,7 @@ class CompileTable : public testing::Test {
   std::filesystem::path folder_;
 };
 
-/// What kernels are compiled with besides their configuration.
+/// Everything besides its configuration that a kernel is compiled with.
 struct NamedMods {
   std::string name;
   plan::KernelMods mods;
@@ -48,7 +48,7 @@ struct NamedMods {
 NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {},
                 Normalizer normalizer = Normalizer::softmax);
 NamedMods with_sinks(NamedMods mods);
-/// Of kernels that load the bits of their mask.
+/// For kernels that load the bits of their mask.
 NamedMods storing_mask(NamedMods mods);
 NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},
                           const Expr& weight = {});
@@ -71,8 +71,8 @@ struct Kind {
   bool f16 = false, lse = true, fp8 = false;
 };
 
-/// Kernels of which one for each name is to be accepted, however many candidates there are; the destructor expects it.
-/// A name is in the sample if its first candidate is.
+/// Kernels of which one for each name must be accepted, however many candidates there are; the destructor expects it. A
+/// name is in the sample if its first candidate is.
 class OneOfEach {
  public:
   /// builds_all: those offered after one was accepted, too.

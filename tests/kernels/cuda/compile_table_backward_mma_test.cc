@@ -1,7 +1,7 @@
 // Kernels of the portable backward as the planner would have them on an A100, RTX 3090, 4090, 5090 and, by
 // HEDDLE_FAMILY, an H200: by NVRTC for each chip, without spills, within the shared memory that the chip lends a CTA.
-// Of each problem one candidate at least is accepted, and without mods that read the first one. By default each chip
-// compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
+// Each problem has at least one accepted candidate; without mods that read, the first candidate is accepted. By default
+// each chip compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@ namespace {
 
 using test::Deck;
 
-// Of 8 bits, of one type and mixed.
+// q, k and v have 8 bits, of one type and mixed.
 TEST_F(CompileTable, KernelsOfEightBitsAreAllAccepted) {
   NamedMods plain = named("by sequence", {}), causal = named("by sequence, causal", mods::causal_lower_right());
   plain.by_sequence = causal.by_sequence = true;
@@ -42,7 +42,8 @@ TEST_F(CompileTable, KernelsOfEightBitsAreAllAccepted) {
   }
 }
 
-// What 16 bits have, too: sinks, an o of another type, masks by bits (of 192 keys element by element).
+// Features that kernels of 16 bits also have: sinks, an o of another type, masks by bits (element by element for 192
+// keys).
 TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
   const NamedMods dilated = with_sinks(named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0));
   NamedMods lengths = with_sinks(named("by sequence, causal", mods::causal_lower_right()));
@@ -61,8 +62,8 @@ TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
   }
 }
 
-// One warp transposes values, the other one brings pages: by TMA in all kernels, rows where the producer has registers
-// for it.
+// One warp transposes values, the other brings pages: boxes of TMA in all kernels, single rows if the producer has
+// registers for it.
 TEST_F(CompileTable, KernelsOfEightBitsWithPagesAreAllAccepted) {
   NamedMods causal = named("pages, causal", mods::causal_lower_right()),
             window = with_sinks(named("pages, window", mods::sliding_window(1024))),

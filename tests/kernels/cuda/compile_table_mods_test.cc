@@ -13,7 +13,7 @@
 namespace heddle::cuda {
 namespace {
 
-// Those that drop by masks of draws.
+// These kernels drop by masks of draws.
 TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   const Expr seed = param("seed", ExprType::i32), p = param("p", ExprType::f32);
   const Expr draw = random_uniform(seed, leaf::b(), leaf::h(), leaf::q_idx(), leaf::kv_idx());
@@ -30,7 +30,8 @@ TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   }
 }
 
-// Each of these kernels, of the others one is enough: what documents cost is measured on them.
+// Every kernel must compile with documents, because their cost is measured on each; for other masks one accepted kernel
+// is enough.
 TEST_F(CompileTable, MasksByBitsAreAccepted) {
   const Expr documents = mods::documents(Capture("ids", DType::i64, 1));
   const std::vector<NamedMods> masks = {named("dilated", mods::causal() && (leaf::q_idx() - leaf::kv_idx()) % 4 == 0),

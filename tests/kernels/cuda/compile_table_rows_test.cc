@@ -50,8 +50,8 @@ TEST_F(CompileTable, KernelsOfPagesAreAllAccepted) {
   }
 }
 
-// The gathering warps find where sequences end in orders; what the producer says in them of one without keys is all
-// that its few registers have to hold besides.
+// Orders tell the gathering warps where sequences end. The producer has few registers for what it says about a sequence
+// without keys.
 TEST_F(CompileTable, PagesWithLengthsOnTheDeviceAreAllAccepted) {
   NamedMods causal = of_sequences("device lengths, pages, causal", mods::causal_lower_right());
   causal.device_lengths = true;

@@ -41,7 +41,7 @@ TEST_F(CompileTable, SequencesWithOddHeadDimsAndDescendingScoresAreAccepted) {
   }
 }
 
-// What they have more is off the loop, but in the registers of the producer and of rows that attend nothing.
+// Lengths on the device cost nothing in the loop, but registers of the producer and of rows that attend nothing.
 TEST_F(CompileTable, KernelsWithLengthsOnTheDeviceAreAllAccepted) {
   NamedMods plain = named("device lengths", {}), causal = named("device lengths, causal", mods::causal()),
             alibi =
@@ -81,8 +81,8 @@ TEST_F(CompileTable, WhatCopiesRowsIsAccepted) {
   fmt::print("copy_rows: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);
 }
 
-// Rows that end otherwise, an o that threads store, a thread that follows the steps: all of them fill rows, or pass
-// over tiles, that only the device knows.
+// Odd rows, an o that threads store, and a streamer that follows the steps: all of them fill rows, or pass over tiles,
+// that only the device knows.
 TEST_F(CompileTable, LengthsOnTheDeviceBesideOtherFeaturesAreAccepted) {
   const auto there = [](NamedMods mods) {
     mods.name += ", device lengths";

@@ -35,7 +35,7 @@ TEST_F(CompileTable, KernelsWithStoredMasksAreAllAccepted) {
   }
 }
 
-// What takes registers beside it.
+// The other features also take registers.
 TEST_F(CompileTable, StoredMasksBesideOtherFeaturesAreAccepted) {
   const auto storing = [](shared::ForwardSm90Config config, shared::OutputType type) {
     config.o_type = type;

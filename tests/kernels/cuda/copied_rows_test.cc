@@ -1,5 +1,5 @@
-// The kernel that copies rows, on the host: every row that there is comes where its copy stands, filled up with zeros,
-// from words of every width; nothing else is read or written.
+// The kernel that copies rows, on the host: it copies every row, from words of every width, fills it up with zeros, and
+// reads and writes nothing else.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-// What the kernel is told by goes first.
+// The stand-ins for the GPU come before the kernel.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
 #include "around/copied_rows.cuh"
@@ -31,7 +31,7 @@ struct Rows {
   Rows(int outer, int heads, int rows_there, int row_bytes, int step, int width, std::mt19937& random)
       : from(static_cast<std::size_t>(outer) * heads * rows_there * step - (step - row_bytes) + width % 16) {
     for (unsigned char& byte : from) byte = static_cast<unsigned char>(random());
-    // The last row ends with the memory, so that a tool that watches it sees what is read behind.
+    // The last row ends with the memory, so that a tool which watches memory sees a read behind it.
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(from.data()) % 16, 0U);
     rows = {.from = reinterpret_cast<const char*>(from.data() + width % 16),
             .to = nullptr,

@@ -1,4 +1,4 @@
-// What else a kernel may do, for tests of one thing together with each of the others.
+// Features of a kernel, for tests of one feature together with each of the others.
 #pragma once
 
 #include <vector>

@@ -182,7 +182,7 @@ std::string lists_text(const std::string& source) {
   return "#define __shared__ static\n#include \"mods/instructions.cuh\"\n" + source + kRunLists;
 }
 
-/// What a launcher's kernels do before a run.
+/// Does the work of a launcher's list kernels before a run.
 void write_lists(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config,
                  const backend::RunArguments& arguments, const plan::BackwardSchedule& schedule,
                  cuda::BackwardConstants& constants, unsigned seed) {
@@ -231,7 +231,7 @@ struct Reads {
   const plan::BackwardSchedule& schedule;
 };
 
-/// What the launcher does for gradients of captures and params.
+/// Does the launcher's work for gradients of captures and params.
 void sum_reads(const Reads& at, const MapBytes (&maps)[4], const cuda::BackwardConstants& constants, unsigned seed) {
   const problem::AttentionProblem& problem = at.prepared.problem;
   const BackwardTensors& tensors = *at.arguments.backward;

@@ -8,7 +8,7 @@
 
 namespace heddle::test {
 
-/// What a run may have otherwise than planned.
+/// How an emulated run may differ from the plan.
 struct EmulatedRun {
   unsigned seed = 1;            // of the order of threads, copies and products
   bool mixed_partials = false;  // of rows and distances, as where they would take much memory

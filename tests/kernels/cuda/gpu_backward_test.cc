@@ -13,7 +13,7 @@
 namespace heddle::test {
 namespace {
 
-/// Of backward_sm90 alone, whatever else the planner has.
+/// Takes backward_sm90 alone, whatever else the planner has.
 class GpuBackward : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
 };

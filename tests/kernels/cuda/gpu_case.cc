@@ -186,7 +186,7 @@ AttentionOptions GpuCase::options_there() {
       if (view.strides[axis] == 0) host.shape[axis] = std::min<std::int64_t>(1, view.shape[axis]);
     }
     copies_of_small_.push_back(Tensor::adopt(host, nullptr).to(device_under_test()));
-    // What entries share they share there, too.
+    // Entries that share memory on the host share it on the device.
     ConstTensorView there_view = copies_of_small_.back();
     for (int axis = 0; axis < view.rank(); ++axis) {
       if (view.strides[axis] == 0) there_view.strides[axis] = 0;
@@ -228,7 +228,7 @@ void GpuCase::download() {
   for (std::size_t i = 3; i < copies_.size(); ++i) copies_[i]->download();
 }
 
-// What AttentionPlan does, but with the kernel of that tile whichever the planner would take.
+// Runs as AttentionPlan does, but with the kernel of this tile, whichever the planner would take.
 void GpuCase::run_kernel(BlockSize tile) {
   const AttentionTensors on = tensors();
   const AttentionOptions there = options_there();

@@ -19,7 +19,7 @@ inline constexpr Device kGpu = {DeviceKind::cuda, 0};
 /// Why the tests of the cuda backend cannot run here: a sentence. Empty when they can, or when HEDDLE_TEST_BACKEND=cpu
 /// sends the same cases through the CPU.
 std::string gpu_missing();
-/// What these tests run on: cuda unless HEDDLE_TEST_BACKEND names another.
+/// The backend of these tests: cuda unless HEDDLE_TEST_BACKEND names another.
 BackendChoice gpu_backend();
 /// The first device of that backend: kGpu, or rocm:0. The CPU where the cases run there.
 Device device_under_test();
@@ -47,7 +47,7 @@ class DeviceTensor {
   /// `shift`: bytes between a multiple of 256 and the first one spanned.
   DeviceTensor(const GuardedTensor& host, std::int64_t shift);
   TensorView view() const;
-  /// What the host has, elements and gaps; 0xff around it.
+  /// Copies the host's memory, elements and gaps, with 0xff around it.
   void upload();
   /// To the host's tensor; expects 0xff around it.
   void download();
@@ -71,7 +71,7 @@ class GpuCase {
   AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }
-  /// The same of at least so many bytes: plans with lengths on the device ask for more.
+  /// The workspace, enlarged to at least so many bytes: plans with lengths on the device ask for more.
   void* workspace(std::int64_t bytes);
   void upload();
   void download();
@@ -79,7 +79,7 @@ class GpuCase {
   /// Plans, uploads, runs on a stream of its own, downloads. If HEDDLE_FAMILY names another family of the forward than
   /// forward_sm90, the case's tile is dropped, and what that family refuses is not run: printed, counted, and false.
   bool run();
-  /// The same, and expects what every run owes.
+  /// run(), and expects everything that each run owes.
   void run_and_judge();
 
  private:
@@ -104,7 +104,7 @@ struct AskedKernels {
 };
 AskedKernels asked_kernels();
 
-/// Calls body(spec) for each on as many threads as there are cores; what it throws is a failure of its case.
+/// Calls body(spec) for each spec, on as many threads as there are cores. An exception is a failure of its case.
 void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body);
 
 }  // namespace heddle::test

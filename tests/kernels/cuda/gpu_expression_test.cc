@@ -24,7 +24,7 @@ namespace {
 
 using expr::Leaf;
 
-/// What of an attention a drawn expression becomes.
+/// The part of an attention that a drawn expression becomes.
 enum class Kind : int { any, element_term, row_term, key_term, key_factor, slope, distance, weight, mask };
 constexpr std::array<Kind, 10> kKinds = {Kind::any,      Kind::any,        Kind::element_term, Kind::row_term,
                                          Kind::key_term, Kind::key_factor, Kind::slope,        Kind::distance,
@@ -89,7 +89,7 @@ Expr selected(std::span<const Expr> drawn) {
   return all;
 }
 
-/// What all groups came to.
+/// Counts over all groups.
 struct Tally {
   std::mutex mutex;
   std::int64_t drawn = 0, judged = 0, refused = 0, changed = 0, compared = 0, kernels = 0;
@@ -186,7 +186,7 @@ class Group {
     return conditioning.good(case_.options().score_mod, case_.options().weight_mod);
   }
 
-  /// By one kernel; or, where the compiler makes none of them well, by one for either half.
+  /// Judges the mods with one kernel; if the compiler makes no good one, with one kernel for either half.
   void judge(std::span<const Expr> mods) {
     if (mods.empty()) return;
     AttentionOptions& options = case_.options();

@@ -25,7 +25,7 @@ CaseSpec spec_of(std::uint64_t seed, std::int64_t qk_dim, std::int64_t v_dim, DT
   return spec;
 }
 
-/// Of that very kernel. Warpgroups of a tile see different blocks.
+/// A case for this very kernel. Warpgroups of a tile see different blocks.
 CaseSpec spec_of(std::uint64_t seed, const plan::ForwardSm90Kernel& kernel) {
   CaseSpec spec = spec_of(seed, kernel.qk_dim, kernel.v_dim);
   spec.rows = "given";
@@ -182,7 +182,8 @@ TEST_F(GpuFp8, Mods) {
   run_all(specs, 5);
 }
 
-// What kernels of 16 bits have, too: sinks, o of any type, masks by bits; and what is left out here, a bias in tiles.
+// Features that kernels of 16 bits also have: sinks, o of any type, masks by bits; and one that is left out here, a
+// bias in tiles.
 TEST_F(GpuFp8, SinksOutputsAndMasksByBits) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 180'000;
@@ -246,7 +247,7 @@ TEST_F(GpuFp8, SequencesThatDiffer) {
   run_all(specs, 5);
 }
 
-/// Of sequences with pages, as engines that generate text have them.
+/// Sequences with pages, as engines that generate text have them.
 CaseSpec paged_spec(std::uint64_t seed, std::int64_t dim, std::int64_t page_rows) {
   CaseSpec spec = spec_of(seed, dim, dim, seed % 4 == 0 ? DType::e5m2 : DType::e4m3);
   spec.page_rows = page_rows;
@@ -258,7 +259,7 @@ CaseSpec paged_spec(std::uint64_t seed, std::int64_t dim, std::int64_t page_rows
   return spec;
 }
 
-// Pages by TMA, of each kernel: beside the warp that asks for them one transposes values. Some CTAs have many tiles.
+// Each kernel with pages by TMA: one warp asks for them, the other transposes values. Some CTAs have many tiles.
 TEST_F(GpuFp8, PagesOfEveryKernel) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 190'000;
@@ -285,7 +286,7 @@ TEST_F(GpuFp8, PagesOfEveryKernel) {
   run_all_and_in_place(specs, 7);
 }
 
-// Pages of any size, of which TMA takes those of 8 rows and more, with windows, sinks and whatever else crosses them.
+// Pages of any size (TMA takes those of 8 rows and more), with windows, sinks and the other crossings.
 TEST_F(GpuFp8, Pages) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 191'000;

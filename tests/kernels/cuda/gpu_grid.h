@@ -1,4 +1,4 @@
-// What the grid's cases are drawn from: shapes, types, layouts, kernels, sequences.
+// Lists that the grid's cases are drawn from: shapes, types, layouts, kernels, sequences.
 #pragma once
 
 #include <algorithm>

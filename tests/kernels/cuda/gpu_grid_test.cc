@@ -33,7 +33,7 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
       if (spec.q_start == "uniform") spec.q_start = "ahead";
       build_rows(spec);
     }
-    // What 2 % of a row are left of may be too small for f16, as above.
+    // The weights of the 2 % that are left of a row may be too small for f16, as above.
     if (spec.weight == "drops_most") spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
     spec.mask = mask.deal();
     // Such blocks fit one kernel alone, which may have no registers for the mods.
@@ -43,8 +43,8 @@ TEST_F(GpuGrid, ScoreAndWeightMods) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// A bias that comes in tiles, by every kernel that has room for them, warpgroups of a tile on different blocks; and
-// rows in which nothing attends, whose term is NaN.
+// A bias in tiles, by every kernel that has room for them, with warpgroups of a tile on different blocks; and rows in
+// which nothing attends, whose term is NaN.
 TEST_F(GpuGrid, StreamedCapturesAndTermsOfBlindRows) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 90'000;
@@ -197,7 +197,7 @@ TEST_F(GpuGrid, EveryKernelAtTheEdgesOfItsTile) {
   for_each_spec(some_if_reduced(specs, 11), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// The same for sequences that differ: the producer and every warpgroup see the end of each.
+// Sequences differ: the producer and every warpgroup see the end of each.
 TEST_F(GpuGrid, EveryKernelOnSequencesThatDiffer) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 60'000;
@@ -284,8 +284,8 @@ TEST_F(GpuGrid, OddHeadDimsAndDescendingScoresOfSequencesThatDiffer) {
   for_each_spec(some_if_reduced(specs, 5), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// All head dims, in memory without a gap (where TMA takes that) and with NaN behind every row, which none of them may
-// read or overwrite; also of queries that attend nothing.
+// All head dims, in memory without a gap (where TMA takes that) and with NaN behind every row, which no kernel may read
+// or overwrite; also with queries that attend nothing.
 TEST_F(GpuGrid, HeadDims) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 50'000;

@@ -1,5 +1,5 @@
-// Tensors that TMA does not take: odd and negative strides, addresses that 16 does not divide; and strides of zero,
-// which it does. Against the reference, by the one criterion, NaN between all rows. HEDDLE_TEST_REDUCED=1 runs some;
+// Tensors that TMA does not take (odd and negative strides, addresses that 16 does not divide), and strides of zero,
+// which it takes. Against the reference, by the one criterion, NaN between all rows. HEDDLE_TEST_REDUCED=1 runs some;
 // HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
@@ -150,7 +150,7 @@ TEST_F(GpuLayout, WithWhatElseAKernelDoes) {
   run_all(specs);
 }
 
-// Biases in rows that TMA does not take, which are copied; and some that all queries share, in rows that it does.
+// Biases whose rows TMA does not take, which are copied; and biases that all queries share, whose rows it takes.
 TEST_F(GpuLayout, CapturesAtOddPlaces) {
   std::vector<CaseSpec> specs;
   Source source(105'000);

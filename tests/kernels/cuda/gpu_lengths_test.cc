@@ -249,7 +249,7 @@ TEST_F(GpuLengths, WithStreamedBiasesAndStarts) {
   }
 }
 
-// Of keys in a longer sequence, whose places each run reads; indices that only the device knows need `at`.
+// Keys lie in a longer sequence, and each run reads where; indices that only the device knows need `at`.
 TEST_F(GpuLengths, WithKvStartsThere) {
   std::vector<CaseSpec> specs;
   Deck<std::string> masks({"causal", "sliding_window", "causal_lower_right", "dilated", "tree", "by_head", ""}, 71);
@@ -316,7 +316,7 @@ Lengths clamped(const Lengths& values, std::int64_t most) {
   return all;
 }
 
-/// Of what `run` computes, as if lengths and starts were these.
+/// Judges the results of `run`, as if lengths and starts were these.
 template <class Run>
 void judge_with(GpuCase& c, const Lengths& q, const Lengths& kv, const Lengths& starts, Run&& run) {
   AttentionOptions& options = c.options();
@@ -336,7 +336,7 @@ struct Change {
 };
 constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max(), kLow = std::numeric_limits<std::int64_t>::min();
 
-/// Of 300 queries and 333 keys: none, all, and what is neither.
+/// Lengths out of 300 queries and 333 keys: none, all, and some.
 std::vector<Change> changes() {
   return {{{300, 300, 300, 300}, {333, 333, 333, 333}, {0, 0, 0, 0}},
           {{0, 1, 128, 299}, {0, 1, 80, 332}, {0, 7, -7, 100}},

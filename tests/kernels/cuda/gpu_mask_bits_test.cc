@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kLimit = "HEDDLE_MASK_BYTES";
 
-/// What a kernel that finds them in each run has no registers or no blocks for is the planner's to choose.
+/// Draws cases. Where a kernel that finds bits in each run lacks registers or blocks, the planner chooses.
 void draw_masks(SpecSource& source, Deck<std::string>& mask, int count, std::vector<CaseSpec>& specs) {
   Deck<std::string> score({"", "", "", "", "alibi", "t5_bias"}, 36);
   Deck<std::string> starts({"none", "none", "ahead", "aligned"}, 44);  // captures have no negative indices
@@ -30,7 +30,7 @@ const std::vector<std::string> kThatRead = {"documents",      "documents_from_st
                                             "dense",          "dense_causal",          "keys_by_table",
                                             "dilated_window", "neighbourhood_2d",      "dilated_by_head"};
 
-// Masks that are found as bits: those that read before any run, the others while the products run: rows of a warp that
+// Masks by bits. Masks that read are found before any run, others while the products run. Cases: rows of a warp that
 // are alike and that are not, bits that stay from block to block, reads of every kind. Few CTAs take several tiles
 // each.
 TEST_F(GpuGrid, MasksByBits) {
@@ -45,7 +45,7 @@ TEST_F(GpuGrid, MasksByBits) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// Those that are stored where they may be, without: as packed heads and lengths on the device have them.
+// Masks that could be stored, with storing forbidden: packed heads and lengths on the device have them so.
 TEST_F(GpuGrid, MasksByBitsFoundInEachRun) {
   const ScopedVariable nothing(kLimit, "0");
   std::vector<CaseSpec> specs;
@@ -55,9 +55,9 @@ TEST_F(GpuGrid, MasksByBitsFoundInEachRun) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// Bits that are stored, by each kernel of the table, at the edges of its blocks: all of a row's blocks partial, and
-// some; tiles that few CTAs draw one after the other, and those that are repeated with the running maximum; warpgroups
-// on different blocks; blocks of the mask in which several tiles lie; tiles that descend.
+// Stored bits in each kernel of the table, at the edges of its blocks. Cases: all of a row's blocks partial, and some;
+// tiles that few CTAs draw one after the other, and tiles that are repeated with the running maximum; warpgroups on
+// different blocks; blocks of the mask that hold several tiles; tiles that descend.
 TEST_F(GpuGrid, StoredMasksOfEveryKernel) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 130'000;
@@ -78,7 +78,7 @@ TEST_F(GpuGrid, StoredMasksOfEveryKernel) {
       spec.with_lse = i != 3;
       spec.q_rows = kernel.config().rows() * 2 + edge.deal();
       spec.kv_rows = kernel.kv_block * tiles.deal() + edge.deal();
-      // Of more keys, another kernel than a spare one would fit.
+      // For more keys, a kernel other than the spare one would fit.
       if (i == 2) spec.block = {4 * kernel.config().rows(), kernel.spare ? kernel.kv_block : 2 * kernel.kv_block};
       if (seed % 3 == 0) spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
       specs.push_back(spec);
@@ -87,7 +87,7 @@ TEST_F(GpuGrid, StoredMasksOfEveryKernel) {
   for_each_spec(some_if_reduced(specs, 7), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// The same by each kernel of the table: blocks of every number of keys, at their edges.
+// Each kernel of the table: blocks of every number of keys, at their edges.
 TEST_F(GpuGrid, MasksByBitsOfEveryKernel) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 100'000;

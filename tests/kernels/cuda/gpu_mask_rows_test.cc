@@ -56,7 +56,7 @@ class Builder {
                                    return rows->on_host();
                                  });
   }
-  /// Of shapes without a kv_start.
+  /// The rows of shapes without a kv_start.
   const gpu::MaskRows& rows() const { return *rows_.at(plan::KvStart::Form::zero); }
 
  private:

@@ -149,7 +149,7 @@ TEST_F(GpuNormalizers, WithModsMasksAndSequences) {
   for_each_spec(specs, [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// 0 times NaN or an infinity is NaN: also of a key that is dropped, where there is no other in the row that would show.
+// 0 times NaN or an infinity is NaN, also for a dropped key, and also if no other key of the row would show it.
 TEST_F(GpuNormalizers, DroppedWeightsThatAreNotFinite) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 115'000;
@@ -196,8 +196,8 @@ TEST_F(GpuNormalizers, EveryKernelWithSigmoids) {
   for_each_spec(some_if_reduced(specs, 7), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// f16 holds no t beyond 65504, and no small one well: each kernel with large ones, tiny ones, and such as grow late, in
-// few CTAs, which bring tiles once more.
+// f16 holds no t beyond 65504 and loses small ones. Each kernel gets large t, tiny t, and t that grow late, in few CTAs
+// that repeat tiles.
 TEST_F(GpuNormalizers, EveryKernelWithScoresAsWeights) {
   struct Size {
     double spread, late;
@@ -224,7 +224,7 @@ TEST_F(GpuNormalizers, EveryKernelWithScoresAsWeights) {
   for_each_spec(some_if_reduced(specs, 13), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-// Queries of NaN, and one key: what a row becomes no other does, also where the tile is computed again.
+// Queries of NaN, and one NaN key: the NaN reaches no other row, also where the tile is computed again.
 TEST_F(GpuNormalizers, NaNReachesOnlyItsRows) {
   std::vector<CaseSpec> specs;
   std::uint64_t seed = 125'000;

@@ -17,7 +17,7 @@ const std::vector<DType> kTypes = {DType::f64, DType::f32, DType::f16, DType::bf
 
 class GpuOutput : public GpuTest {};
 
-/// Of a type that is not o's.
+/// A type other than o's.
 DType other_than(DType o) { return o == DType::bf16 ? DType::f16 : DType::bf16; }
 
 CaseSpec spec_of(std::uint64_t seed, DType o, plan::HeadDims dims) {
@@ -97,8 +97,8 @@ TEST_F(GpuOutput, OfTilesThatAreRepeated) {
   run_all(specs, 4);
 }
 
-// Of one key o is its value, whose 65536 patterns all come: rounded once, to nearest even, and past the largest number
-// what overflows there. f32 and f64 show what the sums of f32 err by.
+// With one key, o is the key's value. All 65536 patterns come: each is rounded once, to nearest even, and overflows
+// past the largest number. f32 and f64 show the error of sums in f32.
 TEST_F(GpuOutput, RoundsEveryNumberOf16Bits) {
   constexpr std::int64_t kColumns = 64, kHeads = 16;
   for (const DType o : kTypes) {

@@ -1,5 +1,5 @@
 // Query heads that share a tile: every kernel of the table packed in each way, at the edges of its queries, heads and
-// keys, beside what else a kernel does. Against the reference, by the one criterion. HEDDLE_TEST_REDUCED=1 runs some;
+// keys, together with other features. Against the reference, by the one criterion. HEDDLE_TEST_REDUCED=1 runs some;
 // HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ class Source {
   Deck<std::int64_t> keys_{{-30, 0, 1, 17, 40}, 8};
 };
 
-/// Of the table, but for those of another head dim with the same tile.
+/// The kernels of the table.
 std::vector<plan::ForwardSm90Kernel> kernels() {
   return {plan::kForwardSm90Kernels.begin(), plan::kForwardSm90Kernels.end()};
 }
@@ -99,7 +99,7 @@ TEST_F(GpuPacked, EveryKernel) {
   run_all_packed(std::move(specs));
 }
 
-// What the planner takes by itself: decoding's and speculation's few queries, one group of many heads.
+// Cases where the planner packs by itself: decoding's and speculation's few queries, one group of many heads.
 TEST_F(GpuPacked, AsThePlannerChooses) {
   std::vector<CaseSpec> specs;
   Source source(121'000);

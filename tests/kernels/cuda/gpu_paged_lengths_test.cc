@@ -69,7 +69,7 @@ TEST_F(GpuPagedLengths, PagesOfEverySize) {
   run_all_and_in_place(specs);
 }
 
-// Of each sequence the rows that the device knows are copied.
+// Only rows of each sequence that the device knows are copied.
 TEST_F(GpuPagedLengths, TensorsThatAreCopied) {
   std::vector<CaseSpec> specs;
   Source source(121'000);
@@ -197,8 +197,8 @@ CaseSpec changing(std::uint64_t seed, bool packed) {
   return spec;
 }
 
-/// What one run finds. The table is dealt anew each time from the pages that hold keys; `nonsense`: the first entries
-/// of sequences are no pages, but stand for the first and the last one.
+/// Changes before one run. The table is dealt anew each time from the pages that hold keys; `nonsense`: the first
+/// entries of sequences are no pages, but stand for the first and the last one.
 struct Change {
   Lengths q, kv;  // lengths; packed: q's sums
   bool nonsense = false;

@@ -157,7 +157,7 @@ TEST_F(GpuPaged, InfinityInTheLastValue) {
   });
 }
 
-// The warp that streams a bias stands beside the one that asks for pages, and sinks beside the sequence of a tile.
+// One warp streams a bias beside the one that asks for pages; sinks stand beside a tile's sequence.
 TEST_F(GpuPaged, WithWhatElseAKernelDoes) {
   std::vector<CaseSpec> specs;
   Source source(113'000);

@@ -398,8 +398,8 @@ void change_documents(std::vector<std::int64_t>& ids, std::int64_t length) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) / length;
 }
 
-// The bits of a mask are the planned ones until an update, which brings those of other values without a compilation:
-// with other rows of blocks, more partial ones than before, and captures elsewhere.
+// A mask's bits stay the planned ones until an update, which brings others without a compilation: with other rows of
+// blocks, more partial ones than before, and captures elsewhere.
 TEST_F(GpuPlan, FollowsCapturesOfItsMaskWhenUpdated) {
   for (const char* stored : {"256M", "0"}) {
     const ScopedVariable limit("HEDDLE_MASK_BYTES", stored);
@@ -442,7 +442,7 @@ TEST_F(GpuPlan, ExplainsItsKernel) {
   EXPECT_THAT(plan.explain_json(), AllOf(HasSubstr("\"registers\""), HasSubstr("\"predicted\"")));
 }
 
-// What is wrong with a run is said before anything is launched: the outputs stay as they were.
+// A faulty run is refused before anything is launched: the outputs stay as they were.
 void expect_refused(GpuCase& c, const std::function<void(AttentionTensors&)>& spoil, ErrorCode code,
                     const testing::Matcher<std::string>& sentence) {
   AttentionTensors tensors = c.tensors();

@@ -151,7 +151,7 @@ TEST_F(GpuPoison, BatchEntriesAndHeadsReachOnlyThemselves) {
   });
 }
 
-/// The same kernels on several sequences; the named ones are `sequences`.
+/// The kernels of specs_of_kernels() on several sequences; `sequences` names the kind.
 std::vector<CaseSpec> specs_of_sequences(const std::string& sequences) {
   std::vector<CaseSpec> specs = specs_of_kernels();
   for (CaseSpec& spec : specs) {

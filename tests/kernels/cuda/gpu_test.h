@@ -1,4 +1,4 @@
-// What test programs of the GPU share: the skip where there is none, and how many of their cases run.
+// Shared by test programs of the GPU: the skip where there is none, and how many of their cases run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ class GpuTest : public testing::Test {
     if (const std::string reason = gpu_missing(); !reason.empty()) GTEST_SKIP() << reason;
     before_ = asked_kernels();
   }
-  /// A case whose kernel the compiler refuses takes another one, and one that a family named by HEDDLE_FAMILY refuses
-  /// does not run: few may, or the test says little.
+  /// A case whose kernel the compiler refuses takes another kernel. A case that HEDDLE_FAMILY's family refuses does not
+  /// run. The test fails if these are many, because it then says little.
   void TearDown() override {
     const AskedKernels now = asked_kernels();
     const int asked = now.asked - before_.asked, refused = now.refused - before_.refused,
@@ -61,7 +61,7 @@ inline void run_all(const std::vector<CaseSpec>& specs, std::size_t nth_if_reduc
   for_each_spec(some_if_reduced(specs, nth_if_reduced), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-/// The same; and again those with pages, which are then read where they lie.
+/// run_all(); then again the cases with pages, which are now read where they lie.
 inline void run_all_and_in_place(std::vector<CaseSpec> specs, std::size_t nth_if_reduced = 7) {
   run_all(specs, nth_if_reduced);
   if (gpu_backend() == BackendChoice::cpu) return;

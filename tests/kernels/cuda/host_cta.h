@@ -24,7 +24,7 @@ struct Index {
   unsigned x;
 };
 
-/// What the threads of a warp show each other.
+/// Memory through which the threads of a warp show each other words.
 struct Warp {
   std::barrier<> all{32};
   int words[32];
@@ -45,7 +45,7 @@ inline int max(int x, int y) { return std::max(x, y); }
 inline int min(int x, int y) { return std::min(x, y); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline void __syncthreads() { cta->all.arrive_and_wait(); }
-/// Of the warp's words one for each lane, by `read`, which all of them may do before any goes on.
+/// `read` of the warp's words, one for each lane; all lanes read before any goes on.
 template <class Read>
 auto of_warp(int word, Read&& read) {
   heddle::host_cta::Warp& warp = cta->warps[threadIdx.x / 32];

@@ -18,7 +18,7 @@ struct PlannedBackward {
 /// `device_lengths`: lengths and starts are as if in a GPU's memory. Throws Error where the family refuses the problem.
 PlannedBackward plan_backward(const BackwardTensors& tensors, const AttentionOptions& options, bool device_lengths);
 
-/// What a launcher compiles for such a choice.
+/// The sources that a launcher compiles for such a choice.
 std::vector<cuda::jit::Source> sources_of(const PlannedBackward& planned, const plan::Choice& choice,
                                           const BackwardTensors& tensors, const AttentionOptions& options);
 

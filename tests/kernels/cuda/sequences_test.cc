@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-// What the kernels are told by goes first.
+// The stand-ins for the GPU come before the kernels.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
 #include "around/sequences.cuh"

@@ -43,7 +43,7 @@ std::string text_of(const shared::ForwardMmaConfig& config) {
                      shared::forward_mma_memory(config).bytes);
 }
 
-/// What the compiler remarks of the kernel's resources: "VGPRs" -> "231".
+/// The compiler's remarks on the kernel's resources: "VGPRs" -> "231".
 std::map<std::string, std::string> compile(const std::string& architecture, const shared::ForwardMmaConfig& config) {
   static int number = 0;
   const fs::path stem = fs::temp_directory_path() / fmt::format("heddle-amd-{}-{}", getpid(), number++);

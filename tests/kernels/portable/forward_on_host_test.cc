@@ -22,7 +22,7 @@ int scaled(int count) {
   return std::max(1, count / (std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 10 : 5));
 }
 
-/// What the grid of an architecture's fragments is.
+/// The grid of an architecture's fragments.
 struct Grid {
   FragmentKind fragments;
   int count;
@@ -82,8 +82,8 @@ void run_decodes(const Grid& grid) {
   }
 }
 
-/// What whatever is drawn may lack: rows that are copied 16 bytes at a time, several steps, ends inside of fragments,
-/// partial blocks, groups, in both types.
+/// Runs cases that a drawn sample may lack: rows that are copied 16 bytes at a time, several steps, ends inside of
+/// fragments, partial blocks, groups, in both types.
 void run_steps(FragmentKind fragments) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     CaseSpec spec;
@@ -119,8 +119,8 @@ TEST(ForwardOnHost, OverGfx9) { run_grid({FragmentKind::gfx9, scaled(6), 9'000'0
 TEST(ForwardOnHost, FewQueriesOverGfx11) { run_decodes({FragmentKind::gfx11, scaled(3), 10'000'000, 20'000}); }
 TEST(ForwardOnHost, FewQueriesOverGfx9) { run_decodes({FragmentKind::gfx9, scaled(3), 11'000'000, 20'000}); }
 TEST(ForwardOnHost, F32AndF64) { run_grid({FragmentKind::host, scaled(8), 4'000'000, 60'000, kWide}); }
-// Each of the waves that share the keys rounds its weights beside its own maximum. Here the one weight that decides the
-// tensor is one that plain rounds by next to nothing.
+// Each wave that shares the keys rounds its weights beside its own maximum. Here one weight decides the tensor, and
+// plain rounds that weight by next to nothing.
 TEST(ForwardOnHost, FewQueriesWhereOneWeightDecidesOverMma) {
   CaseSpec spec;
   spec.seed = 630'061;

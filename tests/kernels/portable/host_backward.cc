@@ -73,7 +73,8 @@ problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, 
   return problem;
 }
 
-/// What list_backward_blocks and fill_backward_gaps do before a run: `spans`, one more than there are sequences.
+/// Does the work of list_backward_blocks and fill_backward_gaps before a run: `spans`, one more than there are
+/// sequences.
 void write_lists(const shared::BackwardListsParams& lists, const std::vector<shared::SequenceSpan>& spans) {
   for (int i = 0; i < lists.count; ++i) {
     const auto at = static_cast<std::size_t>(i);

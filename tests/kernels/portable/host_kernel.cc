@@ -170,7 +170,7 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   Tensor starts;
   gpu::set_mod_values(layout, options.bindings, kv_start_bindings(choice.plan.mods.kv_start, problem, starts),
                       params.mod);
-  // Of arbitrary content.
+  // The workspace has arbitrary content.
   const shared::SplitMemory split = shared::split_memory(config, params.tiles.item_count);
   std::vector<std::byte> workspace(static_cast<std::size_t>(split.bytes) + 256, std::byte{0xff});
   auto* base = workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 256);

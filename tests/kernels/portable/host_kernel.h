@@ -48,13 +48,13 @@ struct HostRun {
 /// refuses.
 void* compile_on_host(const std::string& text);
 
-/// Of known_gpus.h.
+/// A row of known_gpus.h.
 const device::CudaCaps& known_gpu(std::string_view name);
 
 /// Plans, compiles, runs. Throws Error(unsupported) where the family refuses the case. Returns the kernel's name.
 std::string run_on_host(AttentionCase& attention_case, const HostRun& run);
 
-/// The same, and expects what every run owes.
+/// run_on_host(), and expects everything that each run owes.
 void run_on_host_and_judge(AttentionCase& attention_case, const HostRun& run);
 
 /// How many kernels were compiled so far.

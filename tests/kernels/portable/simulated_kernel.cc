@@ -72,7 +72,7 @@ void bring(Memory& memory, const KernelMemory& from) {
   memory.set_rewritable(address_of(from.data), from.rewritable);
 }
 
-/// Only the bytes that were written: the others keep what stood there.
+/// Copies back only the bytes that were written: the others keep their content.
 void fetch(const Memory& memory, const KernelMemory& to) {
   const Memory::Buffer* buffer = memory.find(address_of(to.data), to.bytes);
   for (std::size_t i = 0; i < to.bytes; ++i) {

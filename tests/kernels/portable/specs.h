@@ -1,5 +1,5 @@
-// What the portable forward's cases are drawn from: shapes, types, layouts, sequences, pages, mods, sinks, normalizers.
-// The same on the host and on a GPU.
+// The lists that the portable forward's cases are drawn from, on the host and on a GPU alike: shapes, types, layouts,
+// sequences, pages, mods, sinks, normalizers.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct PortableDims {
   std::int64_t qk, v;
 };
 
-/// Of the whole forward: shapes, types, layouts, sequences, pages, mods, sinks, normalizers.
+/// Draws cases of the whole forward: shapes, types, layouts, sequences, pages, mods, sinks, normalizers.
 class PortableSpecs {
  public:
   PortableSpecs(std::uint64_t first_seed, std::int64_t most_elements, const std::vector<DType>& dtypes)

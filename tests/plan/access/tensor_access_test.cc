@@ -25,7 +25,7 @@ using testing::IsEmpty;
 HopperCall call() { return {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_rows = 100, .kv_rows = 50, .dim = 64}; }
 /// q and o are [2, 4, 100, 64], k and v [2, 2, 50, 64].
 AttentionTensors tensors() { return call().tensors(); }
-/// Of tensors that are no pages.
+/// The access to tensors that are no pages.
 TensorAccess access(const AttentionTensors& given) {
   const std::vector<TensorAccess> ways = plan::tensor_accesses(given, call().problem()).ways;
   EXPECT_EQ(ways.size(), 1);
@@ -113,7 +113,7 @@ struct Paged {
   std::vector<TensorAccess> accesses() const { return all().ways; }
 };
 
-// Those of 8 rows, or multiples, are TMA's, of others rows are gathered.
+// TMA brings pages of 8 rows, or multiples; other pages are gathered row by row.
 TEST(TensorAccess, PagesAreReadWhereTheyLieOrCopied) {
   for (const std::int64_t rows : {1, 3, 12, 8, 16, 24, 128}) {
     const std::vector<TensorAccess> accesses = Paged(rows).accesses();
@@ -144,7 +144,7 @@ TEST(TensorAccess, PagesAreReadWhereTheyLieOrCopied) {
   }
 }
 
-// Those of one tensor, which stay pages; or the sequences of both.
+// Either one tensor's pages are copied and stay pages, or the sequences of both tensors are copied.
 TEST(TensorAccess, PagesAtOddPlacesAreCopied) {
   for (const std::int64_t rows : {1, 16}) {
     Paged paged(rows);
@@ -166,7 +166,7 @@ TEST(TensorAccess, PagesAtOddPlacesAreCopied) {
   }
 }
 
-// What all share is copied once.
+// An axis that all share is copied once.
 TEST(TensorAccess, CopiesShareWhatTensorsShare) {
   const TensorAccess found = access_of_k({0, 0, 65, 1});
   ASSERT_TRUE(found.copies[1]);
@@ -288,7 +288,7 @@ TEST(TensorAccess, EightBits) {
   EXPECT_THAT(access(given).reasons, IsEmpty());  // pairs
 }
 
-/// What the planner makes of tensors that it is given.
+/// The planner's choices for these tensors.
 std::vector<plan::Choice> choices_of(const HopperCall& call, const AttentionTensors& given,
                                      std::int64_t page_rows = 0) {
   problem::AttentionProblem problem = call.problem();
@@ -297,7 +297,7 @@ std::vector<plan::Choice> choices_of(const HopperCall& call, const AttentionTens
                             [&](BlockSize block) { return call.rows_of(block); });
 }
 
-// The two warps that transpose values become one that does and one that brings pages.
+// One of the two warps that transpose values goes on transposing, the other brings pages.
 TEST(TensorAccess, EightBitsLeaveOneWarpToPages) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
     const HopperCall call = {
@@ -351,7 +351,7 @@ TEST(TensorAccess, LeavesRoomForStreamedTiles) {
   }
 }
 
-// Kernels are those of other tensors; the copies stand in the workspace behind what else does.
+// The kernels are those without copies; the copies stand at the workspace's end.
 TEST(TensorAccess, CopiesArePartOfThePlan) {
   for (const std::int64_t dim : {64, 96, 128, 192, 256}) {
     const HopperCall call = {.batch = 2, .q_heads = 40, .kv_heads = 20, .q_rows = 500, .kv_rows = 900, .dim = dim};
@@ -384,7 +384,7 @@ TEST(TensorAccess, PagesOfTmaAreCopiedWhereTheirBoxesBind) {
   EXPECT_FALSE(copied(64, 16));
 }
 
-// The rows that there are count, not the room for them: one sequence of many is long.
+// Time counts the real rows, not the room for them: one sequence of many is long.
 TEST(TensorAccess, CopiesTakeTheTimeOfTheirRows) {
   std::vector<std::int32_t> lengths(64, 512);
   lengths[0] = 16000;
@@ -398,7 +398,7 @@ TEST(TensorAccess, CopiesTakeTheTimeOfTheirRows) {
   EXPECT_EQ(plan.predicted->bytes, read + 2 * 2 * rows * 2 * 256);
 }
 
-// Of a bias whose rows TMA does not take: a copy where sequences share it; else, for one sequence, its elements.
+// For a bias whose rows TMA does not take: a copy where sequences share it; for one sequence, a read of each element.
 TEST(TensorAccess, CapturesAreCopiedWhereThatPays) {
   const auto plan_of = [](std::int64_t batch, std::int64_t keys, const Dims& strides) {
     HopperCall call = {.batch = batch, .q_heads = 16, .kv_heads = 16, .q_rows = keys, .kv_rows = keys, .dim = 64};
@@ -423,7 +423,7 @@ TEST(TensorAccess, CapturesAreCopiedWhereThatPays) {
   EXPECT_FALSE(alone.copies[plan::kCopiedCapture]);
   EXPECT_EQ(alone.part<shared::ForwardSm90Config>().streamed_bytes, 0);
   EXPECT_THAT(alone.access, ElementsAre(HasSubstr("a capture is read element by element: capture 'bias'")));
-  // Of a buffer that has more rows than there are queries, these.
+  // If a buffer has more rows than there are queries, only the queries' rows are copied.
   HopperCall call = {.batch = 8, .q_heads = 16, .kv_heads = 16, .q_rows = 64, .kv_rows = 1023, .dim = 64};
   call.options.score_mod = leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
   call.options.bindings.captures["bias"] =

@@ -1,4 +1,4 @@
-// What the Hopper family does not take, sentence by sentence; and what it just takes.
+// Refusals of the Hopper family, sentence by sentence; and cases that it just takes.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -244,7 +244,7 @@ TEST(ForwardSm90Refuses, CapturesThatTheModsCannotReach) {
   const Expr zero = 0;
   r.problem.mask_mod = Capture("deep", DType::boolean, 5).read({zero, zero, zero, zero, leaf::kv_idx()});
   EXPECT_EQ(r.sentence(), "capture 'deep' has 5 axes; up to 4 are accepted");
-  // What a mask does not read may be anywhere.
+  // A capture that the mask does not read may be anywhere.
   r.problem.mask_mod = mods::causal();
   EXPECT_EQ(sentence_with(ConstTensorView(nullptr, DType::boolean, Dims{50})), "");
 }

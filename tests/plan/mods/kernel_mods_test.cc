@@ -102,7 +102,7 @@ TEST(KernelMods, SeparatesWhatDependsOnTheKey) {
   EXPECT_EQ(biased.form, ScoreForm::added);
   EXPECT_FALSE(biased.has_key_numbers());
   EXPECT_EQ(mods_of(kScore * kSlopes(q) + pad).form, ScoreForm::mapped);
-  // What is linear in the key, or of a distance, has its form without.
+  // A term that is linear in the key, or of a distance, has a form without key numbers.
   EXPECT_FALSE(mods_of(mods::alibi(kSlopes)).has_key_numbers());
   EXPECT_FALSE(mods_of(mods::t5_bias(kTable, 32, 128, true)).has_key_numbers());
   // For kernels that have none to compute them.
@@ -152,7 +152,7 @@ TEST(KernelMods, RefusesNumbersOfKeysThatKernelsHaveNoWarpOrRoomFor) {
               testing::StartsWith("a table of 20980 entries needs "));
 }
 
-/// The same of sequences with these kv_starts, whose positions `problem` does not yet know.
+/// The mods with these kv_starts, whose positions `problem` does not yet know.
 KernelMods mods_from(problem::AttentionProblem problem, const std::vector<std::int64_t>& starts) {
   problem.batch = std::ssize(starts);
   problem.sequences.assign(starts.size(), problem.sequences.front());
@@ -183,7 +183,7 @@ TEST(KernelMods, WritesKvStartAsAValue) {
   EXPECT_TRUE(masked.mask.node()->uses.has(expr::Leaf::b));
 }
 
-// What is proven of a distance stays so while positions are far from the ends of i32 and, in f32, exact.
+// A proof about a distance holds while positions are far from the ends of i32 and, in f32, exact.
 TEST(KernelMods, KeepsFormsUnderKvStart) {
   for (const std::vector<std::int64_t>& starts : {std::vector<std::int64_t>{1000, 1000}, {1000, 0}}) {
     EXPECT_EQ(mods_from(problem_of(mods::alibi(kSlopes)), starts).form, ScoreForm::tilted);
@@ -233,7 +233,7 @@ TEST(KernelMods, MapsScoresThatDoNotGrowWithTheProduct) {
   EXPECT_EQ(mods_of(mods::softcap(20), {}, -1).form, ScoreForm::mapped);
 }
 
-// So that a row's largest t comes early: the exponents' reference then stays.
+// A row's largest t then comes early, so the exponents' reference stays.
 TEST(KernelMods, DescendsWhereTheTermMayGrowWithTheKey) {
   EXPECT_TRUE(mods_of(mods::alibi(kSlopes)).descending);
   EXPECT_TRUE(mods_of(kScore + to_f32(leaf::kv_idx() - leaf::q_idx())).descending);

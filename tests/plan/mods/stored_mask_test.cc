@@ -1,4 +1,5 @@
-// Which masks' bits the Hopper forward stores, in how many bytes, what it says of them, and where tiles share them.
+// Stored masks of the Hopper forward: which are stored, in how many bytes, how explain() describes them, and which
+// tiles share them.
 #include "plan/mods/stored_mask.h"
 
 #include <gmock/gmock.h>
@@ -161,7 +162,8 @@ TEST_F(StoredMask, SaysWhyItIsNone) {
             "params and captures");
 }
 
-// Few queries of heads that share keys: what packs them finds the bits itself, beside others that store them.
+// With few queries and grouped heads, kernels that pack heads find the bits themselves; kernels that do not pack store
+// them.
 TEST_F(StoredMask, IsNotOfPackedHeads) {
   HopperCall call = call_of(documents_);
   call.q_heads = 8, call.kv_heads = 1;
@@ -178,7 +180,7 @@ TEST_F(StoredMask, IsNotOfPackedHeads) {
   EXPECT_GT(packed, 0);
 }
 
-// Of 8 bits one tile has more keys than words have bits.
+// With 8 bits one tile has more keys than words have bits.
 TEST_F(StoredMask, PutsKernelsThatMaskEachElementLast) {
   HopperCall call = call_of(documents_, 128);
   call.dtype = DType::e4m3;

@@ -114,7 +114,7 @@ std::map<TileKey, const WorkItem*> by_place(const TileSchedule& schedule) {
   return items;
 }
 
-/// Every block that a warpgroup attends it attends there, too; what is full there is full.
+/// Expects the cut tile to attend every block that a warpgroup attends, and to have full blocks full.
 void expect_covers(const std::string& cut, const std::string& own, bool exact) {
   ASSERT_EQ(cut.size(), own.size());
   if (exact) {
@@ -200,7 +200,7 @@ TEST(CutItems, AreWhatTheHostWouldHaveListed) {
   }
 }
 
-// What is said of one item, by hand: two runs, cut in either and between.
+// One item by hand: two runs, cut in either and between.
 TEST(CutItems, CutsInsideAndBetweenRuns) {
   const std::array<shared::KvRun, 2> runs = {{{1, 3, 1, 1}, {4, 8, 1 | shared::kStepPartial, 1}}};
   const std::array<unsigned, 3> before = {0, 2, 6};

@@ -1,5 +1,4 @@
-// Query heads that share a tile: when the planner packs them, what it says where it does not, and the lists of packed
-// tiles.
+// Query heads that share a tile: when the planner packs them, the reason if it does not, and the lists of packed tiles.
 #include "plan/tiles/packed_heads.h"
 
 #include <fmt/format.h>
@@ -83,7 +82,7 @@ TEST(ForwardSm90Packed, DoesNotWhereItWouldGainNothing) {
       EXPECT_THAT(choice.plan.rejected, Not(Contains(HasSubstr(" heads x "))));
     }
   }
-  // Of one sequence the tiles are so few that each CTA may as well have a head's.
+  // One sequence has so few tiles that each CTA may as well have one head's.
   HopperCall one = few(16);
   one.batch = 1;
   EXPECT_EQ(packed_by_first(one), 0);
@@ -91,7 +90,7 @@ TEST(ForwardSm90Packed, DoesNotWhereItWouldGainNothing) {
               Contains(HasSubstr("16 queries of 8 heads x 128 keys, 2 warpgroups: predicted")));
 }
 
-// As many products, keys and values as of four heads with all queries in a row.
+// Products, keys and values are as many as those of four heads with all queries in a row.
 TEST(ForwardSm90Packed, CostsWhatPlainTilesDo) {
   HopperCall plain = few(128);
   plain.q_heads = 4;
@@ -236,10 +235,10 @@ TEST(ForwardSm90Packed, MergesRowsAsTheirElementsWouldBe) {
   }
 }
 
-/// Of n queries of a head: sequence, head, first query.
+/// A box of n queries of a head: sequence, head, first query.
 using BoxKey = std::tuple<int, int, std::int64_t>;
 
-/// What a warpgroup of a tile sees of each block of keys.
+/// A warpgroup's view of each block of keys of a tile.
 std::string seen(const TileSchedule& schedule, const shared::WorkItem& item, int warpgroup, std::size_t blocks,
                  bool descending) {
   std::string classes(blocks, '.');

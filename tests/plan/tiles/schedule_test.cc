@@ -383,7 +383,7 @@ TEST(ForwardSm90Schedule, LeavesWarpgroupsPastTheEndOut) {
 }
 
 TEST(ForwardSm90Schedule, FillsQueriesOfATileWhoseOthersAttend) {
-  // Of a tile's queries only those from 64 on attend, and these all keys.
+  // Queries from 64 on alone attend, and these all keys.
   HopperCall call = {.q_rows = 192, .kv_rows = 160, .mask = leaf::q_idx() >= 64};
   const ForwardSm90Config config = config_of(128, 3, 80, true);
   const std::shared_ptr<const BlockMask> mask = call.rows_of({64, 80});
@@ -457,7 +457,7 @@ TEST(ForwardSm90Schedule, KeepsTheHeadsOfOneKeyHeadTogether) {
             "0.0.1 0.1.1 1.0.1 1.1.1 0.0.0 0.1.0 1.0.0 1.1.0 0.2.1 0.3.1 1.2.1 1.3.1 0.2.0 0.3.0 1.2.0 1.3.0");
 }
 
-// Of tiles with six to one key blocks the shortest is 8 % of the work, the two shortest are 19.
+// With tiles of six to one key blocks, the shortest is 8 % of the work and the two shortest are 19 %.
 TEST(ForwardSm90Schedule, PutsTheShortestTilesLast) {
   HopperCall call = {.q_heads = 2, .kv_heads = 2, .q_rows = 768, .kv_rows = 768, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(128, 2, 128, true);

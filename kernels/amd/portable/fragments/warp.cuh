@@ -16,7 +16,7 @@ struct WarpOfThreads {
     return amd::thread() / 32;
   }
 
-  /// Of waves that share rows the first ones bring their queries.
+  /// If waves share rows, the first ones bring their queries.
   static __device__ __forceinline__ bool brings_queries(int row_waves) { return amd::thread() / 32 < row_waves; }
 
   static __device__ __forceinline__ void barrier() { amd::barrier_of_all(); }

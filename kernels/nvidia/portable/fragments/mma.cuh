@@ -57,7 +57,7 @@ struct MmaFragments : WarpOfThreads {
     __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
       ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
     }
-    /// What was asked for is there, for all; and what stood in the other buffer has been read by all.
+    /// The keys that were asked for are there, for all; and all have read what stood in the other buffer.
     __device__ __forceinline__ void keys_arrive() {
       read_ = kMemory.stage - read_;
       arrive();
@@ -135,7 +135,7 @@ struct MmaFragments : WarpOfThreads {
     __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                     int end) {
       constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes, kThreads = 32 * kConfig.waves();
-      // So that a thread's chunks are of one column where they can be.
+      // A thread's chunks are of one column where they can be.
       constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
       constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
       constexpr bool kSteady = kWhole && Source::kLinear && kThreads % kTogether == 0;

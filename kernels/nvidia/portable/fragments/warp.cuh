@@ -1,4 +1,4 @@
-// What fragments on NVIDIA's GPUs have in common: a wave is a warp of 32 threads.
+// Common to fragments on NVIDIA's GPUs: a wave is a warp of 32 threads.
 #pragma once
 
 #include "ptx/math.cuh"
@@ -13,7 +13,7 @@ struct WarpOfThreads {
   /// The wave's number, which the compiler knows to be one value for all its threads.
   static __device__ __forceinline__ int wave() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x / 32), 0); }
 
-  /// Of waves that share rows each brings their queries: all store the same.
+  /// If waves share rows, each brings their queries: all store the same.
   static __device__ __forceinline__ bool brings_queries(int) { return true; }
 
   static __device__ __forceinline__ void barrier() { __syncthreads(); }

@@ -175,7 +175,7 @@ int device_of(const void* pointer) {
   void* const asked = const_cast<void*>(pointer);
   const bool known = api.PointerGetAttribute(&type, HipPointerAttribute::memory_type, asked) == kHipSuccess &&
                      api.PointerGetAttribute(&device, HipPointerAttribute::device_ordinal, asked) == kHipSuccess;
-  // Of memory that HIP does not know it answers an error, which others would take for one of theirs.
+  // For memory that HIP does not know it answers an error, which others would take for one of theirs.
   if (!known && was_clear) api.GetLastError();
   return known && is_device_memory(type) ? device : -1;
 }

@@ -67,7 +67,7 @@ class Module {
   HipModule module_ = nullptr;
 };
 
-/// What a launch asks for: workgroups x height of them, and the threads of each.
+/// Shape of a launch: workgroups x height of them, and the threads of each.
 struct Launch {
   unsigned workgroups, height = 1;
   unsigned threads;

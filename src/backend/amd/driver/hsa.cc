@@ -41,7 +41,7 @@ bool find_all(const libraries::Library& library, Functions& f) {
          library.find(f.agent_get_info, "hsa_agent_get_info");
 }
 
-/// Of the library that HIP was linked with, or that stands beside it.
+/// The functions of the library that HIP was linked with, or that stands beside it.
 Functions load() {
   constexpr const char* kName = "libhsa-runtime64.so.1";
   Functions functions{};

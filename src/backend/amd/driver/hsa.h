@@ -1,5 +1,5 @@
-// What HSA tells of AMD's GPUs. HIP's own answer, hipDeviceProp_t, is another struct in each version; HSA's numbers do
-// not change.
+// AMD's GPUs as HSA describes them. HIP's own answer, hipDeviceProp_t, is another struct in each version; HSA's numbers
+// do not change.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct HsaGpu {
 /// found or does not start.
 std::vector<HsaGpu> hsa_gpus();
 
-/// Which of them a device of HIP is: number `used` of those at its place on the bus ("0000:03:00.0"), which the parts
-/// of one GPU share; null: none. HIP may leave out some that HSA lists (HIP_VISIBLE_DEVICES).
+/// The entry of a device of HIP: number `used` of those at its place on the bus ("0000:03:00.0"), which the parts of
+/// one GPU share; null: none. HIP may leave out some that HSA lists (HIP_VISIBLE_DEVICES).
 const HsaGpu* find_gpu(const std::vector<HsaGpu>& gpus, const std::string& bus_id, int used);
 
 }  // namespace heddle::amd

@@ -1,4 +1,4 @@
-// What a code object says of its kernels: the note with AMDGPU's metadata.
+// The kernels of a code object, from the note with AMDGPU's metadata.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,7 @@
 
 namespace heddle::amd {
 
-/// Of the kernel that takes most of each.
+/// Figures of the kernels: of each the largest.
 struct CodeObjectFacts {
   int kernels = 0;
   int vector_registers = 0;    // and those for accumulation
@@ -17,7 +17,7 @@ struct CodeObjectFacts {
   bool dynamic_stack = false;  // of a size that is known at run time alone
 };
 
-/// Nothing where the file has no such note, or one that is damaged. Reads nothing outside `code`, whatever it holds.
+/// Empty if the file has no such note, or a damaged one. Reads nothing outside `code`, whatever it holds.
 std::optional<CodeObjectFacts> facts_of(std::span<const char> code);
 
 }  // namespace heddle::amd

@@ -18,9 +18,8 @@ struct HiprtcInfo {
   std::vector<std::string> chips;  // that it compiles for: "gfx1100"; empty: it does not say
 };
 
-/// The compiler of this process, looked for once; where HIP has started by then, one of its major version if there is
-/// one. Throws Error(unsupported) with a sentence that lists where it was looked for, or what was found and lacks a
-/// function.
+/// The compiler of this process, looked for once. If HIP has started by then, a compiler of its major version is
+/// preferred. Throws Error(unsupported) with a sentence that lists the places, or what was found and lacks a function.
 const HiprtcInfo& hiprtc();
 
 /// Every option that hipRTC gets for a source: the only list of them.

@@ -16,8 +16,8 @@ class MessagePackReader {
   explicit MessagePackReader(std::span<const char> bytes) : bytes_(bytes) {}
 
   bool failed() const { return failed_; }
-  /// The head of a map, of so many pairs that follow; of a list, of so many values; nothing, and no step, where another
-  /// value stands.
+  /// Reads the head of a map (the number of its pairs) or of a list (of its values). Returns nothing, and does not
+  /// move, at any other value.
   std::optional<std::size_t> map();
   std::optional<std::size_t> list();
   std::optional<std::string_view> text();

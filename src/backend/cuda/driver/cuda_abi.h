@@ -46,7 +46,7 @@ enum class CUfunction_attribute : int {
 };
 
 enum class CUpointer_attribute : int { memory_type = 2, device_ordinal = 9 };
-/// What memory_type says; 0 for memory that the driver does not know.
+/// Answers of memory_type; 0 for memory that the driver does not know.
 enum class CUmemorytype : unsigned int { unknown = 0, host = 1, device = 2, array = 3, unified = 4 };
 
 enum class CUstream_flags : unsigned int { blocking = 0, non_blocking = 1 };

@@ -98,8 +98,8 @@ std::string size_text(std::size_t bytes) {
                                                     size_text(bytes), device, rest));
 }
 
-/// What was under way when the driver refused a kernel. It loads what an NVRTC of its own major version or of an older
-/// one made; of a newer one's kernels it says no more than that they are invalid.
+/// Says what was under way when the driver refused a kernel. It loads kernels that an NVRTC of its own major version or
+/// of an older one made; of a newer one's kernels it says no more than that they are invalid.
 std::string loading(int compiler_version) {
   if (compiler_version == 0) return "loading a compiled kernel";
   const int driver_version = started_version(), driver_major = driver_version / 1000;

@@ -15,7 +15,7 @@ namespace heddle::cuda {
 /// All devices; empty where driver_missing() says why. Read once.
 const std::vector<device::CudaCaps>& devices();
 
-/// What NVRTC compiles for so that the device runs it: "sm_90a".
+/// The architecture that NVRTC compiles for so that the device runs it: "sm_90a".
 std::string architecture_of(int device);
 
 /// The device's primary context (the one that the CUDA runtime and PyTorch use), retained once for the process. Throws
@@ -59,8 +59,8 @@ void copy_and_wait(int device, void* to, const void* from, std::size_t bytes);
 /// A loaded cubin. Kernels of it live as long as it does.
 class Module {
  public:
-  /// `compiler_version`: of the NVRTC that made it, 13000; where the driver refuses it, the error says what fits. 0:
-  /// not known.
+  /// `compiler_version`: that of the NVRTC that made the kernel, 13000; 0: not known. If the driver refuses the kernel,
+  /// the error says which NVRTC would fit.
   Module(int device, std::span<const char> cubin, int compiler_version = 0);
   ~Module();
   Module(const Module&) = delete;
@@ -74,7 +74,7 @@ class Module {
   CUmodule module_ = nullptr;
 };
 
-/// What a launch asks for: ctas x height CTAs, the threads of each, and the bytes of its dynamic shared memory.
+/// Shape of a launch: ctas x height CTAs, the threads of each, and the bytes of its dynamic shared memory.
 struct Launch {
   unsigned ctas, height = 1;
   unsigned threads;

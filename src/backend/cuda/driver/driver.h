@@ -12,8 +12,8 @@ namespace heddle::cuda {
 /// for (the file or folder of HEDDLE_CUDA_DRIVER, else the loader's path and where containers mount it), or what was
 /// found and is too old (12.0 is the oldest accepted), or which function it lacks, or why it does not start.
 const Driver& driver();
-/// The version of the driver that driver() has started, as it counts them: 13000. 0 before that, and where there is
-/// none; loads nothing.
+/// The version of the driver that driver() has started, as the driver counts: 13000. 0 before that, or without a
+/// driver. Loads nothing.
 int started_version();
 /// 13000: "13.0"
 std::string version_text(int version);

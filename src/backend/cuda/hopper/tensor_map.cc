@@ -17,7 +17,7 @@ CUtensorMapDataType type_of(DType dtype) {
 
 constexpr std::int64_t kPanelBytes = 128;
 
-/// What one load brings: rows, and of each row `bytes` bytes, swizzled over these.
+/// The box of one load: rows, and of each row `bytes` bytes, swizzled over these.
 struct Box {
   int rows;
   std::int64_t bytes = kPanelBytes;

@@ -13,15 +13,15 @@ namespace heddle::cuda {
 /// were accepted by the planner; the address is not looked at. A context must be current.
 CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int box_rows);
 
-/// The same, ending where a sequence does: five axes, of which the second counts from `longest` rows before the row
-/// that the third names on, and has `longest` of them. What a box has past that is read as zeros and not written; a
-/// sequence of n <= longest rows that ends before row e of the tensor has its row i at (longest - n + i, e). The
-/// tensor's batch stride may be 0.
+/// A map that ends where a sequence does: five axes, of which the second counts from `longest` rows before the row that
+/// the third names on, and has `longest` of them. Rows of a box past that are read as zeros and not written; a sequence
+/// of n <= longest rows that ends before row e of the tensor has its row i at (longest - n + i, e). The tensor's batch
+/// stride may be 0.
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
 
-/// Of a capture that is streamed, as its tiles are found in it (plan/mods/streamed_read.h): in boxes of so
-/// many rows and 128 bytes, or 16 columns in the swizzle of their width.
+/// Maps of a streamed capture, as its tiles are found in it (plan/mods/streamed_read.h): in boxes of so many rows and
+/// 128 bytes, or 16 columns in the swizzle of their width.
 struct StreamedMaps {
   CUtensorMap panels, rest;
 };

@@ -1,4 +1,4 @@
-// NVRTC as a compiler of the builder: what it makes is judged by its log, and by the machine code where that says less.
+// NVRTC as a compiler of the builder. Kernels are judged by its log, and by the machine code if the log says less.
 #include <fmt/format.h>
 
 #include <array>
@@ -41,7 +41,7 @@ Resources figures_of(const Compilation& compilation) {
                                               compilation.result_text, compilation.log));
 }
 
-/// What is to be kept of a compilation. Throws when there is no kernel to judge.
+/// The record to keep of a compilation. Throws when there is no kernel to judge.
 heddle::jit::Record judge_kernel(const Source& source, const Compilation& compilation) {
   heddle::jit::Record record;
   record.verdict = performance_losses(compilation.log);

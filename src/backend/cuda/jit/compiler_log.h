@@ -1,4 +1,4 @@
-// What NVRTC's log says of a kernel: what it takes of the machine, and whether that is acceptable.
+// NVRTC's log about a kernel: the resources that it takes, and whether they are acceptable.
 #pragma once
 
 #include <string>

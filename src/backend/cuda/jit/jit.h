@@ -13,7 +13,7 @@ using heddle::jit::Header;
 using heddle::jit::Source;
 using Cubin = heddle::jit::MachineCode;
 
-/// Of a kernel that spills, or whose tensor-core products the compiler serialised (C75xx).
+/// Thrown for a kernel that spills, or whose tensor-core products the compiler serialised (C75xx).
 using heddle::jit::Rejected;
 
 /// jit::Builder::build() with NVRTC.
@@ -32,7 +32,7 @@ int compiler_number();
 /// Where the cache is, and what went wrong with it so far: lines for explain().
 std::string cache_notes();
 
-/// Of this process.
+/// Counts of this process.
 Counts counts();
 /// Forgets what is in memory (not on disk), and looks for the cache's folder again: for tests and cold measurements.
 void forget();

@@ -1,4 +1,4 @@
-// What a kernel is compiled with, and so what its name in the cache is made of.
+// The options that a kernel is compiled with, from which its name in the cache is made.
 #pragma once
 
 #include <string>

@@ -21,16 +21,15 @@ struct Compiler {
   std::string version() const;
 };
 
-/// What NVRTC's file may be called, the best first: `first` those whose kernels a driver of that version loads, being
-/// of its major version or of an older one, `second` the others. 0: no driver is known, and the newest is the best.
+/// File names of NVRTC, the best first. `first`: those whose kernels a driver of that version loads, being of its major
+/// version or of an older one; `second`: the others. 0: no driver is known, and the newest is the best.
 struct LibraryNames {
   std::vector<std::string> first, second;
 };
 LibraryNames library_names(int driver_version);
 
-/// The compiler of this process, looked for once; where the driver has started by then, one that suits it if there is
-/// one. Throws Error(unsupported) with a sentence that lists where it was
-/// looked for, or what was found and is too old.
+/// The compiler of this process, looked for once. If the driver has started by then, a compiler that suits it is
+/// preferred. Throws Error(unsupported) with a sentence that lists the places, or what was found and is too old.
 const Compiler& compiler();
 
 /// Runs it. A source that does not compile is no error here: `result` and `log` say so.

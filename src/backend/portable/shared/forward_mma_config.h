@@ -18,17 +18,17 @@ inline constexpr const char* kStorages[] = {"f16", "bf16", "f32", "f64"};
 constexpr const char* name(Storage storage) { return kStorages[static_cast<int>(storage)]; }
 constexpr int bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
 
-/// Whose fragments a kernel is made of: fragments/ in kernels/portable.
+/// The fragments that a kernel is made of: fragments/ in kernels/portable.
 enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
 inline constexpr const char* kFragmentKinds[] = {"host", "mma", "fma", "gfx11", "gfx12", "gfx9"};
 constexpr const char* name(FragmentKind kind) { return kFragmentKinds[static_cast<int>(kind)]; }
 
-/// What a step brings: keys and values; keys alone; or one block, which is multiplied as keys and then as values.
+/// Blocks of a step: keys and values; keys alone; or one block, which is multiplied as keys and then as values.
 enum class StepBlocks : int { keys_and_values, keys, both_ways };
 inline constexpr const char* kStepBlocks[] = {"keys_and_values", "keys", "both_ways"};
 constexpr const char* name(StepBlocks blocks) { return kStepBlocks[static_cast<int>(blocks)]; }
 
-/// What an architecture's fragments are: the threads of a wave, and a fragment's rows of scores.
+/// The shape of an architecture's fragments: the threads of a wave, and a fragment's rows of scores.
 struct FragmentShape {
   int wave, rows;
 };

@@ -1,5 +1,6 @@
-// forward_mma's memory: what a CTA shares, and what the CTAs that share a tile leave each other. From the configuration
-// alone. Read by the planner, by the launchers, and by the kernel itself: no headers but these, plain integers only.
+// forward_mma's memory, from the configuration alone: a CTA's shared memory, and what the CTAs that share a tile leave
+// each other. Read by the planner, by the launchers, and by the kernel itself: no headers but these, plain integers
+// only.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"

@@ -72,7 +72,7 @@ constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config)
   return memory;
 }
 
-/// What the kernels around the passes have to know.
+/// Configuration of the kernels around the passes.
 struct BackwardMmaRows {
   Storage storage = Storage::bf16;  // of dO
   int v_dim = 0;

@@ -46,7 +46,7 @@ struct ReadSum {
   unsigned* largest;  // bits of the largest partial's magnitude
 };
 
-/// What the kernels take beside BackwardSm90Params.
+/// Parameters of the kernels beside BackwardSm90Params.
 struct BackwardReadsParams {
   ReadSum sums[kMostSums];
   float* partials[kMostReads];
@@ -73,7 +73,7 @@ constexpr long long row_slot(int number, int heads, int head, int group, int gro
   const long long own = static_cast<long long>(number) * heads + head;
   return apart ? own * groups + group : own;
 }
-/// Those of diagonals: distances 64 (group - block) + 0 to 63. A sequence has one block more than rows: distances below
+/// Slots of diagonals: distances 64 (group - block) + 0 to 63. A sequence has one block more than rows: distances below
 /// its last block's. `first_block`: number of its first one.
 constexpr long long diagonal_slot(int first_block, int sequence, int heads, int head, int block, int group, int groups,
                                   bool apart) {

@@ -8,7 +8,7 @@
 
 namespace heddle::shared {
 
-/// What the producer leaves with a step's queries.
+/// The producer's record of a step's queries.
 struct BackwardStep {
   int q_first;  // of the sequence's queries
   int head;     // query head
@@ -17,7 +17,7 @@ struct BackwardStep {
 };
 static_assert(sizeof(BackwardStep) == 16);
 
-/// What a CTA keeps of its tile in shared memory: the item, and where its sequence stands.
+/// A CTA's record of its tile in shared memory: the item, and where its sequence stands.
 struct BackwardTile {
   BackwardItem item;
   int q_len, kv_len, q_start;

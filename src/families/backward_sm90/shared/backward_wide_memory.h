@@ -75,7 +75,7 @@ constexpr BackwardWideMemory backward_wide_memory(const BackwardSm90Config& conf
   return memory;
 }
 
-/// What a CTA asks for.
+/// Bytes of shared memory that a CTA asks for.
 constexpr int backward_shared_bytes(const BackwardSm90Config& config) {
   return config.wide ? backward_wide_memory(config).bytes : backward_sm90_memory(config).bytes;
 }

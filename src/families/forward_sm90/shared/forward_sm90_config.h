@@ -34,7 +34,7 @@ struct ForwardSm90Config {
   constexpr int threads() const { return 128 * (warpgroups + 1); }
   constexpr bool fp8() const { return q_fp8 != Fp8::none; }
   constexpr int element_bytes() const { return fp8() ? 1 : 2; }  // of q, k and v
-  // What is multiplied: products go in steps of 32 bytes of columns (Q K^T) and of keys (P V), and P V gives multiples
+  // Extents of the products: they go in steps of 32 bytes of columns (Q K^T) and of keys (P V), and P V gives multiples
   // of 8 columns. TMA fills the columns that the tensors lack with zeros, as it does those up to the end of the last
   // panel.
   constexpr int product_step() const { return 32 / element_bytes(); }
@@ -73,7 +73,7 @@ struct ForwardSm90Config {
   constexpr bool computes_keys() const { return key_numbers() > 0; }
   constexpr int key_warps() const { return !computes_keys() ? 0 : orders() || fp8() ? 1 : 2; }
   constexpr int first_key_warp() const { return fp8() ? 3 : 2; }
-  /// What consumers read of each key: a factor, a term, a place in the table. Two at most.
+  /// Numbers of each key that consumers read: a factor, a term, a place in the table. Two at most.
   constexpr int key_numbers() const { return (key_factor ? 1 : 0) + (key_term ? 1 : 0) + (table_entries > 0 ? 1 : 0); }
   /// Rows of k and v that are in one page, wherever they are in their block: a box of TMA's.
   constexpr int page_box() const {

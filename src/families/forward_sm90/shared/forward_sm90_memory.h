@@ -83,16 +83,16 @@ constexpr int distance_words(const ForwardSm90Config& config) { return kWarpgrou
 /// scores are changed.
 constexpr int key_slots(const ForwardSm90Config& config) { return config.stages + 1; }
 constexpr int key_slot_bytes(const ForwardSm90Config& config) { return config.kv_block * config.key_numbers() * 4; }
-/// Of a tile: of its rows and entries.
+/// Bytes of a tile's table: its rows and entries.
 constexpr int table_bytes(const ForwardSm90Config& config) {
   return config.table_entries > 0 ? (config.rows() + config.table_entries + 3) / 4 * 16 : 0;
 }
 inline constexpr int kTables = 2;
-/// Of a block's terms: some are not 0; the largest is far above that of the tile's blocks before.
+/// Flags of a block's terms: some are not 0; the largest is far above that of the tile's blocks before.
 inline constexpr int kKeyTermsAdd = 1, kKeyTermsRise = 2;
 
-/// What the producer asks of the warps that compute numbers of keys: the number of a block of keys, times 2, and 1 for
-/// the first of a tile; or that they end.
+/// The producer's wish to the warps that compute numbers of keys: the number of a block of keys, times 2, and 1 for the
+/// first of a tile; or that they end.
 inline constexpr int kNoKeyBlock = -1;
 
 constexpr ForwardSm90Memory forward_sm90_memory(const ForwardSm90Config& config) {

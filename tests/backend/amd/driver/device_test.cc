@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// What `report` gives in a process that has the fake HIP, with these variables.
+/// Runs `report` in a process that has the fake HIP, with these variables.
 std::string with_fake(const std::function<std::string()>& report,
                       const std::vector<std::pair<const char*, const char*>>& variables = {}) {
   return in_child([&]() -> std::string {
@@ -122,7 +122,7 @@ TEST(AmdDriver, CopiesAndRestoresTheCurrentDevice) {
             "device 1, 0 bytes stay");
 }
 
-// HIP 6 numbers the types of memory anew; of memory that it does not know it answers an error, which others must not
+// HIP 6 numbers the types of memory anew. For memory that it does not know it answers an error, which others must not
 // see.
 TEST(AmdDriver, TellsThePlaceOfAPointer) {
   const auto report = [] {

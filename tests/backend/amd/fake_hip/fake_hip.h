@@ -18,9 +18,9 @@
 
 extern "C" {
 
-/// Beside HIP's functions the library has these, for tests.
+/// Functions for tests, beside HIP's.
 
-/// What the simulator found wrong in all launches since the last call: a line each, empty if nothing.
+/// Faults that the simulator found in all launches since the last call: a line each, empty if none.
 /// \returns the bytes of the text and its final zero; at most `size` of them are written
 std::size_t fake_hip_take_findings(char* text, std::size_t size);
 /// Launches since the process started.

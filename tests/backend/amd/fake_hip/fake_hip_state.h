@@ -1,4 +1,4 @@
-// What the fake library's files share.
+// State that the fake library's files share.
 #pragma once
 
 #include <cstddef>

@@ -102,7 +102,7 @@ TEST_F(FakeHip, runs_a_kernel) {
   EXPECT_EQ(out, in);
   EXPECT_EQ(findings(), "");
 
-  // The same from one buffer of arguments.
+  // Now from one buffer of arguments.
   struct {
     void *to, *from;
     unsigned n;

@@ -20,7 +20,7 @@ Function* fake_hip(const char* name) {
   return reinterpret_cast<Function*>(symbol);
 }
 
-/// What the simulator found wrong in all launches since the last call; empty: nothing.
+/// Faults that the simulator found in all launches since the last call; empty: none.
 inline std::string take_findings() {
   std::vector<char> text(20000);
   fake_hip<std::size_t(char*, std::size_t)>("fake_hip_take_findings")(text.data(), text.size());

@@ -1,4 +1,4 @@
-// What a code object says of its kernels; and that no damage makes the reader leave its bytes.
+// Reads a code object's kernels, and checks that no damage makes the reader leave its bytes.
 #include "backend/amd/jit/code_object.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(MessagePack, ReadsWhatMetadataHas) {
   EXPECT_TRUE(reader.failed());
 }
 
-// As many levels as no metadata has, and a list of more values than there are bytes.
+// More levels than any metadata has, and a list of more values than there are bytes.
 TEST(MessagePack, FailsRatherThanRunAway) {
   const std::string deep = std::string(1000, '\x91') + '\x01';
   MessagePackReader down(deep);

@@ -1,5 +1,4 @@
-// What the library does on the fake ROCm device beside attention: tensors there, merged states, masks, explain,
-// refusals.
+// The library on the fake ROCm device, beside attention: tensors there, merged states, masks, explain, refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a memory instruction moves for one lane, as its name says: `d16_hi_u8` is one byte, into the high half.
+// The bytes that a memory instruction moves for one lane, from its name: `d16_hi_u8` is one byte, into the high half.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct LaneBytes {
 
 /// Puts what a lane loaded into its registers.
 void put_loaded(Wave& wave, int register_index, int lane, const Access& access, const LaneBytes& loaded);
-/// What a lane stores from its registers.
+/// Takes the bytes that a lane stores from its registers.
 LaneBytes take_stored(const Wave& wave, int register_index, int lane, const Access& access);
 
 /// The operation of an atomic, as its name says.

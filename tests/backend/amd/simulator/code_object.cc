@@ -58,7 +58,7 @@ struct Symbol {
   std::uint64_t size;
 };
 
-/// What the loader reads of an ELF file.
+/// The parts of an ELF file that the loader reads.
 struct Elf {
   std::vector<Segment> segments;
   std::unordered_map<std::string, Symbol> symbols;

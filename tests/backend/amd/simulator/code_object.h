@@ -53,7 +53,7 @@ class CodeObject {
   /// Reads a code object with LLVM's llvm-objdump and llvm-readelf.
   /// \throws std::runtime_error if the file is none, or is for a chip that the simulator does not have
   static CodeObject load(const std::string& path);
-  /// The same of bytes in memory.
+  /// Loads from bytes in memory.
   static CodeObject load(std::span<const std::uint8_t> bytes);
 
   const Chip& chip() const { return chip_; }

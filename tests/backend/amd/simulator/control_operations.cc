@@ -118,7 +118,7 @@ constexpr OperationRow kRows[] = {
     {"s_inst_prefetch", ":-", execute_nothing, kNone},
     {"s_waitcnt_depctr", ":-", execute_nothing, kNone},
     {"s_wait_alu", ":-", execute_nothing, kNone},
-    // Of images and ray tracing, which are not simulated: nothing of theirs is under way.
+    // These wait for images and ray tracing, which are not simulated: none is ever under way.
     {"s_wait_samplecnt", ":-", execute_nothing, kNone},
     {"s_wait_bvhcnt", ":-", execute_nothing, kNone},
     {"s_wait_expcnt", ":-", execute_nothing, kNone},

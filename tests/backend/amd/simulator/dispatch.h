@@ -1,4 +1,4 @@
-// What a wave finds in its registers when it starts, as the kernel's descriptor asks.
+// The registers of a wave that starts, as the kernel's descriptor asks.
 #pragma once
 
 #include <array>

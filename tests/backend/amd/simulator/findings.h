@@ -1,4 +1,4 @@
-// What a launch did wrong.
+// Faults of a launch.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace heddle::amd::simulator {
 namespace {
 
-/// What a lane's address leads to.
+/// The memory behind a lane's address.
 struct Place {
   enum class Kind : std::uint8_t { kGlobal, kLds, kScratch, kNowhere } kind = Kind::kGlobal;
   std::uint64_t address = 0;

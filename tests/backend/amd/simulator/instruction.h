@@ -83,7 +83,7 @@ struct Dpp {
   bool fetch_inactive = false;  ///< lanes that exec leaves out may be read
 };
 
-/// What the report counts instructions as.
+/// The class under which the report counts an instruction.
 enum class Class : std::uint8_t {
   kScalar,
   kScalarLoad,

@@ -1,4 +1,4 @@
-// The LDS of one workgroup: bytes, what wrote and read them since which barrier, and the cycles that its banks take.
+// The LDS of one workgroup: its bytes, their last accesses by barriers passed, and the cycles that its banks take.
 #pragma once
 
 #include <array>
@@ -9,8 +9,9 @@
 
 namespace heddle::amd::simulator {
 
-/// Who touches LDS, and between which barriers. A plain access counts for one epoch (the number of barriers passed). An
-/// access between a split barrier's signal and its wait may meet accesses of both sides, and so counts for two.
+/// A wave that touches LDS, and between which barriers. A plain access counts for one epoch (the number of barriers
+/// passed). An access between a split barrier's signal and its wait may meet accesses of both sides, and so counts for
+/// two.
 struct Toucher {
   std::uint32_t wave = 0;  ///< in the workgroup, below kManyWaves
   std::uint32_t first_epoch = 0;
@@ -54,10 +55,10 @@ struct BankCycles {
   std::uint64_t conflicts = 0;  ///< of these: a bank was asked for a second dword in the same cycle
 };
 
-/// What 32 banks of 4 bytes take for one access of all active lanes. A cycle serves 128 bytes: 32 lanes of up to 4
-/// bytes, 16 of 8, 8 of 16; lanes that ask for the same dword share it. Which 8 lanes a 16-byte read of gfx9 serves
-/// together is not consecutive (measured by others on gfx950). AMD documents none of this for gfx11 and gfx12: it is a
-/// model.
+/// Cycles that 32 banks of 4 bytes take for one access of all active lanes. A cycle serves 128 bytes: 32 lanes of up to
+/// 4 bytes, 16 of 8, 8 of 16; lanes that ask for the same dword share it. The 8 lanes that a 16-byte read of gfx9
+/// serves together are not consecutive (measured by others on gfx950). AMD documents none of this for gfx11 and gfx12:
+/// it is a model.
 BankCycles bank_cycles(std::span<const std::uint32_t> addresses, std::uint64_t exec, std::uint32_t size,
                        int generation);
 

@@ -71,7 +71,7 @@ bool is_undefined(const Wave& wave, int first, const Cell& cell, ElementType typ
   return (cell.shift >= 16 ? u.high : u.low) >> cell.lane & 1;
 }
 
-/// Of A and B, which gfx11 has twice.
+/// Whether a cell of A or B is undefined. gfx11 holds each of their cells twice.
 bool operand_undefined(const Wave& wave, int first, const Cell& cell, ElementType type, const MatrixForm& form) {
   if (is_undefined(wave, first, cell, type)) return true;
   if (form.generation != 11) return false;

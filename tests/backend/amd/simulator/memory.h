@@ -31,8 +31,8 @@ class Memory {
 
   /// \param name what findings call the buffer
   std::uint64_t allocate(std::size_t bytes, std::string name);
-  /// The same at an address of the caller's choice: a kernel's parameters may then hold addresses of the host, whose bytes
-  /// are brought with write() and fetched with read().
+  /// Allocates at an address of the caller's choice: a kernel's parameters may then hold addresses of the host, whose
+  /// bytes are brought with write() and fetched with read().
   /// \throws std::invalid_argument if another buffer is there
   void allocate_at(std::uint64_t address, std::size_t bytes, std::string name);
   /// \returns false if no buffer begins at `address`

@@ -1,4 +1,4 @@
-// What stands around the operands of a vector instruction: neg, abs, op_sel, DPP, SDWA, clamp, omod.
+// Modifiers of a vector instruction's operands: neg, abs, op_sel, DPP, SDWA, clamp, omod.
 #pragma once
 
 #include "backend/amd/simulator/vector.h"

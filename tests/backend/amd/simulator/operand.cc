@@ -92,7 +92,7 @@ std::optional<std::uint64_t> aperture(std::string_view text) {
   return std::nullopt;
 }
 
-/// What a constant that is written as a decimal fraction means to an operand of the type.
+/// The bits of a constant written as a decimal fraction, for an operand of the type.
 std::optional<std::uint64_t> fraction(std::string_view text, Type type) {
   if (text.find('.') == std::string_view::npos) return std::nullopt;
   const std::string copy(text);

@@ -9,8 +9,8 @@
 
 namespace heddle::amd::simulator {
 
-/// What the operands of an instruction are, in the order of the text. A letter each, results and sources apart by a
-/// colon: those of a VectorRow's signature, and
+/// An instruction's operands, in the order of the text: a letter each, results and sources apart by a colon. The
+/// letters are those of a VectorRow's signature, and
 ///   *  registers, as many as the text names
 ///   -  something that is not looked at
 struct OperationRow {

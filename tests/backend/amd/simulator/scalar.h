@@ -19,7 +19,7 @@ struct ScalarCall {
   bool scc = false;               ///< in and out
 };
 
-/// What a row does to scc, and how undefined bits go through it.
+/// A row's effect on scc, and how undefined bits go through it.
 enum class ScalarRule : std::uint8_t {
   kPlain,    ///< scc stays; any undefined bit of a source makes the whole result undefined
   kOwnScc,   ///< the function sets scc

@@ -1,4 +1,4 @@
-// What the tests of the simulator share: a chip with a code object loaded, and buffers as vectors.
+// Shared by the simulator's tests: a chip with a code object loaded, and buffers as vectors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class Simulated {
                 const Arguments& arguments, const LaunchOptions& options = {}) {
     return simulator_.launch(kernel, grid, {block, 1, 1}, arguments, options);
   }
-  /// The same, and nothing must be wrong with it.
+  /// Launches, and expects no finding.
   Report run(const std::string& kernel, std::array<std::uint32_t, 3> grid, std::uint32_t block,
              const Arguments& arguments) {
     Report report = launch(kernel, grid, block, arguments);

@@ -46,8 +46,8 @@ void Waits::wait(Counter counter, std::uint32_t left) {
     queue.clear();
     return;
   }
-  // Which of the unordered operations came back is not known: the ones in order that surely did are the oldest, as many
-  // as are done even if all unordered ones are.
+  // Nobody knows which of the unordered operations came back. Certainly done are the oldest ordered ones: as many as
+  // are done if all unordered ones are done too.
   if (queue.size() <= left + unordered) return;
   std::size_t done = queue.size() - left - unordered;
   for (auto it = queue.begin(); it != queue.end() && done > 0;) {

@@ -78,7 +78,7 @@ struct Group {
   std::vector<std::unique_ptr<Wave>> waves;
 };
 
-/// What is counted while a launch runs.
+/// Counters of a running launch.
 struct Counts {
   std::vector<std::uint64_t> executed;  ///< of each instruction of the program
   BankCycles lds;

@@ -18,7 +18,7 @@
 namespace heddle::cuda {
 namespace {
 
-/// What `report` gives in a process that has the fake driver.
+/// Runs `report` in a process that has the fake driver.
 template <class Report>
 std::string with_fake(Report report) {
   return in_child([&]() -> std::string {
@@ -176,8 +176,8 @@ struct Witness {
 
 TEST(CudaMemory, MayOutliveTheDriver) {
   EXPECT_EQ(with_fake([]() -> std::string {
-              // What is static goes in the reverse of the order in which it came: the driver, which starts inside of
-              // the assignment, then the memory, then the witness.
+              // Static objects are destroyed in reverse order: the driver, which starts inside of the assignment, then
+              // the memory, then the witness.
               static Witness witness;
               static DeviceMemory last;
               last = DeviceMemory(0, 100);

@@ -1,6 +1,5 @@
-// What a test sees of the fake CUDA driver: a libcuda.so.1 with host memory for device memory, which counts what it is
-// asked for, keeps what was launched, and refuses what the real one refuses. HEDDLE_CUDA_DRIVER points the library to
-// it.
+// A test's view of the fake CUDA driver: a libcuda.so.1 with host memory for device memory. It counts the calls, keeps
+// the launches, and refuses what the real driver refuses. HEDDLE_CUDA_DRIVER points the library to it.
 //
 // Settings, read from the environment when it is loaded (all optional):
 //   FAKE_CUDA_VERSION  what cuDriverGetVersion says (13000)
@@ -22,7 +21,7 @@
 
 namespace heddle::cuda {
 
-/// What cuTensorMapEncodeTiled was given: the fake's maps hold nothing else. All is 0 where no map was made.
+/// The arguments of cuTensorMapEncodeTiled: the fake's maps hold nothing else. All is 0 where no map was made.
 struct FakeTensorMap {
   std::uint64_t address = 0, extents[5]{}, strides[4]{};
   std::uint16_t box[5]{};

@@ -1,4 +1,4 @@
-// What the fake driver's two files share: fake_driver.cc has devices, memory and streams, fake_launch.cc kernels.
+// Shared by the fake driver's two files: fake_driver.cc has devices, memory and streams, fake_launch.cc kernels.
 #pragma once
 
 #include <mutex>
@@ -29,9 +29,9 @@ inline int device_of(CUstream stream) {
   return stream == nullptr ? current_device() : number_of(stream) % device_count();
 }
 
-/// What every call but the first few answers when the driver is not up; CUDA_SUCCESS when it is.
+/// The answer of every call but the first few when the driver is not up; CUDA_SUCCESS when it is.
 CUresult down();
-/// The same for calls that need a context.
+/// down() for calls that need a context.
 CUresult down_here();
 
 #define NEEDS_DRIVER \

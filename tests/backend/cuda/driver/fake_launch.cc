@@ -76,8 +76,8 @@ std::uint32_t element_bytes(CUtensorMapDataType type) {
   return 0;
 }
 
-/// What a driver takes of a tensor map without interleaving (tensor_map_cases.h). That 64 divides the map's own address
-/// its manual alone asks for.
+/// Whether a driver accepts a tensor map without interleaving (tensor_map_cases.h). The rule that 64 divides the map's
+/// own address stands in the driver's manual alone.
 bool map_is_good(const void* map, CUtensorMapDataType type, std::uint32_t rank, const void* address,
                  const std::uint64_t* extents, const std::uint64_t* strides, const std::uint32_t* box,
                  const std::uint32_t* element_strides, CUtensorMapSwizzle swizzle) {

@@ -11,9 +11,9 @@
 
 namespace heddle {
 
-/// What `report` returns in a child of this process, which then ends as programs do: with the destructors of all that
-/// is static. An exception's sentence stands in for a report. The caller must not have loaded what the child is to
-/// load.
+/// Runs `report` in a child of this process and returns its text. The child ends as programs do, with the destructors
+/// of all static objects. An exception's sentence stands in for a report. The caller must not have loaded what the
+/// child is to load.
 template <class Report>
 std::string in_child(Report&& report) {
   int ends[2];

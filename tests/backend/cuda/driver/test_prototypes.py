@@ -84,7 +84,7 @@ def differences(root, header):
     rows = re.findall(r"HEDDLE_DRIVER_FUNCTION\((\w+),\s*(\w+),\s*\((.*?)\)\)", table, flags=re.S)
     assert len(rows) == table.count("HEDDLE_DRIVER_FUNCTION"), "a row of driver_functions.def was not understood"
     for member, symbol, ours in rows:
-        # Of a function with versions, the header declares the plain name and lets a macro choose the newest symbol.
+        # For a function with versions, the header declares the plain name and lets a macro choose the newest symbol.
         # Our cuEventElapsedTime is the oldest, on purpose; both have the same parameters.
         macro = re.search(rf"#define (cu\w+)\s+(?:__CUDA_API_\w+\()?{symbol}\b", cuda)
         declared = macro.group(1) if macro else symbol

@@ -1,5 +1,5 @@
-// A kernel of one warp that asks for the columns of a block of keys as a fragment's thread does, and compares what the
-// elements come to with those of columns computed one by one.
+// A kernel of one warp that asks for the columns of a block of keys as a fragment's thread does, and compares the
+// elements with those of columns computed one by one.
 #pragma once
 
 #include <vector>

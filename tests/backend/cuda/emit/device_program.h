@@ -27,9 +27,10 @@ class DeviceProgram {
   /// One kernel of all mods so far.
   jit::Source source() const;
   void compile();
-  /// What a run reads, copied to the device.
+  /// Copies the values that a run reads to the device.
   shared::ModValues bind(const ModLayout& layout, const Bindings& bindings);
-  /// What the staged functions of a mod give together, for each element. The lengths of the sequence are the elements'.
+  /// The mod's value of each element, from its staged functions together. The lengths of the sequence are the
+  /// elements'.
   std::vector<expr::Value> values(int mod, const shared::ModValues& bound,
                                   std::span<const expr::Element> elements) const;
 

@@ -1,4 +1,4 @@
-// What the text of mods gives on a GPU.
+// Values of the text of mods on a GPU.
 #include <array>
 #include <memory>
 

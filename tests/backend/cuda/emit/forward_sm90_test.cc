@@ -1,4 +1,4 @@
-// What stands in the text of kernels: golden files.
+// Text of kernels: golden files.
 //
 // The golden files are written anew by
 //   HEDDLE_REFRESH_GOLDEN=1 build/release/tests/backend/cuda/emit/backend_cuda_emit_test

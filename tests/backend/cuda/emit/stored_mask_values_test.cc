@@ -84,7 +84,7 @@ class StoredMaskValues : public testing::Test {
     all.params["before"] = 150;
     return all;
   }
-  /// Those that `mask` reads.
+  /// The bindings that `mask` reads.
   Bindings bindings_of(const Expr& mask) const {
     Bindings own;
     const Bindings all = bindings();
@@ -133,13 +133,13 @@ std::vector<MaskWords> words_of(const problem::AttentionProblem& problem, const 
   return words;
 }
 
-/// What a thread's words say of its rows and columns, beside the mask.
+/// Compares a thread's words with the mask, row by row and column by column.
 class Judge {
  public:
   Judge(const problem::AttentionProblem& problem, const Bindings& bindings)
       : problem_(problem), mask_(problem.mask_mod, bindings, expr::Precision::f32) {}
 
-  /// Of the elements before the sequence's ends. Where words differ: one failure.
+  /// Expects the mask in the elements before the sequence's ends; words that differ are one failure.
   void expect(const MaskWords& words, const shared::WorkItem& item, int first_row, int block, int kv_block,
               int thread) {
     const int lane = thread % 32, row = first_row + 16 * (thread / 32) + lane / 4;

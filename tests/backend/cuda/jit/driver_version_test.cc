@@ -1,4 +1,4 @@
-// Of several NVRTCs, the one whose kernels the driver loads; what is said of those of long ago.
+// With several NVRTCs, the one whose kernels the driver loads is taken; very old ones are named.
 #include <cstdio>
 
 #include "backend/libraries/printed_by.h"
@@ -27,7 +27,7 @@ TEST(LibraryNames, OfTheDriversMajorVersionOrAnOlderOneComeFirst) {
   }
 }
 
-/// What open_compiler prints in that environment ("NAME='value' ..."), with `arguments`.
+/// Output of open_compiler in that environment ("NAME='value' ..."), with `arguments`.
 std::string open_compiler(const std::string& environment, const std::string& arguments) {
   const std::string command =
       "env -u HEDDLE_NVRTC HEDDLE_CUDA_DRIVER='" FAKE_DRIVER "' " + environment + " '" OPEN_COMPILER "' " + arguments;

@@ -28,7 +28,7 @@ class Dump : public JitCase {
   }
 
   fs::path dumps() const { return folder_ / "some" / "dumps"; }
-  /// Of the only kernel there.
+  /// The dump of the only kernel there.
   std::string dumped(const std::string& suffix) const {
     for (const std::string& name : listing(dumps())) {
       if (name.ends_with(suffix)) return get(dumps() / name);

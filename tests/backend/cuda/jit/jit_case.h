@@ -95,7 +95,7 @@ class Child {
   int output_ = -1;
 };
 
-/// What the fake NVRTC compiles to a kernel that is accepted, with `more` lines in front.
+/// A source that the fake NVRTC compiles to an accepted kernel, with `more` lines in front.
 inline Source fake_source(const std::string& name, const std::string& more = "") {
   return {.name = name,
           .text = more +

@@ -17,7 +17,7 @@ class Missing : public JitCase {
     JitCase::TearDown();
   }
 
-  /// What compiler_missing() says where HEDDLE_NVRTC is `path`; build() must say the same.
+  /// The text of compiler_missing() where HEDDLE_NVRTC is `path`; build() must say the same.
   static std::string complaint(const std::string& path, const char* version = "13.0") {
     return Child([&] {
              ::setenv("HEDDLE_NVRTC", path.c_str(), 1);

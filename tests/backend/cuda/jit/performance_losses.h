@@ -1,5 +1,5 @@
-// What ptxas says of tensor-core pipelines, with its numbers: the sentences that stand in libnvrtc 12.3, 12.9, 13.0 and
-// 13.5.
+// ptxas's messages about tensor-core pipelines, with their numbers: the sentences that stand in libnvrtc 12.3, 12.9,
+// 13.0 and 13.5.
 #pragma once
 
 #include <string>
@@ -49,7 +49,7 @@ inline constexpr PtxasLine kPerformanceLosses[] = {
      "compiler-inserted WG.AR in divergent path in the function 'f'"},
 };
 
-/// What the compiler mends at little cost.
+/// Losses that the compiler mends at little cost.
 inline constexpr PtxasLine kAddedWaits[] = {
     {"C7517",
      "warpgroup.wait is injected in around line 48 by compiler to allow use of registers defined by GMMA in function "

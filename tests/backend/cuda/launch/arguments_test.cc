@@ -1,4 +1,4 @@
-// What a launch is handed: tensor maps, parameters, lists, the values of the mask.
+// A launch's arguments: tensor maps, parameters, lists, the values of the mask.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// Of backward_sm90 alone, whatever else the planner has.
+/// Takes backward_sm90 alone, whatever else the planner has.
 class LaunchBackward : public LaunchCase {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
 };

@@ -1,4 +1,5 @@
-// What TMA does not take of q, k and v: the launch that copies it into the workspace, and the maps of the copies.
+// Tensors q, k and v that TMA does not take: the launch that copies them into the workspace, and the maps of the
+// copies.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -86,8 +87,7 @@ TEST_F(LaunchCopiedTensors, StepsOverNothingThatIsShared) {
   EXPECT_EQ(launch.maps[2].strides[1], 0U);
 }
 
-// Of padded sequences the rows that there are, as they are known, on the host or after place_sequences; of packed ones
-// all.
+// Padded sequences copy their real rows, known on the host or after place_sequences; packed ones copy all.
 TEST_F(LaunchCopiedTensors, FollowTheLengths) {
   const CallTensors call(odd_call());
   const std::int32_t host[] = {100, 7};

@@ -269,7 +269,7 @@ std::int64_t compiled_by(F&& plan) {
   return jit::counts().compiled + jit::counts().from_disk - before;
 }
 
-// What changes from call to call is in no kernel's text.
+// No kernel's text holds values that change from call to call.
 TEST_F(LaunchDeviceLengths, LengthsParamsDocumentsAndSizesCompileNothing) {
   const auto planned_with = [](std::int64_t rows, std::int32_t first_length, bool on_device, std::int32_t shift,
                                std::int32_t document) {

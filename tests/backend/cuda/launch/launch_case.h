@@ -25,7 +25,7 @@ class LaunchCase : public testing::Test {
 };
 
 const FakeDriver& fake();
-/// What was asked of driver and compiler so far, launches left out: "7 allocations, 5 frees, ...".
+/// Requests to driver and compiler so far, launches left out: "7 allocations, 5 frees, ...".
 std::string work_done();
 /// The latest of forward_sm90.
 const FakeLaunch& last_launch();
@@ -62,7 +62,7 @@ Call many_tiles();
 /// A mask that reads a capture, and params of both types.
 AttentionOptions masked_options(const ConstTensorView& ids);
 
-/// What explain_json() says of a plan.
+/// Facts from a plan's explain_json().
 struct Planned {
   unsigned grid, threads, shared_bytes;
   int rows, kv_block;

@@ -1,4 +1,4 @@
-// What a plan holds on a device, from its making to its end, and when memory runs out.
+// A plan's memory on a device, from its making to its end, and when memory runs out.
 #include <fmt/format.h>
 
 #include <memory>

@@ -15,8 +15,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// What planning throws, its code's number in front, where HEDDLE_NVRTC is `nvrtc`; the fake of jit/fake_nvrtc.cc obeys
-/// `lines`. `modules`: how many must have been loaded. Nothing may stay on the device.
+/// The error of planning, its code's number in front, where HEDDLE_NVRTC is `nvrtc`; the fake of jit/fake_nvrtc.cc
+/// obeys `lines`. `modules`: how many must have been loaded. Nothing may stay on the device.
 std::string planning_error(const char* nvrtc, const std::string& lines = "", int modules = 0) {
   return in_child([&]() -> std::string {
     setenv("HEDDLE_NVRTC", nvrtc, 1);

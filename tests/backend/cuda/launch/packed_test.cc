@@ -1,4 +1,4 @@
-// What a launch of a kernel that packs heads is handed: boxes of a head's rows, lists of its tiles, and the group.
+// Arguments of a kernel that packs heads: boxes of a head's rows, lists of its tiles, and the group.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -9,7 +9,8 @@ namespace {
 
 class LaunchPacked : public LaunchCase {};
 
-/// 8 heads that read one, of so many sequences that packed tiles are fewer than CTAs, and others are not.
+/// 8 query heads a kv head, and so many sequences that there are fewer packed tiles than CTAs, but more tiles without
+/// packing.
 Call few_queries() { return {.batch = 40, .q_heads = 16, .kv_heads = 2, .q_rows = 10, .kv_rows = 300}; }
 
 TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {

@@ -1,4 +1,4 @@
-// What a run refuses before it launches anything, and what planning does.
+// Refusals of a run, before it launches anything, and of planning.
 #include <fmt/format.h>
 
 #include <functional>
@@ -106,7 +106,7 @@ TEST_F(LaunchRefusals, TheStreamOfAnotherDevice) {
                  StartsWith("launching forward_sm90: "));
 }
 
-// A plan whose tensors TMA takes refuses others; one that copies takes any.
+// A plan for tensors that TMA takes refuses other addresses; a plan that copies takes any.
 TEST_F(LaunchRefusals, AnAddressLessAlignedThanThePlanned) {
   const CallTensors call;
   const Tensor spare = Tensor::empty_on(kFirst, DType::u8, {1 << 20});

@@ -32,7 +32,7 @@ TEST_F(LaunchRun, IsOneLaunchAndNothingElse) {
   }
 }
 
-// Neither planning nor a run reads them, copies or waits.
+// Planning and a run do not read the lengths, copy them or wait for them.
 TEST_F(LaunchRun, WithLengthsOnTheDeviceIsThreeLaunchesAndNothingElse) {
   const CallTensors call(many_tiles());
   const Tensor kv = Tensor::zeros(DType::i32, {3}).to(kFirst);

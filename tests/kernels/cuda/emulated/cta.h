@@ -1,11 +1,11 @@
 // A CTA of Hopper, or a cluster of them, on the host: kernels of kernels/nvidia, compiled by the host's compiler, run
 // with all of their threads, one at a time, in an order that a seed chooses. The files of emulated/ptx stand in for
-// kernels/nvidia/ptx, an instruction a function: barriers, copies by TMA, products of warpgroups. What hardware does by
-// itself (copies, adds, products) happens later than it was asked for, at a time that the seed chooses, and reads
-// memory and registers then: who gives a buffer back too early, or reads too early, gets wrong numbers. A CTA whose
-// threads all wait for ever ends the process. The CTAs of a cluster are one here, with as many threads and as much
-// memory; each has its own part of the addresses, so one that crosses to another CTA where it must not is found by the
-// wrong numbers alone. What is not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
+// kernels/nvidia/ptx, an instruction a function: barriers, copies by TMA, products of warpgroups. Work that hardware
+// does by itself (copies, adds, products) happens later than it was asked for, at a time that the seed chooses, and
+// reads memory and registers then: a thread that gives a buffer back too early, or reads too early, gets wrong numbers.
+// A CTA whose threads all wait for ever ends the process. The CTAs of a cluster are one here, with as many threads and
+// as much memory; each has its own part of the addresses, so an access to the wrong CTA shows as wrong numbers alone.
+// Not emulated: proxies (a missing fence goes unnoticed), rates, and registers.
 #pragma once
 
 #include <ucontext.h>
@@ -53,7 +53,7 @@ struct Meeting {
   unsigned generation = 0;
 };
 
-/// What a product of a warpgroup needs of one thread.
+/// One thread's part in a product of a warpgroup.
 struct Product {
   float* d;
   const unsigned* a_registers;  // null: a is in shared memory
@@ -138,7 +138,7 @@ class Cta {
   }
   /// In its last turn.
   bool progressed() const { return progress_ != before_; }
-  /// What is still to happen.
+  /// Runs everything that is still to happen.
   void finish() {
     while (!jobs_.empty()) work();
   }
@@ -151,7 +151,7 @@ class Cta {
   unsigned address_of(const char* shared) const {
     return static_cast<unsigned>(shared - shared_) | static_cast<unsigned>(rank()) << kRankBit;
   }
-  /// What stands at an address.
+  /// The memory at an address.
   char* at(unsigned address) const { return shared_ + (address >> kRankBit) * kSharedBytes + (address & kOffset); }
   Barrier& barrier(unsigned address) { return barriers_[address]; }
   void progress() { ++progress_; }

@@ -28,7 +28,7 @@ namespace heddle::lanes {
   std::abort();
 }
 
-/// What was asked for of global memory and has not come.
+/// A requested copy from global memory that has not arrived.
 struct Copy {
   char* to;
   const char* from;

@@ -1,4 +1,4 @@
-// What the test kernels of the simulator share: HIP's keywords, indices and barriers, without any header of HIP.
+// Shared by the simulator's test kernels: HIP's keywords, indices and barriers, without any header of HIP.
 #pragma once
 
 #define KERNEL extern "C" __attribute__((global))

@@ -4,7 +4,7 @@
 
 namespace heddle::ptx {
 
-/// What a map says, in the place of the driver's 128 bytes: axes innermost first, of 16-bit elements.
+/// The content of a map, in the place of the driver's 128 bytes: axes innermost first, of 16-bit elements.
 struct MapContent {
   const char* base;
   long long extents[5], steps[5];  // steps in bytes; of the first axis 2

@@ -28,7 +28,7 @@ inline constexpr unsigned kNextRows = 16 * 128 / 16;
 
 /// An element of an operand in shared memory: `row` of the product's rows or columns, `k` of its sum.
 inline float operand(bool f16, unsigned long long descriptor, int rank, bool by_rows, int row, int k) {
-  // Of an address it has 14 bits: the warpgroup's own CTA is meant.
+  // A descriptor has 14 bits of an address, which mean the warpgroup's own CTA.
   const auto field = [&](int bit) { return static_cast<unsigned>(descriptor >> bit & 0x3fff) << 4; };
   const unsigned first = field(0) | static_cast<unsigned>(rank) << emulated::Cta::kRankBit, leading = field(16),
                  stride = field(32);

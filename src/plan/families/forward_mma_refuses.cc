@@ -42,11 +42,9 @@ std::string refuse_max_scores(const AttentionProblem& problem) {
   return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
 }
 
-/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
 std::string refuse_lse_rest(const AttentionProblem& problem) {
-  if (!problem.with_lse_rest) return {};
-  return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"
-                                                : "lse_rest is given; lse without it is accepted";
+  const bool writes = problem.with_lse_rest && problem.pass == problem::Pass::forward;
+  return writes ? "lse_rest is asked for; o and lse are accepted" : "";
 }
 
 /// With f64 inputs mods are f64, and device text knows f32 alone.

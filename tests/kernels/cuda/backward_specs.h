@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -303,6 +304,21 @@ inline BackwardList widened(BackwardList list) {
     at.spec.v_dim = v;
   }
   return list;
+}
+
+/// lse in two words; and with it rows of which some are far from 0 (CaseSpec::far).
+inline BackwardList with_lse_rest(BackwardList list, double far = 0) {
+  for (BackwardSpecs& at : list) {
+    at.spec.with_lse_rest = true;
+    at.spec.far = far;
+  }
+  return list;
+}
+/// One list of several.
+inline BackwardList joined(std::initializer_list<BackwardList> lists) {
+  BackwardList all;
+  for (const BackwardList& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
 }
 
 /// Packed sequences of a few keys and queries, or of none: a tile's second half has no keys.

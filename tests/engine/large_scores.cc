@@ -45,11 +45,19 @@ LargeScores::LargeScores(const LargeShape& given, const Added& added, LargeForm 
     make_large(added(0, 0));
     return;
   }
-  for (std::int64_t i = 0; i < bias.count(); ++i) set(bias, i, added(i / shape.keys, i % shape.keys));
-  const Capture capture("bias", real, 2);
-  const Expr term = capture(leaf::q_idx(), leaf::kv_idx());
+  const bool of_keys = form == LargeForm::of_keys, of_rows = form == LargeForm::of_rows;
+  for (std::int64_t i = 0; i < bias.count(); ++i) {
+    set(bias, i, added(of_keys ? 0 : i / shape.keys, of_rows ? 0 : i % shape.keys));
+  }
+  Expr term = Capture("terms", real, 2)(leaf::q_idx(), leaf::kv_idx());
+  terms = bias;
+  if (of_keys || of_rows) {
+    terms = Tensor::zeros(real, {of_keys ? shape.keys : shape.queries});
+    term = Capture("terms", real, 1)(of_keys ? leaf::kv_idx() : leaf::q_idx());
+    for (std::int64_t i = 0; i < terms->count(); ++i) set(*terms, i, of_keys ? added(0, i) : added(i, 0));
+  }
   options.score_mod = form == LargeForm::mapped ? min(leaf::score(), 1000.0) + term : leaf::score() + term;
-  options.bindings.captures["bias"] = bias;
+  options.bindings.captures["terms"] = *terms;
 }
 
 void LargeScores::make_large(double level) {

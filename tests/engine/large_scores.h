@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "heddle/attention.h"
@@ -19,9 +20,11 @@ struct LargeShape {
 
 /// Where the scores' distance from 0 comes from.
 enum class LargeForm {
-  added,   // a capture is added to the score
-  mapped,  // the same, to a function of the score
-  plain    // q.k itself
+  added,    // a capture is added to the score
+  mapped,   // the same, to a function of the score
+  of_keys,  // a number of the key is added: that of query 0
+  of_rows,  // a number of the query is: that of key 0
+  plain     // q.k itself
 };
 
 /// Scores are small integers times 1/2, plus a number for each query and key. Both are exact in f32, so that every
@@ -48,7 +51,10 @@ class LargeScores {
   double error_of_lse() const;
 
   LargeShape shape;
-  Tensor q, k, v, d_o, bias, o, lse, rest, dq, dk, dv, sinks, d_sinks;
+  Tensor q, k, v, d_o, o, lse, rest, dq, dk, dv;
+  Tensor bias;                  // [queries, keys]: what is added
+  std::optional<Tensor> terms;  // what the mod reads, if it reads any
+  Tensor sinks, d_sinks;
   AttentionOptions options;
 
   static double element(const Tensor& tensor, std::int64_t i);

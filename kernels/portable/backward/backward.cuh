@@ -151,7 +151,7 @@ class Backward {
   }
   __device__ __forceinline__ const float* numbers_of(const BackwardTile<kConfig>& tile, int head, int query) const {
     const long long block = tile.first_block + query / shared::kBlockRows;
-    return params_.numbers + (block * params_.q_heads + head) * shared::block_numbers(kRest) +
+    return params_.numbers + (block * params_.q_heads + head) * shared::portable_numbers(kRest) +
            query % shared::kBlockRows;
   }
 

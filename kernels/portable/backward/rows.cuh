@@ -157,7 +157,7 @@ class BackwardRows {
         }
       }
     }
-    float* numbers = params_.rows + static_cast<long long>(cta) * shared::block_numbers(kRows.lse_rest);
+    float* numbers = params_.rows + static_cast<long long>(cta) * shared::portable_numbers(kRows.lse_rest);
     numbers[row] = kRows.lse_rest ? first : lse2;
     numbers[shared::kBlockRows + row] = delta;
     if constexpr (kRows.lse_rest) numbers[2 * shared::kBlockRows + row] = lse2;

@@ -321,6 +321,18 @@ inline BackwardList joined(std::initializer_list<BackwardList> lists) {
   return all;
 }
 
+/// With it every kind of scores, weights, masks, rows, sequences and gradients.
+inline BackwardList far_scores() { return with_lse_rest(joined({ragged_ends(), masked(), scored(), weighted()}), -3000); }
+inline BackwardList far_rows() {
+  return with_lse_rest(joined({grouped(), sequences(), lengths_there(), sunk(), deterministic()}), -3000);
+}
+inline BackwardList far_reads() {
+  return with_lse_rest(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}), -3000);
+}
+inline BackwardList wide_far() {
+  return with_lse_rest(widened(joined({ragged_ends(), grouped(), scored(), weighted(), sequences(), sunk()})), -3000);
+}
+
 /// Packed sequences of a few keys and queries, or of none: a tile's second half has no keys.
 inline BackwardList few_rows() {
   BackwardList list;

@@ -45,16 +45,16 @@ LargeScores::LargeScores(const LargeShape& given, const Added& added, LargeForm 
     make_large(added(0, 0));
     return;
   }
-  const bool of_keys = form == LargeForm::of_keys, of_rows = form == LargeForm::of_rows;
+  const bool by_key = form == LargeForm::of_keys, by_row = form == LargeForm::of_rows;
   for (std::int64_t i = 0; i < bias.count(); ++i) {
-    set(bias, i, added(of_keys ? 0 : i / shape.keys, of_rows ? 0 : i % shape.keys));
+    set(bias, i, added(by_key ? 0 : i / shape.keys, by_row ? 0 : i % shape.keys));
   }
   Expr term = Capture("terms", real, 2)(leaf::q_idx(), leaf::kv_idx());
   terms = bias;
-  if (of_keys || of_rows) {
-    terms = Tensor::zeros(real, {of_keys ? shape.keys : shape.queries});
-    term = Capture("terms", real, 1)(of_keys ? leaf::kv_idx() : leaf::q_idx());
-    for (std::int64_t i = 0; i < terms->count(); ++i) set(*terms, i, of_keys ? added(0, i) : added(i, 0));
+  if (by_key || by_row) {
+    terms = Tensor::zeros(real, {by_key ? shape.keys : shape.queries});
+    term = Capture("terms", real, 1)(by_key ? leaf::kv_idx() : leaf::q_idx());
+    for (std::int64_t i = 0; i < terms->count(); ++i) set(*terms, i, by_key ? added(0, i) : added(i, 0));
   }
   options.score_mod = form == LargeForm::mapped ? min(leaf::score(), 1000.0) + term : leaf::score() + term;
   options.bindings.captures["terms"] = *terms;

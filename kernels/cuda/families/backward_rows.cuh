@@ -98,9 +98,9 @@ __device__ __forceinline__ float product_of_row(const char* o, const char* d_o, 
 }
 
 struct RowNumbers {
-  float lse, delta;   // lse in powers of two
-  float sink;         // its share of d_sinks
-  float first, low;   // lse in two words: the same lse in a block that is far
+  float lse, delta;  // lse in powers of two
+  float sink;        // its share of d_sinks
+  float first, low;  // lse in two words: the same lse in a block that is far
   bool far;
 };
 
@@ -151,7 +151,7 @@ __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& p
 
 /// lse in two words: whether the block is far, and what then stands in the place of its lse. By all threads, the first
 /// of which have a row each.
-__device__ __forceinline__ void store_far_block(float* lse, const RowNumbers (&rows)[shared::kBlockRows]) {
+__device__ __forceinline__ void store_far_block(float* lse, const RowNumbers* rows) {
   __syncthreads();  // rows have been left
   const int row = static_cast<int>(threadIdx.x);
   if (row >= shared::kBlockRows) return;

@@ -68,7 +68,7 @@ __device__ __forceinline__ float closed_value(const BackwardSm90Params& params, 
     if (far) low = of_block[2 * shared::kBlockNumbers + shared::low_of_row(row % shared::kBlockRows)];
   }
   if ((far ? low : lse) == ptx::infinity()) return 0;  // nothing attends
-  float sum = 0 * (lse + delta);                                         // NaN where the row is
+  float sum = 0 * (lse + delta);                       // NaN where the row is
   if (reads.d_lse.data != nullptr) {
     const int own = kConfig.by_sequence && reads.packed != 0 ? params.mod.sequences[of.batch].q_begin + row : row;
     const long long at =

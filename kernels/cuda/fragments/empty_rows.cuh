@@ -185,8 +185,8 @@ __device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned
 /// part inside the loop over tiles would cost addresses their one value a warp.
 template <auto kConfig>
 __device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const shared::RowNumbers& max_scores,
-                                              const shared::RowNumbers& lse_rest, const TileOrigin& origin, const TileSequence& sequence, int warpgroup,
-                                              float lse) {
+                                              const shared::RowNumbers& lse_rest, const TileOrigin& origin,
+                                              const TileSequence& sequence, int warpgroup, float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
   constexpr int kRows = kConfig.packs() ? 16 : 64, kThreads = 2 * kRows;

@@ -60,8 +60,8 @@ inline constexpr unsigned kAllAttend = 0xF;
 /// kernel becomes faster by it.
 /// kSigned: what scores are multiplied by may be negative.
 /// kHoles: a step may leave out, of each row, the even or the odd ones of the thread's columns.
-/// kNear: lse is asked for in two words, and terms are rounded in powers of two, so m has to be small for all digits of
-/// lse; else the tile is safe.
+/// kNear: lse is asked for in two words. Terms are rounded in powers of two, and so is m when it moves to a weight, so
+/// that lse has all its digits only where m is small; else the tile is safe.
 template <int kColumns, WeightRange kRange, bool kAsArray, bool kSigned, bool kHoles, ScoreForm kForm,
           bool kNear = false>
 struct Softmax {

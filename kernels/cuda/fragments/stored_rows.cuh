@@ -55,7 +55,7 @@ __device__ __forceinline__ void store_lse(const shared::Outputs& out, const Tile
 
 /// A row's largest score, or lse_rest.
 __device__ __forceinline__ void store_number(const shared::RowNumbers& out, const TileOrigin& origin, int row,
-                                                float x) {
+                                             float x) {
   out.data[origin.batch * out.stride[0] + origin.head * out.stride[1] + row * out.stride[2]] = x;
 }
 

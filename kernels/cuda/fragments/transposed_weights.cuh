@@ -64,8 +64,9 @@ class TransposedWeights {
   static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
 
   /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse
-  /// begin. kCut: some of `bits` are 0. kFar: the block of rows is, and `low` says where its low numbers begin. leave(j)
-  /// is called when registers 4 j to 4 j + 3 of `s` are done. Returns the bits without the elements whose t is -inf.
+  /// begin. kCut: some of `bits` are 0. kFar: the block of rows is, and `low` says where its low numbers begin.
+  /// leave(j) is called when registers 4 j to 4 j + 3 of `s` are done. Returns the bits without the elements whose t is
+  /// -inf.
   template <bool kCut, bool kFar, class Leave>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
@@ -270,14 +271,14 @@ class TransposedWeights {
         return kFar ? product : product * params.scale_log2;
       } else if constexpr (kAdded) {
         return fmaf(product, kFar ? params.scale : params.scale_log2,
-                    kOwnUnit * offset_element(params.mod, offset.uniform, offset.row, offset.column[r], at.batch, at.head,
-                                           q_idx, at.key(r)));
+                    kOwnUnit * offset_element(params.mod, offset.uniform, offset.row, offset.column[r], at.batch,
+                                              at.head, q_idx, at.key(r)));
       } else {
         const float s = product * params.scale;
         slope = derivative_element(params.mod, derivative.uniform, derivative.row, derivative.column[r], s, at.batch,
                                    at.head, q_idx, at.key(r));
-        return kOwnUnit * score_element(params.mod, score.uniform, score.row, score.column[r], s, at.batch, at.head, q_idx,
-                                     at.key(r));
+        return kOwnUnit * score_element(params.mod, score.uniform, score.row, score.column[r], s, at.batch, at.head,
+                                        q_idx, at.key(r));
       }
     }
   };

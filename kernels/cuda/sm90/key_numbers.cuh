@@ -3,11 +3,11 @@
 // keyterm_..., keyplace_..., queryplace_... and entry_... (device_text/expression_text.h).
 #pragma once
 
+#include "fragments/row_weights.cuh"
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_words.cuh"
 #include "shared/mod_values.h"
-#include "fragments/row_weights.cuh"
 #include "sm90/memory.cuh"
 #include "sm90/tile_source.cuh"
 

@@ -131,9 +131,7 @@ class BackwardElements {
       const float product = s(i);
       float slope = 1, t;  // t: in powers of two where exponentials are taken of it; kRest: after it met row.lse
       if constexpr (kPlain) {
-        t = kRest      ? product
-            : kSoftmax ? F::fused(product, params.scale_log2, -row.lse)
-                       : product * params.scale_log2;
+        t = kRest ? product : kSoftmax ? F::fused(product, params.scale_log2, -row.lse) : product * params.scale_log2;
       } else {
         if constexpr (kMapped) {
           const float score = product * params.scale;

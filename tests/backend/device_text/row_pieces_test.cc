@@ -61,7 +61,7 @@ extern "C" void end_row_in_two(float m, const float* unit, float headroom, float
 extern "C" int close_softmax(const float* s, int blocks, bool safe, float scale, float log2, const float* natural,
                              float* end) {
   constexpr heddle::WeightRange kRange = {false, 0, 1, 0, 0};
-  heddle::Softmax<16, kRange, false, false, false, heddle::ScoreForm::plain> softmax;
+  heddle::Softmax<16, kRange, false, false, false, heddle::ScoreForm::plain, true> softmax;
   softmax.safe = safe;
   for (int block = 0; block < blocks; ++block) {
     float p[8];
@@ -235,8 +235,8 @@ TEST(RowPieces, RowsJoinedByASink) {
 struct Natural {
   float of[2];
   explicit Natural(double natural)
-      : of{static_cast<float>(natural), static_cast<float>(natural - static_cast<double>(static_cast<float>(natural)))} {
-  }
+      : of{static_cast<float>(natural),
+           static_cast<float>(natural - static_cast<double>(static_cast<float>(natural)))} {}
 };
 
 // lse in two words, of maxima in powers of two and of natural ones: their sum keeps the digits of ln l.
@@ -274,8 +274,11 @@ TEST(RowPieces, BothWordsOfRowsJoinedByASink) {
     end_in_two(-kInfinity, natural.of, 0, 0, -kInfinity, end);
     EXPECT_EQ(end[1], -kInfinity);
     EXPECT_EQ(end[2], 0);
-    for (const auto& [m, l, sink] : {std::tuple(3.0F, 2.0F, kInfinity), {-kInfinity, 0.0F, kInfinity},
-                                     {1.0F, kNaN, 0.0F}, {1.0F, 1.0F, kNaN}, {-kInfinity, kNaN, -kInfinity}}) {
+    for (const auto& [m, l, sink] : {std::tuple(3.0F, 2.0F, kInfinity),
+                                     {-kInfinity, 0.0F, kInfinity},
+                                     {1.0F, kNaN, 0.0F},
+                                     {1.0F, 1.0F, kNaN},
+                                     {-kInfinity, kNaN, -kInfinity}}) {
       end_in_two(m, natural.of, 0, l, sink, end);
       for (const float x : end) EXPECT_TRUE(std::isnan(x)) << m << ' ' << l << ' ' << sink;
     }
@@ -301,6 +304,7 @@ TEST(RowPieces, BothWordsOfSoftmaxes) {
           if (i % 4 <= 1) sum += std::exp(static_cast<double>(scale) * (s[i] - top));
         }
         for (const bool safe : {false, true}) {
+          if (scale == 0.3F && level > 1e20) continue;  // f32 does not hold what is left of lse, and ln l beside it
           SCOPED_TRACE(testing::Message() << level << ", scale " << scale << (safe ? ", safe" : ""));
           float end[2];
           if (close(s, kBlocks, safe, scale, log2, natural.of, end) == 0) {
@@ -308,12 +312,12 @@ TEST(RowPieces, BothWordsOfSoftmaxes) {
             continue;
           }
           const double both = (static_cast<double>(end[0]) - scale * top) + static_cast<double>(end[1]);
-          EXPECT_NEAR(both, std::log(sum), 2e-6);
+          // m moves to a weight rounded.
+          EXPECT_NEAR(both, std::log(sum), 2e-6 + (safe ? 0 : 0x1p-23 * std::abs(scale * level)));
         }
       }
     }
-    EXPECT_GE(repeated, 20);  // the largest two levels
-    EXPECT_LE(repeated, 30);
+    EXPECT_EQ(repeated, scale == 0.3F ? 40 : 50);  // beyond 2^10
   }
 }
 

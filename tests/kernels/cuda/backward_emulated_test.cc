@@ -108,7 +108,8 @@ void run_large(std::int64_t dim) {
     for (const double level : {0x1p20, -0x1p20, -0x1p30}) {
       if (!full && number++ % 9 != (seed() + static_cast<unsigned>(dim) / 64) % 9) continue;
       SCOPED_TRACE(testing::Message() << static_cast<int>(form) << ' ' << level);
-      LargeScores large(shape, [&](auto, auto) { return level; }, form);
+      LargeScores large(
+          shape, [&](auto, auto) { return level; }, form);
       expect_right(large);
     }
   }

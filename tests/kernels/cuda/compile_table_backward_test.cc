@@ -42,7 +42,8 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   int qk_dim = 128, v_dim = 128;
-  bool f16 = false, by_sequence = false, d_q = true, wide = true, device_lengths = false, ordered = false, lse_rest = false;
+  bool f16 = false, by_sequence = false, d_q = true, wide = true, device_lengths = false, ordered = false,
+       lse_rest = false;
 };
 
 void expect_accepted(const Case& at) {
@@ -59,10 +60,21 @@ void expect_accepted(const Case& at) {
   config.device_lengths = at.device_lengths;
   config.ordered = at.ordered;
   config.wide_gradients = at.wide;
-  const jit::Source source = emit::backward_sm90(config, mods, device_text::layout_of(mods.all()));
-  if (config.wide && !in_sample(source)) return;  // these take longer
+  const auto source_of = [&] { return emit::backward_sm90(config, mods, device_text::layout_of(mods.all())); };
+  if (config.wide && !in_sample(source_of())) return;  // these take longer
   try {
-    const auto cubin = jit::build(source);
+    std::shared_ptr<const jit::Cubin> cubin;
+    // A third instance of weigh() takes two kernels the registers that they would have: plans have other choices.
+    for (int choice = at.lse_rest ? 0 : 2; cubin == nullptr; ++choice) {
+      try {
+        cubin = jit::build(source_of());
+      } catch (const jit::Rejected&) {
+        if (choice == 2) throw;
+        fmt::print("{}: {}\n", at.name, choice == 0 ? "numbers where they stand" : "frugal");
+        config.early_numbers = false;
+        config.frugal = choice == 1;
+      }
+    }
     EXPECT_EQ(cubin->spill_bytes, 0);
     const int moves = moves_to_uniform_registers(cubin->bytes);
     fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", at.name, cubin->registers, moves,

@@ -2,6 +2,7 @@
 // however far from 0 scores are. Exact scores against float64 first, then the lists of cases by the criterion.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -24,8 +25,8 @@ constexpr Families kHopper = {"forward_sm90", "backward_sm90"}, kPortable = {"fo
                    kMixed = {"forward_mma", "backward_sm90"}, kMixedToo = {"forward_sm90", "backward_mma"};
 
 void move(LargeScores& large, Device device) {
-  for (Tensor* tensor : {&large.q, &large.k, &large.v, &large.d_o, &large.o, &large.lse, &large.rest, &large.dq,
-                         &large.dk, &large.dv}) {
+  for (Tensor* tensor :
+       {&large.q, &large.k, &large.v, &large.d_o, &large.o, &large.lse, &large.rest, &large.dq, &large.dk, &large.dv}) {
     *tensor = tensor->to(device);
   }
   if (large.terms) {
@@ -52,10 +53,10 @@ void differentiate(LargeScores& large, const Families& families) {
   move(large, Device{});
 }
 
-void expect_right(LargeScores& large, const Families& families) {
+void expect_right(LargeScores& large, const Families& families, double of_lse = 4e-6) {
   differentiate(large, families);
   const bool is_wide = large.shape.dtype == DType::f32;
-  EXPECT_LE(large.error_of_lse(), 4e-6);
+  EXPECT_LE(large.error_of_lse(), of_lse);
   EXPECT_LE(large.error_of_o(), is_wide ? 1e-5 : large.shape.dtype == DType::f16 ? 0x1p-9 : 0x1p-7);
   EXPECT_LE(large.error(), is_wide ? 2e-5 : 0.03);
 }
@@ -71,11 +72,12 @@ void run_large(const Families& families, const std::vector<DType>& dtypes) {
         for (const double level : {-0x1p9, 0x1p13, 0x1p20, -0x1p20, -0x1p30, lowest}) {
           const bool plain = level == 0x1p13 || level == -0x1p20 || (level == -0x1p30 && dtype != DType::f16);
           if (form == LargeForm::plain && !plain) continue;
-          SCOPED_TRACE(testing::Message() << families.forward << ", " << families.backward << ", " << name(dtype)
-                                          << ", dim " << dim << ", form " << static_cast<int>(form) << ", level "
-                                          << level);
-          LargeScores large(shape, [&](auto, auto) { return level; }, form);
-          expect_right(large, families);
+          SCOPED_TRACE(testing::Message()
+                       << families.forward << ", " << families.backward << ", " << name(dtype) << ", dim " << dim
+                       << ", form " << static_cast<int>(form) << ", level " << level);
+          LargeScores large(
+              shape, [&](auto, auto) { return level; }, form);
+          expect_right(large, families, std::abs(level) < 1000 ? 1e-4 : 4e-6);  // safe tiles begin at 2^10
         }
       }
       for (const double low : {-1e9, lowest}) {

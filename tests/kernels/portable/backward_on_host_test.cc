@@ -88,7 +88,8 @@ void run_large(FragmentKind fragments, DType dtype) {
       if (form == LargeForm::plain && !plain) continue;
       if (!full() && number++ % 4 != seed() % 4) continue;
       SCOPED_TRACE(testing::Message() << static_cast<int>(form) << ' ' << level);
-      LargeScores large(shape, [&](auto, auto) { return level; }, form);
+      LargeScores large(
+          shape, [&](auto, auto) { return level; }, form);
       expect_right(large, {.fragments = fragments, .candidate = number % 3}, allowed);
     }
   }

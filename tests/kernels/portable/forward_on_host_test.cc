@@ -132,7 +132,8 @@ void run_large(FragmentKind fragments, DType dtype) {
           continue;
         }
         SCOPED_TRACE(fmt::format("form {} level {} sink {}", static_cast<int>(form), level, sink));
-        LargeScores large(shape, [&](auto, auto) { return level; }, form);
+        LargeScores large(
+            shape, [&](auto, auto) { return level; }, form);
         if (sink != -kInfinity) large.set_sink(sink);
         expect_right(large);
       }

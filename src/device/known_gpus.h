@@ -30,11 +30,17 @@ inline CudaCaps cuda_caps(const char* name, int major, int minor, int multiproce
   return caps;
 }
 
-/// The H200: as the driver of an NVIDIA H200 SXM tells. The others: as NVIDIA's documents tell; none was there.
-inline const std::array<KnownGpu, 5> kKnownGpus = {
+/// The H200: as the driver of an NVIDIA H200 SXM tells. The others: as NVIDIA's documents tell.
+inline const std::array<KnownGpu, 11> kKnownGpus = {
     {{.name = "h200", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H200", 9, 0, 132, 227, 50, 140)},
+     {.name = "h100", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H100 80GB HBM3", 9, 0, 132, 227, 50, 80)},
+     {.name = "h20", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H20", 9, 0, 78, 227, 60, 96)},
      {.name = "a100", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA A100-SXM4-80GB", 8, 0, 108, 163, 40, 80)},
+     {.name = "a10", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA A10", 8, 6, 72, 99, 6, 24)},
+     {.name = "a6000", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA RTX A6000", 8, 6, 84, 99, 6, 48)},
      {.name = "rtx3090", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA GeForce RTX 3090", 8, 6, 82, 99, 6, 24)},
+     {.name = "l4", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA L4", 8, 9, 58, 99, 48, 24)},
+     {.name = "l40s", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA L40S", 8, 9, 142, 99, 96, 48)},
      {.name = "rtx4090", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA GeForce RTX 4090", 8, 9, 128, 99, 72, 24)},
      {.name = "rtx5090",
       .kind = DeviceKind::cuda,

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "device/amd_architectures.h"
 #include "device/caps.h"
 #include "heddle/tensor.h"
 
@@ -57,20 +58,21 @@ inline AmdCaps amd_caps(const char* name, const char* architecture, int compute_
   caps.name = name;
   caps.architecture = architecture;
   caps.compute_units = compute_units;
-  caps.shared_memory_bytes = std::int64_t{64} << 10;
+  caps.shared_memory_bytes = std::int64_t{amd_architecture(architecture)->lds_kib} << 10;
   caps.l2_bytes = std::int64_t{l2_mib} << 20;
   caps.memory_bytes = std::int64_t{memory_gib} << 30;
   caps.runtime_version = 60'000'000;
   return caps;
 }
 
-/// As AMD's documents tell; none was there. The MI300X's L2 is that of one of its eight dies.
-inline const std::array<KnownAmdGpu, 5> kKnownAmdGpus = {
+/// As AMD's documents tell; none was there. The L2 of the MI300X and the MI350X is that of one of their eight dies.
+inline const std::array<KnownAmdGpu, 6> kKnownAmdGpus = {
     {{.name = "rx6800xt", .caps = amd_caps("AMD Radeon RX 6800 XT", "gfx1030", 72, 4, 16)},
      {.name = "rx7900xtx", .caps = amd_caps("AMD Radeon RX 7900 XTX", "gfx1100", 96, 6, 24)},
      {.name = "rx9070xt", .caps = amd_caps("AMD Radeon RX 9070 XT", "gfx1201", 64, 8, 16)},
      {.name = "mi210", .caps = amd_caps("AMD Instinct MI210", "gfx90a", 104, 8, 64)},
-     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)}}};
+     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)},
+     {.name = "mi350x", .caps = amd_caps("AMD Instinct MI350X", "gfx950", 256, 4, 288)}}};
 
 /// A machine with one of these GPUs alone, and the GPU's kind.
 struct KnownMachine {

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "backend/portable/portable_config.h"
+#include "device/amd_architectures.h"
 #include "expr/node.h"
 #include "plan/mods/refuses_values.h"
 #include "plan/tiles/schedule.h"
@@ -73,12 +74,6 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   return {};
 }
 
-/// The simulator of the tests knows the chip (tests/backend/amd/simulator).
-bool is_simulated(std::string_view architecture) {
-  const std::array simulated = {"gfx942", "gfx1100", "gfx1201"};
-  return std::ranges::find(simulated, architecture) != simulated.end();
-}
-
 }  // namespace
 
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
@@ -94,9 +89,7 @@ std::string portable_device_refuses(const device::CudaCaps& caps) {
                      caps.major, caps.minor);
 }
 std::string portable_device_refuses(const device::AmdCaps& caps) {
-  const bool known = std::ranges::any_of(std::array{"gfx9", "gfx10", "gfx11", "gfx12"},
-                                         [&](const char* name) { return caps.architecture.starts_with(name); });
-  if (known) return {};
+  if (device::amd_architecture(caps.architecture) != nullptr) return {};
   return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
                      caps.architecture);
 }
@@ -109,9 +102,11 @@ std::string portable_untried(const device::CudaCaps& caps) {
       caps.major, caps.minor);
 }
 std::string portable_untried(const device::AmdCaps& caps) {
+  const device::AmdArchitecture* row = device::amd_architecture(caps.architecture);
+  const bool simulated = row != nullptr && row->simulated;
   return fmt::format("the portable kernels have run on no AMD GPU; for {} they are {}", caps.architecture,
-                     is_simulated(caps.architecture) ? "compiled, and tested on a simulator of the chip"
-                                                     : "compiled, and their steps are tested on the host");
+                     simulated ? "compiled, and tested on a simulator of the chip"
+                               : "compiled, and their steps are tested on the host");
 }
 
 }  // namespace heddle::plan

@@ -102,9 +102,10 @@ std::string CaseSpec::text() const {
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
       sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
-      normalizers[static_cast<int>(normalizer)], spread, late, far == 0 ? "" : fmt::format(" far {}", far), scale ? fmt::format("{}", *scale) : "default", descale,
-      with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads,
-      alignment, page_rows, tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
+      normalizers[static_cast<int>(normalizer)], spread, late, far == 0 ? "" : fmt::format(" far {}", far),
+      scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse",
+      with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads, alignment, page_rows,
+      tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {

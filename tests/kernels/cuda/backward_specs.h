@@ -322,7 +322,9 @@ inline BackwardList joined(std::initializer_list<BackwardList> lists) {
 }
 
 /// With it every kind of scores, weights, masks, rows, sequences and gradients.
-inline BackwardList far_scores() { return with_lse_rest(joined({ragged_ends(), masked(), scored(), weighted()}), -3000); }
+inline BackwardList far_scores() {
+  return with_lse_rest(joined({ragged_ends(), masked(), scored(), weighted()}), -3000);
+}
 inline BackwardList far_rows() {
   return with_lse_rest(joined({grouped(), sequences(), lengths_there(), sunk(), deterministic()}), -3000);
 }

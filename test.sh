@@ -11,6 +11,7 @@
 #   - planted faults: a hundred at random. By default ten
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
+#   - a build with the CPU families alone
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
 set -euo pipefail
@@ -28,7 +29,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,15p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,16p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -103,6 +104,14 @@ tidy() {
   ((status == 0 && read == all))
 }
 
+# The CPU's and the reference's families alone: nothing outside leans on the folder of a family.
+few_families() {
+  cmake --preset release -B build/few-families -DHEDDLE_FAMILIES='cpu;reference' -DHEDDLE_TESTS=OFF -DHEDDLE_BENCH=OFF \
+    -DHEDDLE_EXAMPLES=OFF >build/few-families.log &&
+    cmake --build build/few-families -j "$(nproc)" --target heddle-cli &&
+    build/few-families/bin/heddle check examples/data/minilm.safetensors --mask "q_idx >= kv_idx"
+}
+
 plant_faults() {
   python3 tools/plant_faults.py "$@"
 }
@@ -151,6 +160,7 @@ if $full; then
   build_preset debug
   note "debug" reduced_tests debug
   note "clang-tidy" tidy
+  note "few families" few_families
   step "ASan and UBSan build"
   build_preset asan
   note "ASan and UBSan" reduced_tests asan

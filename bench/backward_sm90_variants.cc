@@ -29,6 +29,7 @@
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::bench {
 namespace {

@@ -30,6 +30,7 @@
 #include "families/forward_sm90/forward_sm90_plans.h"
 #include "forward_sm90_cases.h"
 #include "least_squares.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::bench {
 namespace {

@@ -21,6 +21,7 @@
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "forward_sm90_cases.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::bench {
 namespace {

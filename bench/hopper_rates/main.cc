@@ -13,6 +13,7 @@
 
 #include "heddle/error.h"
 #include "rates.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::bench {
 namespace {

@@ -39,7 +39,7 @@ struct NamedValues {
 /// Views of them. Throws for arrays that the library cannot read, by name.
 Bindings bindings_of(const NamedValues& given);
 
-/// What a call's options are made from; it keeps the arrays alive.
+/// A call's options as Python gives them; it keeps the arrays alive.
 struct Arguments {
   Expr score_mod, mask_mod, weight_mod;
   NamedValues values;

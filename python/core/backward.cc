@@ -17,6 +17,7 @@
 #include "block_masks.h"
 #include "heddle/backward.h"
 #include "heddle/check.h"
+#include "planned_call.h"
 #include "tensors.h"
 #include "workspaces.h"
 
@@ -38,22 +39,16 @@ MadeTuple backward(const BackwardInputs& inputs, const Targets& targets, const A
 }
 
 /// heddle._core.BackwardPlan: the plan of a backward, and what its runs read.
-class BackwardPlan {
+class BackwardPlan : public PlannedCall {
  public:
   /// `is_kept`: the plan of the library's cache that attention_backward would run.
   BackwardPlan(const BackwardInputs& inputs, const Targets& targets, const Arguments& arguments, bool is_kept)
-      : arguments_(arguments), is_kept_(is_kept) {
+      : PlannedCall(arguments), is_kept_(is_kept) {
     const AttentionOptions options = options_of(arguments_);
     planned_ = tensors_of(inputs, targets, options);
+    device_ = planned_.q.device;
     const WithoutGil released;
     plan_.emplace(is_kept ? cached_plan(planned_, options) : AttentionPlan(planned_, options));
-  }
-  BackwardPlan(const BackwardPlan&) = delete;
-  BackwardPlan& operator=(const BackwardPlan&) = delete;
-  /// The last copy of a plan waits on a GPU.
-  ~BackwardPlan() {
-    const WithoutGil released;
-    plan_.reset();
   }
 
   MadeTuple run(const BackwardInputs& inputs, const Targets& targets, const Workspace& workspace, std::uintptr_t stream,
@@ -61,7 +56,7 @@ class BackwardPlan {
     const AttentionOptions options = options_of(instead == nullptr ? arguments_ : *instead);
     BackwardTensors tensors = tensors_of(inputs, targets, options);
     take_dtypes(tensors);
-    const RunOptions run{.workspace = workspace_of(workspace, planned_.q.device, plan_->workspace_bytes()),
+    const RunOptions run{.workspace = workspace_of(workspace, device_, plan_->workspace_bytes()),
                          .stream = reinterpret_cast<void*>(stream),
                          .options = instead == nullptr && !is_kept_ ? nullptr : &options};
     const MadeGradients made(tensors);
@@ -72,26 +67,8 @@ class BackwardPlan {
     return made.to_python();
   }
 
-  void update(const NamedValues& values) {
-    {
-      const Bindings bindings = bindings_of(values);
-      const WithoutGil released;
-      plan_->update(bindings);
-    }
-    for (const auto& [name, array] : values.captures) arguments_.values.captures[name] = array;
-    for (const auto& [name, value] : values.params) arguments_.values.params[name] = value;
-  }
-
-  Tensor workspace() const { return new_workspace(planned_.q.device, plan_->workspace_bytes()); }
-  std::optional<SharedBlockMask> block_mask() const {
-    if (plan_->block_mask() == nullptr) return {};
-    return SharedBlockMask{std::make_shared<const BlockMask>(*plan_->block_mask())};
-  }
-  const AttentionPlan& plan() const { return *plan_; }
-  const Arguments& arguments() const { return arguments_; }
-
  private:
-  /// What a run makes has the planned dtypes.
+  /// Gives the tensors that a run makes their planned dtypes.
   void take_dtypes(BackwardTensors& tensors) const {
     const auto take = [](std::optional<TensorView>& made, const std::optional<TensorView>& planned) {
       if (made && made->data == nullptr && planned) made->dtype = planned->dtype;
@@ -110,10 +87,8 @@ class BackwardPlan {
     take_all(tensors.d_params, planned_.d_params);
   }
 
-  Arguments arguments_;  // the arrays that runs read, and the block mask
   bool is_kept_;
   BackwardTensors planned_;  // its memory is not looked at
-  std::optional<AttentionPlan> plan_;
 };
 
 std::pair<std::string, std::string> explain(const BackwardInputs& inputs, const Targets& targets,
@@ -139,18 +114,11 @@ GradientReport check(const BackwardInputs& inputs, const Targets& gradients, con
 }  // namespace
 
 void add_backward(nb::module_& module) {
-  nb::class_<BackwardPlan>(module, "BackwardPlan", "A backward planned once and run many times.")
-      .def(nb::init<const BackwardInputs&, const Targets&, const Arguments&, bool>(), "inputs"_a, "targets"_a,
+  auto plan = nb::class_<BackwardPlan>(module, "BackwardPlan", "A backward planned once and run many times.");
+  plan.def(nb::init<const BackwardInputs&, const Targets&, const Arguments&, bool>(), "inputs"_a, "targets"_a,
            "arguments"_a, "is_kept"_a)
-      .def("run", &BackwardPlan::run, "inputs"_a, "targets"_a, "workspace"_a.none(), "stream"_a, "instead"_a.none())
-      .def("update", &BackwardPlan::update, "values"_a)
-      .def("workspace", &BackwardPlan::workspace)
-      .def_prop_ro("arguments", [](const BackwardPlan& self) { return Arguments(self.arguments()); })
-      .def_prop_ro("workspace_bytes", [](const BackwardPlan& self) { return self.plan().workspace_bytes(); })
-      .def_prop_ro("block_mask", &BackwardPlan::block_mask)
-      .def_prop_ro("backend", [](const BackwardPlan& self) { return std::string(name(self.plan().backend())); })
-      .def("explain", [](const BackwardPlan& self) { return self.plan().explain(); })
-      .def("explain_json", [](const BackwardPlan& self) { return self.plan().explain_json(); });
+      .def("run", &BackwardPlan::run, "inputs"_a, "targets"_a, "workspace"_a.none(), "stream"_a, "instead"_a.none());
+  add_planned_call(plan);
   nb::class_<GradientReport>(module, "GradientReport", "Whether gradients are right, and by how much.")
       .def_ro("tensors", &GradientReport::tensors,
               "By the names \"dq\", \"dk\", \"dv\", \"d_sinks\", \"d_captures['NAME']\" and \"d_params['NAME']\".")

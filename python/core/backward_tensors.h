@@ -28,7 +28,7 @@ struct Targets {
 };
 
 /// Views of the inputs and of what is asked for. A gradient that is to be made has its shape and dtype, no memory.
-/// Of a gradient of what is not there the library says what is wrong.
+/// A gradient of a tensor that is not given is passed on: the library says what is wrong.
 BackwardTensors tensors_of(const BackwardInputs& inputs, const Targets& targets, const AttentionOptions& options);
 
 using MadeTuple = nb::typed<nb::tuple, nb::any, nb::ellipsis>;

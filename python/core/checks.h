@@ -1,4 +1,4 @@
-// What surrounds attention: the check of a result, devices, tensor files.
+// The functions around attention: the check of a result, devices, tensor files.
 #pragma once
 
 #include <nanobind/nanobind.h>

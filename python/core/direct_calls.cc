@@ -105,7 +105,7 @@ struct Inputs {
 
 nb::any nothing() { return nb::borrow<nb::any>(nb::none()); }
 
-/// What the calls need of torch, and the mods that were met before: of scores and of masks.
+/// Makes the calls. Holds torch's types and functions that they need, and the score and mask mods that were met before.
 class DirectCalls {
  public:
   DirectCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse, nb::object stream,

@@ -5,7 +5,7 @@
 namespace heddle::python {
 namespace {
 
-/// What a function does, a call of it on params x, y (f32), i, j (i32) and c (bool), and the text of its result.
+/// A function: its description, a call of it on params x, y (f32), i, j (i32) and c (bool), and the text of its result.
 struct Row {
   const char *name, *what, *call, *result;
 };

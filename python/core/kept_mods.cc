@@ -261,8 +261,8 @@ class Walk {
 
 nb::object imported(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
 
-/// What all makings of a mod have in common: the code of a function, and of the function inside a partial or a method;
-/// of other objects their type.
+/// The object that a mod is found by, the same each time the mod is made anew: the code of a function, also of one
+/// inside a partial or a method; the type of any other object.
 nb::object code_of(nb::handle mod) {
   static const nb::handle function = imported("types", "FunctionType").release(),
                           partial = imported("functools", "partial").release(),
@@ -274,7 +274,7 @@ nb::object code_of(nb::handle mod) {
   return nb::borrow(type);
 }
 
-/// A step as _reached.py writes it: (name, to, from, what).
+/// A step as _tracing/reached.py writes it: (name, to, from, what).
 Step step_of(const nb::object& given) {
   Step step;
   step.kind = kind_named(nb::cast<std::string>(given[0]));

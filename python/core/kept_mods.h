@@ -1,7 +1,7 @@
 // Mods that were met before: heddle._core.KeptMods.
 //
-// Most users make their mod anew for each call, so a mod is known by what it reaches: `_reached.py` walks over it. That
-// walk takes longer than the rest of a small call. Therefore it writes down its steps and what each found. Here the
+// Most users make their mod anew for each call, so a mod is known by what it reaches: `_tracing/reached.py` walks over
+// it. That walk takes longer than the rest of a small call, so it writes down its steps and what each found. Here the
 // steps are taken again, from another function of the same code. If all find the same, the walk in Python would end in
 // the same key, and the kept expression serves. If one does not, nothing is known: Python walks again.
 #pragma once
@@ -54,7 +54,7 @@ struct Step {
   std::vector<std::int64_t> slots;
 };
 
-/// What the walk found of an array, but for its address and its extents.
+/// An array as the walk found it, without its address and its extents.
 struct ArrayKind {
   nb::dlpack::dtype dtype{};
   std::size_t rank = 0;

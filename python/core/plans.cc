@@ -16,6 +16,7 @@
 #include "block_masks.h"
 #include "call_tensors.h"
 #include "heddle/attention.h"
+#include "planned_call.h"
 #include "tensors.h"
 #include "workspaces.h"
 
@@ -49,11 +50,11 @@ class Results {
 };
 
 /// heddle._core.AttentionPlan: the plan, and what its runs read.
-class Plan {
+class Plan : public PlannedCall {
  public:
   Plan(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse, bool with_lse,
        const Arguments& arguments)
-      : arguments_(arguments) {
+      : PlannedCall(arguments) {
     const AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse);
     const AttentionOptions options = options_of(arguments_);
     device_ = tensors.q.device;
@@ -61,13 +62,6 @@ class Plan {
     with_lse_ = tensors.lse.has_value();
     const WithoutGil released;
     plan_.emplace(tensors, options);
-  }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-  /// The last copy of a plan waits on a GPU.
-  ~Plan() {
-    const WithoutGil released;
-    plan_.reset();
   }
 
   Pair run(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse,
@@ -87,28 +81,7 @@ class Plan {
     return results.to_python();
   }
 
-  void update(const NamedValues& values) {
-    {
-      const Bindings bindings = bindings_of(values);
-      const WithoutGil released;
-      plan_->update(bindings);
-    }
-    for (const auto& [name, array] : values.captures) arguments_.values.captures[name] = array;
-    for (const auto& [name, value] : values.params) arguments_.values.params[name] = value;
-  }
-
-  const AttentionPlan& plan() const { return *plan_; }
-  const Arguments& arguments() const { return arguments_; }
-  Tensor workspace() const { return new_workspace(device_, plan_->workspace_bytes()); }
-  std::optional<SharedBlockMask> block_mask() const {
-    if (plan_->block_mask() == nullptr) return {};
-    return SharedBlockMask{std::make_shared<const BlockMask>(*plan_->block_mask())};
-  }
-
  private:
-  Arguments arguments_;  // the arrays that runs read, and the block mask
-  std::optional<AttentionPlan> plan_;
-  Device device_;
   DType o_dtype_ = DType::f32;
   bool with_lse_ = false;
 };
@@ -167,20 +140,13 @@ Pair merge(const std::vector<ReadOnly>& o_parts, const std::vector<ReadOnly>& ls
 }  // namespace
 
 void add_plans(nb::module_& module) {
-  nb::class_<Plan>(module, "AttentionPlan", "An attention planned once and run many times.")
-      .def(nb::init<const ReadOnly&, const ReadOnly&, const ReadOnly&, const GivenOut&, const GivenOut&, bool,
+  auto plan = nb::class_<Plan>(module, "AttentionPlan", "An attention planned once and run many times.");
+  plan.def(nb::init<const ReadOnly&, const ReadOnly&, const ReadOnly&, const GivenOut&, const GivenOut&, bool,
                     const Arguments&>(),
            "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a, "arguments"_a)
       .def("run", &Plan::run, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "workspace"_a.none(), "stream"_a,
-           "instead"_a.none())
-      .def("update", &Plan::update, "values"_a)
-      .def("workspace", &Plan::workspace)
-      .def_prop_ro("arguments", [](const Plan& self) { return Arguments(self.arguments()); })
-      .def_prop_ro("workspace_bytes", [](const Plan& self) { return self.plan().workspace_bytes(); })
-      .def_prop_ro("block_mask", &Plan::block_mask)
-      .def_prop_ro("backend", [](const Plan& self) { return std::string(name(self.plan().backend())); })
-      .def("explain", [](const Plan& self) { return self.plan().explain(); })
-      .def("explain_json", [](const Plan& self) { return self.plan().explain_json(); });
+           "instead"_a.none());
+  add_planned_call(plan);
   module.def("explain", &explain, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a, "arguments"_a);
   module.def("explain_on", &explained_on, "gpu"_a, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a,
              "arguments"_a);

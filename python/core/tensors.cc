@@ -96,7 +96,7 @@ DType bits_of(DType dtype) {
   return dtype == DType::e4m3 || dtype == DType::e5m2 ? DType::u8 : dtype;
 }
 
-/// The same memory, its elements taken for those of another type of the same size.
+/// The array's memory, its elements taken for those of another type of equal size.
 Tensor with_bits(const Array& array, const std::string& wanted) {
   const TensorView view = view_of(array, "array");
   const DType dtype = parse_dtype(wanted);

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from . import _core
-from ._block_mask import BlockMask
-from ._options import arguments_of, refuse_arrays
+from ._options import Options, given_arguments, refuse_arrays, refuse_unknown, spelled_out
 from ._tensor import public
-from ._types import Array, ModLike, ParamValue
+from ._types import Array
 
 
+@spelled_out(Options)
 def attention(
-    q: Array, k: Array, v: Array, *, score_mod: ModLike = None, mask_mod: ModLike = None, weight_mod: ModLike = None,
-    captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
-    scale: float | None = None, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
-    max_scores: Array | None = None, lse_rest: Array | None = None, sinks: Array | None = None,
-    q_lengths: Array | None = None, kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None,
-    cu_seqlens_kv: Array | None = None,
-    page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None,
-    max_q_len: int | None = None, max_kv_len: int | None = None, q_descale: Array | None = None,
-    k_descale: Array | None = None, v_descale: Array | None = None, normalizer: str | None = None,
-    block_mask: BlockMask | None = None, backend: str | None = None, threads: int | None = None,
-    stream: int | None = None, clamp_reads: bool | None = None, tuning: str | None = None,
+    q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
+    max_scores: Array | None = None, lse_rest: Array | None = None, **options: Unpack[Options],
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
@@ -53,15 +43,8 @@ def attention(
     >>> heddle.attention(x, x, x, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx == 0)[0, 0, :, 0]
     array([1., 1., 1.], dtype=float32)
     """
-    options = {
-        "scale": scale, "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths,
-        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start,
-        "kv_start": kv_start, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "q_descale": q_descale,
-        "k_descale": k_descale, "v_descale": v_descale, "normalizer": normalizer, "block_mask": block_mask,
-        "backend": backend, "threads": threads, "stream": stream, "clamp_reads": clamp_reads,
-        "tuning": tuning,
-    }
-    arguments = arguments_of(score_mod, mask_mod, weight_mod, captures, params, options)
+    refuse_unknown("attention", options, Options)
+    arguments = given_arguments(options)
     if out is not None:
         try:
             _core.attention_into(q, k, v, out, lse, arguments, max_scores, lse_rest)

@@ -122,7 +122,7 @@ def targets_of(
     arguments: _core.Arguments, dq: Wanted, dk: Wanted, dv: Wanted, d_sinks: Wanted, d_captures: WantedCaptures,
     d_params: WantedParams,
 ) -> _core.Targets:
-    """What is asked for. Raises TypeError and ValueError that name the argument."""
+    """The gradients that are asked for. Raises TypeError and ValueError that name the argument."""
     targets = _core.Targets()
     for name, value in (("q", dq), ("k", dk), ("v", dv), ("sinks", d_sinks)):
         if value is not False:
@@ -144,7 +144,7 @@ def set_named(targets: _core.Targets, argument: str, named: dict[str, Wanted]) -
 
 
 def gradients_of(made: tuple[Any, ...], targets: _core.Targets, captures: Mapping[str, Any]) -> Gradients:
-    """What was made, and for the rest the arrays that were given."""
+    """The gradients that were made, and the given arrays that were written."""
     def one(new: Any, given: Any) -> Any:
         if new is not None:
             return public(new)
@@ -208,8 +208,8 @@ def explain_backward(
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), device_name: str | None = None, **options: Unpack[BackwardOptions],
 ) -> Explanation:
-    """What heddle.attention_backward does with these arguments, and why. `device_name`: what it would do on a GPU that
-    need not be here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
+    """Explains what heddle.attention_backward does with these arguments. `device_name`: explains a GPU that need not be
+    here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
 
     >>> import numpy as np, heddle
     >>> q = k = v = o = d_o = np.ones((1, 1, 4, 8), np.float32)

@@ -9,7 +9,7 @@ from . import _core
 from ._backward import (
     Gradients, Wanted, WantedCaptures, WantedParams, by_name, gradients_of, inputs_of, set_named, targets_of,
 )
-from ._options import BackwardOptions, given_arguments, refuse_arrays
+from ._options import ArrayOptions, BackwardOptions, given_arguments, refuse_arrays, spelled_out
 from ._planned import Planned
 from ._types import Array, ParamValue
 
@@ -47,16 +47,14 @@ class BackwardPlan(Planned):
         self._wanted = tuple([x is not False for x in (targets.q, targets.k, targets.v, targets.sinks)])
         self._named = {"captures": tuple(targets.captures), "params": tuple(targets.params)}
 
+    @spelled_out(ArrayOptions)
     def run(
         self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
         *, lse_rest: Array | None = None,
         dq: Array | None = None, dk: Array | None = None, dv: Array | None = None, d_sinks: Array | None = None,
         d_captures: Mapping[str, Array] | None = None, d_params: Mapping[str, Array] | None = None,
         workspace: Array | None = None, stream: int | None = None, captures: Mapping[str, Array] | None = None,
-        params: Mapping[str, ParamValue] | None = None, sinks: Array | None = None, q_lengths: Array | None = None,
-        kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
-        q_start: Array | None = None, kv_start: Array | None = None, q_descale: Array | None = None,
-        k_descale: Array | None = None, v_descale: Array | None = None,
+        params: Mapping[str, ParamValue] | None = None, **changed: Unpack[ArrayOptions],
     ) -> Gradients:
         """Computes the planned gradients. Those whose arrays are given (dq, ..., d_captures and d_params by name) are
         written there.
@@ -73,12 +71,7 @@ class BackwardPlan(Planned):
         True
         """
         inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
-        changed = {
-            "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths, "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_kv": cu_seqlens_kv, "q_start": q_start, "kv_start": kv_start, "q_descale": q_descale,
-            "k_descale": k_descale, "v_descale": v_descale}
-        is_changed = bool(captures or params) or any(x is not None for x in changed.values())
-        instead = self._instead(captures, params, changed) if is_changed else None
+        instead = self._instead(captures, params, changed, ArrayOptions)
         arguments = self._plan.arguments
         q_target, k_target, v_target, sinks_target = (
             planned if given is None else given for planned, given in zip(self._wanted, (dq, dk, dv, d_sinks)))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._options import Tracer, refuse_arrays, values_of
 from ._shapes import Integers, checked_sizes, sequences_of
-from ._trace import MASK_ARGUMENTS
+from ._mod import MASK_ARGUMENTS
 from ._types import Array, ModLike, ParamValue
 
 

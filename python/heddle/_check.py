@@ -17,9 +17,9 @@ def check(
     lse_rest: Array | None = None, **options: Unpack[Options],
 ) -> CheckReport:
     """Whether o, lse, max_scores and lse_rest are what heddle.attention(q, k, v, **options) should give, by one
-    criterion for all backends: the error against attention in float64 is at most twice that of plain, unfused attention,
-    and of o and max_scores in no row larger than rounding explains. `print` shows the figures; the report is true if all
-    passed.
+    criterion for all backends: the error against attention in float64 is at most twice that of plain, unfused
+    attention, and of o and max_scores in no row larger than rounding explains. `print` shows the figures; the report is
+    true if all passed.
 
     o may have any floating dtype. It costs Sq * Skv interpreted elements a head, twice. Raises as heddle.attention.
 

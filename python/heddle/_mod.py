@@ -1,4 +1,4 @@
-"""What a ready-made mod is: a function that the tracer follows, which combines with others."""
+"""Ready-made mods: functions that the tracer follows, which combine with others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 from . import _core
 from ._core import Expr
+
+SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
+MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
 
 
 class Mod:
@@ -28,7 +31,7 @@ class Mod:
 
     def __init__(self, function: Callable[..., Any], name: str, expr: Expr | None = None) -> None:
         self.function = function
-        self.expr = expr  # of a mod that reads no array: it is always the same
+        self.expr = expr  # for a mod that reads no array: it is always the same
         self._name = name
 
     def __call__(self, *arguments: Any) -> Any:

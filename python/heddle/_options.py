@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
 from . import _core
-from ._kinds import is_array
-from ._mod import Mod
+from ._tracing.kinds import is_array
+from ._dtypes import dtype_name
+from ._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS, Mod
 from ._types import Array, ModLike, ParamValue
-from ._trace import MASK_ARGUMENTS, SCORE_ARGUMENTS, Traced, dtype_name, recognised
+from ._tracing.trace import Traced, recognised
 
 if TYPE_CHECKING:
     from ._block_mask import BlockMask
 
 
-class Options(TypedDict, total=False):
-    """The options of heddle.attention, which plans, explanations and checks take, too."""
+class ModOptions(TypedDict, total=False):
+    """The mods of a call, and what they read by name."""
 
     score_mod: ModLike
     mask_mod: ModLike
     weight_mod: ModLike
     captures: Mapping[str, Array] | None
     params: Mapping[str, ParamValue] | None
-    scale: float | None
+
+
+class ArrayOptions(TypedDict, total=False):
+    """Arrays of which each run of a plan may have others."""
+
     sinks: Array | None
-    normalizer: str | None
     q_lengths: Array | None
     kv_lengths: Array | None
     cu_seqlens_q: Array | None
     cu_seqlens_kv: Array | None
-    page_table: Array | None
     q_start: Array | None
     kv_start: Array | None
-    max_q_len: int | None
-    max_kv_len: int | None
     q_descale: Array | None
     k_descale: Array | None
     v_descale: Array | None
+
+
+class PagedOptions(ArrayOptions, total=False):
+    """Arrays of which each run of a forward's plan may have others."""
+
+    page_table: Array | None
+
+
+class Options(ModOptions, PagedOptions, total=False):
+    """The options of heddle.attention, which plans, explanations and checks take, too. A row here is all that an option
+    needs in Python; heddle._core.Arguments has it under its name."""
+
+    scale: float | None
+    normalizer: str | None
+    max_q_len: int | None
+    max_kv_len: int | None
     block_mask: BlockMask | None
     backend: str | None
     tuning: str | None
@@ -52,19 +70,40 @@ class BackwardOptions(Options, total=False):
     deterministic: bool | None
 
 
+def types_of(options: Any) -> dict[str, str]:
+    """The options of one of these classes, and the text of their types."""
+    return {name: getattr(hint, "__forward_arg__", hint) for name, hint in options.__annotations__.items()}
+
+
 _ARRAY = "an array of NumPy, or anything with __dlpack__,"
-# What an option accepts, for errors.
-ACCEPTED = {
-    **dict.fromkeys(
-        ("sinks", "q_lengths", "kv_lengths", "cu_seqlens_q", "cu_seqlens_kv", "page_table", "q_start", "kv_start",
-         "q_descale", "k_descale", "v_descale"), _ARRAY),
-    **dict.fromkeys(("max_q_len", "max_kv_len", "threads", "stream"), "an int"),
-    **dict.fromkeys(("normalizer", "backend", "tuning"), "a str"),
-    **dict.fromkeys(("clamp_reads", "deterministic"), "a bool"), "scale": "a float", "block_mask": "a heddle.BlockMask",
-}
+_WORDS = {"Array": _ARRAY, "int": "an int", "str": "a str", "bool": "a bool", "float": "a float",
+          "BlockMask": "a heddle.BlockMask"}
+_OF_MODS = types_of(ModOptions).keys()
+# The values that an option accepts, for errors.
+ACCEPTED = {name: _WORDS[text.removesuffix(" | None")] for name, text in types_of(BackwardOptions).items()
+            if name not in _OF_MODS}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-_OF_MODS = ("score_mod", "mask_mod", "weight_mod", "captures", "params")
+def spelled_out(options: Any) -> Callable[[Function], Function]:
+    """Gives a function that takes these options as **keywords a signature that names each, for help() and editors."""
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        own += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=text)
+                for name, text in types_of(options).items()]
+        function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def refuse_unknown(function: str, given: Mapping[str, Any], options: Any) -> None:
+    """Raises TypeError, as Python does, for a keyword that is none of these options."""
+    for name in given:
+        if name not in options.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
 
 
 def refuse_type(name: str, value: Any, accepted: str) -> NoReturn:
@@ -156,13 +195,14 @@ def values_of(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> 
     return values
 
 
-def arguments_of(
-    score_mod: ModLike, mask_mod: ModLike, weight_mod: ModLike, captures: Mapping[str, Array] | None,
-    params: Mapping[str, ParamValue] | None, options: Mapping[str, Any],
-) -> _core.Arguments:
-    """The options as the library takes them. Options that are None keep their default."""
+def given_arguments(options: Options) -> _core.Arguments:
+    """The options of a call as the library takes them. Those that are None keep their default.
+
+    Raises TypeError that names the one that is wrong.
+    """
     arguments = _core.Arguments()
-    block_mask = options.get("block_mask")
+    score_mod, mask_mod, weight_mod = options.get("score_mod"), options.get("mask_mod"), options.get("weight_mod")
+    captures, params, block_mask = options.get("captures"), options.get("params"), options.get("block_mask")
     if block_mask is not None and not isinstance(getattr(block_mask, "_mask", None), _core.BlockMask):
         refuse_type("block_mask", block_mask, ACCEPTED["block_mask"])
     if block_mask is not None and mask_mod is None:  # its mask applies, with what it was built from
@@ -199,20 +239,13 @@ def sets_one_known(arguments: _core.Arguments, score_mod: ModLike, mask_mod: Mod
 
 
 def set_options(arguments: _core.Arguments, options: Mapping[str, Any]) -> None:
-    """Sets those that are not None. Raises TypeError that names the one that is wrong."""
+    """Sets those that are not None, but for mods. Raises TypeError that names the one that is wrong."""
     for name, value in options.items():
-        if value is not None:
-            try:
-                setattr(arguments, name, value._mask if name == "block_mask" else value)
-            except (TypeError, AttributeError):
-                if name not in ACCEPTED:
-                    raise TypeError(f"'{name}' is no option that is accepted here") from None
-                refuse_type(name, value, ACCEPTED[name])
-
-
-def given_arguments(options: Options) -> _core.Arguments:
-    """The options of a call that takes them as keywords."""
-    others = {name: value for name, value in options.items() if name not in _OF_MODS}
-    return arguments_of(
-        options.get("score_mod"), options.get("mask_mod"), options.get("weight_mod"), options.get("captures"),
-        options.get("params"), others)
+        if value is None or name in _OF_MODS:
+            continue
+        try:
+            setattr(arguments, name, value._mask if name == "block_mask" else value)
+        except (TypeError, AttributeError):
+            if name not in ACCEPTED:
+                raise TypeError(f"'{name}' is no option that is accepted here") from None
+            refuse_type(name, value, ACCEPTED[name])

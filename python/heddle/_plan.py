@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, Unpack
 
 from . import _core
 from ._explanation_html import table
-from ._options import Options, given_arguments, refuse_arrays
+from ._options import Options, PagedOptions, given_arguments, refuse_arrays, spelled_out
 from ._planned import Planned
 from ._tensor import public
 from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """What was planned, and why. ``print`` shows the text."""
+    """A plan as text and as data, with the reasons. ``print`` shows the text."""
 
     text: str
     stages: dict[str, Any]
@@ -64,13 +64,11 @@ class AttentionPlan(Planned):
         except TypeError as error:
             refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
 
+    @spelled_out(PagedOptions)
     def run(
         self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
         workspace: Array | None = None, stream: int | None = None, captures: Mapping[str, Array] | None = None,
-        params: Mapping[str, ParamValue] | None = None, sinks: Array | None = None, q_lengths: Array | None = None,
-        kv_lengths: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
-        page_table: Array | None = None, q_start: Array | None = None, kv_start: Array | None = None,
-        q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
+        params: Mapping[str, ParamValue] | None = None, **changed: Unpack[PagedOptions],
     ) -> Any:
         """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
 
@@ -90,16 +88,7 @@ class AttentionPlan(Planned):
         >>> plan.run(q, k, v, out=o, captures={"gate": 2 * gate}) is o
         True
         """
-        instead = None
-        if (captures or params or sinks is not None or q_lengths is not None or kv_lengths is not None
-                or cu_seqlens_q is not None or cu_seqlens_kv is not None or page_table is not None
-                or q_start is not None or kv_start is not None or q_descale is not None or k_descale is not None
-                or v_descale is not None):
-            instead = self._instead(captures, params, {
-                "sinks": sinks, "q_lengths": q_lengths, "kv_lengths": kv_lengths, "cu_seqlens_q": cu_seqlens_q,
-                "cu_seqlens_kv": cu_seqlens_kv, "page_table": page_table, "q_start": q_start, "kv_start": kv_start,
-                "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
-            })
+        instead = self._instead(captures, params, changed, PagedOptions)
         try:
             o, made_lse = self._plan.run(q, k, v, out, lse, workspace, stream or 0, instead)
         except TypeError as error:
@@ -117,7 +106,7 @@ def explain(
     q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
-    """What heddle.attention does with these arguments, and why: the plan that it keeps, or makes and keeps now.
+    """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now.
     Raises as heddle.attention does.
 
     >>> import numpy as np, heddle
@@ -137,7 +126,7 @@ def explain_on(
     device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
-    """What would be planned on a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
+    """Explains the plan for a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
     are not read. Raises as planning on that GPU would, ValueError for a name that it does not know.
 
     >>> import heddle

@@ -1,4 +1,4 @@
-"""What plans of forwards and of backwards have in common."""
+"""Plans: the part that forwards and backwards have in common."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _core
 from ._block_mask import BlockMask
-from ._options import set_options, set_values, values_of
+from ._options import refuse_unknown, set_options, set_values, values_of
 from ._tensor import Tensor
 from ._types import Array, ParamValue
 
@@ -21,8 +21,14 @@ class Planned:
 
     def _instead(
         self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None, changed: Mapping[str, Any],
-    ) -> _core.Arguments:
-        """The planned options with those of one run."""
+        accepted: type,
+    ) -> _core.Arguments | None:
+        """The planned options with those of one run; None if it has none of its own. `accepted`: which it may have."""
+        if not captures and not params and not changed:
+            return None
+        refuse_unknown(f"{type(self).__name__}.run", changed, accepted)
+        if not captures and not params and all(x is None for x in changed.values()):
+            return None
         arguments = self._plan.arguments
         for kind, given, known in (("capture", captures, arguments.captures), ("param", params, arguments.params)):
             for name in given or ():
@@ -80,12 +86,12 @@ class Planned:
         return self._plan.backend
 
     def explain(self) -> str:
-        """What was decided, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with
+        """The decisions, stage by stage: problem, simplified mods, mask summary, plan, rejected alternatives with
         their reasons, predicted bytes, FLOPs and time, kernel."""
         return self._plan.explain()
 
     def explain_json(self) -> dict[str, Any]:
-        """The same as a dict with those stages as keys.
+        """explain() as a dict with those stages as keys.
 
         >>> import numpy as np, heddle
         >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)

@@ -6,23 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
+from ._dtypes import LONG_NAMES, short_name
 from ._options import refuse_arrays
-
-# NumPy's and PyTorch's names of the element types, and the library's.
-_NAMES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint64": "u64",
-    "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "bool",
-}
-_LONG_NAMES = {short: name for name, short in _NAMES.items()}
-
-
-def _short(dtype: Any) -> str:
-    """The library's name of an element type: 'bf16' of 'bfloat16', torch.bfloat16, ml_dtypes.bfloat16 or itself."""
-    text = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype)).rpartition(".")[2]
-    if text not in _NAMES and text not in _LONG_NAMES:
-        raise ValueError(f"dtype is '{text}'; {', '.join(_NAMES)} are accepted")
-    return _NAMES.get(text, text)
 
 
 class Tensor:
@@ -65,7 +50,7 @@ class Tensor:
         """
         if not hasattr(array, "dtype"):
             refuse_arrays(TypeError(), {}, {"array": array})
-        name = _short(array.dtype)
+        name = short_name(array.dtype)
         if name in ("bf16", "e4m3", "e5m2") and hasattr(array, "view") and hasattr(array, "__array_interface__"):
             return Tensor.from_bits(array.view("uint16" if name == "bf16" else "uint8"), name)
         return Tensor.from_bits(array, name)
@@ -80,7 +65,7 @@ class Tensor:
         >>> float(np.asarray(heddle.Tensor.from_bits(np.array([0x3f80], np.uint16), "bfloat16"))[0])
         1.0
         """
-        short = _short(dtype)
+        short = short_name(dtype)
         try:
             return Tensor._of(_core.Tensor.with_bits(array, short))
         except TypeError as error:
@@ -95,7 +80,7 @@ class Tensor:
         >>> heddle.Tensor.empty((2, 3), "float8_e4m3fn").nbytes
         6
         """
-        return Tensor._of(_core.Tensor.empty(_short(dtype), list(shape), *_device(device)))
+        return Tensor._of(_core.Tensor.empty(short_name(dtype), list(shape), *_device(device)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,7 +95,7 @@ class Tensor:
     @property
     def dtype(self) -> str:
         """The element type as NumPy and PyTorch name it: 'bfloat16'."""
-        return _LONG_NAMES[self._tensor.dtype]
+        return LONG_NAMES[self._tensor.dtype]
 
     @property
     def device(self) -> str:
@@ -132,15 +117,15 @@ class Tensor:
     def to(self, dtype: Any) -> Tensor:
         """A copy with another element type, each element rounded once, to nearest even. Raises ValueError for a type
         that there is not, NotImplementedError for memory of a GPU."""
-        return Tensor._of(self._tensor.to(_short(dtype)))
+        return Tensor._of(self._tensor.to(short_name(dtype)))
 
     def cpu(self) -> Tensor:
         """A copy on the CPU."""
         return Tensor._of(self._tensor.on("cpu", 0))
 
     def on(self, device: str) -> Tensor:
-        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError for one
-        that is not there, with the reason."""
+        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError for
+        one that is not there, with the reason."""
         return Tensor._of(self._tensor.on(*_device(device)))
 
     def _refuse_gpu(self, function: str) -> None:
@@ -185,5 +170,5 @@ def _device(device: str) -> tuple[str, int]:
 
 
 def public(result: Any) -> Any:
-    """What the library returns as users see it."""
+    """A result of the library as users see it."""
     return Tensor._of(result) if type(result) is _core.Tensor else result

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ._core import Expr
 
-# What a score_mod, mask_mod or weight_mod may be; heddle.mods.Mod is callable.
+# A score_mod, mask_mod or weight_mod; heddle.mods.Mod is callable.
 ModLike: TypeAlias = Callable[..., Any] | str | Expr | None
 ParamValue: TypeAlias = float | int | bool
 

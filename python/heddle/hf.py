@@ -15,8 +15,9 @@ from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
 from .torch import _forms, _hf_models, serving
 from .torch._block_mask import create_block_mask
+from .torch._call import Call
+from .torch._dispatch import attend
 from .torch._flex import check_block_mask, set_mask
-from .torch._run import Call, attend
 from .torch._sdpa import check_extents
 
 NAME = "heddle"
@@ -109,13 +110,12 @@ def attention(
     mask of another shape or type, and for block_indices.
     """
     refuse_unread(kwargs)
-    call = Call(scale=scaling)
-    call.clamps = True
+    call = Call(query, key, value, scaling, clamps=True)
     score = "score" if softcap is None else _forms.softcap(float(softcap))
     scores = *query.shape[:3], key.shape[2]
     if isinstance(attention_mask, TorchBlockMask):
-        check_block_mask(query, key, attention_mask)
-        set_mask(call, query, attention_mask)
+        check_block_mask(call, attention_mask)
+        set_mask(call, attention_mask)
     elif attention_mask is not None:
         score = with_dense_mask(call, attention_mask[..., : key.shape[2]], scores, score)
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
@@ -133,14 +133,15 @@ def attention(
     if score != "score":
         call.score = score
     if s_aux is not None:
-        call.tensors["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+        call.options["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if dropout > 0.0 and module.training:
-        call.set_dropout(dropout, query.device)
+        call.set_dropout(dropout)
     call.with_lse = sinks is not None
     batch, heads, length, _ = query.shape
     last = value.shape[3]
-    strides = length * heads * last, last, heads * last, 1  # of [B, L, H, D]
-    out, lse = attend(query, key, value, call, query.new_empty_strided((batch, heads, length, last), strides))
+    strides = length * heads * last, last, heads * last, 1  # as in [B, L, H, D]
+    call.out = query.new_empty_strided((batch, heads, length, last), strides)
+    out, lse = attend(call)
     if sinks is not None and lse is not None:  # a sink takes its share of what the keys have
         out = out * torch.sigmoid(lse.unsqueeze(-1) - sinks).to(out.dtype)
     return out.transpose(1, 2), None

@@ -140,8 +140,8 @@ def documents(ids: Any) -> Mod:
 
 
 def documents_from_starts(start_of: Any) -> Mod:
-    """The same from `start_of`, i32 or i64 [S]: for each token where its document starts, as document_starts makes it
-    from offsets.
+    """documents() from `start_of`, i32 or i64 [S]: for each token where its document starts, as document_starts makes
+    it from offsets.
 
     >>> import numpy as np, heddle
     >>> starts = heddle.mods.document_starts(np.array([0, 1, 4]))

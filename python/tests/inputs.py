@@ -1,4 +1,4 @@
-"""What several tests compute on."""
+"""Inputs that several tests compute on."""
 
 import numpy as np
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import heddle
-from heddle import _trace
+from heddle._tracing import trace
 from inputs import inputs
 
 Q, K, V = inputs(batch=1, q_heads=2, kv_heads=2, q_len=6, kv_len=6)
@@ -19,14 +19,14 @@ def walks(monkeypatch):
     """Counts the walks over mods that C++ did not recognise."""
     counted = []
 
-    class Counting(_trace.Reached):
+    class Counting(trace.Reached):
         __slots__ = ()
 
         def __init__(self, *args, **kwargs):
             counted.append(args)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(_trace, "Reached", Counting)
+    monkeypatch.setattr(trace, "Reached", Counting)
     return counted
 
 

@@ -1,10 +1,14 @@
 """Every option of heddle.attention against the float64 reference, by the library's own criterion: in one call, through
 a plan, and refused where it is wrong."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 import heddle
+from heddle import _core
+from heddle._options import BackwardOptions, Options, types_of
 from inputs import inputs
 
 Q, K, V = inputs()
@@ -51,6 +55,24 @@ def tensors_of(name):
     if name == "cu_seqlens":
         return PACKED
     return (Q, POOL_K, POOL_V) if name == "page_table" else (Q, K, V)
+
+
+def test_python_and_the_library_have_the_same_options():
+    fields = {name for name in dir(_core.Arguments) if not name.startswith("_")}
+    assert fields - {"mask_version"} == types_of(BackwardOptions).keys()
+    shown = {name for name in inspect.signature(heddle.attention).parameters if name in fields}
+    assert shown == types_of(Options).keys() == fields - {"mask_version", "deterministic"}
+
+
+def test_unknown_keywords():
+    plan = heddle.AttentionPlan(Q, K, V)
+    with pytest.raises(TypeError, match=r"^attention\(\) got an unexpected keyword argument 'deterministic'"):
+        heddle.attention(Q, K, V, deterministic=True)
+    with pytest.raises(TypeError, match=r"^AttentionPlan.run\(\) got an unexpected keyword argument 'scale'"):
+        plan.run(Q, K, V, scale=0.5)
+    o, lse = heddle.attention(Q, K, V, return_lse=True)
+    with pytest.raises(TypeError, match=r"^BackwardPlan.run\(\) got an unexpected keyword argument 'page_table'"):
+        heddle.BackwardPlan(Q, K, V, o, lse, o).run(Q, K, V, o, lse, o, page_table=PAGES)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -171,7 +193,7 @@ def test_overlap_and_gpu_memory():
         heddle.attention(memory[:2], K, V, out=memory[1:3])
 
     class OnGpu:
-        """What a GPU's array looks like from here."""
+        """A GPU's array as it looks from here."""
 
         dtype, shape = "float32", Q.shape
 

@@ -3,7 +3,6 @@ whose numbers change between calls, each held against the mod called with plain 
 
 import itertools
 import os
-import random
 import subprocess
 import sys
 import time
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 
 import heddle
-from heddle import _trace
+from heddle._tracing import trace
 from inputs import inputs
-from ways_to_state import FREE, KEPT, WAYS
+from ways_to_state import FREE, KEPT, WAYS, together
 
 Q, K, V = inputs(batch=1, q_heads=2, kv_heads=2, q_len=6, kv_len=6)
 
@@ -41,13 +40,13 @@ class Face:
 def traces(monkeypatch):
     """Counts the traces."""
     counted = []
-    called = _trace.Traced._called
+    called = trace.Traced._called
 
     def counting(*arguments):
         counted.append(arguments)
         return called(*arguments)
 
-    monkeypatch.setattr(_trace.Traced, "_called", counting)
+    monkeypatch.setattr(trace.Traced, "_called", counting)
     return counted
 
 
@@ -73,30 +72,8 @@ def test_another_number_is_another_result(name, traces):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_ways_together(seed):
-    """Two or three ways in one mod, as functions that it calls, or one after another by different makers."""
-    chosen = random.Random(seed)
-    ways = [WAYS[name](Face) for name in chosen.choices(sorted(WAYS), k=chosen.choice((2, 3)))]
-    mods = [mod for mod, _ in ways]
-
-    def mod(score, b, h, q_idx, kv_idx):
-        for one in mods:
-            score = one(score, b, h, q_idx, kv_idx)
-        return score
-
-    first, second = mods[:2]
-
-    def two(score, b, h, q_idx, kv_idx):
-        return first(second(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
-
-    for _ in range(6):
-        numbers = [chosen.choice(Face.numbers) for _ in ways]
-
-        def put(_, numbers=numbers):
-            for (_, change), x in zip(ways, numbers):
-                change(x)
-
+    for mod, put in together(Face, seed):
         assert_right(mod, put, [0, 0])
-        assert_right(two, put, [0, 0])
 
 
 def test_traced_always(traces):

@@ -1,4 +1,4 @@
-"""What a trace does with the mod: it runs the mod's own code, on copies only where an array has to be a capture."""
+"""A trace and the mod: it runs the mod's own code, on copies only where an array has to be a capture."""
 
 import functools
 import types

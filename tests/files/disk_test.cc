@@ -221,6 +221,17 @@ TEST_F(Disk, WithoutACommitTheOldFileStays) {
   EXPECT_EQ(listing(), std::vector<std::string>{"t"});
 }
 
+// By then the file has a name.
+TEST_F(Disk, AFailedRenameLeavesNothing) {
+  {
+    files::ReplacingFile file(folder_ / "t");
+    file.write(std::as_bytes(std::span("new", 3)));
+    fs::create_directory(folder_ / "t");
+    EXPECT_THROW(file.commit(), Error);
+  }
+  EXPECT_EQ(listing(), std::vector<std::string>{"t"});
+}
+
 TEST_F(Disk, AFullDiskLeavesTheOldFile) {
   put(folder_ / "t", "old");
   // The nearest thing to a full disk that needs no privileges: files may not grow as long as the shorter of the two.

@@ -11,7 +11,7 @@ from ._flex import flex_attention
 from ._mask_mods import and_masks, noop_mask, or_masks
 from ._sdpa import scaled_dot_product_attention
 from ._take_over import Entry, activate, clear_log, deactivate, enabled, log
-from ._trace import counts as trace_counts
+from ._tracing.kept import counts as trace_counts
 from ._varlen import varlen_attn, varlen_attn_out
 
 _flash_implementation.register()

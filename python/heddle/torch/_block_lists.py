@@ -11,10 +11,10 @@ import torch
 import heddle
 
 from .. import _core
-from .._trace import dtype_name
+from .._dtypes import dtype_name
 from . import _direct
-from ._run import parsed, type_of
-from ._trace import Mods
+from ._call import parsed, type_of
+from ._tracing.kept import Mods
 
 MaskMod = Callable[..., torch.Tensor]
 Blocks = tuple[torch.Tensor | None, torch.Tensor | None]  # counts and indices
@@ -30,8 +30,8 @@ def versions(*tensors: torch.Tensor | None) -> Versions:
 
 
 def version_of(x: torch.Tensor) -> int | bytes:
-    """What changes when x is written in place. Inference tensors count nothing: on the CPU their content stands for it,
-    on a GPU, where reading would wait, a write goes unnoticed."""
+    """A value that changes when x is written in place. Inference tensors count no writes: on the CPU their content
+    stands for it; on a GPU, where reading would wait, a write goes unnoticed."""
     if not x.is_inference():
         return x._version
     return x.resolve_neg().contiguous().numpy().tobytes() if x.device.type == "cpu" else 0
@@ -82,7 +82,7 @@ class BoundMask:
             (x, 0 if x.device.type == "cpu" or x.is_inference() else x._version) for x in captures.values()]
 
     def _types(self) -> tuple[Any, Any]:
-        """Of captures and params, as parsed() takes them."""
+        """The types of captures and params, as parsed() takes them."""
         return (tuple([(name, (dtype_name(x), x.dim())) for name, x in self.captures.items()]),
                 tuple([(name, type_of(number)) for name, number in self.params.items()]))
 
@@ -110,7 +110,7 @@ def restored(text: str, captures: dict[str, torch.Tensor], params: dict[str, Any
 
 
 class LazyLists:
-    """What create_block_mask was asked for, and the lists once they are made."""
+    """The arguments of create_block_mask, and the lists once they are made."""
 
     def __init__(self, mask: BoundMask, batch: int, heads: int, lengths: tuple[int, int], block: tuple[int, int],
                  device: torch.device) -> None:

@@ -17,7 +17,7 @@ from torch.nn.attention import flex_attention as flex
 import heddle
 
 from .. import _core
-from . import _dense, _direct, _write_order
+from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
 from ._mask_mods import mod_kind, noop_mask
@@ -27,12 +27,6 @@ DEFAULT_BLOCK = 128
 
 def block_size(given: int | Sequence[int]) -> tuple[int, int]:
     return (given, given) if isinstance(given, int) else (given[0], given[1])
-
-
-def torchs_create_block_mask(*args: Any) -> flex.BlockMask:
-    from . import _take_over  # flex.create_block_mask may be ours
-
-    return _take_over.torchs_create_block_mask(*args)  # type: ignore[no-any-return]
 
 
 class LateMask(BoundMask):
@@ -88,7 +82,7 @@ class BlockMask(flex.BlockMask):
 
     @property
     def _lazy(self) -> LazyLists | None:
-        """What made the mask. None if lists did, or if something was changed by hand."""
+        """The arguments that the mask was made of. None if it was made of lists, or if a list was changed by hand."""
         lazy: LazyLists | None = self._made_by
         if lazy is None or not lazy._versions or torch.compiler.is_dynamo_compiling() or not lazy.are_changed():
             return lazy
@@ -110,7 +104,8 @@ class BlockMask(flex.BlockMask):
 
     def _torchs(self) -> flex.BlockMask:
         """torch's own block mask, of a dense mask: Dynamo can trace this, and not how the lists are made here."""
-        return torchs_create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE)
+        made: flex.BlockMask = _originals.create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE)
+        return made
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:

@@ -8,9 +8,9 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _core
-from ._run import empty_lse
-from ._recording import MASK_PREFIX
-from ._trace import known_of
+from ._results import OutAndLse, empty_lse
+from ._tracing.kept import known_of
+from ._tracing.recording import MASK, SCORE
 
 KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers
 
@@ -22,13 +22,13 @@ def stream_of(index: int) -> int | None:
 
 _calls = _core.DirectCalls(
     torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, stream_of,
-    {device: known_of("", device) for device in KINDS}, {device: known_of(MASK_PREFIX, device) for device in KINDS})
+    {device: known_of(SCORE, device) for device in KINDS}, {device: known_of(MASK, device) for device in KINDS})
 
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: Any,
     scale: float | None, enable_gqa: bool, with_lse: bool, clamps: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+) -> OutAndLse | None:
     """(out, lse), if the call is one that was made before, on plain tensors. Else None, and nothing was done.
 
     `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask.
@@ -36,7 +36,7 @@ def attend(
     if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
             or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
         return None
-    made: tuple[torch.Tensor, torch.Tensor | None] | None = _calls.attend(
+    made: OutAndLse | None = _calls.attend(
         query, key, value, score, mask, scale, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
     return made
 

@@ -7,21 +7,23 @@ from typing import Any
 import torch
 
 from . import _forms
-from ._gradients import Wanted, backward
-from ._run import Call, attend
+from ._call import Call
+from ._dispatch import attend
+from ._eager_backward import Results, Wanted, backward
 from ._varlen import refuse_splits, set_keys, set_queries, set_window
 
 NAME = "heddle"
-
-
 INPUTS = Wanted(True, True, True, False, ())
 
 
-def _call(scale: float | None, dropout_p: float, device: torch.device, rng_state: torch.Tensor | None = None) -> Call:
+def _call(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, dropout_p: float,
+    rng_state: torch.Tensor | None = None,
+) -> Call:
     """`rng_state`: of the forward, for its backward."""
-    call = Call(scale=scale, with_lse=True)
+    call = Call(query, key, value, scale, with_lse=True)
     if dropout_p > 0.0:
-        call.set_dropout(dropout_p, device)
+        call.set_dropout(dropout_p)
         if rng_state is not None and "dropout_seed" in call.captures:
             call.captures["dropout_seed"] = rng_state.view(torch.int64)[0]
     return call
@@ -40,10 +42,10 @@ def sdpa_forward(
     return_debug_mask: bool = False, *, scale: float | None = None,
 ) -> tuple[Any, ...]:
     """aten::_scaled_dot_product_flash_attention."""
-    call = _call(scale, dropout_p, query.device)
+    call = _call(query, key, value, scale, dropout_p)
     call.mask = _forms.CAUSAL if is_causal else None
     with torch.no_grad():  # autograd calls the operators of the backward
-        out, lse = attend(query, key, value, call)
+        out, lse = attend(call)
     empty = query.new_empty((0,), dtype=torch.int32)
     return out, lse, empty, empty, query.shape[2], key.shape[2], *_states(call, query), query.new_empty((0,))
 
@@ -54,10 +56,10 @@ def sdpa_backward(
     is_causal: bool, philox_seed: torch.Tensor, philox_offset: torch.Tensor, *, scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """aten::_scaled_dot_product_flash_attention_backward."""
-    call = _call(scale, dropout_p, query.device, philox_seed)
+    call = _call(query, key, value, scale, dropout_p, philox_seed)
     call.mask = _forms.CAUSAL if is_causal else None
     with torch.no_grad():
-        return tuple(backward(grad_out, None, out, logsumexp, None, query, key, value, call, INPUTS))
+        return tuple(backward(call, Results(out, logsumexp, None, grad_out, None), INPUTS))
 
 
 def _window(is_causal: bool, left: int | None, right: int | None) -> tuple[int, int]:
@@ -75,28 +77,29 @@ def forward(
     """aten::_flash_attention_forward: [B, S, H, D], or packed [T, H, D] with cumulative lengths, and with block_table
     keys and values in pages."""
     refuse_splits(num_splits)
-    call = _call(scale, dropout_p, query.device)
+    packed = cum_seq_q is not None
+    q, k, v = (_heads_first(x, packed) for x in (query, key, value))
+    call = _call(q, k, v, scale, dropout_p)
     set_window(call, _window(is_causal, window_size_left, window_size_right))
     if alibi_slopes is not None:
         batch = "b, " if alibi_slopes.dim() == 2 else ""
         call.score = f"score - alibi_slopes[{batch}h] * abs(q_idx + ({_forms.SHIFT}) - kv_idx)"
         call.captures["alibi_slopes"] = alibi_slopes
-    q, k, v = (_heads_first(x, cum_seq_q is not None) for x in (query, key, value))
     if cum_seq_q is not None:
         set_queries(call, cum_seq_q, max_q)
-        k, v = set_keys(call, key, value, cum_seq_k, max_k, seqused_k, block_table, ("cum_seq_k", "block_table"))
+        set_keys(call, key, value, cum_seq_k, max_k, seqused_k, block_table, ("cum_seq_k", "block_table"))
     elif block_table is not None:
         raise NotImplementedError("block_table is given without cum_seq_q; packed queries are accepted")
     elif seqused_k is not None:
-        call.tensors = {"kv_lengths": seqused_k}
+        call.options = {"kv_lengths": seqused_k}
     is_lost = alibi_slopes is not None or seqused_k is not None
     if is_lost and torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         raise NotImplementedError("torch's operator does not hand alibi_slopes and seqused_k to its backward")
-    target = None if out is None else _heads_first(out, cum_seq_q is not None)
+    call.out = None if out is None else _heads_first(out, packed)
     with torch.no_grad():
-        made, lse = attend(q, k, v, call, target)
+        made, lse = attend(call)
     made = made.transpose(1, 2)
-    if cum_seq_q is not None and lse is not None:
+    if packed and lse is not None:
         made, lse = made.squeeze(0), lse.squeeze(0)
     return made, lse, *_states(call, query), query.new_empty((0,))
 
@@ -117,16 +120,17 @@ def flash_backward(
     window_size_left: int | None = None, window_size_right: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """aten::_flash_attention_backward."""
-    call = _call(scale, dropout_p, query.device, rng_state)
-    set_window(call, _window(is_causal, window_size_left, window_size_right))
     packed = cum_seq_q is not None and cum_seq_q.numel() > 0
-    if packed and cum_seq_q is not None and cum_seq_k is not None:
-        call.tensors = {"cu_seqlens_q": cum_seq_q, "cu_seqlens_kv": cum_seq_k}
-        call.max_q_len, call.max_kv_len = max_q, max_k
     with torch.no_grad():
         d_out, of_out, q, k, v = (_heads_first(x, packed) for x in (grad_out, out, query, key, value))
+    call = _call(q, k, v, scale, dropout_p, rng_state)
+    set_window(call, _window(is_causal, window_size_left, window_size_right))
+    if packed and cum_seq_q is not None and cum_seq_k is not None:
+        call.options = {"cu_seqlens_q": cum_seq_q, "cu_seqlens_kv": cum_seq_k}
+        call.max_q_len, call.max_kv_len = max_q, max_k
+    with torch.no_grad():
         lse = logsumexp.unsqueeze(0) if packed else logsumexp
-        made = [x.transpose(1, 2) for x in backward(d_out, None, of_out, lse, None, q, k, v, call, INPUTS)]
+        made = [x.transpose(1, 2) for x in backward(call, Results(of_out, lse, None, d_out, None), INPUTS)]
     return tuple([x.squeeze(0) if packed else x for x in made])
 
 

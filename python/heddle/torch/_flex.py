@@ -13,9 +13,12 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 from . import _dense, _direct
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
+from ._call import Call
+from ._dispatch import attend
+from ._inputs import PLAIN, autocast, is_plain
 from ._mask_mods import noop_mask
-from ._run import PLAIN, Call, attend, autocast, empty_lse, is_plain, ordered_out
-from ._trace import Mods
+from ._results import OutAndLse, empty_lse, ordered_out
+from ._tracing.kept import Mods
 
 KERNEL_OPTIONS = {
     "num_warps", "num_stages", "BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "PRESCALE_QK",
@@ -48,8 +51,9 @@ def check_kernel_options(options: dict[str, Any]) -> None:
             warn_once(f"kernel_options {name}", f"kernel_options has '{name}', which no kernel reads")
 
 
-def check_inputs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
+def check_inputs(call: Call, enable_gqa: bool) -> None:
     """Raises what torch's flex_attention raises."""
+    query, key, value = call.query, call.key, call.value
     if not (query.device == key.device == value.device):
         raise ValueError(
             "Expected query, key, and value to have the same device type, but got query.device: "
@@ -69,7 +73,9 @@ def check_inputs(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, en
                          f"Hq={heads} and Hkv={kv_heads}.")
 
 
-def check_block_mask(query: torch.Tensor, key: torch.Tensor, mask: Any) -> None:
+def check_block_mask(call: Call, mask: Any) -> None:
+    """Raises what torch's flex_attention raises for a block mask that does not fit."""
+    query, key = call.query, call.key
     if getattr(mask, "mask_mod", None) is flex._sliced_mask_mod_error:
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
     shape = mask.shape
@@ -95,26 +101,26 @@ def is_no_mask(mask: Any) -> bool:
         noop_mask, flex.noop_mask)
 
 
-def set_score(call: Call, query: torch.Tensor, key: torch.Tensor, score_mod: Callable[..., torch.Tensor]) -> None:
-    mods = Mods(query.device)
+def set_score(call: Call, score_mod: Callable[..., torch.Tensor]) -> None:
+    mods = Mods(call.query.device)
     try:
         call.score = mods.score(score_mod)
     except NotImplementedError:
         if not _dense.is_allowed():
             raise
         call.score = "score + dense_bias[b, h, q_idx, kv_idx]"
-        call.captures["dense_bias"] = _dense.bias(score_mod, query, key)
+        call.captures["dense_bias"] = _dense.bias(score_mod, call.query, call.key)
         return
     call.captures, call.params, call.clamps = mods.captures, mods.params, bool(mods.captures)
 
 
-def set_mask(call: Call, query: torch.Tensor, mask: Any) -> None:
+def set_mask(call: Call, mask: Any) -> None:
     """The block mask's function, and its lists where they say more."""
     lazy = mask._lazy if isinstance(mask, BlockMask) else None
     if lazy is not None:
         bound = lazy.mask
     else:
-        call.lists, bound = made_for(mask, query.shape[0], query.shape[1])
+        call.lists, bound = made_for(mask, call.query.shape[0], call.query.shape[1])
     call.mask = bound.expr
     call.captures.update(bound.captures)
     call.params.update(bound.params)
@@ -163,13 +169,16 @@ def flex_attention(
     with_max_scores = return_aux is not None and return_aux.max_scores
     with_lse = return_lse or return_aux is not None and return_aux.lse
     made = max_scores = None
-    if with_max_scores:
-        made, max_scores = with_maxima(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse,
-                                       kernel_options)
-    elif not torch.compiler.is_dynamo_compiling() and not kernel_options:
+    if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
         made = repeated(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse)
     if made is None:
-        made = checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options)
+        query, key, value = autocast(query, key, value)
+        call = Call(query, key, value, scale, with_lse=with_lse)
+        if with_max_scores:
+            refuse_traced_maxima()
+            check_inputs(call, enable_gqa)
+            call.max_scores = max_scores = empty_lse(query)
+        made = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
     if return_aux is not None:
         return made[0], AuxOutput(lse=made[1] if with_lse else None, max_scores=max_scores)
     return made if return_lse else made[0]
@@ -178,7 +187,7 @@ def flex_attention(
 def repeated(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
     enable_gqa: bool, with_lse: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+) -> OutAndLse | None:
     """The call without checked(), if it was made before and nothing stands against that."""
     mask = None
     if block_mask is not None:
@@ -190,18 +199,6 @@ def repeated(
     return _direct.attend(query, key, value, score_mod, mask, scale, enable_gqa, with_lse, True)
 
 
-def with_maxima(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
-    enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
-) -> tuple[tuple[torch.Tensor, torch.Tensor | None], torch.Tensor]:
-    """checked(), and the rows' largest scores."""
-    refuse_traced_maxima()
-    check_inputs(query, key, value, enable_gqa)
-    max_scores = empty_lse(query)
-    return checked(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse, kernel_options,
-                   max_scores), max_scores
-
-
 def refuse_traced_maxima() -> None:
     if torch.compiler.is_dynamo_compiling():
         raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; "
@@ -209,51 +206,50 @@ def refuse_traced_maxima() -> None:
 
 
 def checked(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., torch.Tensor] | None,
-    block_mask: Any, scale: float | None, enable_gqa: bool, with_lse: bool, kernel_options: dict[str, Any] | None,
-    max_scores: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """out, and lse if it is wanted; writes max_scores. Raises what flex_attention raises."""
-    query, key, value = autocast(query, key, value)
-    check_inputs(query, key, value, enable_gqa)
+    call: Call, score_mod: Callable[..., torch.Tensor] | None, block_mask: Any, enable_gqa: bool,
+    kernel_options: dict[str, Any] | None,
+) -> OutAndLse:
+    """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
+    check_inputs(call, enable_gqa)
     if kernel_options:
         check_kernel_options(kernel_options)
     if is_no_mask(block_mask):
         block_mask = None
+    query, key, value = call.query, call.key, call.value
     if query.shape[0] != key.shape[0] and (key.shape[0] != 1 or block_mask is None):
         raise ValueError("Expect query and key/value to have the same batch size, or key and value of batch 1 and a "
                          f"block_mask, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
-    if max_scores is not None:
+    if call.max_scores is not None:
         refuse_traced_maxima()  # here too: without fullgraph Dynamo runs the caller's frame and traces this one
     if torch.compiler.is_dynamo_compiling():
-        return compiled(query, key, value, score_mod, block_mask, scale, with_lse)
-    call = Call(scale=None if scale is None else float(scale), with_lse=with_lse)
-    call.max_scores = max_scores
+        return compiled(call, score_mod, block_mask)
+    call.scale = None if call.scale is None else float(call.scale)
     if score_mod is not None and score_mod is not flex._identity:
-        set_score(call, query, key, score_mod)
+        set_score(call, score_mod)
     if block_mask is not None:
-        check_block_mask(query, key, block_mask)
-        set_mask(call, query, block_mask)
+        check_block_mask(call, block_mask)
+        set_mask(call, block_mask)
         call.clamps = call.clamps or bool(call.captures)
-    is_expanded = type(query) in PLAIN and 0 in query.stride() and is_plain(query, key, value)
-    return attend(query, key, value, call, ordered_out(query, value.shape[3]) if is_expanded else None)
+    if type(query) in PLAIN and 0 in query.stride() and is_plain(query, key, value):
+        call.out = ordered_out(query, value.shape[3])
+    return attend(call)
 
 
-def compiled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
-             scale: float | None, with_lse: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What Dynamo traces."""
+def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
+    """The call as Dynamo traces it."""
     from ._higher_order import flex_attention as operator
 
-    options = {"with_lse": with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
+    options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
     if block_mask is None:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
     elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:
-        check_block_mask(query, key, block_mask)
+        check_block_mask(call, block_mask)
         parts = (0, 0, 0, 0, block_mask.mask_mod)
     else:
-        check_block_mask(query, key, block_mask)
+        check_block_mask(call, block_mask)
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
                  block_mask.full_kv_num_blocks, block_mask.full_kv_indices, block_mask.mask_mod)
     made: tuple[torch.Tensor, torch.Tensor] = operator(
-        query, key, value, flex._identity if score_mod is None else score_mod, parts, scale, options)
+        call.query, call.key, call.value, flex._identity if score_mod is None else score_mod, parts, call.scale,
+        options)
     return made

@@ -3,29 +3,24 @@ captures becomes an input of the graph. Called, it turns the traced mods into te
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C import _len_torch_function_stack
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Interpreter
-from torch.overrides import _pop_mode, _push_mode
-from torch.utils._python_dispatch import _disable_current_modes
 
-from ._library import traced_attend
-from ._modes import trace_with
-from ._numbers import Number
-from ._recording import MASK_PREFIX, Recording, Traced
-from ._run import Call
-from ._trace import MASK, SCORE
+from .._tracing.numbers import Number
+from ._call import Call
+from ._operator_rules import traced_forward
+from ._tracing.modes import trace_with, without_modes
+from ._tracing.recording import MASK, SCORE, ModKind, Recording, Traced
 
 NAME = "heddle_flex_attention"
 
 
 class Inputs:
-    """What Dynamo lifted out of a mod, in the form of a walk over a function (heddle._reached.Reached)."""
+    """The inputs that Dynamo lifted out of a mod, in the form of a walk over a function (heddle._tracing.reached)."""
 
     def __init__(self, lifted: Sequence[Any]) -> None:
         self.arrays = [x for x in lifted if isinstance(x, torch.Tensor)]
@@ -34,7 +29,7 @@ class Inputs:
         self.number_names = [f"n{i}" for i in range(len(self.numbers))]
 
 
-# What Dynamo calls on a number that varies, and the same on a tensor.
+# Functions that Dynamo calls on a number that varies, and the same on a tensor.
 NUMBER_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sym_max: torch.maximum, torch.sym_min: torch.minimum, torch.sym_float: lambda x: x,
     **{getattr(torch, f"_sym_{name}"): getattr(torch, name)
@@ -92,41 +87,29 @@ def at_hand(lifted: Any, device: torch.device) -> Any:
     return lifted.to(device) if is_number and lifted.device.type == "cpu" and device.type != "cpu" else lifted
 
 
-def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], device: torch.device, is_mask: bool) -> Any:
+def add(call: Call, mod: Callable[..., Any], lifted: Sequence[Any], kind: ModKind) -> Any:
     """The mod's expression; its captures and params go to the call."""
-    lifted = [at_hand(x, device) for x in lifted]
+    lifted = [at_hand(x, call.query.device) for x in lifted]
     floats = floats_of(mod, lifted)
     try:
-        return traced_into(call, mod, lifted, device, is_mask, {} if floats else None)
+        return traced_into(call, mod, lifted, kind, {} if floats else None)
     except Exception:
         if not floats:
             raise
     # Perhaps for a float whose value Python needs: again, with a graph for these values alone.
     values = {id(x): value_of(x) for x in floats}
-    return traced_into(call, mod, lifted, device, is_mask, values)
+    return traced_into(call, mod, lifted, kind, values)
 
 
-@contextlib.contextmanager
-def without_modes() -> Iterator[None]:
-    """Without the modes of torch.export, AOT and fake tensors, which do not know the symbolic tensors of a trace."""
-    with _disable_current_modes():
-        functions = [_pop_mode() for _ in range(_len_torch_function_stack())]  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            for mode in reversed(functions):
-                _push_mode(mode)  # type: ignore[no-untyped-call]
-
-
-def traced_into(call: Call, mod: Any, lifted: Sequence[Any], device: torch.device, is_mask: bool,
-                numbers: dict[int, float] | None) -> Any:
-    recording = Recording(Inputs(lifted), device, MASK_PREFIX if is_mask else "")
+def traced_into(
+    call: Call, mod: Any, lifted: Sequence[Any], kind: ModKind, numbers: dict[int, float] | None
+) -> Any:
+    recording = Recording(Inputs(lifted), call.query.device, kind)
     known = numbers or {}
     arguments = [x if isinstance(x, torch.Tensor) else known.get(id(x), recording.stand_in(x)) for x in lifted]
     run = mod if numbers is None else WithNumbers(mod, recording, numbers).run
     with without_modes():
-        expr = trace_with(
-            recording, lambda *own: run(*own, *arguments), MASK if is_mask else SCORE, "bool" if is_mask else "f32")
+        expr = trace_with(recording, lambda *own: run(*own, *arguments))
     call.captures.update(recording.captures)
     call.params.update(recording.values())
     return expr
@@ -140,14 +123,13 @@ class FlexAttention(HigherOrderOperator):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: tuple[Any, ...],
         scale: float | None, options: dict[str, Any], score_lifted: Sequence[Any] = (), mask_lifted: Sequence[Any] = (),
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        call = Call(scale=scale, with_lse=options["with_lse"])
-        call.clamps = True
+        call = Call(query, key, value, scale, with_lse=options["with_lse"], clamps=True)
         if options["with_score"]:
-            call.score = add(call, score_mod, score_lifted, query.device, False)
+            call.score = add(call, score_mod, score_lifted, SCORE)
         if options["with_mask"]:
-            call.mask = add(call, block_mask[-1], mask_lifted, query.device, True)
+            call.mask = add(call, block_mask[-1], mask_lifted, MASK)
         sizes, lists = block_mask[:4], [x for x in block_mask[4:-1] if x is not None]
-        out, lse = traced_attend(query, key, value, call, None, None, lists, sizes if lists else ())
+        out, lse = traced_forward(call, lists, sizes if lists else ())
         return out, query.new_empty((0,)) if lse is None else lse
 
 

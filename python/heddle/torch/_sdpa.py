@@ -11,9 +11,12 @@ import torch
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
-from .._trace import dtype_name
+from .._dtypes import dtype_name
 from . import _direct, _forms
-from ._run import PLAIN, Call, attend, autocast
+from ._call import Call
+from ._dispatch import attend
+from ._inputs import PLAIN, autocast
+from ._results import OutAndLse
 
 
 def scaled_dot_product_attention(
@@ -45,10 +48,10 @@ def scaled_dot_product_attention(
         if made is not None:
             return made[0]
     query, key, value = autocast(query, key, value)
-    check(query, key, value, attn_mask, dropout_p, is_causal)
-    call = Call(scale=None if scale is None else float(scale))
+    call = Call(query, key, value, None if scale is None else float(scale))
+    check(call, attn_mask, dropout_p, is_causal)
     if dropout_p > 0.0:
-        call.set_dropout(dropout_p, query.device)
+        call.set_dropout(dropout_p)
     if is_causal:
         call.mask = _forms.CAUSAL
     elif isinstance(attn_mask, CausalBias):
@@ -61,18 +64,18 @@ def scaled_dot_product_attention(
         attn_mask = None
     same_batch = query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
     if same_batch and (enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
-        check_heads(query, key, value, enable_gqa)
+        check_heads(call, enable_gqa)
         if attn_mask is not None:
             check_extents(attn_mask.shape, (*query.shape[:3], key.shape[2]))
             set_mask(call, attn_mask)
-        return attend(query, key, value, call)[0]
-    return of_any_rank(query, key, value, attn_mask, call, enable_gqa)
+        return attend(call)[0]
+    return of_any_rank(call, attn_mask, enable_gqa)
 
 
 def repeated(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, is_causal: bool, scale: Any,
     enable_gqa: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+) -> OutAndLse | None:
     """The call without the checks, if it is plainly right. Else None."""
     score = None
     if attn_mask is not None:
@@ -108,8 +111,9 @@ def dense_score(query: torch.Tensor, key: torch.Tensor, attn_mask: torch.Tensor)
     return _direct.bound(dense_expression(dtype, broadcast), {"attn_mask": attn_mask}, {})
 
 
-def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, dropout_p: float,
-          is_causal: bool) -> None:
+def check(call: Call, attn_mask: torch.Tensor | None, dropout_p: float, is_causal: bool) -> None:
+    """Raises what torch's scaled_dot_product_attention raises."""
+    query, key, value = call.query, call.key, call.value
     if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
         raise TypeError(f"attn_mask is {type(attn_mask).__name__}; a tensor and None are accepted")
     if is_causal and attn_mask is not None:
@@ -130,10 +134,11 @@ def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask
                            "numbers are accepted")
 
 
-def check_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if value.shape[1] != kv_heads or heads != kv_heads and (not enable_gqa or kv_heads == 0 or heads % kv_heads):
-        raise RuntimeError(f"query, key and value have {heads}, {kv_heads} and {value.shape[1]} heads; equal ones are "
+def check_heads(call: Call, enable_gqa: bool) -> None:
+    """Raises RuntimeError for numbers of heads that do not fit; the call has 4 axes."""
+    heads, kv_heads, v_heads = call.query.shape[1], call.key.shape[1], call.value.shape[1]
+    if v_heads != kv_heads or heads != kv_heads and (not enable_gqa or kv_heads == 0 or heads % kv_heads):
+        raise RuntimeError(f"query, key and value have {heads}, {kv_heads} and {v_heads} heads; equal ones are "
                            "accepted, or with enable_gqa a divisor of the query's")
 
 
@@ -153,10 +158,9 @@ def set_mask(call: Call, attn_mask: torch.Tensor) -> None:
     call.captures["attn_mask"] = attn_mask
 
 
-def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None, call: Call,
-                enable_gqa: bool) -> torch.Tensor:
+def of_any_rank(call: Call, attn_mask: torch.Tensor | None, enable_gqa: bool) -> torch.Tensor:
     """Inputs of 2 to 6 axes. Axes before the heads broadcast and become one; heads broadcast without enable_gqa."""
-    tensors = query, key, value
+    query, key, value = tensors = call.query, call.key, call.value
     kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
     batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
 
@@ -166,12 +170,12 @@ def of_any_rank(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, att
 
     lead = (*batch, *query.shape[-kept:-2])
     entries = math.prod(lead[:-1])  # reshape cannot find it where a tensor is empty
-    q, k, v = flat(query), flat(key), flat(value)
-    check_heads(q, k, v, enable_gqa)
+    call.query, call.key, call.value = flat(query), flat(key), flat(value)
+    check_heads(call, enable_gqa)
     if attn_mask is not None:
         check_extents(attn_mask.shape, (*lead, query.shape[-2], key.shape[-2]))
         if len(lead) > 2 or attn_mask.dim() != len(lead) + 2:  # else its axes of extent 1 are read as such
             attn_mask = attn_mask.expand(*lead, query.shape[-2], key.shape[-2])
         set_mask(call, attn_mask.reshape(entries, *attn_mask.shape[-3:]) if len(lead) > 2 else attn_mask)
-    out, _ = attend(q, k, v, call)
+    out, _ = attend(call)
     return out.reshape(*lead, *out.shape[-2:])

@@ -5,27 +5,25 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch.autograd import forward_ad
-from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.bias import CausalBias
 
-from . import _backward_plans
+from . import _backward_plans, _originals
 from ._block_mask import create_block_mask
 from ._flex import flex_attention
-from ._run import PLAIN, has_tangent, is_plain
+from ._inputs import PLAIN, has_tangent, is_plain
+from ._originals import block_mask_function, flex_function
 from ._sdpa import scaled_dot_product_attention
 
-torchs_sdpa = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _depth = 0
 _log: Counter[tuple[str, str]] = Counter()
-REFUSALS = TypeError, ValueError, RuntimeError  # of a call that torch may accept; if not, its own error is raised
+REFUSALS = TypeError, ValueError, RuntimeError  # torch may accept the call; if not, its own error is raised
 
 
 class Entry(NamedTuple):
@@ -101,31 +99,18 @@ def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args
 
 
 def sdpa(*args: Any, **kwargs: Any) -> Any:
+    torchs = _originals.scaled_dot_product_attention
     if _depth == 0:  # another library kept this function
-        return torchs_sdpa(*args, **kwargs)
-    return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs_sdpa, args, kwargs)
+        return torchs(*args, **kwargs)
+    return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs, args, kwargs)
 
 
-sdpa.__name__ = torchs_sdpa.__name__
-
-
-def copy_of(function: types.FunctionType) -> types.FunctionType:
-    """The function as it is now: its code may change."""
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-# torch's function objects: others have imported them by name, and may have put their own in their place.
-flex_function = cast(types.FunctionType, flex.flex_attention)
-block_mask_function = cast(types.FunctionType, flex.create_block_mask)
-torchs_flex = copy_of(flex_function)
-torchs_create_block_mask = copy_of(block_mask_function)
+sdpa.__name__ = _originals.scaled_dot_product_attention.__name__
 SIGNATURES = {function: inspect.signature(function) for function in (flex_function, block_mask_function)}
 
 
 def route_flex(*args: Any, **kwargs: Any) -> Any:
-    return routed("flex_attention", flex_attention, torchs_flex, args, kwargs)
+    return routed("flex_attention", flex_attention, _originals.flex_attention, args, kwargs)
 
 
 def route_create_block_mask(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +125,7 @@ def route_create_block_mask(*args: Any, **kwargs: Any) -> Any:
     except REFUSALS as error:
         reason = str(error)
     _log["create_block_mask", f"torch: {reason}"] += 1
-    return torchs_create_block_mask(*args, **kwargs)
+    return _originals.create_block_mask(*args, **kwargs)
 
 
 # The code that torch's function objects get. It runs with torch's globals.
@@ -156,9 +141,9 @@ def _block_mask_code(*args: Any, **kwargs: Any) -> Any:
     return _take_over.route_create_block_mask(*args, **kwargs)
 
 
-_swaps = {flex_function: (torchs_flex.__code__, _flex_code.__code__),
-          block_mask_function: (torchs_create_block_mask.__code__, _block_mask_code.__code__)}
-_found: Any = None  # what torch.nn.functional.scaled_dot_product_attention was before activate()
+_swaps = {flex_function: (_originals.flex_attention.__code__, _flex_code.__code__),
+          block_mask_function: (_originals.create_block_mask.__code__, _block_mask_code.__code__)}
+_found: Any = None  # torch.nn.functional.scaled_dot_product_attention as it was before activate()
 
 
 def activate() -> None:

@@ -8,7 +8,8 @@ import torch
 from torch.nn.attention.varlen import AuxRequest
 
 from . import _forms
-from ._run import Call, attend
+from ._call import Call
+from ._dispatch import attend
 
 
 def varlen_attn(
@@ -68,11 +69,18 @@ def packed_attention(
 ) -> Any:
     check(query, key, value, enable_gqa, block_table is not None)
     refuse_splits(num_splits)
-    call = Call(scale=None if scale is None else float(scale), with_lse=return_aux is not None and return_aux.lse)
+    with_lse = return_aux is not None and return_aux.lse
+    call = Call(heads_first(query), key, value, None if scale is None else float(scale), with_lse=with_lse)
     set_window(call, window_size)
     set_queries(call, cu_seq_q, max_q)
-    keys, values = set_keys(call, key, value, cu_seq_k, max_k, seqused_k, block_table, ("cu_seq_k", "block_table"))
-    made, lse = attend(heads_first(query), keys, values, call, target(out, query, value))
+    set_keys(call, key, value, cu_seq_k, max_k, seqused_k, block_table, ("cu_seq_k", "block_table"))
+    return attend_packed(call, query, value, out)
+
+
+def attend_packed(call: Call, query: torch.Tensor, value: torch.Tensor, out: torch.Tensor | None) -> Any:
+    """out [T, H, Dv] of packed queries (the given `out`, if any), with an lse of the call (out, lse [H, T])."""
+    call.out = target(out, query, value)
+    made, lse = attend(call)
     if out is None:
         out = made.transpose(1, 2).squeeze(0)
     return (out, lse.squeeze(0)) if lse is not None else out
@@ -106,7 +114,7 @@ def heads_first(rows: torch.Tensor) -> torch.Tensor:
 
 
 def target(out: torch.Tensor | None, rows: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
-    """Where attend() writes, of the caller's `out`. Raises ValueError for another shape than [T, H, Dv]."""
+    """The caller's `out` as a call writes it. Raises ValueError for another shape than the rows' [..., H, Dv]."""
     if out is None:
         return None
     wanted = *rows.shape[:-1], value.shape[-1]
@@ -116,14 +124,14 @@ def target(out: torch.Tensor | None, rows: torch.Tensor, value: torch.Tensor) ->
 
 
 def set_queries(call: Call, starts: torch.Tensor, longest: int) -> None:
-    call.tensors["cu_seqlens_q"], call.max_q_len = starts, longest
+    call.options["cu_seqlens_q"], call.max_q_len = starts, longest
 
 
 def set_keys(
     call: Call, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor | None, longest: int,
     used: torch.Tensor | None, table: torch.Tensor | None, names: tuple[str, str],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The keys and values that packed queries see, as attend() takes them. `names`: of `starts` and `table`.
+) -> None:
+    """Sets the keys and values that packed queries see. `names`: of `starts` and `table`.
 
     Raises ValueError unless one of `starts` and `table` is given, and for a table without `used`.
     """
@@ -133,15 +141,16 @@ def set_keys(
                          "and one is accepted")
     call.max_kv_len = longest
     if used is not None:
-        call.tensors["kv_lengths"] = used
+        call.options["kv_lengths"] = used
     if starts is not None:
-        call.tensors["cu_seqlens_kv"] = starts
-        return heads_first(key), heads_first(value)
+        call.options["cu_seqlens_kv"] = starts
+        call.key, call.value = heads_first(key), heads_first(value)
+        return
     if used is None:
         raise ValueError(f"{names[1]} is given without seqused_k, the keys that each sequence has")
     assert table is not None
-    call.tensors["page_table"] = table
-    return key.transpose(1, 2), value.transpose(1, 2)
+    call.options["page_table"] = table
+    call.key, call.value = key.transpose(1, 2), value.transpose(1, 2)
 
 
 def set_window(call: Call, window_size: tuple[int, int]) -> None:

@@ -12,22 +12,23 @@ from typing import Any
 import torch
 
 from . import _forms
-from ._run import Call, attend
-from ._trace import Mods
-from ._varlen import heads_first, set_keys, set_queries, set_window, target
+from ._call import Call
+from ._dispatch import attend
+from ._tracing.kept import Mods
+from ._varlen import attend_packed, heads_first, set_keys, set_queries, set_window, target
 
 Descale = torch.Tensor | None
 
 
-def _call(
-    softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float, sinks: torch.Tensor | None,
+def _set_options(
+    call: Call, causal: bool, window_size: tuple[int, int], softcap: float, sinks: torch.Tensor | None,
     descales: tuple[Descale, Descale, Descale], score_mod: Callable[..., torch.Tensor] | None,
-    mask_mod: Callable[..., torch.Tensor] | None, with_lse: bool, query: torch.Tensor,
-) -> Call:
-    call = Call(scale=softmax_scale, with_lse=with_lse)
+    mask_mod: Callable[..., torch.Tensor] | None,
+) -> None:
+    """Raises ValueError for mask_mod beside a window, and for score_mod beside softcap."""
     window = (window_size[0], 0) if causal else window_size
     if mask_mod is not None or score_mod is not None:
-        mods = Mods(query.device)
+        mods = Mods(call.query.device)
         if mask_mod is not None:
             if tuple(window) != (-1, -1):
                 raise ValueError("mask_mod is given beside causal or window_size; write them into mask_mod")
@@ -42,11 +43,10 @@ def _call(
     if softcap and score_mod is None:
         call.score = _forms.softcap(float(softcap))
     if sinks is not None:
-        call.tensors["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+        call.options["sinks"] = sinks.to(torch.float64 if call.query.dtype == torch.float64 else torch.float32)
     for name, descale in zip(("q_descale", "k_descale", "v_descale"), descales):
         if descale is not None:
-            call.tensors[name] = descale
-    return call
+            call.options[name] = descale
 
 
 def varlen_func(
@@ -79,16 +79,11 @@ def varlen_func(
     >>> serving.varlen_func(q, q, q, starts, starts, 4, 4, causal=True).shape
     torch.Size([7, 2, 8])
     """
-    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
-                 mask_mod, return_softmax_lse, q)
-    call.version = version
+    call = Call(heads_first(q), k, v, softmax_scale, with_lse=return_softmax_lse, version=version)
+    _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod)
     set_queries(call, cu_seqlens_q, max_seqlen_q)
-    keys, values = set_keys(
-        call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
-    result, lse = attend(heads_first(q), keys, values, call, target(out, q, v))
-    if out is None:
-        out = result.transpose(1, 2).squeeze(0)
-    return (out, lse.squeeze(0)) if lse is not None else out
+    set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
+    return attend_packed(call, q, v, out)
 
 
 def with_kvcache(
@@ -130,14 +125,14 @@ def with_kvcache(
     if k is not None and v is not None:
         append(k_cache, v_cache, k, v, cache_seqlens, page_table)
         cache_seqlens = cache_seqlens + k.shape[1]
-    call = _call(softmax_scale, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod,
-                 mask_mod, return_softmax_lse, q)
-    call.version = version
-    call.tensors["kv_lengths"] = cache_seqlens
+    call = Call(q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), softmax_scale,
+                with_lse=return_softmax_lse, version=version)
+    _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod)
+    call.options["kv_lengths"] = cache_seqlens
     if page_table is not None:
-        call.tensors["page_table"] = page_table
-    result, lse = attend(
-        q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), call, target(out, q, v_cache))
+        call.options["page_table"] = page_table
+    call.out = target(out, q, v_cache)
+    result, lse = attend(call)
     if out is None:
         out = result.transpose(1, 2)
     return (out, lse) if lse is not None else out

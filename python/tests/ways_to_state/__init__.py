@@ -6,5 +6,6 @@ Ways of KEPT find it where the library watches: such a mod is traced once for a 
 
 from .registry import FREE, KEPT, WAYS
 from . import arrays, containers, expressions, functions, objects, scopes  # noqa: F401  they fill both
+from .together import together
 
-__all__ = ["FREE", "KEPT", "WAYS"]
+__all__ = ["FREE", "KEPT", "WAYS", "together"]

@@ -22,11 +22,12 @@ def pytest_report_header():
 @pytest.fixture
 def walks(monkeypatch):
     """Counts what C++ did not do: walks over mods, and calls that Python's checks made."""
-    from heddle.torch import _flex, _sdpa, _trace
+    from heddle.torch import _flex, _sdpa
+    from heddle.torch._tracing import kept
 
     counted = types.SimpleNamespace(mods=0, calls=0)
 
-    class Counting(_trace.Reached):
+    class Counting(kept.Reached):
         __slots__ = ()
 
         def __init__(self, *args, **kwargs):
@@ -40,7 +41,7 @@ def walks(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(_trace, "Reached", Counting)
+    monkeypatch.setattr(kept, "Reached", Counting)
     monkeypatch.setattr(_flex, "checked", counting(_flex.checked))
     monkeypatch.setattr(_sdpa, "check", counting(_sdpa.check))
     return counted

@@ -44,7 +44,7 @@ def dense(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=No
 
 
 def gradients(results, inputs, incoming):
-    """Of sum(result * incoming), over what is finite. Zeros where torch has none."""
+    """The gradients of sum(result * incoming) over finite results. Zeros where torch has none."""
     loss = sum((torch.where(x.isfinite(), x, 0.0) * g).sum() for x, g in zip(results, incoming))
     made = torch.autograd.grad(loss, inputs, allow_unused=True)
     return [torch.zeros_like(x) if one is None else one for x, one in zip(inputs, made)]

@@ -221,12 +221,11 @@ def test_export_of_mods(strict):
 
 def test_the_operator_is_sound():
     """torch's own checks: schema, fake results, tracing."""
-    from heddle.torch._library import operands
-    from heddle.torch._run import Call
+    from heddle.torch._call import Call
+    from heddle.torch._operands import operands
 
-    call = Call(scale=0.5)
-    call.score, call.mask = "score + slopes[h] * factor", "kv_idx <= q_idx + shift"
-    call.captures, call.params = {"slopes": slopes}, {"factor": 0.5, "shift": 2}
+    call = Call(q, k, v, scale=0.5, score="score + slopes[h] * factor", mask="kv_idx <= q_idx + shift",
+                captures={"slopes": slopes}, params={"factor": 0.5, "shift": 2})
     strided = q.transpose(1, 2).contiguous().transpose(1, 2)
     for query in (q, strided):
         torch.library.opcheck(

@@ -220,21 +220,21 @@ def test_threads():
 
 def test_what_a_cuda_graph_captures():
     """The path of a captured stream, on the CPU: a kept plan, and a workspace of torch's."""
-    from heddle.torch import _run
+    from heddle.torch import _eager
+    from heddle.torch._call import Call
 
     q, table = random(1, 2, 16, 8), random(16)
-    call = _run.Call(with_lse=True)
-    call.score, call.captures = "score + table[kv_idx]", {"table": table}
-    want, want_lse = _run.attend(q, q, q, call)
+    call = Call(q, q, q, score="score + table[kv_idx]", captures={"table": table}, with_lse=True)
+    want, want_lse = _eager.run(call)
     plans = heddle.plan_cache_counts()["misses"]
     out, lse = torch.full_like(want, torch.nan), torch.full_like(want_lse, torch.nan)
-    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device), call)
+    _eager.run_in_graph(call, out, lse, call.arguments())
     assert torch.equal(out, want) and torch.equal(lse, want_lse)
     assert heddle.plan_cache_counts()["misses"] == plans
     table += 1
-    _run.run_in_graph(q, q, q, out, lse, call.arguments(q.device), call)
+    _eager.run_in_graph(call, out, lse, call.arguments())
     torch.testing.assert_close(lse, want_lse + 1)
-    _run._in_graphs.clear()
+    _eager._in_graphs.clear()
 
 
 @pytest.mark.parametrize(

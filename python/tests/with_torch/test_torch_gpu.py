@@ -1,5 +1,5 @@
-"""What the other tests have on the CPU alone, where HEDDLE_TEST_DEVICE says: shapes and layouts, block masks, packed
-batches, caches, torch.compile, autocast, take-over, models."""
+"""The cases that the other tests have on the CPU alone, where HEDDLE_TEST_DEVICE says: shapes and layouts, block masks,
+packed batches, caches, torch.compile, autocast, take-over, models."""
 
 import pytest
 import torch

@@ -6,7 +6,7 @@ import torch
 import heddle.torch
 from gradient_reference import alibi, assert_gradients, assert_same, causal, dense, gradients, qkv, random, slopes
 from heddle.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
-from heddle.torch._trace import Mods
+from heddle.torch._tracing.kept import Mods
 from heddle.torch.serving import varlen_func
 
 torchs_sdpa = torch.nn.functional.scaled_dot_product_attention

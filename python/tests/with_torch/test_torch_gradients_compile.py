@@ -8,8 +8,8 @@ from torch.utils.checkpoint import checkpoint
 from gradient_reference import assert_same
 from heddle.torch import (
     AuxRequest, BlockMask, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn)
-from heddle.torch._library import operands
-from heddle.torch._run import Call
+from heddle.torch._call import Call
+from heddle.torch._operands import operands
 
 generator = torch.Generator().manual_seed(3)
 q, k, v = (torch.randn(2, 4, 33, 16, generator=generator).requires_grad_() for _ in range(3))
@@ -205,11 +205,10 @@ def test_no_grad_leaves_no_trace(compiled):
 
 
 def test_torchs_own_check_of_the_operators():
-    call = Call(scale=0.5, with_lse=True)
-    call.score, call.mask = "score * gains[h] + bias[h] * factor", "kv_idx <= q_idx + shift"
-    call.captures = {"gains": slopes, "bias": torch.rand(4), "unread": torch.rand(2)}
-    call.params = {"factor": 0.5, "shift": 2}
-    call.tensors = {"sinks": torch.rand(4).requires_grad_()}
+    call = Call(q, k, v, scale=0.5, with_lse=True, score="score * gains[h] + bias[h] * factor",
+                mask="kv_idx <= q_idx + shift", params={"factor": 0.5, "shift": 2},
+                captures={"gains": slopes, "bias": torch.rand(4), "unread": torch.rand(2)},
+                options={"sinks": torch.rand(4).requires_grad_()})
     for inputs in ((q, k, v), [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]):
         inputs = [x.detach().requires_grad_() for x in inputs]
         for words in (1, 2):
@@ -224,7 +223,7 @@ def test_torchs_own_check_of_the_operators():
 
 
 def test_the_operator_without_lse_has_no_backward():
-    out, *_ = torch.ops.heddle.forward(q, k, v, *operands(Call(), 0))
+    out, *_ = torch.ops.heddle.forward(q, k, v, *operands(Call(q, k, v), 0))
     with pytest.raises(RuntimeError, match="lse_words=0"):
         out.sum().backward()
 

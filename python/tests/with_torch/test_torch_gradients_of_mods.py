@@ -26,7 +26,7 @@ def dtype(request):
 
 @pytest.fixture
 def learned(monkeypatch, dtype):
-    """What the mods read, by name: learned, in f64 all of it f64."""
+    """The tensors that the mods read, by name: learned, and in f64 all of them f64."""
     made = {}
     for name, x in mods.T.items():
         if x.is_floating_point():

@@ -260,7 +260,7 @@ SCORES = {
 }
 
 
-# What torch's own flex_attention fails at on a GPU, so that there is nothing to compare with.
+# Mods at which torch's own flex_attention fails on a GPU, so that there is nothing to compare with.
 TORCH_FAILS_ON_CUDA = {"more activations": "logsigmoid under vmap", "table in the mod": "a table on the CPU"}
 
 

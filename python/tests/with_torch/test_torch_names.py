@@ -1,4 +1,4 @@
-"""What torch.nn.attention has: a name that is not in attention_names.txt is new, and heddle.torch has to learn it.
+"""The names of torch.nn.attention: one that is not in attention_names.txt is new, and heddle.torch has to learn it.
 
 The table says since which of the tested versions each name is there. A new argument or field is recorded under the
 version that brought it, after heddle.torch handles it or refuses it by name.

@@ -13,7 +13,8 @@ import torch
 
 import heddle.torch
 from agreement import assert_agrees
-from heddle.torch import _trace, create_block_mask, flex_attention, scaled_dot_product_attention
+from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention
+from heddle.torch._tracing import kept, recording
 
 L = 8
 GENERATOR = torch.Generator().manual_seed(11)
@@ -433,7 +434,7 @@ def test_more_mods_than_are_kept():
             for _ in range(2):
                 torch.testing.assert_close(flex_attention(Q, K, V, scope["mod"]), want)
         else:
-            _trace.known_of("", "cpu").keep(scope["mod"], SCORE, [("is", -1, 0, None)], [], [], [], {})
+            kept.known_of(recording.SCORE, "cpu").keep(scope["mod"], SCORE, [("is", -1, 0, None)], [], [], [], {})
     assert_right(scaled(0.5))
 
 

@@ -127,7 +127,7 @@ def test_gelu_by_tanh_of_large_scores_in_f32():
                                     "torch.set_default_device('meta')", "torch.set_grad_enabled(False)"])
 def test_the_import_may_stand_inside_a_mode(before):
     code = ("import torch; from torch._subclasses.fake_tensor import FakeTensorMode; " + before +
-            "; import heddle.torch._tie_rules as rules; print(rules.SHARED_BY_FMAX, rules.BOUND_WINS, rules.SHARED_BY_CLAMP)")
+            "; import heddle.torch._tracing.tie_rules as rules; print(rules.SHARED_BY_FMAX, rules.BOUND_WINS, rules.SHARED_BY_CLAMP)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    rules = importlib.import_module("heddle.torch._tie_rules")
+    rules = importlib.import_module("heddle.torch._tracing.tie_rules")
     assert said.stdout.split() == [str(x) for x in (rules.SHARED_BY_FMAX, rules.BOUND_WINS, rules.SHARED_BY_CLAMP)], said.stderr

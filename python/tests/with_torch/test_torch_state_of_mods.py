@@ -1,7 +1,6 @@
 """test_state_of_mods.py for heddle.torch: ways to reach state, whose numbers change between calls."""
 
 import itertools
-import random
 import time
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 import heddle
 from heddle.torch import flex_attention, trace_counts
-from ways_to_state import FREE, KEPT, WAYS
+from ways_to_state import FREE, KEPT, WAYS, together
 
 GENERATOR = torch.Generator().manual_seed(11)
 Q, K, V = (torch.randn(1, 2, 6, 8, generator=GENERATOR) for _ in range(3))
@@ -61,29 +60,8 @@ def test_another_number_is_another_result(name):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_ways_together(seed):
-    chosen = random.Random(seed)
-    ways = [WAYS[name](Face) for name in chosen.choices(sorted(WAYS), k=chosen.choice((2, 3)))]
-    mods = [mod for mod, _ in ways]
-
-    def mod(score, b, h, q_idx, kv_idx):
-        for one in mods:
-            score = one(score, b, h, q_idx, kv_idx)
-        return score
-
-    first, second = mods[:2]
-
-    def two(score, b, h, q_idx, kv_idx):
-        return first(second(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
-
-    for _ in range(6):
-        numbers = [chosen.choice(Face.numbers) for _ in ways]
-
-        def put(_, numbers=numbers):
-            for (_, change), x in zip(ways, numbers):
-                change(x)
-
+    for mod, put in together(Face, seed):
         assert_right(mod, put, [0, 0])
-        assert_right(two, put, [0, 0])
 
 
 def test_traced_always():

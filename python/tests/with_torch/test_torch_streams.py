@@ -35,7 +35,7 @@ def inputs():
 
 
 def calls():
-    """What runs often, by name: functions of (q, k, v)."""
+    """Calls that run often, by name: functions of (q, k, v)."""
     bias, limit = random(300, dtype=torch.float32), torch.tensor([100], device=DEVICE)
     lazy = create_block_mask(causal, None, None, 300, 300, DEVICE)
     few = create_block_mask(lambda b, h, q_idx, kv_idx: kv_idx < limit[0], None, None, 300, 300, DEVICE)

@@ -28,7 +28,7 @@ def double(score, b, h, q_idx, kv_idx):
 def fresh():
     heddle.torch.clear_log()
     yield
-    assert torch.nn.functional.scaled_dot_product_attention is heddle.torch._take_over.torchs_sdpa
+    assert torch.nn.functional.scaled_dot_product_attention is heddle.torch._originals.scaled_dot_product_attention
 
 
 def went(function):
@@ -194,7 +194,8 @@ def test_forward_mode_goes_to_torch():
 
 
 def test_a_call_without_a_backward_goes_to_torch(monkeypatch):
-    """What a GPU's backward lacks, said here by a planner of its own: before the forward, once for its kind of call."""
+    """A GPU's missing backward, played by a planner of the test: the error comes before the forward, once for a kind
+    of call."""
     from heddle import _core
     from heddle.torch import _backward_plans
 

@@ -1,4 +1,4 @@
-"""What is traced, how often, and what is refused."""
+"""Traces: of which mods, how often, and which mods are refused."""
 
 import functools
 

@@ -81,7 +81,7 @@ def registered():
 
 
 def models(name):
-    """The same weights, on eager and on heddle."""
+    """Two models of equal weights, on eager and on heddle."""
     model, config, options = MODELS[name]
     made = []
     for implementation in ("eager", "heddle"):
@@ -173,7 +173,7 @@ def test_packed_sequences():
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss", "llama 4", "bert", "t5"])
 def test_gradients_of_a_training_step(name, padded):
-    """Of all parameters; sinks (gpt-oss) and position biases (T5) among them."""
+    """Gradients of all parameters; sinks (gpt-oss) and position biases (T5) among them."""
     global calls
     given = inputs(name, padded)
     if name != "bert":

@@ -167,7 +167,7 @@ WITHOUT_MEANING = {"deterministic", "query", "key", "value"}
 
 
 def test_every_argument_of_the_models_is_known():
-    """Those that stand by name in a call of an attention, in the sources of all models."""
+    """The arguments that stand by name in a call of an attention, in the sources of all models."""
     found = {}
     for path in sorted(Path(transformers.__file__).parent.glob("models/*/modeling_*.py")):
         text = path.read_text()

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/gpu/mod_values.h"
+#include "backend/jit/builder.h"
 #include "heddle/error.h"
 #include "mask/shape.h"
 

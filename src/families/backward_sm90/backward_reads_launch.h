@@ -52,7 +52,7 @@ class BackwardReadKernels {
   void finish(shared::BackwardSm90Params& main, shared::BackwardReadsParams& params, void* stream) const;
 
   /// Null where no read visits pairs.
-  const jit::MachineCode* pass() const { return pass_ ? &pass_->code() : nullptr; }
+  const heddle::jit::MachineCode* pass() const { return pass_ ? &pass_->code() : nullptr; }
   double compile_ms() const { return sums_->code().compile_ms + (pass_ ? pass_->code().compile_ms : 0); }
 
  private:

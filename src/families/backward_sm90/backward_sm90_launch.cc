@@ -123,7 +123,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
 
   nlohmann::ordered_json facts() const override {
-    const jit::MachineCode& rows = rows_program_->code();
+    const heddle::jit::MachineCode& rows = rows_program_->code();
     nlohmann::ordered_json facts =
         gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
                           fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_, config_.threads(),

@@ -12,6 +12,7 @@
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/tiles/backward_schedule.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "families/forward_sm90/forward_sm90_plans.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {

@@ -13,6 +13,7 @@
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "plan/factors.h"
 #include "plan/hopper.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {

@@ -18,6 +18,7 @@
 #include "plan/hopper.h"
 #include "plan/mods/streamed_read.h"
 #include "scoped_environment.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {

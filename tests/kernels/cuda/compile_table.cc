@@ -12,6 +12,7 @@
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/mods/streamed_read.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::cuda {
 

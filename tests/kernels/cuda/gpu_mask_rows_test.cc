@@ -49,19 +49,19 @@ class Builder {
                                  [this](const Expr& simplified, const MaskShape& of, BlockSize size,
                                         std::span<const mask::Matrix> matrices, const Bindings& values) {
                                    const plan::KvStart start = plan::kv_start_of(of.sequences);
-                                   std::unique_ptr<MaskRows>& rows = rows_[start.form];
+                                   std::unique_ptr<gpu::MaskRows>& rows = rows_[start.form];
                                    if (rows == nullptr)
-                                     rows = std::make_unique<MaskRows>(cuda::cuda_gpu(), 0, simplified, start);
+                                     rows = std::make_unique<gpu::MaskRows>(cuda_gpu(), 0, simplified, start);
                                    rows->find(of, size, matrices, values);
                                    return rows->on_host();
                                  });
   }
   /// The rows of shapes without a kv_start.
-  const MaskRows& rows() const { return *rows_.at(plan::KvStart::Form::zero); }
+  const gpu::MaskRows& rows() const { return *rows_.at(plan::KvStart::Form::zero); }
 
  private:
   Expr mask_;
-  std::map<plan::KvStart::Form, std::unique_ptr<MaskRows>> rows_;
+  std::map<plan::KvStart::Form, std::unique_ptr<gpu::MaskRows>> rows_;
 };
 
 void expect_equal(Builder& builder, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& here,

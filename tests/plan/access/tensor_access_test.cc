@@ -11,6 +11,7 @@
 #include "plan/access/tensor_copies.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {

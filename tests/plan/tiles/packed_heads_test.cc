@@ -15,6 +15,7 @@
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
 #include "plan/hopper.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {

@@ -13,13 +13,13 @@
 #include "mask/random_mask.h"
 #include "mask/ready_made.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::gpu {
 namespace {
 
 RowMask prepared(const Expr& mask) { return row_mask(expr::simplify(mask, expr::Precision::f32)); }
 
 void expect_golden(const std::string& file, const Expr& mask) {
-  const std::string text = gpu::mask_rows_text(prepared(mask));
+  const std::string text = mask_rows_text(prepared(mask));
   test::expect_golden_text("tests/backend/cuda/emit/golden/" + file + ".txt", text);
 }
 
@@ -69,7 +69,7 @@ TEST(MaskRowsText, RefusesWhatBackendsMayRoundDifferently) {
 class MaskRowsCompile : public testing::Test {
  protected:
   void SetUp() override {
-    const std::string missing = jit::compiler_missing();
+    const std::string missing = cuda::jit::compiler_missing();
     if (missing.empty()) return;
     if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
     GTEST_SKIP() << missing;
@@ -77,7 +77,7 @@ class MaskRowsCompile : public testing::Test {
   static void expect_compiles(const Expr& mask) {
     SCOPED_TRACE(print(mask));
     const auto cubin =
-        jit::build(gpu::cuda_dialect().source("mask_rows", gpu::mask_rows_text(prepared(mask)), "sm_90a"));
+        cuda::jit::build(cuda_dialect().source("mask_rows", mask_rows_text(prepared(mask)), "sm_90a"));
     EXPECT_FALSE(cubin->bytes.empty());
     EXPECT_EQ(cubin->spill_bytes, 0);
     fmt::print("{} registers, {} bytes of stack, {:.0f} ms: {}\n", cubin->registers, cubin->stack_bytes,
@@ -98,4 +98,4 @@ TEST_F(MaskRowsCompile, RandomMasks) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::gpu

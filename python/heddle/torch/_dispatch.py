@@ -1,0 +1,35 @@
+"""Where a call goes: to the library at once, to autograd, or to the operators where torch traces or transforms it."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+from . import _eager
+from ._call import Call
+from ._gradients import attend_with_gradients
+from ._inputs import is_plain, refuse_tangents
+from ._operator_rules import traced_forward
+from ._results import OutAndLse
+
+
+def attend(call: Call) -> OutAndLse:
+    """Runs on torch's current stream and waits for nothing.
+
+    Raises NotImplementedError for tangents of forward-mode AD, for gradients that do not exist, and for max_scores of
+    a call that is traced or transformed; ValueError for what the library refuses.
+    """
+    if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():
+        out, lse = attend(call.changed(out=None))
+        return call.out.copy_(out), lse
+    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value):
+        if call.max_scores is not None:
+            raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile and of "
+                                      "torch.func's transforms; lse has both")
+        return traced_forward(call)
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        tensors = call.tensors()
+        refuse_tangents(*tensors)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            return attend_with_gradients(call)
+    return _eager.run(call)

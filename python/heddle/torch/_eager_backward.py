@@ -1,0 +1,151 @@
+"""The backward of a call on plain tensors, straight to the library. The scores are computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from .. import _core
+from ._call import Call
+from ._results import ordered_out
+from ._tracing.recording import DETACHED_PREFIX, HAS_DETACHED
+
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Results(NamedTuple):
+    """The results of a forward, and the loss's gradients with respect to them. None counts as 0."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    lse_rest: torch.Tensor | None
+    d_out: torch.Tensor | None
+    d_lse: torch.Tensor | None
+
+
+class Wanted(NamedTuple):
+    """The gradients that a backward computes, and in this order returns."""
+
+    query: bool
+    key: bool
+    value: bool
+    sinks: bool
+    captures: tuple[str, ...]
+
+
+def wanted_of(call: Call, asked: Sequence[bool]) -> Wanted:
+    """From what autograd asks for, in the order of call.tensors(). What only a mask reads has no gradient."""
+    captures = [name for name, is_asked in zip(call.captures, asked[3:])
+                if is_asked and not name.startswith(DETACHED_PREFIX)]
+    read: set[str] = set()
+    if captures:
+        for mod in (call.score, call.weight):
+            if mod is not None:
+                read.update(call.expression(mod).captures)
+    of_options = dict(zip(call.options, asked[3 + len(call.captures):]))
+    return Wanted(asked[0], asked[1], asked[2], of_options.get("sinks", False),
+                  tuple([name for name in captures if name in read]))
+
+
+def in_places(made: Sequence[torch.Tensor], call: Call, wanted: Wanted) -> list[torch.Tensor | None]:
+    """The gradients in the order of call.tensors(), where autograd expects them."""
+    given = iter(made)
+    of_inputs = [next(given) if is_wanted else None for is_wanted in wanted[:3]]
+    of_sinks = next(given) if wanted.sinks else None
+    of_captures = dict(zip(wanted.captures, given))
+    return [*of_inputs, *(of_captures.get(name) for name in call.captures),
+            *(of_sinks if name == "sinks" else None for name in call.options)]
+
+
+def empty_gradient(x: torch.Tensor) -> torch.Tensor:
+    """For the gradient of rows: dense, its axes in the order of x's strides, the last one contiguous."""
+    dtype = x.dtype if x.dtype in FLOATING else torch.bfloat16
+    if x.dtype == dtype and (x.stride(3) == 1 or x.shape[3] == 1) and 0 not in x.stride():
+        return torch.empty_like(x)
+    return ordered_out(x, x.shape[3], dtype)
+
+
+def empty_gradients(call: Call, wanted: Wanted) -> list[torch.Tensor]:
+    """Where a backward writes, in the order of Wanted."""
+    inputs = call.query, call.key, call.value
+    made = [empty_gradient(x) for x, is_wanted in zip(inputs, wanted[:3]) if is_wanted]
+    if wanted.sinks:
+        made.append(torch.empty_like(call.options["sinks"], memory_format=torch.contiguous_format))
+    for name in wanted.captures:
+        x = call.captures[name]
+        made.append(torch.empty(x.shape, dtype=x.dtype if x.dtype in FLOATING else torch.float32, device=x.device))
+    return made
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """Gradients may come expanded; the library takes rows that are contiguous."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def is_deterministic() -> bool:
+    """Whether the caller wants an error rather than gradients whose bits differ from run to run."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def backward_request(
+    call: Call, results: Results, wanted: Wanted
+) -> tuple[_core.BackwardInputs, _core.Targets, _core.Arguments, list[torch.Tensor]]:
+    """Inputs, targets and arguments of a backward, and the targets in the order of Wanted."""
+    made = empty_gradients(call, wanted)
+    targets, written = _core.Targets(), iter(made)
+    for name, is_wanted in zip(("q", "k", "v", "sinks"), wanted):
+        if is_wanted:
+            setattr(targets, name, next(written))
+    targets.captures = dict(zip(wanted.captures, written))
+    arguments = call.arguments()
+    arguments.deterministic = is_deterministic()
+    out, lse, lse_rest, d_out, d_lse = results
+    d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
+    inputs = _core.BackwardInputs(call.query, call.key, call.value, out, lse, d_out,
+                                  None if d_lse is None else rows(d_lse), lse_rest)
+    return inputs, targets, arguments, made
+
+
+def backward(call: Call, results: Results, wanted: Wanted) -> list[torch.Tensor]:
+    """The wanted gradients, in the order of Wanted. Waits for nothing."""
+    if not any(wanted):
+        return []
+    inputs, targets, arguments, made = backward_request(call, results, wanted)
+    if call.query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        run_in_graph(inputs, targets, arguments, call.query.device)
+    else:
+        _core.attention_backward(inputs, targets, arguments)
+    return made
+
+
+_in_graphs: list[Any] = []  # plans that graphs run; the graphs do not say when they end
+
+
+def run_in_graph(
+    inputs: _core.BackwardInputs, targets: _core.Targets, arguments: _core.Arguments, device: torch.device
+) -> None:
+    """Runs in a stream that a CUDA graph captures: the plan of an earlier call, with a workspace of torch's."""
+    plan = _core.BackwardPlan(inputs, targets, arguments, True)
+    workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device) if plan.workspace_bytes else None
+    plan.run(inputs, targets, workspace, arguments.stream, arguments)
+    _in_graphs.append(plan)
+
+
+def check_differentiable(call: Call) -> None:
+    """Raises NotImplementedError for a call whose gradients do not exist."""
+    if "page_table" in call.options:
+        raise NotImplementedError("keys and values in pages have no backward, and an input requires a gradient: call "
+                                  "under torch.no_grad()")
+    if HAS_DETACHED in call.params:
+        raise NotImplementedError("a mod detaches a value (detach()), which heddle's gradients would pass through: "
+                                  "detach the tensor outside of the mod")
+    for name, x in call.options.items():
+        if name != "sinks" and x.requires_grad:
+            raise NotImplementedError(f"{name} has no gradient, and requires one: detach it")
+
+
+def refuse_twice(*_: Any) -> NoReturn:
+    raise NotImplementedError("heddle.torch has no double backward: a gradient of attention is differentiated again. "
+                              "Call torch's own attention there")

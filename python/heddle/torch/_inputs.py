@@ -1,0 +1,64 @@
+"""The tensors that a call gets: whether they are plain, and the form in which the library takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.autograd import forward_ad
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether these are tensors with memory, and nobody watches what happens to them. None is plain."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(x is None or type(x) in PLAIN for x in tensors)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func (grad, vmap, ...) is active."""
+    return not torch.compiler.is_dynamo_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors without their subclasses. Those with a __torch_dispatch__ do not come here."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return [x if type(x) in PLAIN else x.as_subclass(torch.Tensor) for x in tensors]
+
+
+def has_tangent(*tensors: torch.Tensor) -> bool:
+    """Whether forward-mode AD differentiates by one of these."""
+    return torch._C._is_fwd_grad_enabled() and any(
+        x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
+        for x in tensors)
+
+
+def refuse_tangents(*tensors: torch.Tensor) -> None:
+    """Raises NotImplementedError if an input has a tangent: better than a derivative that is missing."""
+    if not torch.compiler.is_dynamo_compiling() and forward_ad._current_level >= 0 and has_tangent(*tensors):
+        raise NotImplementedError(
+            "heddle.torch has no forward-mode derivative, and an input has a tangent: call torch's own attention, or "
+            "take the primal of the input")
+
+
+def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors in the type of torch's autocast if it is on. f64 and integers stay what they are."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
+def suited(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """The tensors as the library takes them: last stride 1, key and value of the query's type. None if they are so."""
+    def suits(x: torch.Tensor) -> torch.Tensor:
+        x = x.to(query.dtype)
+        return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+    copies = suits(query), suits(key), suits(value)
+    return None if all(x is y for x, y in zip(copies, (query, key, value))) else copies

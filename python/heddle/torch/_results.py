@@ -1,0 +1,41 @@
+"""New tensors for what a call computes: their shapes, strides and types."""
+
+from __future__ import annotations
+
+import torch
+
+OutAndLse = tuple[torch.Tensor, torch.Tensor | None]  # lse if the call has it
+# The devices whose kernels write what lse's rounding leaves out, and whose backward takes it.
+WITH_LSE_REST = {"cpu"}
+
+
+def out_dtype(query: torch.Tensor) -> torch.dtype:
+    return torch.bfloat16 if query.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else query.dtype
+
+
+def empty_out(query: torch.Tensor, last: int) -> torch.Tensor:
+    """[B, Hq, L, last], its axes in the order of the query's strides, the last one contiguous."""
+    if last == query.shape[3] and query.stride(3) == 1:
+        return torch.empty_like(query, dtype=out_dtype(query))
+    return ordered_out(query, last)
+
+
+def ordered_out(query: torch.Tensor, last: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """empty_out() where expanded axes of the query, whose stride is 0, come last: flex_attention's result."""
+    shape, strides, step, given = (*query.shape[:3], last), [0, 0, 0, 1], last, query.stride()
+    for axis in reversed(sorted(range(3), key=lambda axis: -given[axis])):
+        strides[axis] = step
+        step = step * shape[axis]
+    return query.new_empty_strided(shape, strides, dtype=out_dtype(query) if dtype is None else dtype)
+
+
+def empty_lse(query: torch.Tensor) -> torch.Tensor:
+    """[B, Hq, L], f64 for a query of f64, else f32."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    batch, heads, length, _ = query.shape
+    return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
+
+
+def empty_lse_rest(query: torch.Tensor) -> torch.Tensor | None:
+    """Where a forward that may be differentiated writes lse_rest, as lse; None on devices without."""
+    return empty_lse(query) if query.device.type in WITH_LSE_REST else None

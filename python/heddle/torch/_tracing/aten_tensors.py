@@ -1,0 +1,207 @@
+"""aten's operations on whole tensors: copies, constants, views, gathers, reductions and products."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ... import _core
+from . import values
+from .aten import multiplied, power
+from .operations import OPERATIONS, Operation, cast, cast_to, op
+from .values import Unsupported, Value, as_bool, as_f32, as_number, elementwise, literal
+
+# --- copies, casts, constants -------------------------------------------------------------------------------------
+
+@op("_to_copy", "to", "convert_element_type")
+def to_copy(x: Value, *rest: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    return cast(x, next((one for one in rest if isinstance(one, torch.dtype)), dtype))
+
+
+op("alias", "clone", "lift_fresh", "lift_fresh_copy", "contiguous", "alias_copy", "positive")(
+    lambda x, **_: x)
+op("copy")(lambda x, y, *_: values.expanded(cast_to(y, x.kind), x.shape))
+
+
+def constant(shape: Sequence[int], fill: Any, dtype: torch.dtype | None) -> Value:
+    value = fill if isinstance(fill, Value) else Value.scalar(literal(fill))
+    return values.expanded(cast(value, dtype), [int(extent) for extent in shape])
+
+
+op("full")(lambda shape, fill, *, dtype=None, **_: constant(shape, fill, dtype))
+op("zeros", "empty")(lambda shape, *, dtype=None, **_: constant(shape, 0, dtype or torch.float32))
+op("ones")(lambda shape, *, dtype=None, **_: constant(shape, 1, dtype or torch.float32))
+op("scalar_tensor")(lambda fill, *, dtype=None, **_: constant((), fill, dtype or torch.float32))
+op("new_full")(lambda x, shape, fill, *, dtype=None, **_: constant_as(x, fill, dtype, shape))
+op("full_like")(lambda x, fill, *, dtype=None, **_: constant_as(x, fill, dtype, None))
+op("new_zeros", "new_empty")(lambda x, shape, *, dtype=None, **_: constant_as(x, 0, dtype, shape))
+op("new_ones")(lambda x, shape, *, dtype=None, **_: constant_as(x, 1, dtype, shape))
+op("zeros_like", "empty_like")(lambda x, *, dtype=None, **_: constant_as(x, 0, dtype, None))
+op("ones_like")(lambda x, *, dtype=None, **_: constant_as(x, 1, dtype, None))
+op("fill")(lambda x, fill: constant_as(x, fill, None, None))
+
+
+def constant_as(x: Value, fill: Any, dtype: torch.dtype | None, shape: Sequence[int] | None) -> Value:
+    made = constant(x.shape if shape is None else shape, fill, dtype)
+    return made if dtype is not None else cast_to(made, x.kind)
+
+
+@op("arange")
+def arange(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    begin, end, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1) if len(bounds) == 2 else bounds
+    count = max(math.ceil((end - begin) / step), 0)
+    return cast(Value((count,), lambda index: literal(begin) + literal(index[0]) * step), dtype)
+
+
+# --- views and gathers --------------------------------------------------------------------------------------------
+
+op("expand")(lambda x, shape, **_: values.expanded(x, shape))
+op("permute")(values.permuted)
+op("transpose", "swapaxes")(values.transposed)
+op("t", "numpy_T")(lambda x: values.permuted(x, range(len(x.shape))[::-1]))
+op("select")(values.selected)
+op("slice")(lambda x, axis=0, begin=None, end=None, step=1: values.sliced(x, axis, begin, end, step))
+op("narrow")(lambda x, axis, begin, length: values.sliced(x, axis, begin, begin + length))
+op("unsqueeze")(values.unsqueezed)
+op("flip")(values.flipped)
+op("view", "_unsafe_view", "reshape", "_reshape_alias")(lambda x, shape, *_: values.viewed(x, shape))
+op("cat", "concat")(lambda tensors, axis=0: values.concatenated(tensors, axis))
+op("stack")(lambda tensors, axis=0: values.concatenated([values.unsqueezed(x, axis) for x in tensors], axis))
+op("index", "_unsafe_index")(values.gathered)
+
+
+@op("unbind")
+def unbind(x: Value, axis: int = 0) -> list[Value]:
+    count = x.shape[values.axis_of(axis, len(x.shape))]
+    return [values.selected(x, axis, i) for i in range(count)]
+
+
+@op("squeeze")
+def squeeze(x: Value, axes: Any = None) -> Value:
+    return values.squeezed(x, [axes] if isinstance(axes, int) else axes)
+
+
+@op("index_select")
+def index_select(x: Value, axis: int, index: Value) -> Value:
+    axis = values.axis_of(axis, len(x.shape))
+    return values.gathered(x, [None] * axis + [index if index.shape else values.unsqueezed(index, 0)])
+
+
+op("embedding")(lambda table, index, *_: values.gathered(table, [index]))
+op("take")(lambda x, index: values.gathered(values.viewed(x, [-1]), [index]))
+
+
+@op("gather")
+def gather(x: Value, axis: int, index: Value, **_: Any) -> Value:
+    axis = values.axis_of(axis, len(x.shape))
+    return Value(index.shape, lambda i: x.at(i[:axis] + (index.at(i),) + i[axis + 1:]))
+
+
+# --- reductions ---------------------------------------------------------------------------------------------------
+
+def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
+    return lambda terms: values.joined(function, terms)
+
+
+def reduction(name: str, join: Callable[[list[Any]], Any], element: Callable[[Any], Any], empty: Any) -> Operation:
+    """Registers a reduction over axes (None: all) that joins the results of element(x) by join(elements)."""
+    @op(name)
+    def of(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+        axes = [axes] if isinstance(axes, int) else axes
+        return values.reduced(join, elementwise(element, cast(x, dtype)), axes, keepdim, literal(empty))
+
+    return of
+
+
+total = reduction("sum", pairwise(operator.add), as_number, 0)
+reduction("prod", pairwise(operator.mul), as_number, 1)
+reduction("any", pairwise(operator.or_), as_bool, False)
+reduction("all", pairwise(operator.and_), as_bool, True)
+
+
+def shared_among_ties(
+    function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]
+) -> Callable[[list[Any]], Any]:
+    """The largest or smallest element, whose slope all that are equal to it share equally, as in torch.
+
+    Joined by `function` alone, ties in three elements would have slopes of 1/2, 1/4 and 1/4.
+    """
+    def of(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+        (x, count), (y, others) = one, other
+        equal, both = x == y, count + others
+        # x, exactly. The slope is that of a mean of x and y; of infinities it would be NaN.
+        mean = x + (y - x) * (others / both)
+        return (_core.where(equal & ~_core.isinf(x), mean, function(x, y)),
+                _core.where(equal, both, _core.where(wins(x, y), count, others)))
+
+    def join(terms: list[Any]) -> Any:
+        if len(terms) < 3 or terms[0].type != "f32":
+            return values.joined(function, terms)
+        return values.joined(of, [(x, literal(1.0)) for x in terms])[0]
+
+    return join
+
+
+reduction("amax", shared_among_ties(_core.maximum, operator.gt), as_number, -math.inf)
+reduction("amin", shared_among_ties(_core.minimum, operator.lt), as_number, math.inf)
+
+
+def extremum(name: str) -> None:
+    """torch.max or torch.min: of all elements, or of two tensors."""
+    @op(name)
+    def of(x: Value, *rest: Any, keepdim: bool = False) -> Any:
+        if not rest:
+            return OPERATIONS[f"a{name}"](x)
+        if isinstance(rest[0], Value):
+            return OPERATIONS[f"{name}imum"](x, rest[0])
+        raise Unsupported(f"torch.{name} with an axis, for its indices: use torch.a{name}")
+
+
+extremum("max")
+extremum("min")
+
+
+@op("mean")
+def mean(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+    axes = [axes] if isinstance(axes, int) else axes
+    rank = len(x.shape)
+    gone = {values.axis_of(axis, rank) for axis in (axes or range(rank))}
+    count = math.prod(x.shape[axis] for axis in gone)
+    return elementwise(lambda x: x / float(count), total(cast_to(x, "f32"), axes, keepdim))
+
+
+def root(x: Any, function: Callable[[Any], Any]) -> Any:
+    """function(x), an inverse of a power, with the slope 0 at 0, where torch's norms have it."""
+    return _core.where(x == 0, 0.0, function(x))
+
+
+@op("linalg_vector_norm")
+def vector_norm(
+    x: Value, p: float = 2, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    size = elementwise(lambda x: _core.abs(as_f32(x)), cast(x, dtype))
+    if math.isinf(p) or (p > 0 and x.count == 1):  # the square of one element may overflow
+        return OPERATIONS["amax" if p > 0 else "amin"](size, axes, keepdim)
+    if p == 0:
+        return total(elementwise(lambda x: as_f32(x != 0), size), axes, keepdim)
+    if p == 1:
+        return total(size, axes, keepdim)
+    if p == 2:
+        squares = total(elementwise(lambda x: as_f32(x) * as_f32(x), cast(x, dtype)), axes, keepdim)
+        return elementwise(lambda x: root(x, _core.sqrt), squares)
+    # Below 1, the slope of a power at 0 is infinite.
+    powers = elementwise(lambda x: root(x, lambda x: power(x, p)) if p > 0 else power(x, p), size)
+    return elementwise(lambda x: root(x, lambda x: power(x, 1 / p)), total(powers, axes, keepdim))
+
+
+@op("dot", "vdot", "inner", "mv")
+def dot(x: Value, y: Value) -> Any:
+    return total(elementwise(multiplied, x, y), [-1])
+
+
+op("mm")(lambda x, y: dot(values.unsqueezed(x, 1), values.unsqueezed(values.transposed(y, 0, 1), 0)))
+op("bmm")(lambda x, y: dot(values.unsqueezed(x, 2), values.unsqueezed(values.transposed(y, 1, 2), 1)))

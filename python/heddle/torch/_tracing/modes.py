@@ -1,0 +1,270 @@
+"""The modes under which a mod runs: each torch function and each aten operation that it calls builds an expression."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch._C import _len_torch_function_stack
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ... import _core
+from . import aten, aten_tensors, values  # noqa: F401  the first two fill OPERATIONS
+from .contents import READERS, content_of, remember
+from .indexing import getitem, is_gather
+from ..._tracing.numbers import Number
+from .operations import OPERATIONS, cast_to
+from .recording import CaptureValue, Memory, Recording, Traced
+from .values import Unsupported, Value
+
+NUMBERS = Number, torch.SymInt  # become params where they meet a tensor
+OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep)
+SIZE_GETTERS = frozenset((
+    torch.Tensor.shape.__get__, torch.Tensor.nbytes.__get__,  # type: ignore[attr-defined]  # descriptors
+    torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__, torch.Tensor.nelement, torch.numel))
+# Their results are parts of the key under which an expression is kept. Nothing else that Python's code gets of a user's
+# tensor is one.
+WATCHED_GETTERS = frozenset((
+    *(getattr(torch.Tensor, name).__get__ for name in ("dtype", "device", "ndim", "is_cuda", "is_cpu", "itemsize")),
+    torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.element_size, torch.Tensor.get_device,
+    torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed, torch.is_floating_point,
+    torch.is_complex, torch.is_signed))
+MAKERS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
+
+
+def trace_with(recording: Recording, mod: Any) -> Any:
+    """The expression that a mod returns. Raises NotImplementedError for an operation that has none."""
+    leaves = [
+        Traced(Value.scalar(_core.leaf(name)), torch.float32 if name == "score" else torch.int32, recording.device, ())
+        for name in recording.kind.arguments
+    ]
+    ambient: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if torch.compiler.is_exporting():
+        ambient = without_modes()
+    elif torch._C._functorch.peek_interpreter_stack() is not None:
+        ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
+    with ambient, Functions(recording), Operations(recording):
+        try:
+            return checked(recording, mod(*leaves))
+        except Unsupported as error:
+            raise NotImplementedError(f"{error}{users_line()}") from None
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Without the modes of torch.export, AOT and fake tensors, which do not know the symbolic tensors of a trace."""
+    with _disable_current_modes():
+        functions = [_pop_mode() for _ in range(_len_torch_function_stack())]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for mode in reversed(functions):
+                _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def checked(recording: Recording, result: Any) -> Any:
+    if isinstance(result, NUMBERS):
+        result = recording.operand(result)
+    elif isinstance(result, torch.Tensor):
+        result = recording.value_of(result)
+    elif isinstance(result, (bool, int, float)):
+        result = Value.scalar(values.literal(result))
+    else:
+        raise ValueError(f"a mod returned {type(result).__name__}; a tensor is accepted")  # as torch.vmap's
+    if result.count != 1:
+        raise TypeError(f"a mod returned a tensor of shape {list(result.shape)}; a scalar is accepted")
+    expr, kind = result.expr, recording.kind.type
+    if kind == "bool" and expr.type != "bool":
+        returned = "floating-point numbers" if expr.type == "f32" else "integers"
+        raise TypeError(f"a mask_mod returned {returned}; bool is accepted")
+    return values.as_f32(expr) if kind == "f32" else expr
+
+
+def users_line() -> str:
+    """Where the mod is: the innermost frame that is neither torch's nor heddle's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDERS):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f" ({frame.f_code.co_filename}:{frame.f_lineno}{': ' + line if line else ''})"
+
+
+def is_wrapped(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(is_wrapped(one) for one in x)
+    return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def without_gradients(func: Any, args: Any, kwargs: Any) -> Any:
+    """The mod's own code sees whether gradients are on; the functions that it calls record none."""
+    if not torch.is_grad_enabled() or func is torch._C._set_grad_enabled:
+        return func(*args, **kwargs)
+    torch._C._set_grad_enabled(False)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch._C._set_grad_enabled(True)
+
+
+def is_of_tensors(result: Any) -> bool:
+    if isinstance(result, (list, tuple)):
+        return bool(result) and all(isinstance(one, torch.Tensor) for one in result)
+    return isinstance(result, torch.Tensor)
+
+
+class Functions(TorchFunctionMode):
+    """Sees torch's functions as the mod calls them: indexing, and numbers among the operands."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recording = self.recording
+        if func is torch.Tensor.__getitem__:
+            memory = None if is_gather(args[1]) else Memory.of(args[0])
+            found = recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype, memory=memory)
+            remember(found, func, args, kwargs)
+            return found
+        if func is torch.Tensor.__setitem__:
+            raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
+        if func in MAKERS and args and isinstance(args[0], Number):
+            return self.made(args[0], **kwargs)
+        if func in READERS and isinstance(args[0], Traced):
+            return self.read(func, args[0], *args[1:], **kwargs)
+        if any(isinstance(one, NUMBERS) for one in args) or any(isinstance(one, NUMBERS) for one in kwargs.values()):
+            args, kwargs = tree_map(self.number, (args, kwargs))
+        if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
+            args, kwargs = tree_map(self.symbolic, (args, kwargs))
+        result = without_gradients(func, args, kwargs)
+        if not is_of_tensors(result) and func not in WATCHED_GETTERS:
+            self.becomes_pythons(func, tree_leaves((args, kwargs)))
+        return result
+
+    def becomes_pythons(self, func: Any, operands: list[Any]) -> None:
+        """Python's code gets something of tensors that is no tensor."""
+        for one in operands:
+            if isinstance(one, Traced):
+                if isinstance(one._value, CaptureValue):
+                    self.recording.shape_matters(one._value.tensor)
+            elif isinstance(one, torch.Tensor):
+                if func in SIZE_GETTERS:
+                    self.recording.shape_matters(one)
+                else:
+                    self.recording.is_kept = False
+
+    def read(self, func: Any, tensor: Traced, *others: Any, **named: Any) -> Any:
+        with _disable_current_modes():
+            content = content_of(tensor)
+            if content is not None:
+                self.recording.is_kept = False
+                return func(content, *others, **named)
+        refuse_value(tensor)
+
+    def made(self, number: Number, dtype: torch.dtype | None = None, **options: Any) -> Any:
+        """torch.tensor(number): the tensor of a param."""
+        value = self.recording.param(number)
+        kind = torch.get_default_dtype() if value.kind == "f32" else None
+        made = self.recording.wrapped(value, kind, wide=True)
+        remember(made, torch.tensor, (number,), {})
+        return made if dtype is None or dtype == made.dtype else made.to(dtype)
+
+    def symbolic(self, x: Any) -> Any:
+        """A tensor of a transform of torch.func: an operation on it would not say what it was."""
+        return self.recording.wrapped(self.recording.value_of(x), x.dtype) if is_wrapped(x) else x
+
+    def number(self, x: Any) -> Any:
+        if type(x) is torch.SymInt:
+            return self.recording.wrapped(self.recording.symbol(x))
+        if not isinstance(x, Number):
+            return x
+        made = self.recording.wrapped(self.recording.param(x))
+        remember(made, torch.tensor, (x,), {})
+        return made
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees the aten operations that are left."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = self.dispatched(func, args, kwargs or {})
+        if not (args and made is args[0]):  # else it is written in place
+            remember(made, func, args, kwargs or {})
+        return made
+
+    def dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
+        recording = self.recording
+        space, _, name = func._schema.name.partition("::")
+        if name in ("_local_scalar_dense", "item"):
+            return self.python_value(func, args[0])
+        if name in ("lift_fresh", "lift_fresh_copy") and not isinstance(args[0], Traced):
+            return recording.wrapped(recording.constant(args[0]), args[0].dtype)
+        if name in ("detach", "detach_copy"):
+            return recording.detached(args[0])
+        operation = OPERATIONS.get(name)
+        in_place = operation is None and name.endswith("_") and not name.startswith("_")
+        if in_place:
+            operation = OPERATIONS.get(name[:-1])
+        if operation is None or space not in ("aten", "approx", "prims"):
+            return self.decomposed(func, args, kwargs)
+        if in_place and Memory.of(args[0]).is_users:
+            raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")
+        try:
+            operands, named = tree_map(recording.operand, (args, kwargs))
+            value = operation(*operands, **named)
+        except Unsupported as error:
+            raise NotImplementedError(f"{error}{users_line()}") from None
+        if in_place:
+            written = args[0]
+            written.write(values.expanded(cast_to(value, written._value.kind), written._value.shape))
+            return written
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        wide = any(one.dtype == torch.int64 for one in tensors)
+        memory = Memory.of(args[0]) if makes_view(func) else None
+        return recording.wrapped(value, kwargs.get("dtype"), wide, memory)
+
+    def python_value(self, func: Any, tensor: torch.Tensor) -> Any:
+        content = content_of(tensor) if isinstance(tensor, Traced) else tensor
+        if content is None:
+            refuse_value(tensor)
+        self.recording.is_kept = False
+        return func(content)
+
+    def decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        from torch._decomp import decomposition_table  # slow to import
+
+        decomposition = decomposition_table.get(func)
+        if decomposition is None:
+            raise NotImplementedError(
+                f"{func._schema.name.removeprefix('aten::')} has no expression in heddle{users_line()}"
+            )
+        with self:
+            return decomposition(*args, **kwargs)
+
+
+def refuse_value(tensor: Any) -> NoReturn:
+    value = tensor._value
+    what = value.expr if value.count == 1 else f"a tensor of shape {list(value.shape)}"
+    raise TypeError(
+        f"a mod's Python code needs the value of {what}, which differs from score to score"
+        f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, or, not "
+        "and chained comparisons")
+
+
+def makes_view(func: Any) -> bool:
+    return any(made.alias_info is not None for made in func._schema.returns)

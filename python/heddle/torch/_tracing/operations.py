@@ -1,0 +1,56 @@
+"""The table of aten operations that tracing reads, and how aten.py and aten_tensors.py fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from . import values
+from .values import Value, as_i32, elementwise
+
+Operation = Callable[..., Any]
+AnyOperation = TypeVar("AnyOperation", bound=Operation)
+NARROW = (torch.uint8, torch.int8, torch.uint16, torch.int16)
+OPERATIONS: dict[str, Operation] = {}
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """The type that elements of a dtype have in expressions."""
+    if dtype == torch.bool:
+        return "bool"
+    return "f32" if dtype.is_floating_point else "i32"
+
+
+def cast(value: Value, dtype: torch.dtype | None) -> Value:
+    """As `dtype` has the value: small integers wrap. Half types are computed as f32 and do not round."""
+    if dtype is None:
+        return value
+    if dtype in NARROW and value.kind != "bool":
+        return elementwise(lambda x: wrapped(as_i32(x), dtype), value)
+    return cast_to(value, kind_of(dtype))
+
+
+def wrapped(x: Any, dtype: torch.dtype) -> Any:
+    unused = 32 - 8 * dtype.itemsize
+    return x << unused >> unused if dtype.is_signed else x & (2**32 - 1 >> unused)
+
+
+def cast_to(value: Any, kind: str) -> Value:
+    return elementwise(values.AS[kind], value)
+
+
+def op(*names: str) -> Callable[[AnyOperation], AnyOperation]:
+    """Registers a function of whole tensors under aten's names."""
+    def register(function: AnyOperation) -> AnyOperation:
+        for name in names:
+            OPERATIONS[name] = function
+        return function
+
+    return register
+
+
+def define(name: str, function: Callable[..., Any]) -> None:
+    """Registers a function of elements under aten's name."""
+    OPERATIONS[name] = lambda *operands: elementwise(function, *operands)

@@ -8,6 +8,9 @@
 #include "families/table.h"
 #include "heddle/mods.h"
 #include "problem/call.h"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "families/backward_mma/backward_mma_candidates.h"
 
 namespace heddle::test {
 namespace {

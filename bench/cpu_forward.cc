@@ -52,7 +52,7 @@ std::vector<Case> cases() {
       add("decode_gqa8", {.heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 8192});
     }
   }
-  // Further cases for the planner's rates (src/plan/families/cpu_forward_costs.h).
+  // Further cases for the planner's rates (src/families/cpu/cpu_forward_costs.h).
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const std::int64_t dim : {16, 32, 64, 128, 256}) {
       const std::string full = fmt::format("{}_d{}_full", name(dtype), dim);

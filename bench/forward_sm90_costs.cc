@@ -1,5 +1,5 @@
 // Measures what steps, tiles and launches of the Hopper kernels cost: the table of
-// src/plan/families/forward_sm90_costs.h.
+// src/families/forward_sm90/forward_sm90_costs.h.
 //
 //   bench_forward_sm90_costs [--rounds N] [--seconds S] [--device I] [--fp8] [--dry-run]
 //

@@ -1,6 +1,6 @@
 // Compares the compiler with the planner: which kernels of the Hopper family each accepts with which mods. The
-// planner's register predictor (src/plan/families/forward_sm90.cc) orders candidates: a kernel that spills after all is
-// compiled in vain, and one that does not spill after all stands behind slower ones.
+// planner's register predictor (src/families/forward_sm90/forward_sm90_plans.cc) orders candidates: a kernel that
+// spills after all is compiled in vain, and one that does not spill after all stands behind slower ones.
 //
 //   bench_forward_sm90_registers [NAME...]    those mods only, as "causal"; needs NVRTC, and no GPU
 #include <fmt/format.h>

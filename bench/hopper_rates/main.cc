@@ -1,6 +1,6 @@
 // hopper_rates: what the parts of a Hopper GPU do, alone and together, as the planner's costs need it
-// (src/plan/families/forward_sm90_costs.h). Kernels are in the .cuh files of this folder; they go through the library's
-// own compiler and driver rooms.
+// (src/families/forward_sm90/forward_sm90_costs.h). Kernels are in the .cuh files of this folder; they go through the
+// library's own compiler and driver rooms.
 //
 //   bench_hopper_rates [--json] [--compile]
 //
@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "heddle/error.h"
-#include "rates.h"
 #include "plan/hopper/sm90_chip.h"
+#include "rates.h"
 
 namespace heddle::bench {
 namespace {

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "device/amd_architectures.h"
 #include "device/caps.h"
 #include "heddle/tensor.h"
 
@@ -30,11 +31,17 @@ inline CudaCaps cuda_caps(const char* name, int major, int minor, int multiproce
   return caps;
 }
 
-/// The H200: as the driver of an NVIDIA H200 SXM tells. The others: as NVIDIA's documents tell; none was there.
-inline const std::array<KnownGpu, 5> kKnownGpus = {
+/// The H200: as the driver of an NVIDIA H200 SXM tells. The others: as NVIDIA's documents tell.
+inline const std::array<KnownGpu, 11> kKnownGpus = {
     {{.name = "h200", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H200", 9, 0, 132, 227, 50, 140)},
+     {.name = "h100", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H100 80GB HBM3", 9, 0, 132, 227, 50, 80)},
+     {.name = "h20", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA H20", 9, 0, 78, 227, 60, 96)},
      {.name = "a100", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA A100-SXM4-80GB", 8, 0, 108, 163, 40, 80)},
+     {.name = "a10", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA A10", 8, 6, 72, 99, 6, 24)},
+     {.name = "a6000", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA RTX A6000", 8, 6, 84, 99, 6, 48)},
      {.name = "rtx3090", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA GeForce RTX 3090", 8, 6, 82, 99, 6, 24)},
+     {.name = "l4", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA L4", 8, 9, 58, 99, 48, 24)},
+     {.name = "l40s", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA L40S", 8, 9, 142, 99, 96, 48)},
      {.name = "rtx4090", .kind = DeviceKind::cuda, .caps = cuda_caps("NVIDIA GeForce RTX 4090", 8, 9, 128, 99, 72, 24)},
      {.name = "rtx5090",
       .kind = DeviceKind::cuda,
@@ -51,20 +58,21 @@ inline AmdCaps amd_caps(const char* name, const char* architecture, int compute_
   caps.name = name;
   caps.architecture = architecture;
   caps.compute_units = compute_units;
-  caps.shared_memory_bytes = std::int64_t{64} << 10;
+  caps.shared_memory_bytes = std::int64_t{amd_architecture(architecture)->lds_kib} << 10;
   caps.l2_bytes = std::int64_t{l2_mib} << 20;
   caps.memory_bytes = std::int64_t{memory_gib} << 30;
   caps.runtime_version = 60'000'000;
   return caps;
 }
 
-/// As AMD's documents tell; none was there. The MI300X's L2 is that of one of its eight dies.
-inline const std::array<KnownAmdGpu, 5> kKnownAmdGpus = {
+/// As AMD's documents tell; none was there. The L2 of the MI300X and the MI350X is that of one of their eight dies.
+inline const std::array<KnownAmdGpu, 6> kKnownAmdGpus = {
     {{.name = "rx6800xt", .caps = amd_caps("AMD Radeon RX 6800 XT", "gfx1030", 72, 4, 16)},
      {.name = "rx7900xtx", .caps = amd_caps("AMD Radeon RX 7900 XTX", "gfx1100", 96, 6, 24)},
      {.name = "rx9070xt", .caps = amd_caps("AMD Radeon RX 9070 XT", "gfx1201", 64, 8, 16)},
      {.name = "mi210", .caps = amd_caps("AMD Instinct MI210", "gfx90a", 104, 8, 64)},
-     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)}}};
+     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)},
+     {.name = "mi350x", .caps = amd_caps("AMD Instinct MI350X", "gfx950", 256, 4, 288)}}};
 
 /// A machine with one of these GPUs alone, and the GPU's kind.
 struct KnownMachine {

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <variant>
 
+#include "base/environment.h"
 #include "base/hash.h"
 #include "mask/shape.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
-#include "problem/sequences.h"
 
 namespace heddle::engine {
 namespace {
@@ -61,36 +61,41 @@ class KeyWriter {
   PlanKey& key_;
 };
 
+// Each function below names all members of its struct: a new member does not compile before it stands here, and is part
+// of the key or of a run alone.
+
 /// Adds the words that keys of both passes have.
-void add_shared(KeyWriter& words, const AttentionTensors& tensors, const AttentionOptions& options) {
-  for (const ConstTensorView* view : {&tensors.q, &tensors.k, &tensors.v}) words.add(*view);
-  words.add(ConstTensorView(tensors.o));
-  words.add(tensors.lse);
-  words.add(tensors.max_scores);
-  words.add(tensors.lse_rest);
-  for (const Expr* mod : {&options.score_mod, &options.mask_mod, &options.weight_mod}) words.add(*mod);
-  words.add(options.scale);
-  words.add(std::uint64_t{options.clamp_reads});
-  words.add(static_cast<std::uint64_t>(options.normalizer) | static_cast<std::uint64_t>(options.backend) << 8 |
-            static_cast<std::uint64_t>(static_cast<std::uint32_t>(options.threads)) << 32);
-  words.add(options.max_q_len);
-  words.add(options.max_kv_len);
-  for (const auto& [name, member] : problem::kLengthViews) words.add_lengths(name, options.*member);
-  for (const auto* view :
-       {&options.sinks, &options.page_table, &options.q_descale, &options.k_descale, &options.v_descale}) {
-    words.add(*view);
-  }
-  words.add(options.block_mask != nullptr ? options.block_mask->revision() : 0);
-  words.add(options.mask_version);
-  words.add(static_cast<std::uint64_t>(options.tuning));
-  for (const auto& [name, value] : options.bindings.params) {
+void add_options(KeyWriter& words, const AttentionOptions& options) {
+  const auto& [score_mod, mask_mod, weight_mod, bindings, clamp_reads, scale, sinks, normalizer, q_lengths, kv_lengths,
+               cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start, max_q_len, max_kv_len, q_descale, k_descale,
+               v_descale, block_mask, mask_version, deterministic, backend, tuning, threads, of_run_stream,
+               of_run_progress] = options;
+  for (const Expr* mod : {&score_mod, &mask_mod, &weight_mod}) words.add(*mod);
+  words.add(scale);
+  words.add(static_cast<std::uint64_t>(clamp_reads) | static_cast<std::uint64_t>(deterministic) << 1);
+  words.add(static_cast<std::uint64_t>(normalizer) | static_cast<std::uint64_t>(backend) << 8 |
+            static_cast<std::uint64_t>(static_cast<std::uint32_t>(threads)) << 32);
+  words.add(max_q_len);
+  words.add(max_kv_len);
+  words.add_lengths("q_lengths", q_lengths);
+  words.add_lengths("kv_lengths", kv_lengths);
+  words.add_lengths("cu_seqlens_q", cu_seqlens_q);
+  words.add_lengths("cu_seqlens_kv", cu_seqlens_kv);
+  words.add_lengths("q_start", q_start);
+  words.add_lengths("kv_start", kv_start);
+  for (const auto* view : {&sinks, &page_table, &q_descale, &k_descale, &v_descale}) words.add(*view);
+  words.add(block_mask != nullptr ? block_mask->revision() : 0);
+  words.add(mask_version);
+  words.add(static_cast<std::uint64_t>(tuning));
+  for (const auto& [name, value] : bindings.params) {
     words.add(std::string_view(name));
     words.add(static_cast<std::uint64_t>(value.index()));
   }
-  for (const auto& [name, view] : options.bindings.captures) {
+  for (const auto& [name, view] : bindings.captures) {
     words.add(std::string_view(name));
     words.add(view);
   }
+  words.add(std::string_view(base::value_of(base::Option::family)));
 }
 
 }  // namespace
@@ -98,25 +103,29 @@ void add_shared(KeyWriter& words, const AttentionTensors& tensors, const Attenti
 void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key) {
   key.clear();
   KeyWriter words(key);
-  add_shared(words, tensors, options);
+  const auto& [q, k, v, o, lse, max_scores, lse_rest] = tensors;
+  for (const ConstTensorView* view : {&q, &k, &v}) words.add(*view);
+  words.add(ConstTensorView(o));
+  for (const auto* view : {&lse, &max_scores, &lse_rest}) words.add(*view);
+  add_options(words, options);
 }
 
 void write_key(const BackwardTensors& tensors, const AttentionOptions& options, PlanKey& key) {
   key.clear();
   KeyWriter words(key);
   words.add(kBackward);
-  words.add(std::uint64_t{options.deterministic});
-  words.add(tensors.d_o);
-  words.add(tensors.d_lse);
-  for (const auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv, &tensors.d_sinks}) words.add(*gradient);
-  for (const NamedViews* gradients : {&tensors.d_captures, &tensors.d_params}) {
+  const auto& [q, k, v, o, lse, d_o, d_lse, lse_rest, dq, dk, dv, d_sinks, d_captures, d_params] = tensors;
+  for (const ConstTensorView* view : {&q, &k, &v, &o, &d_o}) words.add(*view);
+  for (const auto* view : {&lse, &d_lse, &lse_rest}) words.add(*view);
+  for (const auto* gradient : {&dq, &dk, &dv, &d_sinks}) words.add(*gradient);
+  for (const NamedViews* gradients : {&d_captures, &d_params}) {
     words.add(static_cast<std::uint64_t>(gradients->size()));
     for (const auto& [name, view] : *gradients) {
       words.add(std::string_view(name));
       words.add(ConstTensorView(view));
     }
   }
-  add_shared(words, problem::forward_tensors(tensors), options);
+  add_options(words, options);
 }
 
 }  // namespace heddle::engine

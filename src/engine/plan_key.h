@@ -14,8 +14,8 @@ using PlanKey = std::vector<std::uint64_t>;
 
 /// Writes the key into `key`, whose memory is used again. Shapes, strides, dtypes and devices of all tensors, on a GPU
 /// also how far 16 bytes divide their addresses; mods by their nodes, which whoever keeps the key must keep alive;
-/// the content of lengths and starts on the CPU; scale, normalizer, backend, threads, tuning, maxima, the caller's
-/// block mask.
+/// the content of lengths and starts on the CPU; scale, normalizer, backend, the family that HEDDLE_FAMILY asks for,
+/// threads, tuning, maxima, the caller's block mask.
 void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key);
 /// A backward's key also has its own tensors, and which gradients are there.
 void write_key(const BackwardTensors& tensors, const AttentionOptions& options, PlanKey& key);

@@ -42,6 +42,8 @@ struct BackwardRowsParams {
   RowGradient d_q_out;
   RowGradient d_sinks;  // stride[0]: of heads
   float d_q_scale;
+  RowInput lse_rest;  // lse in two words: the second one
+  float unit;         // likewise: what steps compare with a row's first number, times it, is t
 };
 inline constexpr int kRowThreads = 256;
 

@@ -1,4 +1,4 @@
-// Where a CTA's buffers and barriers lie, by the one layout of shared/forward_sm90_memory.h.
+// Where a CTA's buffers and barriers lie, by the one layout of families/forward_sm90/shared/forward_sm90_memory.h.
 #pragma once
 
 #include "ptx/barrier.cuh"

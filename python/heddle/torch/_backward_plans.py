@@ -11,7 +11,7 @@ import torch
 from .. import _core
 from ._call import Call
 from ._eager_backward import Results, Wanted, backward_request, is_deterministic, wanted_of
-from ._results import empty_lse, empty_lse_rest, empty_out
+from ._results import empty_lse, empty_out
 
 ASKED_ON = {"cuda"}  # a CPU computes every backward
 # The reason why there is none, empty if there is one; and the lists, which are by id in the key. Lists are as long as
@@ -54,7 +54,7 @@ def layout(x: torch.Tensor) -> tuple[Any, ...]:
 def reason_against(call: Call, wanted: Wanted) -> str:
     """Why there is no backward; empty if there is one."""
     out, lse = empty_out(call.query, call.value.shape[3]), empty_lse(call.query)
-    results = Results(out, lse, empty_lse_rest(call.query), None, None)
+    results = Results(out, lse, empty_lse(call.query), None, None)
     inputs, targets, arguments, _ = backward_request(call, results, wanted)
     try:
         _core.BackwardPlan(inputs, targets, arguments, True)

@@ -17,7 +17,7 @@ from ._eager_backward import (
     Results, Wanted, backward, check_differentiable, in_places, refuse_twice, wanted_of)
 from ._inputs import is_plain, suited
 from ._operator_rules import traced_backward
-from ._results import OutAndLse, empty_lse, empty_lse_rest
+from ._results import OutAndLse, empty_lse
 
 
 def attend_with_gradients(call: Call) -> OutAndLse:
@@ -44,7 +44,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
-        call = call.changed(lse=empty_lse(call.query), lse_rest=empty_lse_rest(call.query))
+        call = call.changed(lse=empty_lse(call.query), lse_rest=empty_lse(call.query))
         out, lse = _eager.run(call)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(out, lse, call.lse_rest, *tensors)

@@ -17,7 +17,7 @@ from ._eager_backward import Results, Wanted, check_differentiable, in_places, r
 from ._inputs import is_transformed, refuse_tangents
 from ._operands import FIRST, PLACES, Count, named, operands, packed, unpacked, without_lists
 from ._operators import GIVEN, Gradient, Made, library, or_empty
-from ._results import WITH_LSE_REST, OutAndLse
+from ._results import OutAndLse
 
 
 def traced_forward(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequence[int] = ()) -> OutAndLse:
@@ -27,9 +27,7 @@ def traced_forward(call: Call, lists: Sequence[torch.Tensor] = (), sizes: Sequen
     refuse_tangents(*tensors)
     if not lists:
         lists, sizes = call.listed()
-    lse_words = int(call.with_lse)
-    if may_have_backward(tensors):
-        lse_words = 2 if call.query.device.type in WITH_LSE_REST else 1
+    lse_words = 2 if may_have_backward(tensors) else int(call.with_lse)
     out, lse, _ = call_forward(call.query, call.key, call.value, *operands(call, lse_words, lists, sizes))
     if call.out is not None:
         call.out.copy_(out)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 
 OutAndLse = tuple[torch.Tensor, torch.Tensor | None]  # lse if the call has it
-# The devices whose kernels write what lse's rounding leaves out, and whose backward takes it.
-WITH_LSE_REST = {"cpu"}
 
 
 def out_dtype(query: torch.Tensor) -> torch.dtype:
@@ -34,8 +32,3 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     batch, heads, length, _ = query.shape
     return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
-
-
-def empty_lse_rest(query: torch.Tensor) -> torch.Tensor | None:
-    """Where a forward that may be differentiated writes lse_rest, as lse; None on devices without."""
-    return empty_lse(query) if query.device.type in WITH_LSE_REST else None

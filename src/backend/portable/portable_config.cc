@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <initializer_list>
 
+#include "device/amd_architectures.h"
 #include "expr/simplify.h"
 
 namespace heddle::plan {
@@ -50,13 +50,21 @@ KernelMods portable_mods(const AttentionProblem& problem) {
 }
 
 MmaTarget amd_target(std::string_view architecture) {
-  const auto is_one_of = [&](std::initializer_list<std::string_view> chips) {
-    return std::ranges::find(chips, architecture) != chips.end();
-  };
+  const device::AmdArchitecture* row = device::amd_architecture(architecture);
   FragmentKind narrow = FragmentKind::fma;
-  if (architecture.starts_with("gfx11")) narrow = FragmentKind::gfx11;
-  if (is_one_of({"gfx1200", "gfx1201"})) narrow = FragmentKind::gfx12;
-  if (is_one_of({"gfx90a", "gfx940", "gfx941", "gfx942", "gfx950"})) narrow = FragmentKind::gfx9;
+  switch (row != nullptr ? row->matrix : device::AmdMatrix::none) {
+    case device::AmdMatrix::none:
+      break;
+    case device::AmdMatrix::mfma:
+      narrow = FragmentKind::gfx9;
+      break;
+    case device::AmdMatrix::wmma_gfx11:
+      narrow = FragmentKind::gfx11;
+      break;
+    case device::AmdMatrix::wmma_gfx12:
+      narrow = FragmentKind::gfx12;
+      break;
+  }
   return {narrow, FragmentKind::fma};
 }
 

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "backend/portable/portable_config.h"
+#include "device/amd_architectures.h"
 #include "expr/node.h"
 #include "plan/mods/refuses_values.h"
 #include "plan/tiles/schedule.h"
@@ -44,13 +45,6 @@ std::string refuse_max_scores(const AttentionProblem& problem) {
   return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
 }
 
-/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
-std::string refuse_lse_rest(const AttentionProblem& problem) {
-  if (!problem.with_lse_rest) return {};
-  return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"
-                                                : "lse_rest is given; lse without it is accepted";
-}
-
 /// With f64 inputs mods are f64, and device text knows f32 alone.
 std::string refuse_wide_mods(const AttentionProblem& problem) {
   if (problem.q_dtype != DType::f64) return {};
@@ -80,18 +74,11 @@ std::string refuse_sizes(const AttentionProblem& problem) {
   return {};
 }
 
-/// The simulator of the tests knows the chip (tests/backend/amd/simulator).
-bool is_simulated(std::string_view architecture) {
-  const std::array simulated = {"gfx942", "gfx1100", "gfx1201"};
-  return std::ranges::find(simulated, architecture) != simulated.end();
-}
-
 }  // namespace
 
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
-  std::array<std::string, 6> reasons = {refuse_types(problem),      refuse_wide_mods(problem),
-                                        refuse_max_scores(problem), refuse_lse_rest(problem),
-                                        refuse_sizes(problem),      refuses_values(problem, options.bindings)};
+  std::array<std::string, 5> reasons = {refuse_types(problem), refuse_wide_mods(problem), refuse_max_scores(problem),
+                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
@@ -102,9 +89,7 @@ std::string portable_device_refuses(const device::CudaCaps& caps) {
                      caps.major, caps.minor);
 }
 std::string portable_device_refuses(const device::AmdCaps& caps) {
-  const bool known = std::ranges::any_of(std::array{"gfx9", "gfx10", "gfx11", "gfx12"},
-                                         [&](const char* name) { return caps.architecture.starts_with(name); });
-  if (known) return {};
+  if (device::amd_architecture(caps.architecture) != nullptr) return {};
   return fmt::format("rocm:{} ({}) is {}; gfx9, gfx10, gfx11 and gfx12 are accepted", caps.index, caps.name,
                      caps.architecture);
 }
@@ -117,9 +102,11 @@ std::string portable_untried(const device::CudaCaps& caps) {
       caps.major, caps.minor);
 }
 std::string portable_untried(const device::AmdCaps& caps) {
+  const device::AmdArchitecture* row = device::amd_architecture(caps.architecture);
+  const bool simulated = row != nullptr && row->simulated;
   return fmt::format("the portable kernels have run on no AMD GPU; for {} they are {}", caps.architecture,
-                     is_simulated(caps.architecture) ? "compiled, and tested on a simulator of the chip"
-                                                     : "compiled, and their steps are tested on the host");
+                     simulated ? "compiled, and tested on a simulator of the chip"
+                               : "compiled, and their steps are tested on the host");
 }
 
 }  // namespace heddle::plan

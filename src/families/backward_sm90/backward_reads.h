@@ -1,4 +1,4 @@
-// How backward_sm90 sums the gradients of captures and params (shared/backward_reads.h).
+// How backward_sm90 sums the gradients of captures and params (families/backward_sm90/shared/backward_reads_params.h).
 #pragma once
 
 #include <string>

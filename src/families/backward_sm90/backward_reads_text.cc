@@ -93,7 +93,7 @@ std::string reads_text(const BackwardReads& reads, const std::vector<OutputType>
 
 constexpr const char* kIncludes =
     "#include \"mods/captures.cuh\"\n#include \"families/backward_sm90/shared/backward_reads_params.h\"\n#include "
-    "\"shared/backward_sm90_config.h\"\n";
+    "\"families/backward_sm90/shared/backward_sm90_config.h\"\n";
 
 }  // namespace
 
@@ -102,7 +102,8 @@ jit::Source backward_reads(const BackwardSm90Config& config, const plan::Backwar
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = backward_source(config, mods, own, "backward_reads");
-  source.text = kIncludes + source.text + reads_text(reads, types, own) + "#include \"backward_sm90/backward_reads.cuh\"\n";
+  source.text =
+      kIncludes + source.text + reads_text(reads, types, own) + "#include \"backward_sm90/backward_reads.cuh\"\n";
   return source;
 }
 

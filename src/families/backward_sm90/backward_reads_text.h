@@ -1,4 +1,5 @@
-// The kernels of backward_sm90 that sum gradients of captures and params (shared/backward_reads.h).
+// The kernels of backward_sm90 that sum gradients of captures and params
+// (families/backward_sm90/shared/backward_reads_params.h).
 #pragma once
 
 #include <vector>

@@ -292,6 +292,8 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   gpu::set_strides(tensors.d_o, problem.packed, rows.d_o);
   gpu::set_strides(tensors.lse, problem.packed, rows.lse);
   gpu::set_strides(tensors.d_lse, problem.packed, rows.d_lse);
+  gpu::set_strides(tensors.lse_rest, problem.packed, rows.lse_rest);
+  rows.unit = config.scores == shared::ScoreForm::plain ? main.scale : 1;  // products themselves are compared
   gpu::set_strides(tensors.dq, problem.packed, rows.d_q_out);
   if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
   if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
@@ -317,6 +319,7 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.d_o.data = tensors.d_o.data;
   rows.lse.data = gpu::address_of(tensors.lse);
   rows.d_lse.data = gpu::address_of(tensors.d_lse);
+  rows.lse_rest.data = gpu::address_of(tensors.lse_rest);
   rows.d_q_out.data = gpu::address_of(tensors.dq);
   rows.d_sinks.data = gpu::address_of(tensors.d_sinks);
   if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);

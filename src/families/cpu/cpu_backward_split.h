@@ -1,4 +1,4 @@
-// How the CPU backward cuts its work: plain data (plan/families/cpu_backward.h explains the words).
+// How the CPU backward cuts its work: plain data (families/cpu/cpu_backward_plans.h explains the words).
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 //   S [rows][kChunk] = Q K^T      score mod, or mask and score mod; -inf: does not attend
 //   P = exp(S - max), in place    O [rows][Dv] = O exp(old max - max) + P V
 //
-// Keys and values come packed, or the tile packs each chunk for itself (plan/families/cpu_forward.h says when).
+// Keys and values come packed, or the tile packs each chunk for itself (families/cpu/cpu_forward_plans.h says when).
 // Numbers that must not reach a result are kept out by selection, never by multiplication with 0: masked scores and the
 // lanes beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
 // (values-inl.h).

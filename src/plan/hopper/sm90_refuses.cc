@@ -57,11 +57,9 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
-/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
 std::string refuse_lse_rest(const AttentionProblem& problem) {
-  if (!problem.with_lse_rest) return {};
-  return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"
-                                                : "lse_rest is given; lse without it is accepted";
+  const bool writes = problem.with_lse_rest && problem.pass == problem::Pass::forward;
+  return writes ? "lse_rest is asked for; o and lse are accepted" : "";
 }
 
 std::string refuse_options(const AttentionProblem& problem) {

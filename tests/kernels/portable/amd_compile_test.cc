@@ -13,8 +13,8 @@
 #include <sstream>
 #include <string>
 
-#include "backend/portable/shared/forward_mma_memory.h"
 #include "backend/portable/portable_text.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 #include "families/forward_mma/forward_mma_text.h"
 
 namespace heddle {
@@ -38,9 +38,8 @@ std::string text_of(const shared::ForwardMmaConfig& config) {
   const char* waves =
       config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
   return "#include \"portable/instructions.cuh\"\n" + forward_mma::config_and_mods_text(config, {}, {}) +
-         fmt::format(kKernel, portable::fragments_header(config.fragments),
-                     portable::fragments_class(config.fragments), config.threads(), waves,
-                     shared::forward_mma_memory(config).bytes);
+         fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
+                     config.threads(), waves, shared::forward_mma_memory(config).bytes);
 }
 
 /// The compiler's remarks on the kernel's resources: "VGPRs" -> "231".
@@ -51,7 +50,8 @@ std::map<std::string, std::string> compile(const std::string& architecture, cons
   std::ofstream(source) << text_of(config);
   const std::string command = fmt::format(
       "clang++-19 -x hip --offload-arch={0} --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -O3 "
-      "-std=c++20 -cuid=1 -Rpass-analysis=kernel-resource-usage -I'{1}/kernels/amd' -I'{1}/kernels/common' -I'{1}/kernels' -I'{1}/src' '{2}' "
+      "-std=c++20 -cuid=1 -Rpass-analysis=kernel-resource-usage -I'{1}/kernels/amd' -I'{1}/kernels/common' "
+      "-I'{1}/kernels' -I'{1}/src' '{2}' "
       "-o '{3}' 2>'{4}'",
       architecture, HEDDLE_SOURCE_DIR, source, object, log);
   const int status = std::system(command.c_str());
@@ -83,6 +83,7 @@ TEST(AmdCompileTable, KernelsHaveNoScratch) {
       {"gfx1201", FragmentKind::gfx12, 128, 4, 32, false, 6}, {"gfx1201", FragmentKind::gfx12, 256, 4, 16, true, 2},
       {"gfx90a", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx90a", FragmentKind::gfx9, 128, 2, 32, false, 2},
       {"gfx942", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2},
+      {"gfx950", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx950", FragmentKind::gfx9, 128, 2, 32, false, 2},
   };
   for (const Row& row : kRows) {
     shared::ForwardMmaConfig config;

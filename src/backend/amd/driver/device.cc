@@ -6,6 +6,7 @@
 #include <map>
 
 #include "backend/amd/driver/hsa.h"
+#include "device/amd_architectures.h"
 #include "heddle/error.h"
 
 namespace heddle::amd {
@@ -15,7 +16,8 @@ constexpr int kHip6 = 60'000'000;  // the first version that numbers the types o
 
 /// LDS that a workgroup may have.
 std::int64_t shared_memory_of(const std::string& architecture) {
-  return std::int64_t{architecture == "gfx950" ? 160 : 64} << 10;
+  const device::AmdArchitecture* row = device::amd_architecture(architecture);
+  return std::int64_t{row != nullptr ? row->lds_kib : 64} << 10;
 }
 
 device::AmdCaps caps_of(int index, const std::vector<HsaGpu>& gpus, std::map<std::string, int>& used) {

@@ -20,9 +20,10 @@ struct ForwardMmaParams {
   Outputs outputs;
   ModValues mod;
   Sinks sinks;
-  ListedTiles listed;  // device_lengths
-  PageTable table;     // page_rows
-  void* parts;         // splits: where the CTAs leave what they have found
+  ListedTiles listed;   // device_lengths
+  PageTable table;      // page_rows
+  void* parts;          // splits: where the CTAs leave what they have found
+  RowNumbers lse_rest;  // of lse's type, as outputs.lse is
 };
 
 }  // namespace heddle::shared

@@ -6,6 +6,7 @@
 #include "count_allocations.h"
 #include "expect_error.h"
 #include "launch_case.h"
+#include "scoped_environment.h"
 
 namespace heddle::cuda {
 namespace {
@@ -70,6 +71,16 @@ TEST_F(LaunchCached, HowFarAddressesAreAlignedCounts) {
   attention_into(odd.q, odd.k, odd.v, odd.o, odd.lse);
   EXPECT_EQ(plan_cache_counts().misses, before.misses + 1);
   EXPECT_EQ(fake().copyings, copyings + 1);
+}
+
+// HEDDLE_FAMILY compares families: each call takes the one that it names at the time.
+TEST_F(LaunchCached, TheFamilyThatIsAskedForCounts) {
+  const CallTensors own(many_tiles());
+  call(own);
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_sm90");
+  const PlanCacheCounts before = plan_cache_counts();
+  call(own);
+  EXPECT_EQ(plan_cache_counts().misses, before.misses + 1);
 }
 
 // By the contract of plans: their content is not looked at, where they are is.

@@ -215,7 +215,7 @@ struct RunOptions {
   void* stream = nullptr;  // CUDA: as AttentionOptions::stream
   /// Null: the planned ones. Else this run reads its sinks, descales, page_table, lengths on a GPU and progress, and
   /// its bindings where `bindings` is null. These must be there or not as planned, with the planned shapes, strides,
-  /// dtypes and devices. Nothing else of it is looked at.
+  /// dtypes and devices. Its other members are ignored.
   const AttentionOptions* options = nullptr;
 };
 

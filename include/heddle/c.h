@@ -129,7 +129,7 @@ enum {
   HEDDLE_BACKEND_AMD = 4
 };
 
-/// Automatic: what the environment variable HEDDLE_TUNING says, else recorded.
+/// Automatic: the environment variable HEDDLE_TUNING decides; without it, recorded.
 enum {
   HEDDLE_TUNING_AUTOMATIC = 0,
   HEDDLE_TUNING_OFF = 1,

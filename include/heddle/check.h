@@ -27,9 +27,8 @@
 //   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|), and max_scores likewise. p counts at least
 //              2^-102 (f64: 2^-970), since f32 flushes smaller ones. With normalizer none p is t itself, not its
 //              exponential.
-//   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among what takes part with a
-//   weight
-//              that may be more than 2^-102 (f64: 2^-970): a key that a mask of -1e9 hides says nothing of the others.
+//   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among keys and sinks whose
+//              weight may be more than 2^-102 (f64: 2^-970): a key hidden by a mask of -1e9 says nothing of the others.
 //              The last one counts because a score in which much cancels is as uncertain as what cancelled. For
 //              max_scores it counts wholly, among the scores that may be the largest: o and lse are means over keys,
 //              the largest score is a single one.

@@ -50,7 +50,7 @@ class DeviceInterface {
   virtual int count() const = 0;
   /// Why there is none: a sentence. Empty when there is one.
   virtual std::string missing() const = 0;
-  /// Writes what these devices can do into what the planner reads.
+  /// Writes the abilities of these devices into the planner's machine.
   virtual void tell(device::Machine& machine) const = 0;
   /// Entries of devices().
   virtual std::vector<DeviceInfo> infos() const = 0;

@@ -8,7 +8,7 @@
 namespace heddle::base {
 
 /// Shape and strides (elements) with axes of extent 1 dropped and neighbours joined where one stride covers both; at
-/// least one axis. Visits the same elements in the same order with the longest rows.
+/// least one axis. This walk visits the tensor's elements in their order, with the longest rows.
 struct Walk {
   Dims shape;
   Dims strides;

@@ -395,8 +395,9 @@ void add_captures(std::span<const Expr> roots, std::set<std::string>& names) {
   }
 }
 
-/// Tries three times: without the content of captures, with that of indices, and with that of guards too. Each time it
-/// first takes the terms of an `and` as guarding nothing, so that contexts which a `where` needs are not used up.
+/// Tries three times: without the content of captures, with the content of those in indices, and of those in guards
+/// too. Each time it first takes the terms of an `and` as guarding nothing, so that contexts which a `where` needs are
+/// not used up.
 std::optional<std::string> refusal_of(const Expr& root, const LeafRanges& leaves, const CaptureBounds& bounds,
                                       Precision precision) {
   const Evidence evidence = evidence_of(root);

@@ -11,8 +11,8 @@ namespace heddle::expr {
 /// The use of a mod: it decides the mod's type and the leaves that it may read.
 enum class Role : std::uint8_t { score, mask, weight };
 
-/// The type of an operation over these operands: `type` for a param, else what kind, operands and payload give. Throws
-/// internal when they do not fit the operation's kind.
+/// The type of an operation over these operands: `type` for a param, else decided by kind, operands and payload. Throws
+/// internal if they do not fit the operation's kind.
 ExprType result_type(Op op, ExprType type, std::span<const std::shared_ptr<const Node>> operands,
                      const Payload& payload);
 

@@ -17,8 +17,8 @@ struct Family {
   std::string_view name;  // Plan::family
   BackendChoice backend;
   problem::Pass pass;
-  /// Empty when the family takes the problem; else why not: a sentence that names what is not taken and what is. Null:
-  /// it takes all.
+  /// Empty if the family takes the problem; else a sentence that names the given value and the accepted ones. Null: it
+  /// takes all problems.
   std::string (*refuses)(const Request&) = nullptr;
   /// The plans that would do, best first, at least one. Throws Error(unsupported) where nothing fits.
   std::vector<Choice> (*candidates)(const Request&, const RowsOf&);

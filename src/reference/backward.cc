@@ -207,8 +207,8 @@ class Backward {
             term.floor * std::abs(slope) + (term.magnitude + term.floor) * error};
   }
 
-  // By how much a derivative errs if it is computed in the problem's reals at a score that is off by up to `reach`, by
-  // functions that err by a few units in the last place of its terms. At a kink either side's is right.
+  // The error of a derivative that is computed in the problem's reals: its score is off by up to `reach`, and its
+  // functions err by a few units in the last place of its terms. At a kink the derivative of either side is right.
   template <class F>
   double error_of(const expr::Element& at, double reach, double slope, double terms, F&& in_reals) const {
     if (!judged() || terms == 0) return 0;

@@ -8,7 +8,7 @@ namespace heddle::shared {
 
 /// The bit of column (j, e) in a thread's word: in the order of its columns.
 constexpr int mask_bit(int j, int e) { return 2 * j + e; }
-/// The column of a bit, of those of a thread whose first one is 0.
+/// The column of a bit, counted from the thread's first column.
 constexpr int mask_column(int bit) { return 8 * (bit / 2) + bit % 2; }
 
 /// The words of a thread's two rows.

@@ -13,9 +13,9 @@ struct ZoneCell {
 };
 inline constexpr int kZoneGroup = 64;  // elements of the smallest groups: a quarter of a byte an element
 
-/// The groups of one capture along one axis: for each combination of the other axes' indices (a slice) a tree of
-/// 2 * groups cells, in which cell i joins the cells 2 i and 2 i + 1, the smallest groups stand at groups + g, and cell
-/// 0 is not used.
+/// The groups of one capture along one axis. Each combination of the other axes' indices (a slice) has a tree of
+/// 2 * groups cells: cell i joins the cells 2 i and 2 i + 1, the smallest groups stand at groups + g, and cell 0 is not
+/// used.
 struct MaskZone {
   ZoneCell* cells;
   ModCapture tensor;
@@ -23,7 +23,7 @@ struct MaskZone {
   int groups, slices;
 };
 
-/// One score matrix whose rows are wanted, and what its sequence gives the leaves.
+/// One score matrix whose rows are wanted, and the values that its sequence gives the leaves.
 struct MaskMatrix {
   int b, h;
   int first_row;  // of blocks, among all rows

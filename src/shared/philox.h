@@ -46,7 +46,7 @@ constexpr PhiloxWords philox_rounds(PhiloxWords x, PhiloxKey key, int first, Mul
 /// Ten rounds over a counter: four random words.
 constexpr PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key) { return philox_rounds(counter, key, 0); }
 
-/// The second key word: tells these draws from those of another use of the same seed.
+/// The second key word. It keeps these draws apart from other uses of the same seed.
 inline constexpr unsigned int kRandomUniformDomain = 0x48656464U;
 
 /// The sixteen draws that share one call, philox4x32({b, h, q_idx, column}, {seed, kRandomUniformDomain}). Columns that
@@ -90,9 +90,9 @@ constexpr PhiloxWords random_uniform_words(unsigned int seed, unsigned int b, un
   return random_uniform_words(random_uniform_row(seed, b, h, q_idx), random_uniform_column(kv_idx));
 }
 /// The draws of columns 8 i and 8 i + 1 of a call's eight pairs, the even one in the lower half of a word. A half has
-/// 15 bits that count. Of the first four pairs the upper byte is that of a word of the call, and the lower one that of
-/// the same word, exclusive or that of the next; of the other four the same with the bytes' places changed. So each
-/// byte of the call is the upper one of one draw, and any two draws are independent.
+/// 15 bits that count. The first four pairs take their upper byte from a word of the call, and their lower byte from
+/// the exclusive or of that word and the next; the other four pairs do so with the two bytes exchanged. So each byte of
+/// the call is the upper one of one draw, and any two draws are independent.
 constexpr unsigned int random_uniform_pair(const PhiloxWords& words, unsigned int i) {
   constexpr unsigned int kLower = 0x00FF00FFU;  // bytes
   const unsigned int own = words.word[i & 3U], both = own ^ words.word[(i + 1) & 3U];

@@ -1,6 +1,6 @@
-// A launch's tiles and the walk over their key blocks: what the host lists, what CTAs draw, and what a producer tells
-// consumers with each block. No kernel family is known here. Host and device code read this file: no headers, plain
-// integers only.
+// A launch's tiles and the walk over their key blocks: the host's lists, the tiles that CTAs draw, and a producer's
+// message to consumers with each block. No kernel family is known here. Host and device code read this file: no
+// headers, plain integers only.
 #pragma once
 
 namespace heddle::shared {

@@ -122,7 +122,7 @@ struct Row {
 
 // ---- runs
 
-/// The runs of one row, as its columns come by: of the CTA's first warp, whose lanes hold the same but for `writes`.
+/// The runs of one row, as its columns come by. The CTA's first warp holds them; its lanes differ in `writes` alone.
 class Runs {
  public:
   /// Null: they are counted only.

@@ -174,7 +174,7 @@ class BackwardReader : public BackwardConsumer<kConfig> {
   }
 
   // Sums of distances: 64 keys and 64 queries have 127. Thread t has kv - q = t (from the tile's first ones on) and
-  // t - 64; the latter is the next block's t, so what is left of it waits for that.
+  // t - 64; the next block adds to the latter as its t, so that sum waits for it.
 
   template <class Read>
   __device__ __forceinline__ void add_diagonals(const float (&g)[32], int block) {

@@ -109,7 +109,7 @@ class Gatherer {
     int number, row, column;  // row: of the 16
 
     __device__ __forceinline__ explicit Piece(int turn) : number(lane() + 32 * turn) {
-      // Not to be known before its turn: else the compiler keeps what follows from every turn's number, and spills.
+      // Hides the number until its turn. Else the compiler keeps values that follow from each turn's, and spills.
       asm volatile("" : "+r"(number));
       row = number / kOfRow % shared::kGatherRows;
       column = number % kOfRow * kElements;

@@ -158,8 +158,8 @@ struct Softmax {
   }
 
  private:
-  /// S becomes P; exponent(i, s, from) is that of register i's score in a row whose exponents are all to be `from`
-  /// higher.
+  /// S becomes P. exponent(i, s, from) is the exponent of register i's score, where the row adds `from` to all of its
+  /// exponents.
   template <class Exponent>
   __device__ __forceinline__ void weigh(float (&s)[kColumns / 2], Exponent&& exponent, unsigned attending) {
     float(&m)[2] = rows.m, (&l)[2] = rows.l;

@@ -9,14 +9,14 @@ namespace heddle {
 
 using shared::TileOrigin;
 
-/// The sequence of a tile, for what is written of it.
+/// The sequence of a tile, as far as stores need it.
 struct TileSequence {
   int q_begin, q_len;
 };
 
 /// Stores 64 rows of one warpgroup, of an o that TMA does not store. Every thread stores its own elements, in pairs if
-/// these divide the strides and the address. A repeated tile is stored by the same threads at the same addresses: in
-/// order.
+/// these divide the strides and the address. A repeated tile is stored in order: the same threads write the
+/// same addresses.
 template <auto kConfig>
 __device__ __forceinline__ void store_output_by_threads(const shared::Outputs& out, int warpgroup,
                                                         const TileOrigin& origin, const TileSequence& sequence,

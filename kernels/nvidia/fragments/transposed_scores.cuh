@@ -1,6 +1,6 @@
 // Scores whose rows are keys and whose columns are queries, 64 x 64 of a warpgroup (S^T = K Q^T): thread `lane` of a
 // warp holds the keys lane / 4 and 8 further down of the warp's sixteen, and the queries 8 j + 2 (lane % 4) + e, in
-// register 4 j + 2 r + e. Its bit of a word is that of its register.
+// register 4 j + 2 r + e. The bit of a score in a word is the number of its register.
 #pragma once
 
 #include "fragments/elements.cuh"
@@ -21,8 +21,8 @@ struct TransposedOrigin {
   __device__ __forceinline__ int key(int r) const { return kv_idx + 8 * r; }
 };
 
-/// A mod over a thread's scores: what depends on the key is computed here, once for each key, what depends on the query
-/// by set_query().
+/// A mod over a thread's scores. The constructor computes the part that depends on the key, once for each key;
+/// set_query() computes the part that depends on the query.
 template <class Mod>
 struct TransposedMod {
   typename Mod::Uniform uniform;

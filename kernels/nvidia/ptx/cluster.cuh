@@ -1,5 +1,5 @@
-// Clusters: CTAs that run at once and reach each other's shared memory. An address of the other CTA's is that of the
-// same place here, by address_in().
+// Clusters: CTAs that run at once and reach each other's shared memory. address_in() maps
+// an address in this CTA to the same offset in another.
 #pragma once
 
 #include "ptx/barrier.cuh"

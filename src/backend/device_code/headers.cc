@@ -20,8 +20,8 @@ const std::vector<std::string>& texts() {
   return joined;
 }
 
-/// The headers of a vendor's kernels, by the paths that they include: those of kernels/VENDOR and kernels/common from
-/// there, kernels/portable from kernels, and what the host shares from src.
+/// The headers of a vendor's kernels, by the paths that they include: headers of kernels/VENDOR and kernels/common from
+/// those folders, kernels/portable from kernels, and headers that the host shares from src.
 std::vector<jit::Header> headers_of(std::string_view vendor, std::string_view other) {
   constexpr std::string_view kCommon = "common/";
   std::vector<jit::Header> headers;

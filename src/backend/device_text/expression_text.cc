@@ -100,8 +100,9 @@ constexpr const char* kHead =
     "\"mods/operations.cuh\"\n\n"
     "namespace heddle {\n\n";
 
-// Takes a type's name, a function's name, the columns' locals, the way that columns are had, whether an element asks
-// for its query beside the row's locals, these from another lane and compared, and whether an element is long work.
+// Takes, in this order: a type's name; a function's name; the columns' locals; how columns get them; whether an element
+// needs its query beside the row's locals; the row's locals taken from another lane; their comparison; whether an
+// element is long work.
 constexpr const char* kColumns = R"(
 struct {0}Mod {{
   using Uniform = {0}Uniform;

@@ -143,7 +143,7 @@ class RangeWriter {
     for (std::size_t axis = 0; axis < rank; ++axis) {
       indices += fmt::format("{}s{}", axis == 0 ? "" : ", ", read.operands[axis]);
     }
-    // A local array: a braced list fits no parameter whose bound is deduced from it and from nothing else.
+    // A local array, since C++ deduces no array bound from a braced list alone.
     const std::string array = fmt::format("i{}", types_.size());
     body_ += fmt::format("  const shared::Interval {}[] = {{{}}};\n", array, indices);
     const std::string arguments =

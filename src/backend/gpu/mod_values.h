@@ -7,8 +7,8 @@
 
 namespace heddle::gpu {
 
-/// Params as words, and captures as pointers with their strides and extents in elements, in the layout's order; what
-/// else `values` holds stays. Every name must be bound: in `own`, the library's names, or in `bindings`. Allocates
+/// Params as words, and captures as pointers with their strides and extents in elements, in the layout's order; the
+/// rest of `values` stays. Every name must be bound: in `own`, the library's names, or in `bindings`. Allocates
 /// nothing.
 void set_mod_values(const device_text::ModLayout& layout, const Bindings& bindings, const Bindings& own,
                     shared::ModValues& values);

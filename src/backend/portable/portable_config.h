@@ -22,7 +22,7 @@ int row_alignment(const ConstTensorView& view);
 shared::Storage storage_of(DType dtype);
 shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);
 
-/// The fragments that kernels are made of: those of 16-bit storage, and those of f32 and f64.
+/// The fragments that kernels are made of: `narrow` for 16-bit storage, `wide` for f32 and f64.
 struct MmaTarget {
   shared::FragmentKind narrow, wide;
 };

@@ -1,5 +1,5 @@
-// Refusals of all kernels over the portable fragments, in sentences that name what is not taken and what is; and the
-// chips on which they have run.
+// Refusals of all kernels over the portable fragments, in sentences that name the given value and the accepted ones;
+// and the chips on which these kernels have run.
 #pragma once
 
 #include <string>

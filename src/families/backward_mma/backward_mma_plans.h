@@ -13,8 +13,8 @@
 
 namespace heddle::plan {
 
-/// Empty when the family takes the problem; else the reason, a sentence that names what is not taken and what is. Any
-/// strides are taken.
+/// Empty if the family takes the problem; else a sentence that names the given value and the accepted ones. Any strides
+/// are taken.
 std::string backward_mma_refuses(const Request& request, const device::CudaCaps& caps);
 std::string backward_mma_refuses(const Request& request, const device::AmdCaps& caps);
 

@@ -12,8 +12,8 @@
 
 namespace heddle::plan {
 
-/// Empty when the family takes the problem; else the reason, a sentence that names what is not taken and what is. Any
-/// strides are taken.
+/// Empty if the family takes the problem; else a sentence that names the given value and the accepted ones. Any strides
+/// are taken.
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps);
 
 std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of);

@@ -56,8 +56,8 @@ std::int64_t cpu_backward_unit_heads(const problem::AttentionProblem& problem, c
 /// The workspace in front of the waves' part: f64 copies of gradients of lanes, then gradients of tasks.
 std::int64_t cpu_backward_lane_bytes(const CpuBackwardSplit& split);  // of one lane
 std::int64_t cpu_backward_owned_bytes(const problem::AttentionProblem& problem, const CpuBackwardSplit& split);
-/// The waves' part: everything when that is at most 512 MiB or q broadcasts over the batch; else what the largest unit
-/// needs, and at least 512 MiB.
+/// The waves' part: everything if that is at most 512 MiB or q broadcasts over the batch; else the bytes of the
+/// largest unit, and at least 512 MiB.
 std::int64_t cpu_backward_wave_bytes(const problem::AttentionProblem& problem, const CpuBackwardSplit& split);
 
 /// The family's plan. It depends on the problem and the machine, not on the number of threads.

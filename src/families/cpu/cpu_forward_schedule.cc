@@ -8,7 +8,7 @@
 namespace heddle::cpu {
 namespace {
 
-// In scores: what loading, finishing and storing a row costs, and what packing a key and its value in place costs.
+// Costs in scores: to load, finish and store a row; to pack a key and its value in place.
 constexpr std::int64_t kRowCost = 64;
 constexpr std::int64_t kInPlaceCost = 8;
 

@@ -78,8 +78,8 @@ bool FindNonFinite(const Tile<T>& tile, const PackedHead<T>& head, const Chunk& 
   return any;
 }
 
-/// Finds which of the given columns each row attends. Call it before scores become probabilities: an element whose p is
-/// 0 attends all the same.
+/// Finds which of the given columns each row attends. Call it before scores become probabilities: an element may
+/// attend and have p 0.
 template <class T>
 void FindAttending(const ScoreChunk<T>& chunk, const ColumnSet& columns, std::uint64_t* attending) {
   for (std::int64_t r = 0; r < chunk.rows; ++r) {

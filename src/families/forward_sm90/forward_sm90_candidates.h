@@ -34,13 +34,13 @@ std::optional<shared::ForwardSm90Config> with_streamed_tiles(shared::ForwardSm90
 /// left.
 shared::ForwardSm90Config with_room_for_key_numbers(shared::ForwardSm90Config config);
 
-/// Empty where kernels compute the mods' numbers of keys for this problem, once for each key of a block. Else what does
-/// not let them, a sentence.
+/// Empty if kernels compute the mods' numbers of keys for this problem, once for each key of a block. Else the reason
+/// why not, a sentence.
 std::string refuses_key_numbers(const problem::AttentionProblem& problem, const KernelMods& mods);
 
-/// Empty where the configuration computes the problem: a warpgroup's queries and the tile's keys divide the blocks of
+/// Empty if the configuration computes the problem: a warpgroup's queries and the tile's keys divide the blocks of
 /// the caller's mask (null: there is none), a step has bits for the number of any block of keys, shared memory has room
-/// for what the mods tabulate, its heads can be packed. Else what does not fit, a sentence.
+/// for the mods' tables, its heads can be packed. Else the first of these that fails, a sentence.
 std::string misfit(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
                    const BlockMask* callers);
 

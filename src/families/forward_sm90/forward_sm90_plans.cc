@@ -245,7 +245,7 @@ Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mod
   };
   for (const TensorAccess& access : accesses.ways) {
     copies_more = room_of(access.copies) > least;
-    // Element by element, a capture of all pairs costs several times its tiles, but not what any copy of it does.
+    // Reading a capture of all pairs element by element costs several times its tiles, but less than a copy of it.
     if (streaming.streams && add(streaming.copy ? access.with_copy(*streaming.copy, streaming.reason) : access, true) &&
         !streaming.copy) {
       continue;

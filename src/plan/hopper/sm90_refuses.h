@@ -8,8 +8,8 @@
 
 namespace heddle::plan {
 
-/// Empty when Hopper's kernels may take the problem; else the reason, a sentence that names what is not taken and what
-/// is: device, dtype, head dims, mods, sequences. Any strides are taken.
+/// Empty if Hopper's kernels may take the problem; else a sentence that names the given value and the accepted ones:
+/// device, dtype, head dims, mods, sequences. Any strides are taken.
 std::string sm90_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                          const device::CudaCaps& caps);
 

@@ -96,8 +96,8 @@ std::int64_t elements_of(const AttentionProblem& problem, const KeyRow& row, std
   return elements * (problem.batch > 0 ? 1 : 0);
 }
 
-/// The runs of tiles whose adds to dQ have an order, that of the keys: cut where the number of tiles before differs.
-/// Tiles are given in that order, of each head of keys. Equal lists of runs are stored once.
+/// The runs of tiles that add to dQ in the order of their keys: cut where the number of tiles before differs. For each
+/// head of keys, tiles are given in that order. Equal lists of runs are stored once.
 class RankedRuns {
  public:
   RankedRuns(const std::vector<shared::QueryRun>& runs, std::int64_t group, std::int64_t blocks)

@@ -41,12 +41,12 @@ struct KeyRow {
   std::array<std::int64_t, kMostWarpgroups> keys{};  // that the queries of each warpgroup attend, partial blocks whole
 };
 
-/// Every row, once: what the mask shares between tiles, heads and sequences of the same lengths is shared here. (Not
-/// between tiles where the mask is stored: their rows of the block mask may be alike, but not their bits.)
+/// Every row, once: tiles, heads and sequences of equal lengths that share rows of the mask share rows here. (A stored
+/// mask's tiles share none: their rows of the block mask may be alike, but their bits differ.)
 class KeyRows {
  public:
   /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys. A row of
-  /// it serves all packed tiles whose queries lie in it.
+  /// the mask serves all packed tiles with queries in it.
   KeyRows(const problem::AttentionProblem& problem, const shared::TileShape& tile, const TileClocks& clocks,
           const BlockMask* block_mask);
 

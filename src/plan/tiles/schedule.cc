@@ -163,7 +163,7 @@ class SectionSorter {
     }
   }
 
-  /// Tile after tile of each head; where a head's sequences share what they read, the same tile of each of them.
+  /// Visits each head tile after tile; if a head's sequences share reads, a tile of all sequences, then the next tile.
   template <class F>
   void for_tiles(std::span<const HeadOfBatch> section, F&& f) const {
     const std::size_t together = batch_inside_ ? static_cast<std::size_t>(problem_.batch) : 1;

@@ -14,10 +14,10 @@
 
 namespace heddle::plan {
 
-/// In which order the CTAs of a GPU draw tiles. Heads come in sections, whose bytes of keys and values stay in L2 with
-/// the queries and what the next section loads. In each section the longest tiles come first. The shortest tiles of all
-/// come at the end. Measured (bench_forward_sm90_variants): sections of 4 to 32 MB are within 2 % of each other; on
-/// causal masks the last share gains 2 to 10 % over none, and half of it 1 % less.
+/// The order in which the CTAs of a GPU draw tiles. Heads come in sections. A section's keys and values stay in L2,
+/// beside the queries and the loads of the next section. In each section the longest tiles come first. The shortest
+/// tiles of all come at the end. Measured (bench_forward_sm90_variants): sections of 4 to 32 MB are within 2 % of each
+/// other; on causal masks the last share gains 2 to 10 % over none, and half of it 1 % less.
 struct TileOrder {
   std::int64_t section_bytes = 16'000'000;
   double last_share = 0.12;   // of all work, in the tiles that come last

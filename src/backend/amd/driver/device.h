@@ -28,7 +28,7 @@ class DeviceScope {
   int before_ = -1;  // -1: nothing is to be restored
 };
 
-/// Memory on one device, freed with this object. Throws Error(out_of_memory) with what was asked for and what is free.
+/// Memory on one device, freed with this object. Throws Error(out_of_memory) with the bytes asked for and free.
 class DeviceMemory {
  public:
   DeviceMemory(int device, std::size_t bytes);  // not 0; 256-byte aligned
@@ -52,7 +52,7 @@ bool is_capturing(int device, void* stream);
 /// it was.
 int device_of(const void* pointer);
 
-/// A loaded code object. Kernels of it live as long as it does.
+/// A loaded code object. Its kernels live as long as it does.
 class Module {
  public:
   Module(int device, std::span<const char> code);

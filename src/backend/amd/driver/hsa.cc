@@ -19,7 +19,7 @@ struct Agent {
 constexpr int kSuccess = 0;
 constexpr std::uint32_t kGpu = 1;  // of hsa_device_type_t
 
-/// hsa_agent_info_t and hsa_amd_agent_info_t: what is asked for, and as what it is answered.
+/// hsa_agent_info_t and hsa_amd_agent_info_t: a question, and beside it the type of its answer.
 enum class Info : int {
   name = 0,                // char[64]
   device_type = 17,        // uint32_t

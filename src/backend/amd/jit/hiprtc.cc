@@ -74,7 +74,7 @@ std::uintmax_t size_of_file(const std::string& path) {
   return ignored ? 0 : size;
 }
 
-/// comgr does the work below hipRTC. Its list of chips has kept its form, whatever else of it has changed.
+/// comgr does the work below hipRTC. Its list of chips has had one form in all versions so far.
 void ask_comgr(const libraries::Library& hiprtc, HiprtcInfo& info) {
   int (*count_of)(std::size_t*) = nullptr;
   int (*name_of)(std::size_t, const char**) = nullptr;

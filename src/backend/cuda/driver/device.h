@@ -34,7 +34,7 @@ class ContextScope {
   bool pushed_ = false;
 };
 
-/// Memory on one device, freed with this object. Throws Error(out_of_memory) with what was asked for and what is free.
+/// Memory on one device, freed with this object. Throws Error(out_of_memory) with the bytes asked for and free.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -56,7 +56,7 @@ class DeviceMemory {
 /// Copies in either direction or on the device (unified addresses), and waits for it. Not for use inside run().
 void copy_and_wait(int device, void* to, const void* from, std::size_t bytes);
 
-/// A loaded cubin. Kernels of it live as long as it does.
+/// A loaded cubin. Its kernels live as long as it does.
 class Module {
  public:
   /// `compiler_version`: that of the NVRTC that made the kernel, 13000; 0: not known. If the driver refuses the kernel,

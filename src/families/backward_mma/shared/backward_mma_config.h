@@ -28,8 +28,8 @@ struct BackwardMmaConfig {
   constexpr bool operator==(const BackwardMmaConfig&) const = default;
 };
 
-/// The products of q and k, or of v and dO, as those of a forward whose rows are the tile's and whose keys the steps':
-/// S = rows step^T, and gradients of the rows += x step.
+/// The configuration of a forward that computes the products of q and k, or of v and dO. Its rows are the tile's, its
+/// keys the steps': S = rows step^T, and gradients of the rows += x step.
 constexpr ForwardMmaConfig side_of(const BackwardMmaConfig& config, int dim, bool adds, int stages) {
   ForwardMmaConfig side;
   side.fragments = config.fragments;

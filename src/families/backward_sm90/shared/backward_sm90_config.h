@@ -1,5 +1,5 @@
-// backward_sm90's configuration: what one kernel of it computes, and how. Read by the planner, by the launcher, and by
-// the kernels themselves when NVRTC compiles them: no headers but these, plain integers only.
+// backward_sm90's configuration: the work of one of its kernels, and how it is done. Read by the planner, by the
+// launcher, and by the kernels themselves when NVRTC compiles them: no headers but these, plain integers only.
 //
 // A tile is 64 * warpgroups keys of one head, and a CTA computes one, or one after the other: K and V stay in shared
 // memory, dK and dV in the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread

@@ -1,5 +1,5 @@
-// forward_sm90's configuration: what one kernel of it computes, and how. Read by the planner, by the launcher, and by
-// the kernel itself when NVRTC compiles it: no headers but these, plain integers only.
+// forward_sm90's configuration: the work of one of its kernels, and how it is done. Read by the planner, by the
+// launcher, and by the kernel itself when NVRTC compiles it: no headers but these, plain integers only.
 //
 // A CTA has one producer warpgroup and `warpgroups` consumers of 64 query rows each. One of the producer's threads
 // issues TMA and one draws tiles. If needed, a thread of the third warp streams a capture; other warps transpose values

@@ -1,5 +1,5 @@
-// Where sequences' lengths are in the device's memory: what backward_sm90 walks. Three small kernels behind
-// place_sequences (families/sequences.cuh), which finds where the sequences stand:
+// Where sequences' lengths are in the device's memory: what a backward walks. Three small kernels behind
+// place_sequences (around/sequences.cuh), which finds where the sequences stand:
 //
 //   list_backward_blocks   a CTA a sequence: its blocks of rows. Numbers that no block has get one without rows
 //   list_backward_tiles    a thread for each tile of the host's list: its queries that are there. Tiles of packed

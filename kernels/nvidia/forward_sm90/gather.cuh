@@ -1,7 +1,7 @@
 // Keys and values in pages, which the producer orders instead of loading them.
 //
-// Two warps of the producer's warpgroup bring them, or one beside a streamer (sm90/streamer.cuh) or a warp that
-// transposes values (sm90/transpose.cuh).
+// Two warps of the producer's warpgroup bring them, or one beside a streamer (forward_sm90/streamer.cuh) or a warp that
+// transposes values (forward_sm90/transpose.cuh).
 // - Pages of 8 rows, or multiples: one warp asks TMA for keys, the other for values. For keys past the end it loads the
 //   last ones again.
 // - Other pages: both warps copy rows to where TMA would have put them, in its swizzle. Products read these copies

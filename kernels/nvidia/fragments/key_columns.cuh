@@ -1,4 +1,4 @@
-// Consumers' use of the numbers of keys (sm90/key_numbers.cuh): scores become t in powers of two, or t, but for a term
+// Consumers' use of the numbers of keys (forward_sm90/key_numbers.cuh): scores become t in powers of two, or t, but for a term
 // that the rows' form adds.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The pass of backward_sm90 that sums gradients of captures and params. Its CTAs load and walk as the main kernel's, a
-// tile each, and recompute S and dP; sm90/backward_reader.cuh says what becomes of them.
+// tile each, and recompute S and dP; backward_sm90/backward_reader.cuh says what becomes of them.
 //
 // Included last by a generated source, which defines kConfig, score_product(), the mods' functions, the reads,
 // kSumTypes and Reader.

@@ -1,10 +1,10 @@
 // The backward on Hopper with head dims above 128: dk and dv of a tile of keys, and its share of dq, by the five
-// products of families/backward_sm90.cuh.
+// products of backward_sm90/backward_sm90.cuh.
 //
 // A pair of CTAs (a cluster) computes a tile, 64 keys each. One warpgroup of a CTA has S and dV, one dP and dK, so
 // neither accumulator is shared and no product is computed twice; the third has dQ. dS goes to the other CTA, and each
 // computes half of dQ's columns over the keys of both: so dQ's sums, which L2 adds, are half of what 64 keys would
-// give. Threads of the producer warpgroup load, send dS and add dQ (sm90/backward_wide_producer.cuh).
+// give. Threads of the producer warpgroup load, send dS and add dQ (backward_sm90/backward_wide_producer.cuh).
 //
 // Included last by a generated source, which defines kConfig, score_product(), gradient_product(), query_product() and
 // the mods' functions.

@@ -1,4 +1,4 @@
-// One step of the backward (backward_step.h), top to bottom, and the sums of its panels.
+// One step of the backward (cpu_backward_step.h), top to bottom, and the sums of its panels.
 //
 // Numbers that must not reach a result are kept out by selection, never by multiplication with 0: p and dS of masked
 // elements are set to 0, and where a tile holds numbers that are not finite, the three products that sum over its rows

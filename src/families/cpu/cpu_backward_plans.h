@@ -25,7 +25,7 @@ inline constexpr std::int64_t kBackwardKeys = 128;  // keys of a tile
 /// A row of scores, in elements. Not a power of two: products read columns of scores.
 inline constexpr std::int64_t kScoreStride = kBackwardKeys + 16;
 
-/// Offsets in bytes of a worker's buffers; backward_step.h says what is in them.
+/// Offsets in bytes of a worker's buffers; cpu_backward_step.h says what is in them.
 struct CpuBackwardScratch {
   std::int64_t k_columns, v_columns, k_rows, dk, dv;
   std::int64_t scores, slopes, weights, d_p, factors, attending, finite, special;

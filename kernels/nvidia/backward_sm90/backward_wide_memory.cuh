@@ -2,9 +2,9 @@
 // families/backward_sm90/shared/backward_wide_memory.h.
 #pragma once
 
-#include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "ptx/cluster.cuh"
 #include "ptx/shared_words.cuh"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
 
 namespace heddle {
 

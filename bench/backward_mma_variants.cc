@@ -23,6 +23,7 @@
 #include "engine/machine.h"
 #include "families/backward_mma/backward_mma_text.h"
 #include "families/choose.h"
+#include "families/table.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
@@ -81,11 +82,9 @@ class Runner {
     const plan::Choice& choice = choices.at(number);
     name = backward_mma::name_of(choice.plan.part<plan::BackwardMmaKernels>());
     rows_ = choice.block_mask;
-    for (const backend::Backend* backend : backend::backends()) {
-      if (backend->choice != BackendChoice::cuda) continue;
-      kernel_ = backend->prepare(
-          {problem, choice.plan, forward, memory.options, memory.options.bindings, rows_.get(), &tensors_});
-    }
+    kernel_ = plan::family_of(choice.plan.family, BackendChoice::cuda)
+                  ->prepare({problem, choice.plan, forward, memory.options, memory.options.bindings, rows_.get(),
+                             &tensors_});
     workspace_ =
         Tensor::empty_on(tensors_.q.device, DType::u8, {std::max<std::int64_t>(1, choice.plan.workspace_bytes)});
   }

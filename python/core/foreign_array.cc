@@ -66,15 +66,21 @@ Exchange exchange_of(PyTypeObject* type) {
   return found;
 }
 
+/// function(argument). PyObject_CallOneArg is no part of the stable ABI, which wheels for Python 3.12 and later have.
+nb::object called(PyObject* function, nb::handle argument) {
+  PyObject* arguments[] = {argument.ptr()};
+  return nb::steal(PyObject_Vectorcall(function, arguments, 1, nullptr));
+}
+
 /// The object, or what torch computes of one whose elements are negated lazily: its memory has the other sign. Empty if
 /// such an object is to be written.
 nb::object with_signs(nb::handle object, const Exchange& exchange, bool read_only) {
   if (exchange.is_neg == nullptr || exchange.resolve_neg == nullptr) return nb::borrow(object);
-  const nb::object negated = nb::steal(PyObject_CallOneArg(exchange.is_neg, object.ptr()));
+  const nb::object negated = called(exchange.is_neg, object);
   if (!negated.is_valid()) PyErr_Clear();
   if (!negated.is(Py_True)) return nb::borrow(object);
   if (!read_only) return {};
-  const nb::object resolved = nb::steal(PyObject_CallOneArg(exchange.resolve_neg, object.ptr()));
+  const nb::object resolved = called(exchange.resolve_neg, object);
   if (!resolved.is_valid()) PyErr_Clear();
   return resolved;
 }

@@ -141,8 +141,8 @@ class RowWeights {
   static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
   static constexpr Real kHeadroom = kConfig.headroom;
   /// Up to this power an exponent is x unit - m unit, one fused multiply-add. Beyond, where m unit is rounded too
-  /// coarsely or is infinite, it is (x - m) unit.
-  static constexpr Real kFar = 1024;
+  /// coarsely or is infinite, it is (x - m) unit. Weights of f32 whose lse is asked for in two words bear less.
+  static constexpr Real kFar = kConfig.lse_rest && kConfig.storage == shared::Storage::f32 ? 16 : 1024;
 
   /// m times this is in powers of two.
   __device__ __forceinline__ Real unit() const { return kSoftmax ? scale_ * static_cast<Real>(kLog2E) : Real(1); }

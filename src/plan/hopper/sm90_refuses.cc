@@ -57,11 +57,6 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
-std::string refuse_lse_rest(const AttentionProblem& problem) {
-  const bool writes = problem.with_lse_rest && problem.pass == problem::Pass::forward;
-  return writes ? "lse_rest is asked for; o and lse are accepted" : "";
-}
-
 std::string refuse_options(const AttentionProblem& problem) {
   if (is_fp8(problem.q_dtype) && problem.normalizer != Normalizer::softmax) {
     return fmt::format("normalizer is {} and q is {}; softmax is accepted for q, k and v of 8 bits",
@@ -102,9 +97,8 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 std::string sm90_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                          const device::CudaCaps& caps) {
-  std::array<std::string, 6> reasons = {refuse_device(caps),      refuse_types(problem),
-                                        refuse_lse_rest(problem), refuse_options(problem),
-                                        refuse_sizes(problem),    refuses_values(problem, options.bindings)};
+  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_options(problem),
+                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

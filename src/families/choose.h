@@ -7,10 +7,10 @@
 
 namespace heddle::plan {
 
-/// The plans that would do, best first, at least one: a backend that cannot prepare the first takes the next. Automatic
-/// is the backend of the tensors' device. Throws Error(unsupported), with the reason of each family, when there is
-/// none: never a family on another device.
-/// With `variants` the list ends with plans that are only worth measuring.
+/// The plans that would do, best first, at least one: the engine takes the next where the first cannot be prepared.
+/// Automatic is the backend of the tensors' device. Throws Error(unsupported), with the reason of each family, when
+/// there is none: never a family on another device. With `variants` the list ends with plans that are only worth
+/// measuring.
 std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool variants = false);
 
 /// The plan with the lists of its tiles over these rows: made anew where it has none.

@@ -199,7 +199,7 @@ class Mods(unittest.TestCase):
         import torch
         from comparison import philox
 
-        # As tests/expr/philox_test.cc has it of Random123's known answers.
+        # As tests/shared/philox_test.cc has it of Random123's known answers.
         words = philox.rounds(tuple(torch.full((1,), philox.LOW) for _ in range(4)), (philox.LOW, philox.LOW))
         self.assertEqual([int(x) for x in words], [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD])
         drawn = philox.random_uniform(

@@ -18,7 +18,7 @@ inline constexpr const char* kStorages[] = {"f16", "bf16", "f32", "f64"};
 constexpr const char* name(Storage storage) { return kStorages[static_cast<int>(storage)]; }
 constexpr int bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
 
-/// The fragments that a kernel is made of: fragments/ in kernels/portable.
+/// The fragments that a kernel is made of: portable/fragments of kernels, kernels/nvidia and kernels/amd.
 enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
 inline constexpr const char* kFragmentKinds[] = {"host", "mma", "fma", "gfx11", "gfx12", "gfx9"};
 constexpr const char* name(FragmentKind kind) { return kFragmentKinds[static_cast<int>(kind)]; }

@@ -19,9 +19,10 @@ std::string kernel_name(const plan::Plan& plan) {
     }
   }
   if (plan.packed_heads > 0) name += fmt::format(", packs {} heads", plan.packed_heads);
-  constexpr std::array<std::string_view, 4> kCopied = {"q", "k", "v", "the streamed capture"};
-  for (std::size_t i = 0; i < kCopied.size(); ++i) {
-    if (plan.copies[i]) name += fmt::format(", copies {}", kCopied[i]);
+  const bool backward = family != nullptr && family->pass == problem::Pass::backward;
+  const std::array<std::string_view, 4> copied = {"q", "k", "v", backward ? "dO" : "the streamed capture"};
+  for (std::size_t i = 0; i < copied.size(); ++i) {
+    if (plan.copies[i]) name += fmt::format(", copies {}", copied[i]);
   }
   if (plan.mods.has_key_numbers()) name += ", numbers of keys";
   return name;

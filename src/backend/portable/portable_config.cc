@@ -24,11 +24,6 @@ shared::Storage storage_of(DType dtype) {
   }
 }
 
-shared::Normalizer normalizer_of(const AttentionProblem& problem) {
-  if (problem.normalizer == Normalizer::softmax) return shared::Normalizer::softmax;
-  return problem.normalizer == Normalizer::none ? shared::Normalizer::none : shared::Normalizer::sigmoid;
-}
-
 KernelMods portable_mods(const AttentionProblem& problem) {
   using shared::ScoreForm;
   KernelMods mods = kernel_mods(problem, OfKeys::left);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "plan/access/kernel_types.h"
 #include "plan/mods/kernel_mods.h"
 #include "problem/problem.h"
 
@@ -18,9 +19,8 @@ KernelMods portable_mods(const problem::AttentionProblem& problem);
 /// (null: any).
 int row_alignment(const ConstTensorView& view);
 
-// A type and a normalizer under their names in kernels' configurations.
+/// The name of 16-bit, f32 or f64 storage in kernels' configurations.
 shared::Storage storage_of(DType dtype);
-shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);
 
 /// The fragments that kernels are made of: `narrow` for 16-bit storage, `wide` for f32 and f64.
 struct MmaTarget {

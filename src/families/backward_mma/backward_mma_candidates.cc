@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "plan/access/kernel_types.h"
+
 namespace heddle::plan {
 namespace {
 
@@ -69,20 +71,6 @@ std::span<const BackwardKernels> kernels_of(FragmentKind fragments) {
   return kMmaKernels;
 }
 
-shared::OutputType type_of(DType dtype, DType own) {
-  if (dtype == own) return shared::OutputType::same;
-  switch (storage_of(dtype)) {
-    case shared::Storage::f16:
-      return shared::OutputType::f16;
-    case shared::Storage::bf16:
-      return shared::OutputType::bf16;
-    case shared::Storage::f32:
-      return shared::OutputType::f32;
-    default:
-      return shared::OutputType::f64;
-  }
-}
-
 BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
   config.row_waves = shape.row_waves;
   config.row_fragments = shape.row_fragments;
@@ -101,8 +89,8 @@ BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tenso
   config.d_v = d_v;
   config.row_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
   config.step_bytes = std::min(row_alignment(tensors.q), row_alignment(tensors.d_o));
-  if (d_k) config.d_qk_type = type_of(tensors.dk->dtype, own);
-  if (d_v) config.d_v_type = type_of(tensors.dv->dtype, own);
+  if (d_k) config.d_qk_type = output_type_of(tensors.dk->dtype, own);
+  if (d_v) config.d_v_type = output_type_of(tensors.dv->dtype, own);
   config.gradient_bytes = std::min(d_k ? row_alignment(*tensors.dk) : 16, d_v ? row_alignment(*tensors.dv) : 16);
   return config;
 }
@@ -110,7 +98,7 @@ BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& te
   config.d_qk = true;
   config.row_bytes = std::min(row_alignment(tensors.q), row_alignment(tensors.d_o));
   config.step_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
-  config.d_qk_type = type_of(tensors.dq->dtype, tensors.q.dtype);
+  config.d_qk_type = output_type_of(tensors.dq->dtype, tensors.q.dtype);
   config.gradient_bytes = row_alignment(*tensors.dq);
   return config;
 }
@@ -146,10 +134,10 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   all.by_sequence = problem::sequences_differ(problem) || problem.packed;
   all.device_lengths = problem.device_lengths;
   shared::BackwardMmaRows rows = {.storage = all.storage, .v_dim = all.v_dim, .normalizer = all.normalizer};
-  rows.o_type = type_of(problem.o_dtype, problem.q_dtype);
+  rows.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
   rows.lse_rest = all.lse_rest;
   rows.sinks = problem.wanted.sinks;
-  if (tensors.d_sinks) rows.d_sinks_type = type_of(tensors.d_sinks->dtype, problem.q_dtype);
+  if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, problem.q_dtype);
 
   const int dim = std::max(all.qk_dim, all.v_dim), bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
   std::vector<BackwardMmaKernels> found;

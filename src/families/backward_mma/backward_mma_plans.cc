@@ -14,6 +14,7 @@
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "heddle/error.h"
+#include "plan/backward_refuses.h"
 
 namespace heddle::plan {
 namespace {
@@ -44,23 +45,6 @@ std::string refuse_types(const Request& request) {
 std::string refuse_pages(const AttentionProblem& problem) {
   if (problem.page_rows == 0) return {};
   return fmt::format("k and v are pages of {} rows; k and v without a page table are accepted", problem.page_rows);
-}
-
-/// Tensors that serve several sequences: their gradients would be sums over these.
-std::string refuse_broadcasts(const Request& request) {
-  const AttentionProblem& problem = request.problem;
-  if (problem.packed || problem.batch <= 1) return {};
-  const AttentionTensors& tensors = request.tensors;
-  for (const auto& [what, view, wanted] :
-       {std::tuple("q", &tensors.q, problem.wanted.q), std::tuple("k", &tensors.k, problem.wanted.k),
-        std::tuple("v", &tensors.v, problem.wanted.v)}) {
-    if (wanted && view->shape[0] == 1) {
-      return fmt::format(
-          "{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted", what,
-          problem.batch, problem.batch);
-    }
-  }
-  return {};
 }
 
 std::string refuse_reads(const Request& request) {

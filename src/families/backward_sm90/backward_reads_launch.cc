@@ -6,6 +6,7 @@
 #include "backend/cuda/launch/gpu.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/shared/backward_sm90_memory.h"
+#include "plan/access/kernel_types.h"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/backward_lists.h"
 
@@ -20,23 +21,6 @@ using shared::ReadKind;
 
 constexpr int kCtas = 1056;  // of kernels that walk elements: eight for each multiprocessor
 constexpr std::int64_t kMostShares = 64;
-
-OutputType type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return OutputType::f64;
-    case DType::f16:
-      return OutputType::f16;
-    case DType::bf16:
-      return OutputType::bf16;
-    case DType::e4m3:
-      return OutputType::e4m3;
-    case DType::e5m2:
-      return OutputType::e5m2;
-    default:
-      return OutputType::f32;
-  }
-}
 
 const TensorView& gradient_of(const plan::CaptureSum& sum, const BackwardTensors& tensors) {
   return (sum.param ? tensors.d_params : tensors.d_captures).find(sum.name)->second;
@@ -65,7 +49,7 @@ std::int64_t all_keys(const AttentionProblem& problem) {
 
 std::vector<OutputType> types_of_reads(const BackwardReads& reads, const BackwardTensors& tensors) {
   std::vector<OutputType> types;
-  for (const plan::CaptureSum& sum : reads.sums) types.push_back(type_of(gradient_of(sum, tensors).dtype));
+  for (const plan::CaptureSum& sum : reads.sums) types.push_back(plan::output_type_of(gradient_of(sum, tensors).dtype));
   return types;
 }
 

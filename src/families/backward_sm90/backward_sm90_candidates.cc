@@ -8,6 +8,7 @@
 
 #include "families/backward_sm90/backward_sm90_fields.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "plan/access/kernel_types.h"
 #include "plan/access/tma.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/tiles/backward_schedule.h"
@@ -19,36 +20,6 @@ using shared::BackwardSm90Config;
 using shared::OutputType;
 
 constexpr int kNarrowPanels = 2;  // up to here a warpgroup holds dK and dV of its keys
-
-shared::Normalizer shared_of(Normalizer normalizer) {
-  switch (normalizer) {
-    case Normalizer::none:
-      return shared::Normalizer::none;
-    case Normalizer::sigmoid:
-      return shared::Normalizer::sigmoid;
-    case Normalizer::softmax:
-      break;
-  }
-  return shared::Normalizer::softmax;
-}
-
-OutputType type_of(DType dtype, DType own) {
-  if (dtype == own) return OutputType::same;
-  switch (dtype) {
-    case DType::f64:
-      return OutputType::f64;
-    case DType::f32:
-      return OutputType::f32;
-    case DType::f16:
-      return OutputType::f16;
-    case DType::bf16:
-      return OutputType::bf16;
-    case DType::e4m3:
-      return OutputType::e4m3;
-    default:
-      return OutputType::e5m2;
-  }
-}
 
 bool divides(const ConstTensorView& view, std::int64_t elements) {
   for (int axis = 0; axis + 1 < view.rank(); ++axis) {
@@ -103,9 +74,9 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   const bool mapped = config.scores == shared::ScoreForm::mapped;
   config.early_numbers =
       config.wide ? !mapped && !config.dropped && !config.weighted : config.columns == shared::kPanelColumns || !mapped;
-  config.normalizer = shared_of(problem.normalizer);
+  config.normalizer = normalizer_of(problem);
   config.lse_rest = problem.with_lse_rest;
-  config.o_type = type_of(problem.o_dtype, problem.q_dtype);
+  config.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);
   return config;
 }
@@ -117,7 +88,7 @@ BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTenso
   const DType own = tensors.q.dtype;
   const auto set = [&](const std::optional<TensorView>& view, OutputType& type) {
     if (!view) return;
-    type = type_of(view->dtype, own);
+    type = output_type_of(view->dtype, own);
     config.odd_gradients = config.odd_gradients || !divides(*view, 2);
   };
   const auto wide = [&](const std::optional<TensorView>& view) {
@@ -128,7 +99,7 @@ BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTenso
   set(tensors.dq, config.d_q_type);
   set(tensors.dk, config.d_k_type);
   set(tensors.dv, config.d_v_type);
-  if (tensors.d_sinks) config.d_sinks_type = type_of(tensors.d_sinks->dtype, own);
+  if (tensors.d_sinks) config.d_sinks_type = output_type_of(tensors.d_sinks->dtype, own);
   return config;
 }
 

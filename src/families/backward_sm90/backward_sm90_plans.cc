@@ -13,6 +13,7 @@
 #include "families/backward_sm90/backward_sm90_candidates.h"
 #include "plan/access/tensor_access.h"
 #include "plan/access/tma.h"
+#include "plan/backward_refuses.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/hopper/sm90_refuses.h"
 #include "plan/tiles/backward_schedule.h"
@@ -53,23 +54,6 @@ std::string refuse_types(const Request& request) {
   }
   if (request.backward->d_o.dtype != problem.q_dtype) {
     return fmt::format("dO is {}; {}, q's type, is accepted", name(request.backward->d_o.dtype), name(problem.q_dtype));
-  }
-  return {};
-}
-
-/// Tensors that serve several sequences: their gradients would be sums over these.
-std::string refuse_broadcasts(const Request& request) {
-  const AttentionProblem& problem = request.problem;
-  if (problem.packed || problem.batch <= 1) return {};
-  const AttentionTensors& tensors = request.tensors;
-  for (const auto& [what, view, wanted] :
-       {std::tuple("q", &tensors.q, problem.wanted.q), std::tuple("k", &tensors.k, problem.wanted.k),
-        std::tuple("v", &tensors.v, problem.wanted.v)}) {
-    if (wanted && view->shape[0] == 1) {
-      return fmt::format(
-          "{} has batch 1 and serves {} sequences, and its gradient is asked for; a batch of {} is accepted", what,
-          problem.batch, problem.batch);
-    }
   }
   return {};
 }

@@ -39,7 +39,4 @@ BackwardSchedule backward_sm90_schedule(const problem::AttentionProblem& problem
                                         const shared::BackwardSm90Config& config, const BlockMask* block_mask);
 std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
-/// Where dO's copy stands among a plan's copies.
-inline constexpr std::size_t kCopiedDO = 3;
-
 }  // namespace heddle::plan

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "backend/portable/shared/forward_mma_memory.h"
+#include "plan/access/kernel_types.h"
 #include "plan/tiles/packed_heads.h"
 #include "plan/tiles/schedule.h"
 
@@ -63,20 +64,6 @@ std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind frag
   if (fragments == FragmentKind::gfx11 || fragments == FragmentKind::gfx12) return kWmmaKernels;
   if (fragments == FragmentKind::gfx9) return kMfmaKernels;
   return kKernels;
-}
-
-shared::OutputType output_of(const AttentionProblem& problem) {
-  if (problem.o_dtype == problem.q_dtype) return shared::OutputType::same;
-  switch (problem.o_dtype) {
-    case DType::f64:
-      return shared::OutputType::f64;
-    case DType::f32:
-      return shared::OutputType::f32;
-    case DType::f16:
-      return shared::OutputType::f16;
-    default:
-      return shared::OutputType::bf16;
-  }
 }
 
 /// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
@@ -144,7 +131,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   all.q_bytes = row_alignment(tensors.q);
   all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
   all.o_bytes = row_alignment(tensors.o);
-  all.o_type = output_of(problem);
+  all.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
 
   const int dim = std::max(all.qk_dim, all.v_dim), packed = packed_heads_of(problem);
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;

@@ -11,6 +11,7 @@
 #include "expr/node.h"
 #include "families/forward_sm90/forward_sm90_fields.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "plan/access/kernel_types.h"
 #include "plan/tiles/packed_heads.h"
 #include "plan/tiles/schedule.h"
 #include "shared/philox.h"
@@ -24,18 +25,6 @@ using shared::ForwardSm90Config;
 shared::Fp8 fp8_of(DType dtype) {
   if (dtype == DType::e4m3) return shared::Fp8::e4m3;
   return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
-}
-
-shared::Normalizer normalizer_of(const AttentionProblem& problem) {
-  switch (problem.normalizer) {
-    case Normalizer::softmax:
-      return shared::Normalizer::softmax;
-    case Normalizer::none:
-      return shared::Normalizer::none;
-    case Normalizer::sigmoid:
-      break;
-  }
-  return shared::Normalizer::sigmoid;
 }
 
 /// f16: the powers of two by which a row's largest exponential exceeds 1 in safe mode. They let small exponentials keep

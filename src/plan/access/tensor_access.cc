@@ -9,6 +9,7 @@
 
 #include "base/environment.h"
 #include "heddle/error.h"
+#include "plan/access/kernel_types.h"
 #include "plan/access/tma.h"
 #include "shared/panels.h"
 
@@ -54,30 +55,10 @@ std::string tma_refuses_output(const ConstTensorView& o) {
   return fmt::format("its rows have {} elements, and TMA stores multiples of {}", columns, kColumns);
 }
 
-shared::OutputType type_of(DType dtype) {
-  using shared::OutputType;
-  switch (dtype) {
-    case DType::f64:
-      return OutputType::f64;
-    case DType::f32:
-      return OutputType::f32;
-    case DType::f16:
-      return OutputType::f16;
-    case DType::bf16:
-      return OutputType::bf16;
-    case DType::e4m3:
-      return OutputType::e4m3;
-    case DType::e5m2:
-      return OutputType::e5m2;
-    default:
-      throw Error(ErrorCode::internal, fmt::format("o is {}", name(dtype)));
-  }
-}
-
 /// By TMA as products leave it: in q's type, of 8 bits in bf16. Else by threads, in pairs of elements where these
 /// divide its strides and its address.
 void reach_output(TensorAccess& access, const ConstTensorView& o, DType q_dtype) {
-  access.o_type = type_of(o.dtype);
+  access.o_type = output_type_of(o.dtype);
   const bool stored = o.dtype == (size_of(q_dtype) == 1 ? DType::bf16 : q_dtype);
   std::string reason = stored ? tma_refuses_output(o) : std::string();
   if (stored && reason.empty()) access.o_type = shared::OutputType::same;

@@ -23,8 +23,10 @@ struct TensorCopy {
   std::int64_t stored(int axis) const { return shared[static_cast<std::size_t>(axis)] ? 1 : shape[axis]; }
   std::int64_t bytes() const { return stored(0) * stored(1) * stored(2) * row_bytes; }
 };
-using TensorCopies = std::array<std::optional<TensorCopy>, 4>;  // of q, k, v and the capture that is streamed
-inline constexpr std::size_t kCopiedCapture = 3;
+/// Copies of q, k, v and a fourth tensor.
+using TensorCopies = std::array<std::optional<TensorCopy>, 4>;
+inline constexpr std::size_t kCopiedCapture = 3;  // a forward's: the capture that is streamed
+inline constexpr std::size_t kCopiedDO = 3;       // a backward's, which streams no capture
 
 /// A tensor of four axes in rows that TMA takes; what has a stride of 0 stays shared.
 TensorCopy copy_for(const ConstTensorView& tensor);

@@ -1,6 +1,7 @@
 // The CPU forward end to end against plain loops in double, on every SIMD target where the arithmetic is at stake.
 #include "backend/backends.h"
 #include "families/cpu/cpu_attention.h"
+#include "families/cpu/cpu_choices.h"
 
 namespace heddle {
 namespace {
@@ -326,8 +327,7 @@ TEST(CpuForward, LaunchesInWavesWhereTheWorkspaceIsSmall) {
     plan.workspace_bytes = pair + 2 * plan::cpu_forward_scratch(problem, plan.tile.q).bytes;
     Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes});
     std::memset(workspace.data(), 0xff, static_cast<std::size_t>(plan.workspace_bytes));
-    backend::cpu_backend()
-        .prepare({problem, plan, tensors, a.options, {}, nullptr})
+    cpu::prepare_forward({problem, plan, tensors, a.options, {}, nullptr})
         ->launch({tensors, &a.options, &a.options.bindings, nullptr, workspace.data()});
     expect_plain(a, got);
     EXPECT_EQ(bytes_of(got.o), bytes_of(expected.o));

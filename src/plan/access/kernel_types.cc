@@ -1,0 +1,45 @@
+#include "plan/access/kernel_types.h"
+
+#include <fmt/format.h>
+
+#include "heddle/error.h"
+
+namespace heddle::plan {
+
+shared::OutputType output_type_of(DType dtype) {
+  using shared::OutputType;
+  switch (dtype) {
+    case DType::f64:
+      return OutputType::f64;
+    case DType::f32:
+      return OutputType::f32;
+    case DType::f16:
+      return OutputType::f16;
+    case DType::bf16:
+      return OutputType::bf16;
+    case DType::e4m3:
+      return OutputType::e4m3;
+    case DType::e5m2:
+      return OutputType::e5m2;
+    default:
+      throw Error(ErrorCode::internal, fmt::format("an output is {}", name(dtype)));
+  }
+}
+
+shared::OutputType output_type_of(DType dtype, DType own) {
+  return dtype == own ? shared::OutputType::same : output_type_of(dtype);
+}
+
+shared::Normalizer normalizer_of(const problem::AttentionProblem& problem) {
+  switch (problem.normalizer) {
+    case Normalizer::none:
+      return shared::Normalizer::none;
+    case Normalizer::sigmoid:
+      return shared::Normalizer::sigmoid;
+    case Normalizer::softmax:
+      break;
+  }
+  return shared::Normalizer::softmax;
+}
+
+}  // namespace heddle::plan

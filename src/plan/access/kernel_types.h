@@ -1,0 +1,17 @@
+// A problem's types and normalizer as kernels' configurations call them.
+#pragma once
+
+#include "problem/problem.h"
+#include "shared/mod_forms.h"
+#include "shared/storage.h"
+
+namespace heddle::plan {
+
+/// `dtype` is a floating type.
+shared::OutputType output_type_of(DType dtype);
+/// The same, but OutputType::same where the type is `own`, which products leave.
+shared::OutputType output_type_of(DType dtype, DType own);
+
+shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);
+
+}  // namespace heddle::plan

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that whatever a document names exists: files, links, tests, programs and HEDDLE_* variables.
+"""Checks that whatever a document names exists: files, links, tests, programs and HEDDLE_* variables. And that the
+comments of the library name files that exist.
 
     tools/check_docs.py [ROOT]
 
 Reads README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md. docs/notes/history tells of the past and is left out.
+Of the comments below include/, src/ and kernels/ it looks at names with a folder, such as fragments/softmax.cuh.
 Prints a line for each name that does not exist, and exits with 1 if there is one.
 
 | Name | Where it is looked for |
@@ -43,6 +45,7 @@ STEM = re.compile(r"^((?:[\w-]+/)+[\w-]*\*?\.\*)$|^([a-z]\w+\.\*)$")
 CASE = re.compile(r"(?<![\w.:/])([A-Z]\w*[a-z]\w*\*?|\*\w+\*?)\.([A-Z*][\w*]*)(?![\w(])")
 PYTHON_TEST = re.compile(r"(?<![\w/.])(test_\w+)(?![\w/*])")
 PROGRAM = re.compile(r"(?<![\w/.*])((?:bench_\w+)|(?:[a-z]\w*_test))(?![\w/.*(])")
+COMMENT = re.compile(r"(?:^|\s)//(.*)")
 VARIABLE = re.compile(r"(?<![\w-])(HEDDLE_[A-Z0-9_]*[A-Z0-9])(?![\w*])")
 
 
@@ -147,9 +150,23 @@ def documents(root):
     return found
 
 
+def missing_in_comments(tree, text):
+    """The files with a folder that comments name and that do not exist: (place in the text, sentence)."""
+    for comment in COMMENT.finditer(text):
+        for match in FILE.finditer(comment[1]):
+            name = match[1]
+            if "/" in name and not PLACEHOLDER.search(name) and not all(tree.has_end(each) for each in braces(name)):
+                yield comment.start(1) + match.start(1), f"names {name}"
+
+
 def complaints(root):
     """A line for each name that does not exist."""
     tree = Tree(root)
+    for name in sorted(tree.files):
+        if name.startswith(("include/", "src/", "kernels/")) and Path(name).suffix in {".h", ".cc", ".cuh", ".def"}:
+            text = (root / name).read_text(encoding="utf-8")
+            for place, sentence in missing_in_comments(tree, text):
+                yield f"{name}:{text.count(chr(10), 0, place) + 1}: {sentence}, which does not exist"
     for document in documents(root):
         text = document.read_text(encoding="utf-8")
         for place, sentence in sorted(set(missing(tree, document, text))):

@@ -33,7 +33,7 @@ BackendChoice backend_of(const Device& device) {
   unsupported("q is on {}; tensors on the CPU, on a CUDA or on a ROCm device are accepted", problem::name(device));
 }
 
-/// The backend that was asked for, which must be one of the tensors' device; automatic: the best one there.
+/// The wanted backend, which must be one of the tensors' device; automatic: the best one there.
 BackendChoice resolve(BackendChoice wanted, const Device& device, const device::Machine& machine) {
   const BackendChoice own = backend_of(device);
   if (wanted == BackendChoice::automatic || wanted == own) return own;
@@ -78,8 +78,8 @@ std::string standing_behind(const Plan& other, const Plan& first) {
                      100 * (ratio - 1));
 }
 
-/// The lists of several families, in the order of the table. The one with the least predicted time comes first, if it
-/// is enough faster than the table's first; a list without a prediction stands behind those with one.
+/// The lists of several families, in the order of the table. The list with the least predicted time comes first,
+/// if it is enough faster than the table's first; lists without a prediction come last.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   const std::string preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {

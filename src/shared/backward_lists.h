@@ -1,5 +1,5 @@
-// The lists of a backward where sequences' lengths are in the device's memory: the host lists tiles and blocks of
-// rows for the longest sequences that there may be, and before each run the device writes those that are there. Read by
+// The lists of a backward if sequences' lengths are in the device's memory: the host lists tiles and blocks of rows for
+// the longest possible sequences; before each run the device writes the lists for the lengths of that run. Read by
 // the planner, the launcher, and the kernels when NVRTC compiles them: no other headers, plain integers only.
 #pragma once
 
@@ -25,9 +25,9 @@ constexpr BackwardListsMemory backward_lists_memory(long long sequences, long lo
   return memory;
 }
 
-/// Number of a sequence's first block of rows. For packed sequences of any lengths it leaves each sequence blocks of
-/// its own: those of the rows before it, and one more for each sequence before it. blocks_of_padded: below 0 where
-/// sequences are packed.
+/// Number of a sequence's first block of rows. Packed sequences of any lengths never share a block: a sequence skips
+/// the blocks of the rows before it, and one more for each sequence before it. blocks_of_padded: below 0 if sequences
+/// are packed.
 constexpr int first_block_of(int q_begin, int sequence, int blocks_of_padded) {
   return blocks_of_padded >= 0 ? sequence * blocks_of_padded : q_begin / kBlockRows + sequence;
 }
@@ -69,8 +69,8 @@ constexpr RowBlock row_block_of(const BackwardListsParams& params, const Sequenc
   return {params.packed ? 0 : sequence, (params.packed ? span.q_begin : 0) + first, live, stored};
 }
 
-/// Cuts a tile of the host's list to these lengths: it keeps the runs up to the last one that has queries. The walk
-/// cuts their ends.
+/// Cuts a tile of the host's list to these lengths: the runs up to the last one with queries stay. The walk cuts their
+/// ends.
 constexpr BackwardItem cut_backward_item(const BackwardListsParams& params, BackwardItem item,
                                          const SequenceSpan& span) {
   const int blocks = span.kv_len > item.kv_tile * params.tile_keys ? blocks_of_rows(span.q_len) : 0;

@@ -24,12 +24,12 @@ inline constexpr float kLargestNearLse = 1024;  // natural: up to it one word is
 /// Floats of a block and head, and its bytes.
 constexpr int block_numbers(bool lse_rest) { return 2 * kBlockNumbers + (lse_rest ? kLowNumbers : 0); }
 constexpr int block_bytes(bool lse_rest) { return 4 * block_numbers(lse_rest); }
-/// Where a row's number stands among those of its block.
+/// The slot of a row's number in its block.
 constexpr int place_of_row(int row) { return row % 8 / 2 * kLaneStep + 2 * (row / 8) + row % 2; }
-/// Where those of a lane's registers 4 j + e begin.
+/// The slot at which the numbers of a lane's registers 4 j + e begin.
 constexpr int place_of_lane(int lane) { return lane % 4 * kLaneStep; }
-/// Where a row's number stands among the low ones, which four lanes read sixteen floats at a time, and where a lane's
-/// first four do: four more every sixteen floats.
+/// The slot of a row's number among the low ones, and the slot of a lane's first four. Four lanes read sixteen floats
+/// at a time, so a lane has four more every sixteen floats.
 constexpr int low_of_row(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
 constexpr int low_of_lane(int lane) { return lane % 4 * 4; }
 

@@ -37,8 +37,8 @@ constexpr unsigned place_of_slot(int column, int slot) {
 }
 
 /// The row of a matrix that lane `lane` tells ldmatrix of, in bytes from a k-step's first key in a panel of 128-byte
-/// rows, 128-byte swizzle: of the sixteen columns number `sixteen` of the panel, 0 or 1. Those that lie 2 n further are
-/// reached by an exclusive or with 32 n, the other of two by one with 16.
+/// rows, 128-byte swizzle: of the sixteen columns number `sixteen` of the panel, 0 or 1. An exclusive or with 32 n
+/// leads to the columns 2 n sixteens further, one with 16 to the other sixteen of the two.
 constexpr unsigned place_to_load(unsigned lane, unsigned sixteen) { return 128 * lane + 16 * (sixteen ^ (lane % 8)); }
 
 /// And stmatrix, in a k-step's values, where the sixteen begin with column 0.

@@ -82,7 +82,7 @@ Memory loaded_block(const ForwardSm90Config& config) {
   return memory;
 }
 
-/// Transposes a block as sm90/transpose.cuh does.
+/// Transposes a block as forward_sm90/transpose.cuh does.
 Memory transposed_block(const ForwardSm90Config& config, const Memory& loaded) {
   Memory memory(static_cast<std::size_t>(config.kv_block * config.transposed_rows()));
   const bool alone = config.transposers() == 1;  // a warp does both halves of the columns
@@ -156,8 +156,8 @@ TEST(TransposedValues, AreWhatProductsRead) {
 }
 
 // A thread has the keys 8 j + 2 q + e of a row of S, as d[4 j + e]. Register r of a k-step must hold the slots 16 (r /
-// 2) + 4 q + 0 .. 3 of P, of the upper (r even) or the lower row. pack_p() of sm90/consumer.cuh picks from S by this
-// rule.
+// 2) + 4 q + 0 .. 3 of P, of the upper (r even) or the lower row. pack_p() of forward_sm90/consumer.cuh picks from S by
+// this rule.
 TEST(TransposedValues, SlotsAreTheThreadsOwnKeys) {
   for (int q = 0; q < 4; ++q) {
     for (int r = 0; r < 4; ++r) {

@@ -62,6 +62,12 @@ class CheckDocs(unittest.TestCase):
             (line,) = self.lines(f"First line.\nHere is {text} in a sentence.\n")
             self.assertTrue(line.startswith("docs/notes/page.md:2: "), line)
 
+    def test_comments_name_files_that_exist(self):
+        self.write("src/plan/a.cc", "// As plan/plan.h and none.h say, by X/X.h.\n#include <none/none.h>\n")
+        self.assertEqual(self.lines(""), [])
+        self.write("kernels/b.cuh", "int a;\nint b;  // as plan/plan.h and plan/none.h say\n")
+        self.assertEqual(self.lines(""), ["kernels/b.cuh:2: names plan/none.h, which does not exist"])
+
     def test_every_document_is_read(self):
         for document in "README.md CONTRIBUTING.md CHANGELOG.md docs/a.md docs/guide/b.md docs/notes/c/d.md".split():
             self.assertEqual(len(self.lines("src/none.h\n", document)), 1, document)

@@ -1,11 +1,11 @@
-// Where sequences' lengths are in the device's memory: what a backward walks. Three small kernels behind
+// The lists that a backward walks if sequences' lengths are in the device's memory. Three small kernels run behind
 // place_sequences (around/sequences.cuh), which finds where the sequences stand:
 //
-//   list_backward_blocks   a CTA a sequence: its blocks of rows. Numbers that no block has get one without rows
-//   list_backward_tiles    a thread for each tile of the host's list: its queries that are there. Tiles of packed
-//                          sequences past their keys are dropped, unless each
-//                          keeps its place; padded ones stay, and store zeros. The tiles that one
-//                          CTA lists keep their order; CTAs append in any
+//   list_backward_blocks   a CTA a sequence: its blocks of rows. Unused numbers get a block without rows
+//   list_backward_tiles    a thread for each tile of the host's list: its queries that are there. Tiles past the
+//                          keys of a packed sequence are dropped, unless tiles keep their places; those
+//                          of a padded one stay, and store zeros. The tiles that one CTA lists keep
+//                          their order; CTAs append in any order
 //   fill_backward_gaps     packed: a CTA for the rows between a sequence's end and the next one's begin: zeros
 #pragma once
 

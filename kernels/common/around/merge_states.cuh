@@ -183,7 +183,7 @@ __device__ __forceinline__ double lse_of(const MergePart& part, const Row& row) 
                                            : static_cast<double>(static_cast<const float*>(part.lse)[at]);
 }
 
-/// A part's weight where nothing of it attended: it counts nothing, whatever its o holds.
+/// The weight of a part in which nothing attended: its o is ignored.
 constexpr double kNothing = -1;
 
 /// `lane`: of the row's. All threads of a warp call together, with the same counts.

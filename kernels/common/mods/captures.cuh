@@ -1,5 +1,5 @@
-// Elements of captured tensors. An element's offset is the sum of one offset an axis, so that what depends on the row
-// only, say, is computed once a row; then one load.
+// Elements of captured tensors. An element's offset is the sum of one offset an axis, so that a term which depends on
+// the row alone is computed once a row. An element is then one load.
 #pragma once
 
 #include "mods/instructions.cuh"

@@ -144,8 +144,8 @@ class BackwardProducer {
   bool values_pending_ = true;
 };
 
-/// Brings tiles' records into shared memory: the CTA's own first, then those that it draws, and at last one that says
-/// that there are no more.
+/// Brings tiles' records into shared memory: the CTA's own first, then those that it draws, and at last a record of the
+/// end.
 template <auto kConfig>
 __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params) {

@@ -3,11 +3,11 @@
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q    dQ += dS K
 //
 // A CTA computes tiles of keys of one head, one after the other, and walks the queries of all query heads that read the
-// tile, 64 a step. One thread loads (backward_sm90/backward_producer.cuh); each consumer warpgroup (backward_sm90/backward_consumer.cuh)
-// owns 64 keys, whose dK and dV stay in its registers; a thread for each of them adds finished parts of dQ to memory,
-// in f32, in no order, or in that of the keys (ordered): then a part's turn passes from tile to tile. Kernels before
-// and behind this one (backward_sm90/backward_rows.cuh) give each row its lse and delta, zero those sums, and make dq of
-// them.
+// tile, 64 a step. One thread loads (backward_sm90/backward_producer.cuh); each consumer warpgroup
+// (backward_sm90/backward_consumer.cuh) owns 64 keys, whose dK and dV stay in its registers; a thread for each of them
+// adds finished parts of dQ to memory, in f32, in no order, or in that of the keys (ordered): then a part's turn passes
+// from tile to tile. Kernels before and behind this one (backward_sm90/backward_rows.cuh) give each row its lse and
+// delta, zero those sums, and make dq of them.
 //
 // Included last by a generated source, which defines kConfig, score_product(), gradient_product(), query_product() and
 // the mods' functions.

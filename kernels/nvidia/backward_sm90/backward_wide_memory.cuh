@@ -1,4 +1,5 @@
-// Where the buffers and barriers of a CTA of a pair lie, by the one layout of families/backward_sm90/shared/backward_wide_memory.h.
+// Where the buffers and barriers of a CTA of a pair lie, by the one layout of
+// families/backward_sm90/shared/backward_wide_memory.h.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -68,8 +69,8 @@ struct WideMemory {
   __device__ __forceinline__ ptx::Address d_o_empty(int slot) const { return barrier(kDo + kConfig.d_o_stages + slot); }
   __device__ __forceinline__ ptx::Address factors_full() const { return barrier(kFactors); }
   __device__ __forceinline__ ptx::Address factors_empty() const { return barrier(kFactors + 1); }
-  /// dS of this CTA's keys has been stored; that of the other's keys has come; neither CTA reads this one's any more,
-  /// nor this CTA the other's.
+  /// stored: this CTA's dS is stored. copied: the other CTA's dS has come. empty: neither CTA reads this one's dS any
+  /// more, nor this CTA the other's.
   __device__ __forceinline__ ptx::Address d_s_stored() const { return barrier(kDs); }
   __device__ __forceinline__ ptx::Address d_s_copied() const { return barrier(kDs + 1); }
   __device__ __forceinline__ ptx::Address d_s_empty() const { return barrier(kDs + 2); }

@@ -131,7 +131,7 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ int q_start(unsigned tile) const {
     return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceQStart) : params_.mod.q_start;
   }
-  /// Packed: the heads that there are from that of this warp's rows on, in the tile; none: nothing is stored of them.
+  /// Packed: the tile's heads that are left, from the head of this warp's rows on. None: the warp stores nothing.
   __device__ __forceinline__ int heads_left(unsigned tile, const TileOrigin& at) const {
     return ptx::load_word(memory_.heads_end(tile)) - at.head - head_of_warp<kConfig>(warpgroup_);
   }
@@ -168,8 +168,8 @@ class Consumer : DropsOf<kConfig.dropped> {
     return (step & (shared::kStepAttends << warpgroup_)) != 0;
   }
 
-  /// From a block that this warpgroup attends, which has arrived, to the end of the list or before a block that it does
-  /// not attend. Returns the last step.
+  /// Computes a stretch of blocks that this warpgroup attends. The first has arrived; the stretch ends with the list,
+  /// or before a block that the warpgroup does not attend. Returns the last step.
   __device__ __forceinline__ Step stretch(Step step) {
     int accumulate = begun_ ? 1 : 0;
     begin_stretch(step);
@@ -516,8 +516,8 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  // In a safe tile scores have one unit: where steps may differ in it, powers of two; natural where lse is asked for in
-  // two words.
+  // The unit of a safe tile's scores, one for all of its steps: powers of two if steps could differ; natural if lse is
+  // asked for in two words.
   static constexpr bool kFoldsSafely = heddle::kFoldsSafely<kConfig>, kNatural = kNaturalSafely<kConfig>;
   /// A safe tile's maximum times this is in powers of two.
   __device__ __forceinline__ float safe_unit() const {

@@ -1,12 +1,12 @@
 // The forward pass on Hopper: o = softmax(mod(scale q k^T)) v, or with another normalizer than softmax.
 //
-// One CTA an SM, for the whole launch. Its tile source (forward_sm90/tile_source.cuh) draws one tile after the other; its
-// producer (forward_sm90/producer.cuh) streams their key and value blocks; each consumer warpgroup (forward_sm90/consumer.cuh) owns
-// 64 query rows, of one head or, where queries are few, packed from several heads that read the same keys
-// (fragments/tile_rows.cuh). The loop is one, over all blocks of all tiles: while a warpgroup does the softmax of block
-// j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P V of block j - 1 for its own, also where one
-// tile ends and the next begins. Before a block that none of its rows attends a warpgroup ends its stretch, and passes
-// over it. Where storage has 8 bits warps transpose the values (forward_sm90/transpose.cuh).
+// One CTA an SM, for the whole launch. Its tile source (forward_sm90/tile_source.cuh) draws one tile after the other;
+// its producer (forward_sm90/producer.cuh) streams their key and value blocks; each consumer warpgroup
+// (forward_sm90/consumer.cuh) owns 64 query rows, of one head or, where queries are few, packed from several heads that
+// read the same keys (fragments/tile_rows.cuh). The loop is one, over all blocks of all tiles: while a warpgroup does
+// the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P V of block j - 1 for
+// its own, also where one tile ends and the next begins. Before a block that none of its rows attends a warpgroup ends
+// its stretch, and passes over it. Where storage has 8 bits warps transpose the values (forward_sm90/transpose.cuh).
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once

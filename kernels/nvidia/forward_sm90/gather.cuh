@@ -141,8 +141,8 @@ class Gatherer {
   __device__ __forceinline__ void copy(ptx::Address order, const GatheredTensor& from) const {
     constexpr int kRows = kConfig.kv_block;
     constexpr int kOn = shared::kGatherRows * kConfig.gather_warps();  // from a warp's 16 rows to its next
-    // The addresses of twice 16 rows are found by a lane each, and passed on: one wait for a table's entries. Rows that
-    // are not there have that of the last one.
+    // Each lane finds the address of one of twice 16 rows and passes it on, so that all wait once for a table's
+    // entries. Rows past the last one have its address.
 #pragma unroll 1
     for (int begin = shared::kGatherRows * warp(); begin < kRows; begin += 2 * kOn) {
       const int ahead = begin + lane() / shared::kGatherRows * kOn + lane() % shared::kGatherRows;

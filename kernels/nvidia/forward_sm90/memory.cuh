@@ -149,8 +149,8 @@ struct SharedMemory {
     return barrier(kFirstAsked + kConfig.stages + static_cast<int>(tile % shared::kTables));
   }
 
-  /// Arrivals that say that a buffer is filled: the producer (for keys also for the step beside them), the gathering
-  /// warps, and the warps that compute numbers of the keys.
+  /// Arrivals that fill a buffer: of the producer (its arrival for keys covers the step beside them), of the gathering
+  /// warps, and of the warps that compute numbers of the keys.
   static constexpr unsigned kKeyArrivals = 1 + (kConfig.gathers() ? kConfig.gather_warps() : 0) + kConfig.key_warps();
   static constexpr unsigned kValueArrivals = kConfig.gathers()  ? kConfig.gather_warps()
                                              : kConfig.orders() ? 2  // the second of who asks TMA for pages

@@ -30,7 +30,7 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
   }
 #pragma unroll
   for (int first_panel = 0; first_panel < kConfig.output_panels(); first_panel += kConfig.o_panels) {
-    // A tile that is repeated overwrites what it wrote before, so that has to be written.
+    // A repeated tile overwrites its first result, so the first store must be complete.
     if (waits && first_panel == 0) ptx::tma_store_wait();
     if (waits && first_panel > 0) ptx::tma_store_wait_read();
     ptx::named_barrier(1 + warpgroup, 128);

@@ -19,7 +19,7 @@ class Producer {
                                       const ptx::TensorMap& v_map, const Params& params)
       : memory_(memory), q_map_(q_map), k_map_(k_map), v_map_(v_map), params_(params) {}
 
-  /// Runs the CTA's first tile, then the tiles that it draws, then repeats those whose row sums left the safe range,
+  /// Runs the CTA's first tile, then the tiles that it draws. Tiles whose row sums left the safe range are repeated,
   /// with the running maximum.
   __device__ __forceinline__ void run() {
     next_ = TileSource<kConfig, Params>::own(params_);
@@ -86,8 +86,7 @@ class Producer {
       // The compiler is not to keep every address that follows from the tile's number in a register.
       asm volatile("" : "+r"(tile_));
       const bool first = block < 0;
-      // Not earlier, so that a CTA that is held up draws no tile that another could begin; and not later, since it
-      // takes half a step.
+      // A draw takes half a step. It comes no earlier than this, so that a delayed CTA leaves tiles to others.
       if (left == 2 || (left == 1 && first)) wish(drained ? take_any_repeat() : take_repeat(tile_));
       asm volatile("cp.async.wait_all;" ::: "memory");  // the run
       block = max(block, ptx::load_word(item() + shared::kItemRunBegin));
@@ -269,8 +268,8 @@ class Producer {
   }
   /// Rows of the item's keys and values that are left, from the first of a block on.
   __device__ __forceinline__ int rows_left(int block, ptx::Address item) const {
-    // A sequence without keys has a step where only the device knows that. Nobody reads what it brings, but there must
-    // be a row by which a page is found: the first.
+    // If only the device knows lengths, a sequence without keys has a step. Nobody reads its keys, but a page is found
+    // by a row: the first.
     const int rows = kv_len(item) - block * kConfig.kv_block;
     return kConfig.device_lengths ? max(rows, 1) : rows;
   }

@@ -57,9 +57,8 @@ class Streamer {
     axes_[1] = streamed_axis(mod_, 1, batch, head);
   }
 
-  /// Packed: the head of part `part` of warpgroup w's rows; of rows that are no head's the last one, whose queries they
-  /// have. (What a tile is stays in shared memory while it is in work, and is read where it is used: registers are
-  /// few.)
+  /// Packed: the head of part `part` of warpgroup w's rows; rows past the last head have its queries. (A tile's
+  /// record stays in shared memory, and is read where it is used: registers are few.)
   __device__ __forceinline__ int packed_head(int w, int part) const {
     return min(ptx::load_word(memory_.origin(tile_) + shared::kOriginHead) + w * kConfig.warpgroup_heads() + part,
                ptx::load_word(memory_.heads_end(tile_)) - 1);

@@ -1,7 +1,7 @@
 // Transposition of 8-bit values between the buffers that TMA fills and those that P V reads
 // (shared/transposed_values.h). Two warps of the producer's warpgroup take half of the columns each, or one warp takes
-// all beside a warp that gathers (forward_sm90/gather.cuh). They take one block of values after the other, in the order in
-// which the producer loads them, until it says that there are no more.
+// all beside a warp that gathers (forward_sm90/gather.cuh). They take one block of values after the other, in the order
+// in which the producer loads them, until it announces the end.
 #pragma once
 
 #include "shared/transposed_values.h"

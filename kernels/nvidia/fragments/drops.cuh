@@ -3,8 +3,8 @@
 //
 // A draw is k / 2^15, and k half a pair of shared/philox.h: sixteen of a thread's scores in a row share one call. In
 // packed P two neighbours are one register, and their draws are one word: one comparison of pairs makes a mask, one
-// more instruction applies it. The comparison is that of f16 numbers, which order as the integers of their bits do, NaN
-// above all. A threshold in the range of NaN would be unordered, so such draws (p above 0.968) become 0 or 2 first.
+// more instruction applies it. It compares the bits as f16 numbers, which order as integers do, with NaN above all. A
+// threshold in the range of NaN would be unordered, so such draws (p above 0.968) become 0 or 2 first.
 #pragma once
 
 #include "fragments/elements.cuh"
@@ -30,12 +30,11 @@ struct Drops {
   }
   /// The factor of finished rows besides 1 / l.
   __device__ __forceinline__ float factor() const { return is_finite() ? kept : 1.0F; }
-  /// Where it is not, each element is multiplied: what is dropped does not see it.
+  /// If it is not, each kept element is multiplied, so that dropped ones do not meet it.
   __device__ __forceinline__ bool is_finite() const { return fabsf(kept) < ptx::infinity(); }
 };
 
-/// The drops that a consumer holds: nothing in a kernel that does not drop, so that it is compiled as if there were
-/// none.
+/// A consumer's drops. Empty in a kernel that drops nothing, so that its machine code has none.
 template <bool kDropped>
 struct DropsOf {};
 template <>
@@ -124,7 +123,7 @@ __device__ __forceinline__ void draw(unsigned (&masks)[kKeys / 4], const Drops& 
 template <auto kConfig>
 __device__ __forceinline__ void pack_kept(unsigned (&masks)[kConfig.kv_block / 4], float (&p)[kConfig.kv_block / 2],
                                           const Drops& drops) {
-  // Where what is kept has a weight that is not finite, all weights are multiplied by it.
+  // If the weight of kept elements is not finite, all weights are multiplied by it here.
   if (__any_sync(~0U, !drops.is_finite())) {
 #pragma unroll
     for (float& x : p) x *= drops.kept;

@@ -12,7 +12,7 @@ __device__ __forceinline__ float lse_of_sink(float sink) {
   return sink < ptx::infinity() ? sink : __int_as_float(0x7fffffff);
 }
 
-/// The o of a row that attends nothing: 8 columns at once, where the rows end with the last of them; what stands behind
+/// The o of a row that attends nothing. It is stored 8 columns at once if rows end with a multiple of 8: memory behind
 /// a row is not ours.
 template <auto kConfig>
 struct EmptyRow {

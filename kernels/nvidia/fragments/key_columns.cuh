@@ -1,5 +1,5 @@
-// Consumers' use of the numbers of keys (forward_sm90/key_numbers.cuh): scores become t in powers of two, or t, but for a term
-// that the rows' form adds.
+// Consumers' use of the numbers of keys (forward_sm90/key_numbers.cuh): scores become t in powers of two, or t, but for
+// a term that the rows' form adds.
 #pragma once
 
 #include "ptx/shared_words.cuh"

@@ -37,7 +37,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kConfig.kv_block / 2], co
 }
 
 /// Products of queries and keys become t, in the forms that are computed element by element. `streamed`: the tile of a
-/// streamed capture, if one is, or its first part; next_streamed(): that has been read, where is the next one?
+/// streamed capture, or its first part. next_streamed() gives that part back and returns the next one's address.
 template <auto kConfig, class Next>
 __device__ __forceinline__ void map_scores(float (&s)[kConfig.kv_block / 2], const shared::ModValues& mod, float scale,
                                            const BlockOrigin& at, ptx::Address streamed, Next&& next_streamed) {

@@ -88,8 +88,8 @@ struct Softmax {
     exact = safe | __any_sync(~0U, (rows.m[0] == -ptx::infinity()) | (rows.m[1] == -ptx::infinity()) | rises);
   }
 
-  /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two. `attending`:
-  /// where there are holes, a bit 2 r + e for the columns e of row r; all of them in a step that is exact.
+  /// S, a product of queries and keys or t, becomes P, not normalised; scale_log2 makes it a power of two. `attending`,
+  /// if there are holes: bit 2 r + e for the columns e of row r; an exact step has all bits.
   __device__ __forceinline__ void step(float (&s)[kColumns / 2], float scale_log2, unsigned attending = kAllAttend) {
     if (exact) raise_to_scores(s, scale_log2);
     const float scale = safe ? 1.0F : scale_log2;

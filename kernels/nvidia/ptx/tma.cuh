@@ -29,7 +29,8 @@ __device__ __forceinline__ void tma_load(Address to, const TensorMap& map, Addre
 }
 
 /// Loads from a tensor whose map ends where a sequence does: its axes are column, row, the sequence's end, head and
-/// batch (backend/cuda/hopper/tensor_map.h). `row` counts from as many rows before that end as the longest sequence has.
+/// batch (backend/cuda/hopper/tensor_map.h). `row` counts from as many rows before that end as the longest sequence
+/// has.
 __device__ __forceinline__ void tma_load_before(int end, Address to, const TensorMap& map, Address barrier, int column,
                                                 int row, int head, int batch, unsigned long long priority) {
   asm volatile(

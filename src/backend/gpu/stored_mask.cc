@@ -9,8 +9,7 @@
 namespace heddle::gpu {
 namespace {
 
-// CTAs for a run's blocks, at most so many: enough to fill a GPU, and few if one long run stands beside many short
-// ones.
+// The most CTAs for the blocks of a run: enough to fill a GPU, yet few if one long run stands beside many short ones.
 constexpr int kMostShares = 64;
 
 }  // namespace

@@ -23,10 +23,10 @@ std::string value_text(std::string_view type, Enum value) {
 class ModTexts {
  public:
   explicit ModTexts(const device_text::ModLayout& layout) : layout_(layout) {}
-  /// Member `type` of mod `name`, whose elements are of type `element`; where it is not there, portable::NoMod.
+  /// Member `type` of mod `name`, with elements of type `element`; portable::NoMod if the mod is not there.
   void add(const char* name, const char* type, bool there, const Expr& mod, device_text::TakesScore takes_score,
            device_text::Rounding rounding, const char* element);
-  /// The member is that class.
+  /// Member `type` is the class `of`.
   void name(const char* type, const char* of);
   std::string text() const;
 
@@ -39,9 +39,9 @@ class ModTexts {
 std::string fragments_class(shared::FragmentKind kind);
 std::string fragments_header(shared::FragmentKind kind);
 
-/// Waves that share a SIMD of an AMD GPU, if a kernel has to say so; 0: it has not. CDNA has 512 registers a thread, of
-/// which half are for matrix instructions alone: the compiler takes them all for one wave, parks sums there, and copies
-/// them.
+/// Waves that share a SIMD of an AMD GPU; 0: the compiler may choose. Kernels for CDNA must state it: a thread has 512
+/// registers, half of them for matrix instructions alone. The compiler would take them all for one wave, park sums
+/// there, and copy them.
 template <class Config>
 int waves_a_simd(const Config& config) {
   return config.fragments == shared::FragmentKind::gfx9 ? config.ctas : 0;

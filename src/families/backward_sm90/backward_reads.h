@@ -23,8 +23,8 @@ struct BackwardRead {
 struct BackwardReads {
   std::vector<CaptureSum> sums;
   std::vector<BackwardRead> reads;
-  // Launches of the pass, one for each sequence or each head of keys, one after the other: tiles that add to one
-  // element then do so in order.
+  // The pass is launched once for each sequence, or each head of keys, one launch after the other, so that tiles add to
+  // an element in order.
   bool round_a_sequence = false, round_a_head = false;
   bool apart = true;  // shared::BackwardReadsParams
 

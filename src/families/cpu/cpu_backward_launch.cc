@@ -24,7 +24,7 @@
 namespace heddle::cpu {
 namespace {
 
-/// Rows of queries that one task packs, or whose dq it stores.
+/// Rows of queries that one task packs, or stores the dq of.
 constexpr std::int64_t kRowsAtATime = 8 * plan::kPanel;
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 20;
@@ -70,7 +70,7 @@ void clear_rows(const TensorView& to, std::int64_t entry, std::int64_t begin, st
   }
 }
 
-/// Zeros the rows of a gradient that no sequence has; if one entry serves all sequences, those past the longest one.
+/// Zeros the rows of a gradient outside of all sequences; if one entry serves all sequences, the rows past the longest.
 void clear_padding(const std::optional<TensorView>& gradient, const problem::AttentionProblem& problem,
                    std::int64_t Sequence::*length) {
   if (!gradient) return;

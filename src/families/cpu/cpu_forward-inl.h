@@ -275,8 +275,8 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
   return overflowed;
 }
 
-/// The factor of scaled values. Sums of p w v then stay in range up to its inverse times the largest T. A term that it
-/// makes subnormal is nothing beside a sum that overflowed.
+/// The factor of scaled values. Sums of p w v then stay in range up to its inverse times the largest T. Terms that
+/// become subnormal are negligible beside a sum that overflowed.
 template <class T>
 inline constexpr T kValueScale = sizeof(T) == 8 ? T(0x1p-512) : T(0x1p-96F);
 

@@ -60,8 +60,8 @@ struct CpuForwardPartials {
 };
 CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem, const Sequence& sequence);
 
-/// Bytes for packed keys and values and partial results at one time. Everything when that is at most 512 MiB; else the
-/// launch goes in waves of pairs that fit in 512 MiB, or in one pair where a single one is larger.
+/// Bytes for packed keys, packed values and partial results at one time: those of all pairs if they are at most 512
+/// MiB. Else the launch goes in waves of pairs that fit in 512 MiB; a pair that is larger is a wave of its own.
 std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows);
 
 /// The family's plan. The tile depends on the problem and the machine, not on the number of threads, so that results do

@@ -25,8 +25,8 @@ struct TileTask {
   std::int64_t q_first, rows;
   std::int64_t key_begin, key_end;
   std::int64_t cost;  // score elements, with the other work in the same unit
-  // Indices in the wave. k_unit, v_unit: the packed unit, -1 where the tile reads in place. partials: where its pieces
-  // go, -1 where it has one piece.
+  // Indices in the wave. k_unit, v_unit: the packed unit; -1 if the tile reads in place. partials: the unit of its
+  // pieces; -1 if it has one piece.
   std::int32_t k_unit, v_unit, partials;
   std::int32_t piece;
   std::int64_t partial_row;  // of the tile's first row among those of a piece
@@ -39,7 +39,7 @@ struct PartialUnit {
   std::int64_t rows;    // of a piece, that tiles have taken so far
 };
 
-/// The units that are in the workspace at one time, and the tiles that need nothing else; the longest tile first.
+/// The units that are in the workspace at one time, and the tiles that need only these; the longest tile first.
 struct Wave {
   std::vector<PackedUnit> k_units, v_units;
   std::vector<PartialUnit> partials;

@@ -1,8 +1,9 @@
-// O = scale O + P V over a chunk of keys, with the two cases in which this is more than one product.
+// O = scale O + P V over a chunk of keys. Two cases need more than one product.
 //
 // Values that are not finite: a product would carry NaN (0 x inf, 0 x NaN) to rows that do not attend them. The product
 // then reads a copy in which the values of such keys are 0, and each row adds the ones that it attends by itself.
-// A second pass, for sums that left the range of T: it reads a copy of the values times a power of two.
+//
+// Sums that left the range of T: a second pass reads a copy of the values times a power of two.
 //
 // If the panels of values are finite and the pass is the first, both cases cost nothing.
 
@@ -103,7 +104,7 @@ void CopyValues(const T* values, const Chunk& chunk, const ColumnSet& left_out, 
   }
 }
 
-/// Adds to each row the values of one panel that it attends and that CopyValues left out.
+/// Adds to each row the values of one panel that CopyValues left out and the row attends.
 template <class T>
 void AddAttended(const Tile<T>& tile, const TileBuffers<T>& buffers, const T* values, const Chunk& chunk, T scale,
                  std::int64_t dim) {

@@ -56,8 +56,8 @@ std::string refuses_packing(const shared::ForwardSm90Config& config, const probl
   return {};
 }
 
-/// Shared memory that the mods' table needs at least: in the kernel of these head dims that leaves it the most room,
-/// when other buffers have given up what they can. misfit() adds the problem's own needs for each kernel.
+/// The least shared memory of a kernel with the mods' table: among kernels of these head dims, with other buffers as
+/// small as they can be. misfit() adds the problem's own needs for each kernel.
 int least_bytes_with_table(const AttentionProblem& problem, const KernelMods& mods, bool fp8) {
   const int qk = static_cast<int>(problem.qk_dim), v = static_cast<int>(problem.v_dim);
   int least = std::numeric_limits<int>::max();

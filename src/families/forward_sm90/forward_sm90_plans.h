@@ -10,10 +10,10 @@
 
 namespace heddle::plan {
 
-/// Candidates for tensors of these strides, best first. Order: 1. kernels that neither weigh nor mask each element
-/// where others drop or store the mask; 2. kernels that are not expected to spill; 3. predicted time. `rejected` of
-/// each lists the kernels that do not fit the caller's blocks, and by how much the later ones are predicted slower.
-/// Throws Error(unsupported) with the reasons when the caller's block mask fits no kernel.
+/// Candidates for tensors of these strides, best first. Order: 1. kernels that drop by bits, read a stored mask or take
+/// numbers of the keys, before those that compute these for each element; 2. kernels that are not expected to spill; 3.
+/// predicted time. `rejected` of each lists the kernels that do not fit the caller's blocks, and by how much the later
+/// ones are predicted slower. Throws Error(unsupported) with the reasons if the caller's block mask fits no kernel.
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 

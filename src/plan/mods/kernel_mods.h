@@ -68,8 +68,8 @@ struct KernelMods {
     return mods;
   }
 };
-/// separated: a part of the score_mod that depends on the key alone is taken apart, for kernels that compute it once a
-/// key. left: it stays in the score_mod.
+/// The part of the score_mod that depends on the key alone. separated: it is an expression of its own, for kernels that
+/// compute it once a key. left: it stays in the score_mod.
 enum class OfKeys : bool { separated, left };
 KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys = OfKeys::separated);
 

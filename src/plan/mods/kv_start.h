@@ -1,5 +1,5 @@
 // kv_start in GPU kernels. A kernel counts each sequence's keys from 0. Its mods read kv_idx as that position plus
-// kv_start, which is one more value of the mods: kernels and their parameters know nothing of it.
+// kv_start, which is one more value of the mods. Kernels and their parameters do not know it.
 #pragma once
 
 #include <cstdint>

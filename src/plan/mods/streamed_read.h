@@ -38,7 +38,7 @@ TileReach tile_reach(const problem::AttentionProblem& problem);
 /// The part of the capture that holds its tiles: [others[1], others[0], q, kv], with 1 for missing others.
 ConstTensorView in_tiles(const StreamedRead& read, const ConstTensorView& view, const TileReach& reach);
 
-/// The first of a mod; nothing where there is none.
+/// The first streamed read of a mod; nothing if it has none.
 std::optional<StreamedRead> streamed_read(const Expr& mod);
 
 /// Empty when TMA takes that tensor; else why not, a sentence. TMA needs a unit last stride, other strides that are

@@ -26,7 +26,7 @@ std::vector<int> packed_queries(const problem::AttentionProblem& problem);
 /// Tiles for the query heads of one kv head: one a head, or fewer where tiles are packed.
 std::int64_t head_tiles(const problem::AttentionProblem& problem, const shared::TileShape& tile);
 
-/// Merges rows of key blocks: a block is full where all rows say so, else partial, which leaves it to the mask.
+/// Merges rows of key blocks: a block is full if it is full in all rows; else it is partial, and the mask decides.
 std::vector<Run> merged_runs(std::span<const std::span<const Run>> rows);
 
 /// "16 queries of 8 heads"

@@ -57,7 +57,7 @@ struct MmaFragments : WarpOfThreads {
     __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
       ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
     }
-    /// The keys that were asked for are there, for all; and all have read what stood in the other buffer.
+    /// Waits until all threads see the keys that were asked for, and have read the other buffer.
     __device__ __forceinline__ void keys_arrive() {
       read_ = kMemory.stage - read_;
       arrive();

@@ -1,8 +1,8 @@
 // backward_mma's configuration: what one pass of the portable backward computes, and how. Read by the planner, by the
 // launchers, and by the kernels themselves: no headers but these, plain integers only.
 //
-// A CTA (AMD: workgroup) has a tile of rows, queries or keys of one head, whose gradients stay in its registers, and
-// walks the steps that attend them. Of a step it brings two blocks: of q or k, and of dO or v. Each product is one of
+// A CTA (AMD: workgroup) has a tile of rows: queries or keys of one head. It holds their gradients in its registers and
+// walks the steps that attend them. A step brings two blocks: one of q or k, and one of dO or v. Each product is one of
 // forward_mma's fragments, so a pass is two of its configurations, side by side in shared memory.
 #pragma once
 

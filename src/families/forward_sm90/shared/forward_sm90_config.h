@@ -5,8 +5,8 @@
 // issues TMA and one draws tiles. If needed, a thread of the third warp streams a capture; other warps transpose values
 // of 8 bits, gather pages or compute numbers of keys: two warps for one task, or one each for two. The host lists the
 // tiles; each CTA begins with its own and then draws one after the other, so that a CTA that is held up takes fewer.
-// The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads, so consumers
-// know nothing of masks, schedules or sequences but what the Step says, and the tile's origin. A warpgroup passes over
+// The producer alone walks a tile's runs of key blocks and leaves one Step beside each key block it loads, so a
+// consumer knows of masks, schedules and sequences only the Step and the tile's origin. A warpgroup passes over
 // the blocks that none of its own rows attends.
 #pragma once
 

@@ -19,7 +19,8 @@ struct FmaArithmetic {
   static __device__ __forceinline__ float exp2(float x) { return exp2f(x); }
   static __device__ __forceinline__ float log2(float x) { return log2f(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return 1.0F / x; }
-  static __device__ __forceinline__ float scale(const shared::ForwardMmaParams& params) { return params.scale32; }
+  template <class Params>
+  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
 };
 template <>
 struct FmaArithmetic<true> {
@@ -27,7 +28,8 @@ struct FmaArithmetic<true> {
   static __device__ __forceinline__ double exp2(double x) { return wide::exp2(x); }
   static __device__ __forceinline__ double log2(double x) { return wide::log2(x); }
   static __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
-  static __device__ __forceinline__ double scale(const shared::ForwardMmaParams& params) { return params.scale; }
+  template <class Params>
+  static __device__ __forceinline__ double scale(const Params& params) { return params.scale; }
 };
 
 template <auto kConfig>
@@ -59,7 +61,8 @@ struct FmaFragments : WarpOfThreads {
   static __device__ __forceinline__ Real exp2(Real x) { return Arithmetic::exp2(x); }
   static __device__ __forceinline__ Real log2(Real x) { return Arithmetic::log2(x); }
   static __device__ __forceinline__ Real reciprocal(Real x) { return Arithmetic::reciprocal(x); }
-  static __device__ __forceinline__ Real scale(const shared::ForwardMmaParams& params) {
+  template <class Params>
+  static __device__ __forceinline__ Real scale(const Params& params) {
     return Arithmetic::scale(params);
   }
   static __device__ __forceinline__ Real infinity() { return static_cast<Real>(ptx::infinity()); }

@@ -29,7 +29,8 @@ struct WarpOfThreads {
     return amd::compare_and_swap(at, from, to);
   }
 
-  static __device__ __forceinline__ float scale(const shared::ForwardMmaParams& params) { return params.scale32; }
+  template <class Params>
+  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
   static __device__ __forceinline__ float infinity() { return __builtin_inff(); }
   static __device__ __forceinline__ float nan() { return __builtin_nanf(""); }
   static __device__ __forceinline__ float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }

@@ -28,7 +28,8 @@ struct WarpOfThreads {
     return atomicCAS(at, from, to);
   }
 
-  static __device__ __forceinline__ float scale(const shared::ForwardMmaParams& params) { return params.scale32; }
+  template <class Params>
+  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
   static __device__ __forceinline__ float infinity() { return ptx::infinity(); }
   static __device__ __forceinline__ float nan() { return __int_as_float(0x7fffffff); }
   static __device__ __forceinline__ float fused(float x, float y, float z) { return fmaf(x, y, z); }

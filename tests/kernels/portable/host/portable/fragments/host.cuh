@@ -66,7 +66,8 @@ struct HostFragments {
     return atomicCAS(at, from, to);
   }
 
-  static Real scale(const shared::ForwardMmaParams& params) {
+  template <class Params>
+  static Real scale(const Params& params) {
     return sizeof(Real) == 8 ? static_cast<Real>(params.scale) : params.scale32;
   }
   static Real infinity() { return std::numeric_limits<Real>::infinity(); }

@@ -284,7 +284,8 @@ class Consumer : DropsOf<kConfig.dropped> {
     return __shfl_sync(~0U, heddle::key_flags(memory_.key_flags(key_slot_)), 0);
   }
   __device__ __forceinline__ KeyColumns<kConfig> key_columns(float factor, bool natural) const {
-    return {memory_.key_numbers(key_slot_), memory_.table(tile_), natural ? params_.scale : params_.scale_log2, factor};
+    return {memory_.key_numbers(key_slot_), memory_.table(tile_),
+            kNatural && natural ? params_.scale : params_.scale_log2, factor};
   }
   __device__ __forceinline__ void advance_key_numbers() {
     if constexpr (kKeyed) {
@@ -369,10 +370,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  /// Every step of its tile takes the running maximum.
-  __device__ __forceinline__ static bool is_safe(Step step) {
-    return kConfig.max_scores || (step & shared::kStepSafe) != 0;
-  }
+  __device__ __forceinline__ static bool is_safe(Step step) { return kConfig.max_scores || (step & shared::kStepSafe); }
   __device__ __forceinline__ static float term_unit(Step step) {
     return kNatural && is_safe(step) ? 1.0F : t_unit(kConfig.normalizer);
   }
@@ -387,7 +385,8 @@ class Consumer : DropsOf<kConfig.dropped> {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
     const float factor = this->factor();
     const bool natural = kNatural && is_safe(step);  // terms and scores are, not powers of two
-    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : (natural ? params_.scale : params_.scale_log2) * factor;
+    float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
+    if (kNatural && natural) scale_log2 = params_.scale * factor;
     if constexpr (kMapped) {
       if constexpr (kStreams) wait_for_streamed();
       map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_origin(step),
@@ -459,7 +458,7 @@ class Consumer : DropsOf<kConfig.dropped> {
         scale_log2 = 1;
       }
     }
-    if (natural) scale_log2 = ptx::kLog2E;
+    if (kNatural && natural) scale_log2 = ptx::kLog2E;
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     unsigned attending = kAllAttend;
     if constexpr (kConfig.masked) {
@@ -600,9 +599,8 @@ class Consumer : DropsOf<kConfig.dropped> {
         const float lse = lse_of_row(lower ? softmax_.rows.m[1] : softmax_.rows.m[0], lower ? l[1] : l[0]);
         store_own_lse(at, own_sequence(tile), lse);
         if constexpr (kConfig.lse_rest) {
-          const float m = lower ? softmax_.rows.m[1] : softmax_.rows.m[0];
-          store_own_number(params_.lse_rest, at, own_sequence(tile),
-                           rest_of_lse(m, natural_unit(), lower ? l[1] : l[0], lse));
+          const float m = lower ? softmax_.rows.m[1] : softmax_.rows.m[0], sum = lower ? l[1] : l[0];
+          store_own_number(params_.lse_rest, at, own_sequence(tile), rest_of_lse(m, natural_unit(), sum, lse));
         }
       }
     }
@@ -610,7 +608,11 @@ class Consumer : DropsOf<kConfig.dropped> {
       // The tile is safe; a sum that is NaN knows of scores that a maximum does not.
       const bool lower = threadIdx.x & 1;
       const float m = lower ? softmax_.rows.m[1] : softmax_.rows.m[0], sum = lower ? l[1] : l[0];
-      store_own_number(params_.max_scores, at, own_sequence(tile), sum == sum ? m * safe_natural_unit() : sum);
+      const int own_row = own_row_of_pair(at);
+      const TileSequence own = own_sequence(tile);
+      if ((threadIdx.x & 2) == 0 && own_row < own.q_len) {
+        store_number(params_.max_scores, at, own.q_begin + own_row, sum == sum ? m * safe_natural_unit() : sum);
+      }
     }
   }
 

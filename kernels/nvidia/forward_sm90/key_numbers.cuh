@@ -83,16 +83,19 @@ class KeyNumbers {
 #pragma unroll 4
     for (int i = threadIdx.x & (32 * kWarps - 1); i < kConfig.table_entries; i += 32 * kWarps) {
       const EntryColumn column = entry_column(mod_, of_entries, batch_, head_, i);
-      ptx::store_float(entries + 4 * i, in_units(entry_element(mod_, of_entries, {}, column, batch_, head_, 0, i)));
+      const float entry = entry_element(mod_, of_entries, {}, column, batch_, head_, 0, i);
+      if constexpr (kNaturalSafely<kConfig>) {
+        ptx::store_float(entries + 4 * i, in_own_units(entry));
+      } else {
+        ptx::store_float(entries + 4 * i, in_units(entry));
+      }
     }
   }
 
   /// A term in powers of two, or as it is.
-  __device__ __forceinline__ float in_units(float term) const {
-    return heddle::in_units(term, kNaturalSafely<kConfig> ? unit_ : kUnit);
-  }
-  /// Keys' factors are multiplied by this.
-  __device__ __forceinline__ float factor() const { return kNaturalSafely<kConfig> ? factor_ : scale_log2_; }
+  __device__ __forceinline__ static float in_units(float term) { return heddle::in_units(term, kUnit); }
+  /// Likewise, of a tile whose terms may be natural.
+  __device__ __forceinline__ float in_own_units(float term) const { return heddle::in_units(term, unit_); }
 
   __device__ __forceinline__ void compute(int kv_first) {
     if constexpr (kConfig.key_factor) {
@@ -100,7 +103,8 @@ class KeyNumbers {
       float factors[kKeys];
       for_keys(kv_first, factors, [&](int kv_idx) {
         const KeyfactorColumn column = keyfactor_column(mod_, uniform, batch_, head_, kv_idx);
-        return factor() * keyfactor_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
+        const float& scale = kNaturalSafely<kConfig> ? factor_ : scale_log2_;
+        return scale * keyfactor_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
       });
       store(factors, 0);
     }
@@ -109,7 +113,12 @@ class KeyNumbers {
       float terms[kKeys];
       for_keys(kv_first, terms, [&](int kv_idx) {
         const KeytermColumn column = keyterm_column(mod_, uniform, batch_, head_, kv_idx);
-        return in_units(keyterm_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx));
+        const float term = keyterm_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
+        if constexpr (kNaturalSafely<kConfig>) {
+          return in_own_units(term);
+        } else {
+          return in_units(term);
+        }
       });
       store(terms, kConfig.key_factor ? 1 : 0);
       say_flags(terms);

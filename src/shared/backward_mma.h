@@ -4,12 +4,13 @@
 #pragma once
 
 #include "shared/backward_lists.h"
+#include "shared/backward_mma_config.h"
 #include "shared/forward_mma.h"
 
 namespace heddle::shared {
 
-/// Lse in powers of two, then delta, of each block of 64 rows and head.
-inline constexpr int kRowNumbers = 2 * kBlockRows;
+/// Floats of a block of 64 rows and a head: each of row_numbers() of all rows, then the next.
+constexpr int portable_numbers(bool lse_rest) { return row_numbers(lse_rest) * kBlockRows; }
 
 struct BackwardMmaParams {
   // CTA c computes part c % parts of item c / parts. With lengths on the device the list is that for the longest
@@ -24,7 +25,7 @@ struct BackwardMmaParams {
   int padded_rows;    // rows of a gradient that are written of a sequence: with padding all; 0: those of the sequence
   float scale;        // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;   // scale * log2(e); normalizer none: scale
-  const float* numbers;  // kRowNumbers of each block and head
+  const float* numbers;  // portable_numbers() of each block and head
   RowGradient d_qk, d_v;
   ModValues mod;
 };

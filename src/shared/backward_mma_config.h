@@ -53,10 +53,14 @@ constexpr ForwardMmaConfig values_side(const BackwardMmaConfig& config) {
   return side_of(config, config.v_dim, config.d_v, 1);
 }
 
+/// Numbers of a query that steps read: lse in powers of two and delta. With lse in two words: what scores are compared
+/// with, delta, and what is left of lse in powers of two.
+constexpr int row_numbers(bool lse_rest) { return lse_rest ? 3 : 2; }
+
 /// Offsets in bytes.
 struct BackwardMmaMemory {
   int scores, values;  // the memory of both sides' fragments
-  int numbers;         // of_keys: lse and delta of a step's queries
+  int numbers;         // of_keys: row_numbers() of a step's queries
   int bytes;
 };
 constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config) {
@@ -68,7 +72,7 @@ constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config)
   ForwardMmaConfig values = values_side(config);
   values.shared_queries = values.shared_queries && config.d_qk;
   memory.numbers = memory.values + aligned(forward_mma_memory(values).bytes);
-  memory.bytes = memory.numbers + (config.of_keys ? 2 * config.step * 4 : 0);
+  memory.bytes = memory.numbers + (config.of_keys ? row_numbers(config.lse_rest) * config.step * 4 : 0);
   return memory;
 }
 
@@ -78,7 +82,8 @@ struct BackwardMmaRows {
   int v_dim = 0;
   Normalizer normalizer = Normalizer::softmax;
   OutputType o_type = OutputType::same;
-  bool sinks = false;  // d_sinks is asked for
+  bool lse_rest = false;  // lse comes in two words
+  bool sinks = false;     // d_sinks is asked for
   OutputType d_sinks_type = OutputType::f32;
   constexpr bool operator==(const BackwardMmaRows&) const = default;
 };

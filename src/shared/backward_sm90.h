@@ -75,7 +75,7 @@ struct BackwardSm90Params {
   int padded_keys;    // rows of dk and dv that are written of a sequence: with padding all; 0: those of the sequence
   float scale;        // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;   // scale * log2(e); normalizer none: scale
-  const float* rows;  // kBlockNumbers lse and delta of each block and head
+  const float* rows;  // block_numbers() of each block and head
   float* d_q;         // parts: [block and head][panels]
   RowGradient d_k, d_v;
   ModValues mod;
@@ -100,6 +100,8 @@ struct BackwardRowsParams {
   RowGradient d_q_out;
   RowGradient d_sinks;  // stride[0]: of heads
   float d_q_scale;
+  RowInput lse_rest;  // lse in two words: the second one
+  float unit;         // likewise: what steps compare with a row's first number, times it, is t
 };
 inline constexpr int kRowThreads = 256;
 

@@ -19,15 +19,16 @@ struct ForwardMmaParams {
   TileList tiles;  // CTA c computes item c / splits. Of `run` and `tickets`: the words of tiles that are split
   RowFills fills;
   RowsOfTensor q, k, v;
-  int group;     // query heads that read one head of keys
+  int group;      // query heads that read one head of keys
   double scale;   // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale32;  // the same, for all storage but f64
   Outputs outputs;
   ModValues mod;
   Sinks sinks;
-  ListedTiles listed;  // device_lengths
-  PageTable table;     // page_rows
-  void* parts;         // splits: where the CTAs leave what they have found
+  ListedTiles listed;   // device_lengths
+  PageTable table;      // page_rows
+  void* parts;          // splits: where the CTAs leave what they have found
+  RowNumbers lse_rest;  // of lse's type, as outputs.lse is
 };
 
 }  // namespace heddle::shared

@@ -94,7 +94,7 @@ std::string CaseSpec::text() const {
   return fmt::format(
       "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
       "sequences {} "
-      "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {} "
+      "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {}{} "
       "scale {} descale "
       "{} "
       "{}{}{} threads {} alignment {} pages of {}{}",
@@ -102,9 +102,10 @@ std::string CaseSpec::text() const {
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
       sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
-      normalizers[static_cast<int>(normalizer)], spread, late, scale ? fmt::format("{}", *scale) : "default", descale,
-      with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads,
-      alignment, page_rows, tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
+      normalizers[static_cast<int>(normalizer)], spread, late, far == 0 ? "" : fmt::format(" far {}", far),
+      scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse",
+      with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads, alignment, page_rows,
+      tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
 AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed) {
@@ -295,6 +296,10 @@ void AttentionCase::make_small_tensors() {
 
 void AttentionCase::make_mods() {
   options_.score_mod = make_mod(score_mods(), spec_.score, *this);
+  if (spec_.far != 0) {
+    const Expr given = options_.score_mod.empty() ? leaf::score() : options_.score_mod;
+    options_.score_mod = given + where(leaf::q_idx() % 150 < 70, spec_.far, 0.0);
+  }
   options_.mask_mod = make_mod(mask_mods(), spec_.mask, *this);
   options_.weight_mod = make_mod(weight_mods(), spec_.weight, *this);
 }

@@ -37,6 +37,7 @@ struct CaseSpec {
   Normalizer normalizer = Normalizer::softmax;
   double spread = 1;  // scores are about spread * N(0, 1)
   double late = 1;    // what the last quarter of the keys is multiplied by
+  double far = 0;     // what is added to all scores of some queries: 70 of every 150
   bool with_lse = true, with_max_scores = false;
   bool with_lse_rest = false;  // only where there is an lse
   std::optional<double> scale;

@@ -41,7 +41,7 @@ class Backward {
   using Source = RowSource<shared::bytes_of(kConfig.storage)>;
   static constexpr int kFragments = kConfig.row_fragments, kRows = Elements::kRows, kOwnRows = Qk::kOwnRows;
   static constexpr int kStepFragments = kConfig.step / Qk::kKeys;
-  static constexpr bool kSoftmax = Elements::kSoftmax;
+  static constexpr bool kSoftmax = Elements::kSoftmax, kRest = kConfig.lse_rest;
   static constexpr shared::BackwardMmaMemory kMemory = shared::backward_mma_memory(kConfig);
   static_assert(kConfig.step % Qk::kKeys == 0 && (!kConfig.d_v || kConfig.of_keys) && (kConfig.d_qk || kConfig.d_v));
   static_assert(shared::kBackwardBlock % kConfig.step == 0);
@@ -137,10 +137,10 @@ class Backward {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const int row = tile.first + row_of(i);
-        rows_[i] = {Qk::infinity(), 0};
+        rows_[i] = {kRest ? 0.0F : Qk::infinity(), 0, Qk::infinity()};
         if (kSoftmax && row < tile.length) {
           const float* from = numbers_of(tile, tile.head, row);
-          rows_[i] = {from[0], from[shared::kBlockRows]};
+          rows_[i] = {from[0], from[shared::kBlockRows], kRest ? from[2 * shared::kBlockRows] : 0.0F};
         }
       }
     }
@@ -151,12 +151,14 @@ class Backward {
   }
   __device__ __forceinline__ const float* numbers_of(const BackwardTile<kConfig>& tile, int head, int query) const {
     const long long block = tile.first_block + query / shared::kBlockRows;
-    return params_.numbers + (block * params_.q_heads + head) * shared::kRowNumbers + query % shared::kBlockRows;
+    return params_.numbers + (block * params_.q_heads + head) * shared::portable_numbers(kRest) +
+           query % shared::kBlockRows;
   }
 
-  /// Where steps are queries: their lse and delta come to shared memory, by way of registers beside the product.
+  /// Where steps are queries: their numbers come to shared memory, by way of registers beside the product.
   static constexpr bool kNumbers = kConfig.of_keys && kSoftmax;
-  static constexpr int kEach = (2 * kConfig.step + kConfig.threads() - 1) / kConfig.threads();
+  static constexpr int kStepNumbers = shared::row_numbers(kRest) * kConfig.step;
+  static constexpr int kEach = (kStepNumbers + kConfig.threads() - 1) / kConfig.threads();
   struct StepNumbers {
     float x[kNumbers ? kEach : 1];
   };
@@ -167,7 +169,7 @@ class Backward {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int own = i * kConfig.threads() + Qk::thread();
-        if (own < 2 * kConfig.step) {
+        if (own < kStepNumbers) {
           numbers.x[i] = from[own / kConfig.step * shared::kBlockRows + own % kConfig.step];
         }
       }
@@ -179,7 +181,7 @@ class Backward {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int own = i * kConfig.threads() + Qk::thread();
-        if (own < 2 * kConfig.step) step_numbers()[own] = numbers.x[i];
+        if (own < kStepNumbers) step_numbers()[own] = numbers.x[i];
       }
     }
   }
@@ -208,8 +210,9 @@ class Backward {
 #pragma unroll
       for (int c = 0; c < Qk::kOwnKeys; ++c) {
         const int own = n * Qk::kKeys + Qk::own_key(c), index = tile.index_of_step(first + own);
-        QueryNumbers of_step = {0, 0};
-        if constexpr (kNumbers) of_step = {step_numbers()[own], step_numbers()[kConfig.step + own]};
+        QueryNumbers of_step = {0, 0, 0};
+        if constexpr (kNumbers) of_step = {step_numbers()[own], step_numbers()[kConfig.step + own], 0};
+        if constexpr (kNumbers && kRest) of_step.low = step_numbers()[2 * kConfig.step + own];
         elements_.template column<kCut>(
             params_, first + own < tile.step_length, partial, index,
             [&](int i) -> float& { return s[i / kOwnRows][n].x[i % kOwnRows][c]; },

@@ -78,9 +78,10 @@ class HeldMod<NoMod, kOfKeys, kRows> {
   __device__ __forceinline__ int across(const shared::ModValues&, int, int, int) const { return 0; }
 };
 
-/// A row of queries: its lse in powers of two, and its delta.
+/// A row of queries: its lse in powers of two, and its delta. With lse in two words `lse` is what scores are compared
+/// with, and `low` what is left of lse in powers of two.
 struct QueryNumbers {
-  float lse, delta;
+  float lse, delta, low;
 };
 
 /// Where an element is.
@@ -94,6 +95,8 @@ class BackwardElements {
   static constexpr int kRows = kConfig.row_fragments * F::kOwnRows;
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
+  static constexpr bool kRest = kConfig.lse_rest;
+  static_assert(kSoftmax || !kRest);
   static constexpr bool kPlain = kConfig.scores == ScoreForm::plain, kMapped = kConfig.scores == ScoreForm::mapped;
 
   template <class IndexOf>
@@ -126,21 +129,22 @@ class BackwardElements {
         if (partial) attends = attends && mask_.element(mod, i, of_mask, e.batch, e.head, e.q_idx, e.kv_idx);
       }
       const float product = s(i);
-      float slope = 1, t;  // t: in powers of two where exponentials are taken of it
+      float slope = 1, t;  // t: in powers of two where exponentials are taken of it; kRest: after it met row.lse
       if constexpr (kPlain) {
-        t = kSoftmax ? F::fused(product, params.scale_log2, -row.lse) : product * params.scale_log2;
+        t = kRest ? product : kSoftmax ? F::fused(product, params.scale_log2, -row.lse) : product * params.scale_log2;
       } else {
         if constexpr (kMapped) {
           const float score = product * params.scale;
           slope = derivative_.element(mod, i, of_derivative, score, e.batch, e.head, e.q_idx, e.kv_idx);
           t = kUnit * score_.element(mod, i, of_score, score, e.batch, e.head, e.q_idx, e.kv_idx);
         } else {
-          t = F::fused(product, params.scale_log2,
+          t = F::fused(product, kRest ? params.scale : params.scale_log2,
                        kUnit * offset_.element(mod, i, of_offset, e.batch, e.head, e.q_idx, e.kv_idx));
         }
         attends = attends && t != -F::infinity();
-        if constexpr (kSoftmax) t -= row.lse;
+        if constexpr (kSoftmax && !kRest) t -= row.lse;
       }
+      if constexpr (kRest) t = F::fused(t - row.lse, kPlain ? params.scale_log2 : kLog2E, -row.low);
       float weight = t, factor = 1;
       if constexpr (kSoftmax) {
         factor = weight = F::exp2(t);
@@ -163,7 +167,8 @@ class BackwardElements {
   }
 
  private:
-  static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : 1.44269504088896341F;
+  static constexpr float kLog2E = 1.44269504088896341F;
+  static constexpr float kUnit = kConfig.normalizer == Normalizer::none || kRest ? 1.0F : kLog2E;
 
   template <class M>
   using Held = HeldMod<M, kConfig.of_keys, kRows>;

@@ -2,6 +2,10 @@
 // delta = sum of dO o - d_lse, in blocks of 64 rows of a head, and of each block its share of d_sinks; then d_sinks.
 // Sums have one order. A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta =
 // 0: e^(t - lse) is 0 then, whatever t is that is below +inf.
+//
+// With lse in two words p is 2^((x - first) unit log2 e - low), x the scores, of which t is unit times, and with
+// low = (lse + rest - first unit) log2 e: x - first is exact where x and first are close to each other, however large
+// they are. Rows that attend nothing have first = 0 and low = +inf.
 #pragma once
 
 #include "mods/captures.cuh"
@@ -109,6 +113,10 @@ class BackwardRows {
   __device__ __forceinline__ float lse_of(const shared::RowBlock& block, int head, int row) const {
     return *reinterpret_cast<const float*>(row_of(params_.lse, 4, block.batch, head, block.row + row));
   }
+  __device__ __forceinline__ float rest_of(const shared::RowBlock& block, int head, int row) const {
+    if constexpr (!kRows.lse_rest) return 0;
+    return *reinterpret_cast<const float*>(row_of(params_.lse_rest, 4, block.batch, head, block.row + row));
+  }
   /// Of a head without one no lse: NaN.
   __device__ __forceinline__ float sink_of(int head) const {
     if constexpr (!kRows.sinks) return __int_as_float(0x7fffffff);
@@ -131,26 +139,41 @@ class BackwardRows {
 
   /// The row's numbers become `cta`'s. Returns its share of d_sinks.
   __device__ __forceinline__ float finish_row(const shared::RowBlock& block, int head, int row, int cta) const {
-    float lse2 = ptx::infinity(), delta = 0, of_sink = 0;
+    float lse2 = ptx::infinity(), first = 0, delta = 0, of_sink = 0;
     const float lse = row < block.live ? lse_of(block, head, row) : -ptx::infinity();
     if (lse != -ptx::infinity()) {
       for (int share = 0; share < kSharesOfRow; ++share) delta += shares_[row * kShareStep + share];
       if (params_.d_lse.data != nullptr) {
         delta -= *reinterpret_cast<const float*>(row_of(params_.d_lse, 4, block.batch, head, block.row + row));
       }
-      lse2 = lse * kLog2E;
+      const float rest = rest_of(block, head, row);
+      lse2 = kRows.lse_rest ? low_of(lse, rest, first) : lse * kLog2E;
       if constexpr (kRows.sinks) {
-        const float sink = sink_of(head);
-        of_sink = lse == sink ? -delta : -exp2f((sink - lse) * kLog2E) * delta;  // infinite ones, too
+        const float sink = sink_of(head), below = lse == sink ? 0 : sink - lse;  // infinite ones, too
+        if constexpr (kRows.lse_rest) {
+          of_sink = -exp2f((below - rest) * kLog2E) * delta;
+        } else {
+          of_sink = lse == sink ? -delta : -exp2f(below * kLog2E) * delta;
+        }
       }
     }
-    float* numbers = params_.rows + static_cast<long long>(cta) * shared::kRowNumbers;
-    numbers[row] = lse2;
+    float* numbers = params_.rows + static_cast<long long>(cta) * shared::portable_numbers(kRows.lse_rest);
+    numbers[row] = kRows.lse_rest ? first : lse2;
     numbers[shared::kBlockRows + row] = delta;
+    if constexpr (kRows.lse_rest) numbers[2 * shared::kBlockRows + row] = lse2;
     return of_sink;
   }
 
+  /// Lse in two words: what of both is left beside `first`, in powers of two.
+  __device__ __forceinline__ float low_of(float lse, float rest, float& first) const {
+    first = static_cast<float>(lse / params_.unit);
+    if (!(first - first == 0)) first = 0;
+    const double exact = static_cast<double>(first) * static_cast<double>(params_.unit);
+    return static_cast<float>((static_cast<double>(lse) - exact + static_cast<double>(rest)) * kLog2EDouble);
+  }
+
   static constexpr float kLog2E = 1.44269504088896341F;
+  static constexpr double kLog2EDouble = 1.44269504088896341;
   const shared::BackwardRowsParams& params_;
   float* shares_;
 };

@@ -221,6 +221,9 @@ class Forward {
       if constexpr (kConfig.lse) {
         if (F::first_of_row()) store_lse<Real>(params_.outputs, tile.batch, head, at, end.lse);
       }
+      if constexpr (kConfig.lse_rest) {
+        if (F::first_of_row()) store_lse_rest<Real>(params_, tile.batch, head, at, end.rest);
+      }
     }
   }
 

@@ -104,6 +104,14 @@ __device__ __forceinline__ void store_lse(const shared::Outputs& out, int batch,
   to[batch * out.lse_stride[0] + head * out.lse_stride[1] + row * out.lse_stride[2]] = lse;
 }
 
+template <class Real>
+__device__ __forceinline__ void store_lse_rest(const ForwardMmaParams& params, int batch, int head, int row,
+                                               Real rest) {
+  const shared::RowNumbers& out = params.lse_rest;
+  Real* to = static_cast<Real*>(static_cast<void*>(out.data));
+  to[batch * out.stride[0] + head * out.stride[1] + row * out.stride[2]] = rest;
+}
+
 /// o = 0 and lse for rows of one head, by all threads of the CTA; NaN, where the lse of a sink is.
 template <auto kConfig, class F>
 __device__ __forceinline__ void store_fill(const ForwardMmaParams& params, const shared::RowFill& at,
@@ -119,7 +127,10 @@ __device__ __forceinline__ void store_fill(const ForwardMmaParams& params, const
     o[(at.row + i / kConfig.v_dim) * out.o_stride[2] + i % kConfig.v_dim] = Element::of(x);
   }
   if constexpr (kConfig.lse) {
-    for (int i = F::thread(); i < at.rows; i += F::threads()) store_lse<Real>(out, at.batch, at.head, at.row + i, lse);
+    for (int i = F::thread(); i < at.rows; i += F::threads()) {
+      store_lse<Real>(out, at.batch, at.head, at.row + i, lse);
+      if constexpr (kConfig.lse_rest) store_lse_rest<Real>(params, at.batch, at.head, at.row + i, lse == lse ? 0 : lse);
+    }
   }
 }
 

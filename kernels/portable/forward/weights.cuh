@@ -21,6 +21,7 @@ using shared::Normalizer;
 template <class Real>
 struct RowEnd {
   Real factor, lse;  // what its O is multiplied by; natural
+  Real rest;         // what lse's rounding left out
 };
 
 template <auto kConfig, class F>
@@ -108,15 +109,15 @@ class RowWeights {
 
   /// After join().
   __device__ __forceinline__ RowEnd<Real> close(int i, const shared::Sinks& sinks, int head) const {
-    if constexpr (kSigmoid) return {kUnraise, 0};
-    if constexpr (!kSoftmax) return {kMoves ? F::exp2(start_of(i)) : Real(1), 0};
+    if constexpr (kSigmoid) return {kUnraise, 0, 0};
+    if constexpr (!kSoftmax) return {kMoves ? F::exp2(start_of(i)) : Real(1), 0, 0};
     if constexpr (kConfig.sinks) {
       const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
       return close_with_sink(i, sink);
     }
+    const Real of_sum = static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom);
     // NaN stays.
-    return {l[i] > 0 ? F::reciprocal(l[i]) : l[i],
-            F::fused(m[i], scale_, static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom))};
+    return with_rest(l[i] > 0 ? F::reciprocal(l[i]) : l[i], F::fused(m[i], scale_, of_sum), m[i], scale_, of_sum);
   }
 
   /// Of a row that attends nothing.
@@ -140,8 +141,8 @@ class RowWeights {
   static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
   static constexpr Real kHeadroom = kConfig.headroom;
   /// Up to this power an exponent is x unit - m unit, one fused multiply-add. Beyond, where m unit is rounded too
-  /// coarsely or is infinite, it is (x - m) unit.
-  static constexpr Real kFar = 1024;
+  /// coarsely or is infinite, it is (x - m) unit. Weights of f32 whose lse is asked for in two words bear less.
+  static constexpr Real kFar = kConfig.lse_rest && kConfig.storage == shared::Storage::f32 ? 16 : 1024;
 
   /// m times this is in powers of two.
   __device__ __forceinline__ Real unit() const { return kSoftmax ? scale_ * static_cast<Real>(kLog2E) : Real(1); }
@@ -194,17 +195,29 @@ class RowWeights {
     }
   }
 
-  /// m' is the larger one of m and the sink: l' = l 2^(m - m') + 2^(sink - m'), and O is divided by l' 2^(m' - m).
+  /// lse = top unit + of_sum, in two words. The product and lse are close to each other, so that f32 holds their
+  /// difference.
+  static __device__ __forceinline__ RowEnd<Real> with_rest(Real factor, Real lse, Real top, Real unit, Real of_sum) {
+    if constexpr (!kConfig.lse_rest) return {factor, lse, 0};
+    return {factor, lse, lse == -F::infinity() ? Real(0) : F::fused(top, unit, -lse) + of_sum};
+  }
+
+  /// The larger one of the row's maximum and the sink comes first: l' = l 2^(m - m') + 2^(sink - m'), and O is divided
+  /// by l' 2^(m' - m). Both meet before they are scaled: beside large ones powers of two have no digits left.
   __device__ __forceinline__ RowEnd<Real> close_with_sink(int i, Real sink) const {
-    const Real own = sink * static_cast<Real>(kLog2E), power = F::fused(m[i], unit(), -kHeadroom);
-    const Real top = F::larger(power, own), from = top == -F::infinity() ? Real(0) : top;
+    if (l[i] == 0) {
+      const Real lse = sink < F::infinity() ? sink : F::nan();
+      return {lse == lse ? Real(0) : lse, lse, lse == lse ? Real(0) : lse};
+    }
+    const Real apart = F::fused(m[i], scale_, -sink) * static_cast<Real>(kLog2E);
+    const bool above = apart > 0;
     // Far below a sink the row's share becomes a subnormal number, which exp2 may flush: weights of 2^24 make it count.
-    const Real share = F::exp2(power - from + 24) * Real(0x1p-24);
-    const Real sum = F::fused(l[i], share, F::exp2(own - from));
-    RowEnd<Real> end;
-    end.factor = sum > 0 ? share * F::reciprocal(sum) : sum;  // NaN stays
-    end.lse = l[i] == 0 ? (sum == sum ? sink : sum) : static_cast<Real>(kLn2) * (top + F::log2(sum));
-    return end;
+    const Real share = F::exp2((above ? Real(0) : apart) - kHeadroom + 24) * Real(0x1p-24);
+    const Real sum = F::fused(l[i], share, F::exp2(above ? -apart : sink - sink));  // an infinite sink makes NaN
+    const Real of_sum = static_cast<Real>(kLn2) * F::log2(sum);
+    const Real top = above ? m[i] : sink, unit = above ? scale_ : Real(1);
+    // NaN stays.
+    return with_rest(sum > 0 ? share * F::reciprocal(sum) : sum, F::fused(top, unit, of_sum), top, unit, of_sum);
   }
 
   Real scale_;

@@ -88,6 +88,12 @@ Params constant_params(const backend::PrepareArguments& arguments) {
   set_strides(tensors.d_o, problem.packed, rows.d_o);
   set_strides(tensors.lse, problem.packed, rows.lse);
   set_strides(tensors.d_lse, problem.packed, rows.d_lse);
+  set_strides(tensors.lse_rest, problem.packed, rows.lse_rest);
+  // Products themselves are compared where scores are plain; else t.
+  rows.unit = 1;
+  if (plan::backward_mods(problem).form == shared::ScoreForm::plain) {
+    rows.unit = static_cast<float>(problem.scale * plan::backward_mods(problem).factor);
+  }
   if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
   if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
   return params;
@@ -106,6 +112,7 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   rows.d_o.data = tensors.d_o.data;
   rows.lse.data = address_of(tensors.lse);
   rows.d_lse.data = address_of(tensors.d_lse);
+  rows.lse_rest.data = address_of(tensors.lse_rest);
   rows.d_sinks.data = address_of(tensors.d_sinks);
   if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {

@@ -39,9 +39,10 @@ std::string pass_text(const BackwardMmaConfig& pass, std::size_t number) {
 std::string rows_text(const shared::BackwardMmaRows& rows) {
   return device_text::wrapped(fmt::format(
       "constexpr heddle::shared::BackwardMmaRows kRows = {{.storage = {}, .v_dim = {}, .normalizer = {}, .o_type = {}, "
-      ".sinks = {}, .d_sinks_type = {}}};\n",
+      "{}.sinks = {}, .d_sinks_type = {}}};\n",
       value_text("Storage", rows.storage), rows.v_dim, value_text("Normalizer", rows.normalizer),
-      value_text("OutputType", rows.o_type), value_text("", rows.sinks), value_text("OutputType", rows.d_sinks_type)));
+      value_text("OutputType", rows.o_type), rows.lse_rest ? ".lse_rest = true, " : "", value_text("", rows.sinks),
+      value_text("OutputType", rows.d_sinks_type)));
 }
 
 }  // namespace
@@ -102,6 +103,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   add(any.masked, "masked");
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
+  add(any.lse_rest, "lse rest");
   add(any.by_sequence, "by sequence");
   add(any.device_lengths, "device lengths");
   return name;

@@ -52,8 +52,9 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
   for (int axis = 0; axis < 3; ++axis) {
     params.outputs.o_stride[axis] = tensors.o.strides[axis];
     if (tensors.lse) params.outputs.lse_stride[axis] = tensors.lse->strides[axis];
+    if (tensors.lse_rest) params.lse_rest.stride[axis] = tensors.lse_rest->strides[axis];
   }
-  if (problem.packed) params.outputs.o_stride[0] = params.outputs.lse_stride[0] = 0;
+  if (problem.packed) params.outputs.o_stride[0] = params.outputs.lse_stride[0] = params.lse_rest.stride[0] = 0;
   params.mod.q_len = longest(problem, &Sequence::q_len);
   params.mod.kv_len = longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
@@ -90,6 +91,7 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   params.v.data = tensors.v.data;
   params.outputs.o = tensors.o.data;
   if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
+  if (tensors.lse_rest) params.lse_rest.data = static_cast<float*>(tensors.lse_rest->data);
   if (config.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
   if (config.page_rows > 0) params.table.data = static_cast<const int*>(arguments.options->page_table->data);
 }

@@ -118,6 +118,7 @@ std::string name_of(const ForwardMmaConfig& config) {
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
   add(config.lse, "lse");
+  add(config.lse_rest, "lse rest");
   return name;
 }
 

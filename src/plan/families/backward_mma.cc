@@ -216,7 +216,7 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
   BackwardMmaWorkspace workspace{};
   const bool softmax = kernels.rows.normalizer == shared::Normalizer::softmax;
-  workspace.sinks = softmax ? aligned(blocks * shared::kRowNumbers * 4) : 0;
+  workspace.sinks = softmax ? aligned(blocks * shared::portable_numbers(kernels.rows.lse_rest) * 4) : 0;
   workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * 4) : 0);
   workspace.bytes = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
   return workspace;

@@ -142,10 +142,12 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();
   all.normalizer = normalizer_of(problem);
+  all.lse_rest = problem.with_lse_rest;
   all.by_sequence = problem::sequences_differ(problem) || problem.packed;
   all.device_lengths = problem.device_lengths;
   shared::BackwardMmaRows rows = {.storage = all.storage, .v_dim = all.v_dim, .normalizer = all.normalizer};
   rows.o_type = type_of(problem.o_dtype, problem.q_dtype);
+  rows.lse_rest = all.lse_rest;
   rows.sinks = problem.wanted.sinks;
   if (tensors.d_sinks) rows.d_sinks_type = type_of(tensors.d_sinks->dtype, problem.q_dtype);
 
@@ -206,6 +208,7 @@ std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels) {
   settings.push_back({"scores", std::string_view(shared::name(any.scores))});
   settings.push_back({"masked", any.masked});
   settings.push_back({"weighted", any.weighted});
+  settings.push_back({"lse_rest", any.lse_rest});
   for (const BackwardMmaConfig& pass : kernels.passes) add_pass(pass, settings);
   return settings;
 }

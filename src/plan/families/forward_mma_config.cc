@@ -189,6 +189,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   all.storage = storage_of(problem.q_dtype);
   all.fragments = all.element_bytes() == 2 ? target.narrow : target.wide;
   all.lse = problem.with_lse;
+  all.lse_rest = problem.with_lse_rest;
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();

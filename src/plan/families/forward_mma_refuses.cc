@@ -42,13 +42,6 @@ std::string refuse_max_scores(const AttentionProblem& problem) {
   return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
 }
 
-/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
-std::string refuse_lse_rest(const AttentionProblem& problem) {
-  if (!problem.with_lse_rest) return {};
-  return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"
-                                                : "lse_rest is given; lse without it is accepted";
-}
-
 /// With f64 inputs mods are f64, and device text knows f32 alone.
 std::string refuse_wide_mods(const AttentionProblem& problem) {
   if (problem.q_dtype != DType::f64) return {};
@@ -93,9 +86,8 @@ std::string refuses_on(const AttentionProblem& problem, const AttentionOptions& 
 }  // namespace
 
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
-  std::array<std::string, 6> reasons = {refuse_types(problem),      refuse_wide_mods(problem),
-                                        refuse_max_scores(problem), refuse_lse_rest(problem),
-                                        refuse_sizes(problem),      refuses_values(problem, options.bindings)};
+  std::array<std::string, 5> reasons = {refuse_types(problem), refuse_wide_mods(problem), refuse_max_scores(problem),
+                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

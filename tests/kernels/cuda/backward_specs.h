@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -303,6 +304,35 @@ inline BackwardList widened(BackwardList list) {
     at.spec.v_dim = v;
   }
   return list;
+}
+
+/// lse in two words; and with it rows of which some are far from 0 (CaseSpec::far).
+inline BackwardList with_lse_rest(BackwardList list, double far = 0) {
+  for (BackwardSpecs& at : list) {
+    at.spec.with_lse_rest = true;
+    at.spec.far = far;
+  }
+  return list;
+}
+/// One list of several.
+inline BackwardList joined(std::initializer_list<BackwardList> lists) {
+  BackwardList all;
+  for (const BackwardList& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+/// With it every kind of scores, weights, masks, rows, sequences and gradients.
+inline BackwardList far_scores() {
+  return with_lse_rest(joined({ragged_ends(), masked(), scored(), weighted()}), -3000);
+}
+inline BackwardList far_rows() {
+  return with_lse_rest(joined({grouped(), sequences(), lengths_there(), sunk(), deterministic()}), -3000);
+}
+inline BackwardList far_reads() {
+  return with_lse_rest(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}), -3000);
+}
+inline BackwardList wide_far() {
+  return with_lse_rest(widened(joined({ragged_ends(), grouped(), scored(), weighted(), sequences(), sunk()})), -3000);
 }
 
 /// Packed sequences of a few keys and queries, or of none: a tile's second half has no keys.

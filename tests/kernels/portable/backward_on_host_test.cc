@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <limits>
 #include <string>
 
+#include "engine/large_scores.h"
 #include "heddle/error.h"
 #include "kernels/cuda/backward_specs.h"
 #include "kernels/portable/host_backward.h"
@@ -57,6 +59,60 @@ TEST(BackwardOnHost, WideDimsTypesAndLayouts) { judge_all(1, wide_dims_types_and
 TEST(BackwardOnHost, F32) {
   judge_all(2, of_type(ragged_ends(), DType::f32));
   judge_all(2, of_type(scored(), DType::f32));
+}
+
+// lse in two words: every kind of scores, weights, rows and sequences; then scores that lse alone cannot normalise.
+TEST(BackwardOnHost, LseRestOfScores) {
+  judge_all(3, with_lse_rest(joined({ragged_ends(), masked(), scored(), weighted()})));
+  judge_all(3, with_lse_rest(joined({grouped(), scored()}), -3000));
+}
+TEST(BackwardOnHost, LseRestOfRows) {
+  judge_all(5, with_lse_rest(joined({grouped(), sequences(), sunk(), lengths_there()})));
+  judge_all(5, with_lse_rest(joined({sequences(), sunk(), lengths_there()}), -3000));
+}
+
+/// The gradients of scores that are far from 0, over some fragments.
+void expect_right(LargeScores& large, const HostBackwardRun& run, double allowed) {
+  large.attend(BackendChoice::cpu);
+  run_backward_on_host(large.backward(), large.options, run);
+  EXPECT_LT(large.error(), allowed);
+}
+void run_large(FragmentKind fragments, DType dtype) {
+  const double allowed = dtype == DType::f32 ? 1e-5 : 0.03;
+  LargeShape shape = {.dtype = dtype, .queries = 70, .keys = 90, .dim = 32, .group = 2};
+  unsigned number = 0;
+  for (const LargeForm form : {LargeForm::added, LargeForm::mapped, LargeForm::plain}) {
+    for (const double level : {0.0, -0x1p20, 0x1p24, -0x1p30}) {
+      // Products that add up exactly, or to one number; and numbers that f16 has.
+      const bool plain = level == -0x1p20 || (level == -0x1p30 && dtype != DType::f16);
+      if (form == LargeForm::plain && !plain) continue;
+      if (!full() && number++ % 4 != seed() % 4) continue;
+      SCOPED_TRACE(testing::Message() << static_cast<int>(form) << ' ' << level);
+      LargeScores large(
+          shape, [&](auto, auto) { return level; }, form);
+      expect_right(large, {.fragments = fragments, .candidate = number % 3}, allowed);
+    }
+  }
+  for (const double low : {-1e9, static_cast<double>(std::numeric_limits<float>::lowest())}) {
+    SCOPED_TRACE(testing::Message() << "a mask of " << low);
+    LargeScores large(shape, [&](auto row, auto key) { return key < row - 10 ? 0.0 : low; });
+    if (low == -1e9) large.set_sink(-1e9);
+    expect_right(large, {.fragments = fragments}, allowed);
+  }
+}
+TEST(BackwardOnHost, LargeScores) { run_large(FragmentKind::host, DType::f32); }
+TEST(BackwardOnHost, LargeScoresOverMma) { run_large(FragmentKind::mma, DType::bf16); }
+TEST(BackwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f32); }
+TEST(BackwardOnHost, LargeScoresOverGfx12) { run_large(FragmentKind::gfx12, DType::f16); }
+
+// Without the rest p is 1 where it should be 1 / n.
+TEST(BackwardOnHost, LargeScoresNeedTheRest) {
+  LargeScores large({.queries = 5}, [](auto, auto) { return -1e9; });
+  large.attend(BackendChoice::cpu);
+  BackwardTensors tensors = large.backward();
+  tensors.lse_rest.reset();
+  run_backward_on_host(tensors, large.options);
+  EXPECT_GT(large.error(), 1);
 }
 
 /// Several steps, ends inside of fragments, partial blocks, a group: in both 16-bit types, or f32.

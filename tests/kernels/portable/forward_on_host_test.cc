@@ -6,8 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
+#include "engine/large_scores.h"
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"
 #include "kernels/portable/specs.h"
@@ -17,8 +21,11 @@ namespace {
 
 using shared::FragmentKind;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool full() { return std::getenv("HEDDLE_TEST_FULL") != nullptr; }
 int scaled(int count) {
-  if (std::getenv("HEDDLE_TEST_FULL") != nullptr) return count * 10;
+  if (full()) return count * 10;
   return std::max(1, count / (std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 10 : 5));
 }
 
@@ -102,6 +109,51 @@ void run_steps(FragmentKind fragments) {
     run_on_host_and_judge(c, {.fragments = fragments});
   }
 }
+
+/// Rows whose scores are far from 0: o, and both words of lse; also where several waves and CTAs share the keys.
+void run_large(FragmentKind fragments, DType dtype) {
+  const double of_o = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-9 : 1e-6;
+  unsigned number = 0;
+  // near: a maximum in powers of two is rounded, which 16 bits bear.
+  const auto expect_right = [&](LargeScores& large, bool near = false) {
+    const int splits = std::array{1, 3}[number % 2];
+    run_on_host(large.forward(), large.options,
+                {.fragments = fragments, .candidate = static_cast<int>(number / 2 % 2), .splits = splits});
+    EXPECT_LE(large.error_of_o(), of_o);
+    EXPECT_LE(large.error_of_lse(), near && of_o > 1e-5 ? 4e-5 : 2e-6);
+    ++number;
+  };
+  const LargeShape shape = {.dtype = dtype, .queries = 3, .keys = 150, .dim = 16, .kv_heads = 2, .group = 2};
+  for (const LargeForm form : {LargeForm::added, LargeForm::plain}) {
+    if (dtype == DType::f64 && form != LargeForm::plain) continue;  // it has no score_mods
+    for (const double level : {-0x1p9, 0x1p20, -0x1p30}) {
+      if (form == LargeForm::plain && level == -0x1p30 && dtype == DType::f16) continue;  // past its range
+      for (const double sink : {-kInfinity, level, level + 8}) {
+        if (!full() && (number + static_cast<unsigned>(dtype)) % 3 != 0 && sink != level) {
+          ++number;
+          continue;
+        }
+        SCOPED_TRACE(fmt::format("form {} level {} sink {}", static_cast<int>(form), level, sink));
+        LargeScores large(
+            shape, [&](auto, auto) { return level; }, form);
+        if (sink != -kInfinity) large.set_sink(sink);
+        expect_right(large, std::abs(level) < 1024);
+      }
+    }
+  }
+  if (dtype == DType::f64) return;
+  for (const double low : {-1e9, static_cast<double>(std::numeric_limits<float>::lowest())}) {
+    SCOPED_TRACE(fmt::format("a mask of {}", low));
+    LargeScores large(shape, [&](auto row, auto key) { return key < 40 * row ? 0.0 : low; });
+    if (low == -1e9) large.set_sink(low);
+    expect_right(large);
+  }
+}
+TEST(ForwardOnHost, LargeScores) { run_large(FragmentKind::host, DType::bf16); }
+TEST(ForwardOnHost, LargeScoresOverMma) { run_large(FragmentKind::mma, DType::f16); }
+TEST(ForwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f32); }
+TEST(ForwardOnHost, LargeScoresOverGfx11) { run_large(FragmentKind::gfx11, DType::bf16); }
+TEST(ForwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
 
 const std::vector<DType> kWide = {DType::f32, DType::f64};
 

@@ -86,6 +86,7 @@ std::vector<KernelMemory> memory_of(const AttentionCase& c) {
   add_tensor("v", c.v, false);
   add_tensor("o", c.o, true);
   if (c.tensors().lse) add_tensor("lse", c.lse_rows, true);
+  if (c.tensors().lse_rest) add_tensor("lse_rest", c.lse_rest_rows, true);
   return memory;
 }
 
@@ -123,9 +124,11 @@ void* compile_on_host(const std::string& text) {
 
 int compiled_on_host() { return static_cast<int>(kernels().size()); }
 
-std::string run_on_host(AttentionCase& c, const HostRun& run) {
-  const AttentionTensors tensors = c.tensors();
-  const AttentionOptions& options = c.options();
+namespace {
+
+/// `c`: the case whose tensors these are, if they are one's.
+std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions& options, const HostRun& run,
+                         const AttentionCase* c) {
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_bindings(problem, options.bindings);
   const device::CudaCaps& caps = known_gpu(run.gpu);
@@ -172,8 +175,8 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
   params.parts = base + split.parts;
 
   const int ctas = std::max(1, params.tiles.item_count * config.splits);
-  if (run.execute) {
-    std::vector<KernelMemory> memory = memory_of(c);
+  if (run.execute && c != nullptr) {
+    std::vector<KernelMemory> memory = memory_of(*c);
     add(memory, "tiles", schedule.items);
     add(memory, "runs", schedule.runs);
     add(memory, "fills", schedule.fills);
@@ -182,11 +185,20 @@ std::string run_on_host(AttentionCase& c, const HostRun& run) {
     run.execute({config, forward_mma::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
   } else {
     const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, choice.plan.mods, layout)));
-    entry(params, static_cast<unsigned>(ctas), static_cast<unsigned>(c.spec().seed));
+    entry(params, static_cast<unsigned>(ctas), c != nullptr ? static_cast<unsigned>(c->spec().seed) : run.seed);
   }
   // A graph that repeats the run begins with what it left.
   for (int i = 0; config.splits_keys() && i < params.tiles.item_count; ++i) EXPECT_EQ(params.tiles.tickets[i], 0U);
   return forward_mma::name_of(config);
+}
+
+}  // namespace
+
+std::string run_on_host(AttentionCase& c, const HostRun& run) {
+  return plan_and_run(c.tensors(), c.options(), run, &c);
+}
+std::string run_on_host(const AttentionTensors& tensors, const AttentionOptions& options, const HostRun& run) {
+  return plan_and_run(tensors, options, run, nullptr);
 }
 
 void run_on_host_and_judge(AttentionCase& c, const HostRun& run) {

@@ -41,7 +41,8 @@ struct HostRun {
   std::string_view gpu = "a100";                       // of known_gpus.h, that is planned for
   int candidate = 0;                                   // which of the plans; past their end: the last
   std::optional<int> splits{};                         // instead of the planned ones
-  std::function<void(const KernelLaunch&)> execute{};  // null: compiled and run on the host
+  unsigned seed = 0;                                   // of the order of threads; of a case: the case's own
+  std::function<void(const KernelLaunch&)> execute{};  // of a case; null: compiled and run on the host
 };
 
 /// Function run_kernel of a text, which the host's compiler compiles once a process. Throws runtime_error where it
@@ -53,6 +54,8 @@ const device::CudaCaps& known_gpu(std::string_view name);
 
 /// Plans, compiles, runs. Throws Error(unsupported) where the family refuses the case. Returns the kernel's name.
 std::string run_on_host(AttentionCase& attention_case, const HostRun& run);
+/// Likewise, of tensors that are not a case's.
+std::string run_on_host(const AttentionTensors& tensors, const AttentionOptions& options, const HostRun& run);
 
 /// The same, and expects what every run owes.
 void run_on_host_and_judge(AttentionCase& attention_case, const HostRun& run);

@@ -65,6 +65,7 @@ struct BackwardReadsParams {
   float score_scale;
   RowInput d_lse;
   Sinks sinks;
+  float unit;  // BackwardRowsParams'
 };
 inline constexpr int kReadThreads = 256;  // of the kernels around the pass
 

@@ -10,13 +10,28 @@ inline constexpr int kBlockRows = 64;
 
 // A block's numbers: lse in powers of two, then delta. The sixteen of a thread stand in a row, which four floats more
 // keep out of the other lanes' banks.
+//
+// With lse in two words a third part follows, `low`, and the first float between the rows of the first part holds the
+// block's flag: some row's lse is so far from 0 that one word has too few digits of it. In such a block p is
+// 2^((x - first) unit log2 e - low), x the scores, of which t is `unit` times, and `first` stands where lse does:
+// x - first is exact where both are close to each other. In others lse is the sum of both words.
 inline constexpr int kLaneRows = 16, kLaneStep = kLaneRows + 4;
 inline constexpr int kBlockNumbers = 4 * kLaneStep;  // floats of either
 inline constexpr int kBlockBytes = 2 * kBlockNumbers * 4;
+inline constexpr int kLowNumbers = kBlockRows, kFlagPlace = kLaneRows;
+inline constexpr int kStepFar = 4096;           // the flag, as bits; of a step of the main kernel, too
+inline constexpr float kLargestNearLse = 1024;  // natural: up to it one word is enough
+/// Floats of a block and head, and its bytes.
+constexpr int block_numbers(bool lse_rest) { return 2 * kBlockNumbers + (lse_rest ? kLowNumbers : 0); }
+constexpr int block_bytes(bool lse_rest) { return 4 * block_numbers(lse_rest); }
 /// Where a row's number stands among those of its block.
 constexpr int place_of_row(int row) { return row % 8 / 2 * kLaneStep + 2 * (row / 8) + row % 2; }
 /// Where those of a lane's registers 4 j + e begin.
 constexpr int place_of_lane(int lane) { return lane % 4 * kLaneStep; }
+/// Where a row's number stands among the low ones, which four lanes read sixteen floats at a time, and where a lane's
+/// first four do: four more every sixteen floats.
+constexpr int low_of_row(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
+constexpr int low_of_lane(int lane) { return lane % 4 * 4; }
 
 // dQ: of each block and 64 columns one part, as the registers of a warpgroup's accumulator: d[4 j .. 4 j + 3] of its
 // thread t at float 4 (128 j + t).

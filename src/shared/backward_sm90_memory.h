@@ -17,7 +17,7 @@ struct BackwardSm90Memory {
   int d_s;       // [kDsBuffers][warpgroups][64 queries][64 keys]
   int d_q;       // [warpgroups] parts, as backward_rows.h says
   int scratch;   // [warpgroups][scratch_floats()]
-  int rows;      // [q_stages] lse and delta of 64 queries
+  int rows;      // [q_stages] numbers of 64 queries
   int tile;      // BackwardTile [kTileBuffers]
   int steps;     // BackwardStep [q_stages]
   int barriers;  // 8 bytes each: k full, v full, both empty; q full, empty [q_stages]; dO full, empty [d_o_stages];
@@ -46,7 +46,7 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
   memory.d_s = place(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
   memory.d_q = place(config.d_q ? config.warpgroups * 4 * config.d_q_part_floats() : 0);
   memory.scratch = place(config.warpgroups * 4 * config.scratch_floats());
-  memory.rows = place(config.q_stages * kBlockBytes);
+  memory.rows = place(config.q_stages * block_bytes(config.lse_rest));
   memory.tile = place(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
   memory.steps = place(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
   memory.barriers = place(8 * backward_barriers(config));

@@ -38,7 +38,7 @@ struct BackwardWideMemory {
   int d_s;       // [keys of either CTA][64 queries][64 keys]
   int factors;   // kWideFactorBytes, then words of bits, words of draws
   int d_q;       // [kWidePieces], as backward_rows.h says
-  int rows;      // [q_stages] lse and delta of 64 queries
+  int rows;      // [q_stages] numbers of 64 queries
   int tile;      // BackwardTile
   int steps;     // BackwardStep [q_stages]
   int barriers;  // 8 bytes each
@@ -67,7 +67,7 @@ constexpr BackwardWideMemory backward_wide_memory(const BackwardSm90Config& conf
   memory.d_s = place(config.d_q ? kPair * kWidePanelBytes : 0);
   memory.factors = place(kWideFactorBytes + 2 * kWideWordBytes);
   memory.d_q = place(config.d_q ? kWidePieces * 4 * kWidePieceFloats : 0);
-  memory.rows = place(config.q_stages * kBlockBytes);
+  memory.rows = place(config.q_stages * block_bytes(config.lse_rest));
   memory.tile = place(static_cast<int>(sizeof(BackwardTile)));
   memory.steps = place(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
   memory.barriers = place(8 * wide_barriers(config));

@@ -30,6 +30,8 @@ struct ForwardSm90Params {
   Descales descales;       // 8 bits
   StoredWords mask_words;  // stored masks
   RowNumbers max_scores;
+  RowNumbers lse_rest;
+  float natural[2];  // lse_rest: powers of two times the sum of these two are natural
 };
 
 }  // namespace heddle::shared

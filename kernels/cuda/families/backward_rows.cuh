@@ -8,7 +8,8 @@
 //   backward_sinks       d_sinks: a warp a head, the blocks' shares in a fixed order
 //
 // A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta = 0: e^(t - lse) is 0
-// then, whatever t is that is below +inf.
+// then, whatever t is that is below +inf. In a block that is flagged as far (lse in two words) they get first = 0 and
+// low = +inf.
 //
 // Included last by a generated source, which defines kConfig, a BackwardSm90Config.
 #pragma once
@@ -99,7 +100,20 @@ __device__ __forceinline__ float product_of_row(const char* o, const char* d_o, 
 struct RowNumbers {
   float lse, delta;  // lse in powers of two
   float sink;        // its share of d_sinks
+  float first, low;  // lse in two words: the same lse in a block that is far
+  bool far;
 };
+
+/// lse in two words, of a row that attends something.
+__device__ __forceinline__ void set_both_words(RowNumbers& numbers, float lse, float rest, float unit) {
+  constexpr double kLog2E = 1.44269504088896341;
+  numbers.lse = static_cast<float>((static_cast<double>(lse) + static_cast<double>(rest)) * kLog2E);
+  numbers.far = fabsf(lse) > shared::kLargestNearLse;
+  numbers.first = lse / unit;
+  if (!(fabsf(numbers.first) < ptx::infinity())) numbers.first = 0;
+  const double exact = static_cast<double>(numbers.first) * static_cast<double>(unit);
+  numbers.low = static_cast<float>((static_cast<double>(lse) - exact + static_cast<double>(rest)) * kLog2E);
+}
 
 /// Of a row of a block; by all lanes of a warp, sixteen for each of two rows.
 template <auto kConfig>
@@ -119,12 +133,33 @@ __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& p
     delta -= *reinterpret_cast<const float*>(row_of(params.d_lse, 4, block.batch, head, own));
   }
   const bool attends = live && lse != -ptx::infinity();
-  RowNumbers numbers = {ptx::infinity(), 0, 0};
+  RowNumbers numbers = {ptx::infinity(), 0, 0, 0, ptx::infinity(), false};
   if (attends) {
-    numbers = {lse * ptx::kLog2E, delta, kConfig.sinks ? -ptx::exp2_fast((sink - lse) * ptx::kLog2E) * delta : 0.0F};
+    numbers.lse = lse * ptx::kLog2E;
+    numbers.delta = delta;
+    numbers.sink = kConfig.sinks ? -ptx::exp2_fast((sink - lse) * ptx::kLog2E) * delta : 0.0F;
     if (sunk) numbers.sink = -delta;  // infinite ones, too
+    if constexpr (kConfig.lse_rest) {
+      const float rest = *reinterpret_cast<const float*>(row_of(params.lse_rest, 4, block.batch, head, own));
+      set_both_words(numbers, lse, rest, params.unit);
+      const float below = sunk ? 0 : sink - lse;
+      numbers.sink = kConfig.sinks ? -ptx::exp2_fast((below - rest) * ptx::kLog2E) * delta : 0.0F;
+    }
   }
   return numbers;
+}
+
+/// lse in two words: whether the block is far, and what then stands in the place of its lse. By all threads, the first
+/// of which have a row each.
+__device__ __forceinline__ void store_far_block(float* lse, const RowNumbers* rows) {
+  __syncthreads();  // rows have been left
+  const int row = static_cast<int>(threadIdx.x);
+  if (row >= shared::kBlockRows) return;
+  const bool far = __ballot_sync(~0U, rows[row].far || rows[row ^ 32].far) != 0;  // a warp sees all rows
+  if (row == 0) lse[shared::kFlagPlace] = __int_as_float(far ? shared::kStepFar : 0);
+  if (!far) return;
+  lse[shared::place_of_row(row)] = rows[row].first;
+  lse[2 * shared::kBlockNumbers + shared::low_of_row(row)] = rows[row].low;
 }
 
 /// A block's part of the workspace: dQ's sums become zeros.
@@ -182,7 +217,8 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   if constexpr (kConfig.d_q) zero_sums<kConfig>(params.d_q + number * (kConfig.panels() * shared::kPartFloats));
   if constexpr (kConfig.normalizer == Normalizer::softmax) {
     __shared__ float shares[shared::kBlockRows];
-    float* const lse = params.rows + number * (2 * shared::kBlockNumbers);
+    __shared__ RowNumbers rests[kConfig.lse_rest ? shared::kBlockRows : 1];
+    float* const lse = params.rows + number * shared::block_numbers(kConfig.lse_rest);
     const int lane = static_cast<int>(threadIdx.x % kLanesOfRow);
     if (block.live > 0) {
       for (int row = static_cast<int>(threadIdx.x) / kLanesOfRow; row < shared::kBlockRows;
@@ -192,8 +228,12 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
           lse[shared::place_of_row(row)] = own.lse;
           lse[shared::kBlockNumbers + shared::place_of_row(row)] = own.delta;
           shares[row] = own.sink;
+          if constexpr (kConfig.lse_rest) {
+            rests[row] = own;
+          }
         }
       }
+      if constexpr (kConfig.lse_rest) store_far_block(lse, rests);
     }
     if constexpr (kConfig.sinks) {
       __syncthreads();

@@ -57,12 +57,18 @@ template <class Read>
 __device__ __forceinline__ float closed_value(const BackwardSm90Params& params, const BackwardReadsParams& reads,
                                               const ReadSequence& of, int row) {
   const int block = of.first_block + row / shared::kBlockRows;
-  const float* numbers = params.rows +
-                         (static_cast<long long>(block) * params.q_heads + of.head) * (2 * shared::kBlockNumbers) +
-                         shared::place_of_row(row % shared::kBlockRows);
+  const float* of_block = params.rows + (static_cast<long long>(block) * params.q_heads + of.head) *
+                                            shared::block_numbers(kConfig.lse_rest);
+  const float* numbers = of_block + shared::place_of_row(row % shared::kBlockRows);
   const float lse = numbers[0], delta = numbers[shared::kBlockNumbers];  // lse in powers of two
-  if (lse == ptx::infinity()) return 0;                                  // nothing attends
-  float sum = 0 * (lse + delta);                                         // NaN where the row is
+  float low = 0;
+  bool far = false;
+  if constexpr (kConfig.lse_rest) {
+    far = __float_as_int(of_block[shared::kFlagPlace]) != 0;
+    if (far) low = of_block[2 * shared::kBlockNumbers + shared::low_of_row(row % shared::kBlockRows)];
+  }
+  if ((far ? low : lse) == ptx::infinity()) return 0;  // nothing attends
+  float sum = 0 * (lse + delta);                       // NaN where the row is
   if (reads.d_lse.data != nullptr) {
     const int own = kConfig.by_sequence && reads.packed != 0 ? params.mod.sequences[of.batch].q_begin + row : row;
     const long long at =
@@ -70,10 +76,13 @@ __device__ __forceinline__ float closed_value(const BackwardSm90Params& params, 
     sum += static_cast<const float*>(reads.d_lse.data)[at];
   }
   if (reads.sinks.data != nullptr) {
-    const float sink = reads.sinks.data[of.head * reads.sinks.stride] * ptx::kLog2E;
+    const float natural = reads.sinks.data[of.head * reads.sinks.stride], sink = natural * ptx::kLog2E;
     // Where the sink is all that a row attends, delta is d_lse's alone.
-    if (lse == sink && !(fabsf(delta) < ptx::infinity())) return 0;
-    sum += ptx::exp2_fast(sink - lse) * delta;
+    if (!far && lse == sink && !(fabsf(delta) < ptx::infinity())) return 0;
+    float power = sink - lse;
+    if (far) power = fmaf(fmaf(-lse, reads.unit, natural), ptx::kLog2E, -low);
+    if (far && power == 0 && !(fabsf(delta) < ptx::infinity())) return 0;
+    sum += ptx::exp2_fast(power) * delta;
   }
   using Slope = typename Read::Slope;
   const auto uniform = Slope::uniform(params.mod, of.batch, of.head);

@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
       constexpr unsigned kFirst = kConfig.first_key_warp(), kEnd = kFirst + kConfig.key_warps();
       const unsigned warp = __shfl_sync(~0U, threadIdx.x / 32, 0);
       if (warp >= kFirst && warp < kEnd)
-        KeyNumbers<kConfig>(memory, params.mod, params.scale_log2, warp - kFirst).run();
+        KeyNumbers<kConfig>(memory, params.mod, params.scale_log2, params.scale, warp - kFirst).run();
     }
     if constexpr (kConfig.orders()) {
       if (threadIdx.x >= 128 - 32 * kConfig.gather_warps()) Gatherer<kConfig>(memory, k_map, v_map, params.pages).run();

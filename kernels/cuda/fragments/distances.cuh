@@ -18,14 +18,14 @@ __device__ __forceinline__ float term_of_distance(const shared::ModValues& mod, 
 
 /// Distant: the block's one term, or a table in shared memory of all that the warpgroup's rows have there: entry i is
 /// that of the distance i - 63 between the first row and the first column; the last two are those far to the right and
-/// far to the left. By all threads of the warpgroup.
+/// far to the left. `unit`: as ScoreTilt::set() has it. By all threads of the warpgroup.
 template <auto kConfig>
 __device__ __forceinline__ void tabulate_distances(ptx::Address table, const shared::ModValues& mod,
                                                    const shared::FlatDistances& flat, const BlockOrigin& at,
                                                    int warpgroup, bool new_tile,
-                                                   ScoreTilt<kConfig.scores, kConfig.normalizer>& tilt) {
+                                                   ScoreTilt<kConfig.scores, kConfig.normalizer>& tilt,
+                                                   float unit = t_unit(kConfig.normalizer)) {
   constexpr int kCount = 63 + kConfig.kv_block;
-  constexpr float kUnit = t_unit(kConfig.normalizer);
   const int thread = threadIdx.x & 127;
   const int row = 16 * (thread >> 5) + ((thread & 31) >> 2);
   const int least = at.kv_first - (at.q_idx - row) - 63;
@@ -36,13 +36,13 @@ __device__ __forceinline__ void tabulate_distances(ptx::Address table, const sha
     ptx::named_barrier(1 + warpgroup, 128);  // what stood there has been read
     if (ends && thread < 2) {
       ptx::store_float(table + 4 * (kCount + thread),
-                       in_units(term_of_distance(mod, at, thread == 0 ? flat.from : flat.to), kUnit));
+                       in_units(term_of_distance(mod, at, thread == 0 ? flat.from : flat.to), unit));
     }
     if (!tilt.flat) {
 #pragma unroll
       for (int first = 0; first < kCount; first += 128) {
         const int i = first + thread;
-        if (i < kCount) ptx::store_float(table + 4 * i, in_units(term_of_distance(mod, at, least + i), kUnit));
+        if (i < kCount) ptx::store_float(table + 4 * i, in_units(term_of_distance(mod, at, least + i), unit));
       }
     }
     ptx::named_barrier(1 + warpgroup, 128);

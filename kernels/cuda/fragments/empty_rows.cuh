@@ -32,10 +32,14 @@ struct EmptyRow {
   }
 };
 
+/// The lse_rest of a row that attends nothing; NaN where its lse is.
+__device__ __forceinline__ float rest_of_nothing(float lse) { return lse == lse ? 0.0F : lse; }
+
 /// o = 0 and lse for queries of one head, by all consumer threads of the CTA, of which this is number `thread`.
 template <auto kConfig>
-__device__ __forceinline__ void store_fill(const shared::Outputs& out, const shared::RowNumbers& max_scores, int thread,
-                                           const shared::RowFill at, float lse) {
+__device__ __forceinline__ void store_fill(const shared::Outputs& out, const shared::RowNumbers& max_scores,
+                                           const shared::RowNumbers& lse_rest, int thread, const shared::RowFill at,
+                                           float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
   const TileOrigin origin = {at.row, at.head, at.batch, 0};
@@ -57,7 +61,12 @@ __device__ __forceinline__ void store_fill(const shared::Outputs& out, const sha
   }
   if constexpr (kConfig.max_scores) {
     for (int i = thread; i < rows; i += kConfig.threads() - 128) {
-      store_max_score(max_scores, origin, origin.q_first + i, -ptx::infinity());
+      store_number(max_scores, origin, origin.q_first + i, -ptx::infinity());
+    }
+  }
+  if constexpr (kConfig.lse_rest) {
+    for (int i = thread; i < rows; i += kConfig.threads() - 128) {
+      store_number(lse_rest, origin, origin.q_first + i, rest_of_nothing(lse));
     }
   }
 }
@@ -72,7 +81,7 @@ __device__ __forceinline__ float lse_of_fill(const shared::Sinks& sinks, int hea
 }
 
 /// With lengths on the device, by all CTAs: fills the rows that a sequence has (`of_sequence`), or those that none has.
-/// `Params` has fills, listed, operands, outputs, max_scores, sinks and mod.
+/// `Params` has fills, listed, operands, outputs, max_scores, lse_rest, sinks and mod.
 template <auto kConfig, class Params>
 __device__ __forceinline__ void store_fills_by_sequence(const Params& params, int thread, bool of_sequence) {
   const shared::ListedTiles& listed = params.listed;
@@ -92,7 +101,7 @@ __device__ __forceinline__ void store_fills_by_sequence(const Params& params, in
       const int cta = static_cast<int>((blockIdx.x + static_cast<unsigned>(batch) * listed.q_heads) % gridDim.x);
       for (int i = cta; i < parts * listed.q_heads; i += gridDim.x) {
         const int part = i % parts * 64, head = i / parts;
-        store_fill<kConfig>(params.outputs, params.max_scores, thread,
+        store_fill<kConfig>(params.outputs, params.max_scores, params.lse_rest, thread,
                             {begin + part, min(64, rows - part), head, batch},
                             lse_of_fill<kConfig>(params.sinks, head, of_sequence));
       }
@@ -113,7 +122,7 @@ __device__ __forceinline__ void store_fills(const Params& params) {
   } else {
     for (int fill = blockIdx.x; fill < params.fills.count; fill += gridDim.x) {
       const shared::RowFill at = params.fills.fills[fill];
-      store_fill<kConfig>(params.outputs, params.max_scores, thread, at,
+      store_fill<kConfig>(params.outputs, params.max_scores, params.lse_rest, thread, at,
                           lse_of_fill<kConfig>(params.sinks, at.head, fill < params.fills.unattending));
     }
   }
@@ -176,8 +185,8 @@ __device__ __forceinline__ void store_if(int stores, unsigned char* to, unsigned
 /// part inside the loop over tiles would cost addresses their one value a warp.
 template <auto kConfig>
 __device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const shared::RowNumbers& max_scores,
-                                              const TileOrigin& origin, const TileSequence& sequence, int warpgroup,
-                                              float lse) {
+                                              const shared::RowNumbers& lse_rest, const TileOrigin& origin,
+                                              const TileSequence& sequence, int warpgroup, float lse) {
   using Empty = EmptyRow<kConfig>;
   using Element = typename Empty::Element;
   constexpr int kRows = kConfig.packs() ? 16 : 64, kThreads = 2 * kRows;
@@ -202,7 +211,12 @@ __device__ __forceinline__ void fill_own_rows(const shared::Outputs& out, const 
   }
   if constexpr (kConfig.max_scores) {
     if (thread < kRows && thread < rows) {
-      store_max_score(max_scores, origin, sequence.q_begin + first + thread, -ptx::infinity());
+      store_number(max_scores, origin, sequence.q_begin + first + thread, -ptx::infinity());
+    }
+  }
+  if constexpr (kConfig.lse_rest) {
+    if (thread < kRows && thread < rows) {
+      store_number(lse_rest, origin, sequence.q_begin + first + thread, rest_of_nothing(lse));
     }
   }
 }

@@ -60,7 +60,10 @@ inline constexpr unsigned kAllAttend = 0xF;
 /// kernel becomes faster by it.
 /// kSigned: what scores are multiplied by may be negative.
 /// kHoles: a step may leave out, of each row, the even or the odd ones of the thread's columns.
-template <int kColumns, WeightRange kRange, bool kAsArray, bool kSigned, bool kHoles, ScoreForm kForm>
+/// kNear: lse is asked for in two words. Terms are rounded in powers of two, and so is m when it moves to a weight, so
+/// that lse has all its digits only where m is small; else the tile is safe.
+template <int kColumns, WeightRange kRange, bool kAsArray, bool kSigned, bool kHoles, ScoreForm kForm,
+          bool kNear = false>
 struct Softmax {
   RowSums rows;
   ScoreTilt<kForm> tilt;    // of the block
@@ -73,8 +76,8 @@ struct Softmax {
   static constexpr float kLargestJump = 1.2676506e30F;  // 2^100
   // Sums up to this, times the values, are inside O's range.
   static constexpr float kLargestSum = 18446744073709551616.0F;
-  // Up to this m is off by 1 at most.
-  static constexpr float kLargestExponent = 16777216.0F;
+  // Up to this m is off by 1 at most; kNear: by 2^-14.
+  static constexpr float kLargestExponent = kNear ? 1024.0F : 16777216.0F;
   static constexpr float kHeadroom = kRange.headroom, kTop = kRange.top;
   static constexpr float kLargestWeight = kRange.largest, kSafeHeadroom = kRange.safe_headroom;
   static constexpr float kShare = 0.25F;

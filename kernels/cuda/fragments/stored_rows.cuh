@@ -53,9 +53,9 @@ __device__ __forceinline__ void store_lse(const shared::Outputs& out, const Tile
   out.lse[origin.batch * out.lse_stride[0] + origin.head * out.lse_stride[1] + row * out.lse_stride[2]] = lse;
 }
 
-/// A row's largest score.
-__device__ __forceinline__ void store_max_score(const shared::RowNumbers& out, const TileOrigin& origin, int row,
-                                                float x) {
+/// A row's largest score, or lse_rest.
+__device__ __forceinline__ void store_number(const shared::RowNumbers& out, const TileOrigin& origin, int row,
+                                             float x) {
   out.data[origin.batch * out.stride[0] + origin.head * out.stride[1] + row * out.stride[2]] = x;
 }
 

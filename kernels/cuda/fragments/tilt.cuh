@@ -39,19 +39,19 @@ struct ScoreTilt {
     uniform = offset_uniform(mod, at.batch, at.head);
     if constexpr (kTilted) slope_of_head = slope_uniform(mod, at.batch, at.head);
   }
-  /// Before each block.
-  __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockOrigin& at) {
+  /// Before each block. `unit`: 1 where terms are to stay natural.
+  __device__ __forceinline__ void set(const shared::ModValues& mod, const BlockOrigin& at, float unit = kUnit) {
     const int kv_idx = at.kv_first + 2 * (threadIdx.x & 3);
     const OffsetColumn column = offset_column(mod, uniform, at.batch, at.head, kv_idx);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int q_idx = at.q_idx + 8 * r;
       const OffsetRow row = offset_row(mod, uniform, at.batch, at.head, q_idx);
-      base[r] = in_units(offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx), kUnit);
+      base[r] = in_units(offset_element(mod, uniform, row, column, 0.0F, at.batch, at.head, q_idx, kv_idx), unit);
       if constexpr (kTilted) {
         const SlopeRow slope_of_row = slope_row(mod, slope_of_head, at.batch, at.head, q_idx);
         slope[r] =
-            slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) * kUnit;
+            slope_element(mod, slope_of_head, slope_of_row, SlopeColumn(), at.batch, at.head, q_idx, kv_idx) * unit;
       }
     }
   }

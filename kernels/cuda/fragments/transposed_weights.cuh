@@ -64,19 +64,21 @@ class TransposedWeights {
   static constexpr float kUnit = kConfig.normalizer == Normalizer::none ? 1.0F : ptx::kLog2E;
 
   /// Products s become X dt/ds, and `p` the weights: registers of dV's product. `numbers`: where the thread's lse
-  /// begin. kCut: some of `bits` are 0. leave(j) is called when registers 4 j to 4 j + 3 of `s` are done. Returns the
-  /// bits without the elements whose t is -inf.
-  template <bool kCut, class Leave>
+  /// begin. kCut: some of `bits` are 0. kFar: the block of rows is, and `low` says where its low numbers begin.
+  /// leave(j) is called when registers 4 j to 4 j + 3 of `s` are done. Returns the bits without the elements whose t is
+  /// -inf.
+  template <bool kCut, bool kFar, class Leave>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
                                                    const TransposedOrigin& at, const Numbers& numbers,
-                                                   const Leave& leave) {
+                                                   [[maybe_unused]] ptx::Address low, const Leave& leave) {
     const shared::ModValues& mod = params.mod;
     Mods own(mod, at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float lse[4] = {0, 0, 0, 0};
+      float lse[4] = {0, 0, 0, 0}, lows[4] = {0, 0, 0, 0};
       if constexpr (kSoftmax) numbers.read(i, lse);
+      if constexpr (kFar) read_low(low, i, lows);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
@@ -90,13 +92,14 @@ class TransposedWeights {
           for (int r = 0; r < 2; ++r) {
             const int n = 4 * j + 2 * r + e;
             float slope = 1;
-            const float t = own.t(s[n], slope, params, at, q_idx, r);
+            float t = own.template t<kFar>(s[n], slope, params, at, q_idx, r);
             if constexpr (!kPlain) {
               if (t == -ptx::infinity()) bits &= ~(1U << n);
             }
             const bool attends = !(kCut || !kPlain) || (bits >> n & 1) != 0;
             float weight;
-            const float factor = factor_of(t, lse[2 * half + e], weight);
+            if constexpr (kFar) t = far_power(t, lse[2 * half + e], lows[2 * half + e], params);
+            const float factor = factor_of(t, kFar ? 0.0F : lse[2 * half + e], weight);
             if constexpr (!kOne) s[n] = attends ? factor * slope : 0.0F;
             if constexpr (kConfig.weighted) weight *= own.weight(mod, at, q_idx, r);
             if constexpr (kConfig.dropped) weight = drops.weighed(n, weight);
@@ -110,11 +113,12 @@ class TransposedWeights {
     }
     return bits;
   }
-  template <bool kCut>
+  template <bool kCut, bool kFar>
   static __device__ __forceinline__ unsigned weigh(float (&s)[32], unsigned (&p)[16], unsigned bits,
                                                    const TransposedDrops& drops, const Params& params,
-                                                   const TransposedOrigin& at, const Numbers& numbers) {
-    return weigh<kCut>(s, p, bits, drops, params, at, numbers, [](int) {});
+                                                   const TransposedOrigin& at, const Numbers& numbers,
+                                                   ptx::Address low) {
+    return weigh<kCut, kFar>(s, p, bits, drops, params, at, numbers, low, [](int) {});
   }
 
   /// dP becomes ds, rounded: registers of dK's product. `x`: X dt/ds, by read_factors(). `numbers`: where the thread's
@@ -158,20 +162,21 @@ class TransposedWeights {
   }
 
   /// dP becomes dt, in f32, and `of_weights` p dP, if there is room for it; products s stay as they are. `lse`,
-  /// `deltas`: where the thread's begin. Elements that do not attend keep whatever is computed of them. Returns the
-  /// bits without the elements whose t is -inf.
-  template <int kOfWeights>
+  /// `deltas`: where the thread's begin. kFar, low: as weigh() has them. Elements that do not attend keep whatever is
+  /// computed of them. Returns the bits without the elements whose t is -inf.
+  template <bool kFar, int kOfWeights>
   static __device__ __forceinline__ unsigned gradients(const float (&s)[32], float (&d_p)[32],
                                                        float (&of_weights)[kOfWeights], unsigned bits,
                                                        const TransposedDrops& drops, const Params& params,
                                                        const TransposedOrigin& at, const Numbers& lse,
-                                                       const Numbers& deltas) {
+                                                       const Numbers& deltas, [[maybe_unused]] ptx::Address low) {
     const shared::ModValues& mod = params.mod;
     Mods own(mod, at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float of_lse[4] = {0, 0, 0, 0}, delta[4] = {0, 0, 0, 0};
+      float of_lse[4] = {0, 0, 0, 0}, delta[4] = {0, 0, 0, 0}, lows[4] = {0, 0, 0, 0};
       if constexpr (kSoftmax) lse.read(i, of_lse), deltas.read(i, delta);
+      if constexpr (kFar) read_low(low, i, lows);
 #pragma unroll
       for (int of_four = 0; of_four < 4; ++of_four) {
         const int j = 2 * i + of_four / 2, e = of_four % 2;
@@ -182,9 +187,10 @@ class TransposedWeights {
         for (int r = 0; r < 2; ++r) {
           const int n = 4 * j + 2 * r + e;
           float slope = 1, weight;
-          const float t = own.t(s[n], slope, params, at, q_idx, r);
+          float t = own.template t<kFar>(s[n], slope, params, at, q_idx, r);
           if (t == -ptx::infinity()) bits &= ~(1U << n);
-          const float factor = factor_of(t, of_lse[of_four], weight);
+          if constexpr (kFar) t = far_power(t, of_lse[of_four], lows[of_four], params);
+          const float factor = factor_of(t, kFar ? 0.0F : of_lse[of_four], weight);
           if constexpr (kOfWeights == 32) of_weights[n] = weight * d_p[n];
           float weighted = d_p[n];
           if constexpr (kConfig.weighted) weighted *= own.weight(mod, at, q_idx, r);
@@ -197,6 +203,15 @@ class TransposedWeights {
   }
 
  private:
+  /// In a block of rows that is far: four low numbers of a thread, its rows 4 i to 4 i + 3; and the power of two of a
+  /// weight. x: what t() leaves.
+  static __device__ __forceinline__ void read_low(ptx::Address low, int i, float (&four)[4]) {
+    ptx::load_floats(low + 64 * i, four);
+  }
+  static __device__ __forceinline__ float far_power(float x, float first, float low, const Params& params) {
+    return fmaf(x - first, kPlain ? params.scale_log2 : ptx::kLog2E, -low);
+  }
+
   /// The thread's mods, made anew: what they keep of its keys is computed here, and not kept beside all products.
   template <class Own>
   static __device__ __forceinline__ Own here(const shared::ModValues& mod, TransposedOrigin at) {
@@ -246,21 +261,24 @@ class TransposedWeights {
                                             int r) const {
       return weights.weight(mod, at, q_idx, r);
     }
-    /// t, in powers of two where the normalizer takes exponentials, and the derivative of a mapped score.
+    /// t, in powers of two where the normalizer takes exponentials, and the derivative of a mapped score. kFar: t as it
+    /// is, or the product where t is a multiple of it.
+    template <bool kFar>
     __device__ __forceinline__ float t(float product, float& slope, const Params& params, const TransposedOrigin& at,
                                        int q_idx, int r) const {
+      constexpr float kOwnUnit = kFar ? 1.0F : kUnit;
       if constexpr (kPlain) {
-        return product * params.scale_log2;
+        return kFar ? product : product * params.scale_log2;
       } else if constexpr (kAdded) {
-        return fmaf(product, params.scale_log2,
-                    kUnit * offset_element(params.mod, offset.uniform, offset.row, offset.column[r], at.batch, at.head,
-                                           q_idx, at.key(r)));
+        return fmaf(product, kFar ? params.scale : params.scale_log2,
+                    kOwnUnit * offset_element(params.mod, offset.uniform, offset.row, offset.column[r], at.batch,
+                                              at.head, q_idx, at.key(r)));
       } else {
         const float s = product * params.scale;
         slope = derivative_element(params.mod, derivative.uniform, derivative.row, derivative.column[r], s, at.batch,
                                    at.head, q_idx, at.key(r));
-        return kUnit * score_element(params.mod, score.uniform, score.row, score.column[r], s, at.batch, at.head, q_idx,
-                                     at.key(r));
+        return kOwnUnit * score_element(params.mod, score.uniform, score.row, score.column[r], s, at.batch, at.head,
+                                        q_idx, at.key(r));
       }
     }
   };

@@ -69,7 +69,7 @@ class BackwardConsumer {
     ptx::forget(d_v_);
     ptx::barrier_wait(memory_.k_full(), slot_of(tiles_));  // the parity: see the producer
     ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
-    int flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
+    int flags = step_flags();
     Numbers numbers;
     numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
     issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(slot_of(q_)));
@@ -101,7 +101,7 @@ class BackwardConsumer {
       }
       unsigned bits = attending(flags, slot);
       const bool cut = bits_matter(flags);
-      weigh(cut, bits, drops, at, numbers);
+      weigh(flags, cut, bits, drops, at, numbers, slot);
       if constexpr (kConfig.d_q && !kConfig.frugal) end_part();
       issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(slot_of(d_o_)));
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
@@ -112,7 +112,7 @@ class BackwardConsumer {
       differentiate(cut, bits, drops, at, numbers);
       if constexpr (kConfig.d_q) store_d_s();
       // Of the next step; behind the last one of whatever stands there, and forgotten.
-      flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
+      flags = step_flags();
       numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
       issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), !fresh_);
       ++number_;
@@ -138,12 +138,29 @@ class BackwardConsumer {
     }
   }
 
-  __device__ __forceinline__ void weigh(bool cut, unsigned& bits, const TransposedDrops& drops,
-                                        const TransposedOrigin& at, const Numbers& lse) {
+  /// Flags of the step whose queries come next, with that of its rows.
+  __device__ __forceinline__ int step_flags() const {
+    const int flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
+    if constexpr (kConfig.lse_rest) return flags | memory_.far_flag(slot_of(q_));
+    return flags;
+  }
+  /// Where the low numbers of the thread's rows begin.
+  __device__ __forceinline__ ptx::Address low(int slot) const {
+    return memory_.low(slot) + 4 * shared::low_of_lane(threadIdx.x & 31);
+  }
+
+  __device__ __forceinline__ void weigh(int flags, bool cut, unsigned& bits, const TransposedDrops& drops,
+                                        const TransposedOrigin& at, const Numbers& lse, int slot) {
+    if constexpr (kConfig.lse_rest) {
+      if (flags & shared::kStepFar) {
+        bits = Weights::template weigh<true, true>(s_, p_, bits, drops, params_, at, lse, low(slot));
+        return;
+      }
+    }
     if (cut) {
-      bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, lse);
+      bits = Weights::template weigh<true, false>(s_, p_, bits, drops, params_, at, lse, 0);
     } else {
-      bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, lse);
+      bits = Weights::template weigh<false, false>(s_, p_, bits, drops, params_, at, lse, 0);
     }
   }
   __device__ __forceinline__ void differentiate(bool cut, unsigned bits, const TransposedDrops& drops,
@@ -201,7 +218,8 @@ class BackwardConsumer {
 
   /// Some elements of the step do not attend, or may not.
   __device__ __forceinline__ bool bits_matter(int flags) const {
-    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
+    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0) |
+                        (kConfig.lse_rest ? shared::kStepFar : 0);
     return (flags & decided) != 0 || !(flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
   }
   __device__ __forceinline__ unsigned attending(int flags, int slot) const {

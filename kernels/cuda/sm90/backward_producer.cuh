@@ -119,10 +119,10 @@ class BackwardProducer {
     if (q_first + shared::kStepQueries > word(shared::kTileQLen)) flags |= shared::kStepRagged;
     ptx::store_words(memory_.step(slot_of(q_)), q_first, head, flags, number);
     constexpr unsigned kQueryBytes = kConfig.qk_panels() * shared::kStepQueries * 128;
-    ptx::barrier_arrive_expecting(full, kQueryBytes + shared::kBlockBytes);
+    ptx::barrier_arrive_expecting(full, kQueryBytes + shared::block_bytes(kConfig.lse_rest));
     ptx::bulk_load(memory_.lse(slot_of(q_)),
-                   params_.rows + static_cast<long long>(number) * (2 * shared::kBlockNumbers), shared::kBlockBytes,
-                   full);
+                   params_.rows + static_cast<long long>(number) * shared::block_numbers(kConfig.lse_rest),
+                   shared::block_bytes(kConfig.lse_rest), full);
     load<kConfig.qk_panels()>(memory_.queries(slot_of(q_)), shared::kStepQueries, maps_.q, full, query_rows(block),
                               head, params_.operands.q_batched, ptx::kEvictLast);
     q_.advance(kConfig.q_stages);

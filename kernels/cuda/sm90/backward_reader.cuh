@@ -56,7 +56,7 @@ class BackwardReader : public BackwardConsumer<kConfig> {
   __device__ __forceinline__ bool step() {
     const int slot = slot_of(this->q_);
     ptx::barrier_wait(memory_.q_full(slot), parity_of(this->q_));
-    const int flags = __shfl_sync(~0U, memory_.step_word(slot, shared::kStepFlags), 0);
+    const int flags = __shfl_sync(~0U, this->step_flags(), 0);
     ptx::forget(s_);
     ptx::forget(y_);
     issue_scores<kConfig>(s_, this->own_rows(memory_.keys()), memory_.queries(slot));
@@ -81,7 +81,12 @@ class BackwardReader : public BackwardConsumer<kConfig> {
     ptx::wgmma_wait<0>();
     ptx::touch(s_);
     ptx::touch(y_);
-    bits = Weights::gradients(s_, y_, z_, bits, drops, params_, at, lse, deltas);
+    if (kConfig.lse_rest && (flags & shared::kStepFar) != 0) {
+      bits = Weights::template gradients<kConfig.lse_rest>(s_, y_, z_, bits, drops, params_, at, lse, deltas,
+                                                           this->low(slot));
+    } else {
+      bits = Weights::template gradients<false>(s_, y_, z_, bits, drops, params_, at, lse, deltas, 0);
+    }
     this->release(memory_.q_empty(slot));
     this->release(memory_.d_o_empty(d_o_slot));
     (add<Reads>(at, bits, block, number), ...);

@@ -107,9 +107,10 @@ class WideProducer {
     const int q_first = block * shared::kStepQueries;
     if (q_first + shared::kStepQueries > word(shared::kTileQLen)) flags |= shared::kStepRagged;
     ptx::store_words(memory_.step(slot), q_first, head, flags, number);
-    ptx::barrier_arrive_expecting(full, kConfig.qk_panels() * Memory::kPanel + shared::kBlockBytes);
-    ptx::bulk_load(memory_.lse(slot), params_.rows + static_cast<long long>(number) * (2 * shared::kBlockNumbers),
-                   shared::kBlockBytes, full);
+    ptx::barrier_arrive_expecting(full, kConfig.qk_panels() * Memory::kPanel + shared::block_bytes(kConfig.lse_rest));
+    ptx::bulk_load(memory_.lse(slot),
+                   params_.rows + static_cast<long long>(number) * shared::block_numbers(kConfig.lse_rest),
+                   shared::block_bytes(kConfig.lse_rest), full);
     load(kConfig.qk_panels(), 0, memory_.queries(slot), maps_.q, full, query_rows(block), head,
          params_.operands.q_batched, ptx::kEvictLast);
     q_.advance(kConfig.q_stages);

@@ -50,11 +50,14 @@ class WideRole {
 
   /// Of a step, one value for the warp, which the compiler knows.
   __device__ __forceinline__ int flags_of(int slot) const {
-    return __shfl_sync(~0U, memory_.step_word(slot, shared::kStepFlags), 0);
+    int flags = memory_.step_word(slot, shared::kStepFlags);
+    if constexpr (kConfig.lse_rest) flags |= memory_.far_flag(slot);
+    return __shfl_sync(~0U, flags, 0);
   }
   /// Some elements of the step do not attend, or may not.
   __device__ __forceinline__ bool bits_matter(int flags) const {
-    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << rank_ : 0);
+    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << rank_ : 0) |
+                        (kConfig.lse_rest ? shared::kStepFar : 0);
     return (flags & decided) != 0 || !(flags & (shared::kStepAttends << rank_)) || ragged_keys_;
   }
 

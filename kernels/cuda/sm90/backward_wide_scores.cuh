@@ -80,10 +80,13 @@ class WideScores : WideRole<kConfig> {
       if constexpr (kConfig.frugal) store(j);
     };
     if constexpr (kConfig.frugal) ptx::barrier_wait(memory_.factors_empty(), (number & 1) ^ 1);
-    if (this->bits_matter(flags)) {
-      bits = Weights::template weigh<true>(s_, p_, bits, drops, params_, at, lse, leave);
+    if (kConfig.lse_rest && (flags & shared::kStepFar) != 0) {
+      const ptx::Address low = memory_.low(slot) + 4 * shared::low_of_lane(threadIdx.x & 31);
+      bits = Weights::template weigh<true, kConfig.lse_rest>(s_, p_, bits, drops, params_, at, lse, low, leave);
+    } else if (this->bits_matter(flags)) {
+      bits = Weights::template weigh<true, false>(s_, p_, bits, drops, params_, at, lse, 0, leave);
     } else {
-      bits = Weights::template weigh<false>(s_, p_, bits, drops, params_, at, lse, leave);
+      bits = Weights::template weigh<false, false>(s_, p_, bits, drops, params_, at, lse, 0, leave);
     }
     this->release(memory_.q_empty(slot));
     if constexpr (!kConfig.frugal) {

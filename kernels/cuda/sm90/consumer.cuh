@@ -26,7 +26,7 @@
 namespace heddle {
 
 /// `Params`: the kernel's parameters, with operands, mod, scale, scale_log2, cap, flat, mask_repeats_to, mask_words,
-/// outputs and max_scores.
+/// outputs, max_scores, lse_rest and natural.
 template <auto kConfig, class Params>
 class Consumer : DropsOf<kConfig.dropped> {
  public:
@@ -266,8 +266,8 @@ class Consumer : DropsOf<kConfig.dropped> {
       // Else the host has listed such rows.
       float lse = -ptx::infinity();
       if constexpr (kConfig.sinks) lse = lse_of_sink(own_sink(tile_));
-      fill_own_rows<kConfig>(params_.outputs, params_.max_scores, own_origin(tile_), own_sequence(tile_), warpgroup_,
-                             lse);
+      fill_own_rows<kConfig>(params_.outputs, params_.max_scores, params_.lse_rest, own_origin(tile_),
+                             own_sequence(tile_), warpgroup_, lse);
     }
     begun_ = false;
     leave_table();
@@ -283,8 +283,9 @@ class Consumer : DropsOf<kConfig.dropped> {
     if constexpr (!kConfig.key_term) return 0;
     return __shfl_sync(~0U, heddle::key_flags(memory_.key_flags(key_slot_)), 0);
   }
-  __device__ __forceinline__ KeyColumns<kConfig> key_columns(float factor) const {
-    return {memory_.key_numbers(key_slot_), memory_.table(tile_), params_.scale_log2, factor};
+  __device__ __forceinline__ KeyColumns<kConfig> key_columns(float factor, bool natural) const {
+    return {memory_.key_numbers(key_slot_), memory_.table(tile_),
+            kNatural && natural ? params_.scale : params_.scale_log2, factor};
   }
   __device__ __forceinline__ void advance_key_numbers() {
     if constexpr (kKeyed) {
@@ -352,21 +353,26 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
     if constexpr (kConfig.scores == ScoreForm::distant) {
       tabulate_distances<kConfig>(memory_.distances(warpgroup_), params_.mod, params_.flat, block_origin(step),
-                                  warpgroup_, new_tile, softmax_.tilt);
+                                  warpgroup_, new_tile, softmax_.tilt, term_unit(step));
     } else if constexpr (kHoldsRows) {
       if (new_tile) {
         const BlockOrigin at = block_origin(step);
         softmax_.tilt.begin_tile(params_.mod, at);
-        softmax_.tilt.set(params_.mod, at);
+        softmax_.tilt.set(params_.mod, at, term_unit(step));
         for (int r = 0; r < 2; ++r) row_terms_[r] = softmax_.tilt.base[r];
       }
       for (int r = 0; r < 2; ++r) softmax_.tilt.base[r] = row_terms_[r];
     } else if constexpr (ScoreTilt<kConfig.scores>::kAny) {
       const BlockOrigin at = block_origin(step);
       if (new_tile) softmax_.tilt.begin_tile(params_.mod, at);
-      softmax_.tilt.set(params_.mod, at);
+      softmax_.tilt.set(params_.mod, at, term_unit(step));
       for (float& base : softmax_.tilt.base) asm volatile("" : "+f"(base));
     }
+  }
+
+  __device__ __forceinline__ static bool is_safe(Step step) { return kConfig.max_scores || (step & shared::kStepSafe); }
+  __device__ __forceinline__ static float term_unit(Step step) {
+    return kNatural && is_safe(step) ? 1.0F : t_unit(kConfig.normalizer);
   }
 
   /// Flags of a step that has elements which do not attend, or may have.
@@ -378,7 +384,9 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
     const float factor = this->factor();
+    const bool natural = kNatural && is_safe(step);  // terms and scores are, not powers of two
     float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
+    if (kNatural && natural) scale_log2 = params_.scale * factor;
     if constexpr (kMapped) {
       if constexpr (kStreams) wait_for_streamed();
       map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_origin(step),
@@ -392,12 +400,12 @@ class Consumer : DropsOf<kConfig.dropped> {
     const int flags = this->key_flags();
     if (new_tile) {
       softmax_.rows = RowSums();
-      softmax_.safe = kConfig.max_scores || (step & shared::kStepSafe) != 0;
+      softmax_.safe = is_safe(step);
     }
     const bool keyed = kKeyed && (!kTermsAlone || (flags & shared::kKeyTermsAdd));  // else all terms are 0
     if constexpr (kKeyed && kConfig.scores == ScoreForm::distant) {
       if (keyed) {
-        key_columns(factor).fold(s_);
+        key_columns(factor, natural).fold(s_);
         scale_log2 = 1;
       }
     }
@@ -425,7 +433,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
     if constexpr (kKeyed && kConfig.scores != ScoreForm::distant) {
       if (keyed) {
-        KeyColumns<kConfig> columns = key_columns(factor);
+        KeyColumns<kConfig> columns = key_columns(factor, natural);
         if (!softmax_.exact && !(step & decided())) {
           softmax_.step_keyed(s_, columns);
           advance_key_numbers();
@@ -450,6 +458,7 @@ class Consumer : DropsOf<kConfig.dropped> {
         scale_log2 = 1;
       }
     }
+    if (kNatural && natural) scale_log2 = ptx::kLog2E;
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     unsigned attending = kAllAttend;
     if constexpr (kConfig.masked) {
@@ -506,16 +515,17 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  // In a safe tile scores have one unit: where steps may differ in it, powers of two.
-  static constexpr bool kFoldsSafely =
-      kSoftmax && !kMapped && !kConfig.capped && (kKeyed || kConfig.fp8() || ScoreTilt<kConfig.scores>::kAny);
+  // In a safe tile scores have one unit: where steps may differ in it powers of two, or, with lse_rest, natural.
+  static constexpr bool kFoldsSafely = heddle::kFoldsSafely<kConfig>, kNatural = kNaturalSafely<kConfig>;
   /// A safe tile's maximum times this is in powers of two.
   __device__ __forceinline__ float safe_unit() const {
+    if constexpr (kNatural) return ptx::kLog2E;
     if constexpr (!kSoftmax || kFoldsSafely || kConfig.capped) return 1;
     return kMapped ? ptx::kLog2E : params_.scale_log2;
   }
   /// A safe tile's maximum times this is natural.
   __device__ __forceinline__ float safe_natural_unit() const {
+    if constexpr (kNatural) return 1;
     if constexpr (kFoldsSafely || kConfig.capped) return ptx::kLn2;
     return kMapped ? 1.0F : params_.scale;
   }
@@ -529,6 +539,10 @@ class Consumer : DropsOf<kConfig.dropped> {
     // A term that in_units() kept finite. A sum that is NaN stays.
     if (kFoldsSafely && fabsf(m) == kLargestTerm) return fmaf(l, 0.0F, m);
     return fmaf(m, safe_natural_unit(), ptx::kLn2 * (ptx::log2_fast(l) - RowWeights::kSafeHeadroom));
+  }
+  __device__ __forceinline__ NaturalUnit natural_unit() const {
+    return softmax_.safe ? NaturalUnit{safe_natural_unit(), 0, RowWeights::kSafeHeadroom}
+                         : NaturalUnit{params_.natural[0], params_.natural[1], 0};
   }
 
   /// The rows of a tile have seen all their keys: `factor` is what O is to be multiplied by.
@@ -556,7 +570,17 @@ class Consumer : DropsOf<kConfig.dropped> {
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TileOrigin at = own_origin(tile);
     suspect_ = !softmax_.safe && (kConfig.weighted || __any_sync(~0U, !((l[0] < kSuspicious) & (l[1] < kSuspicious))));
-    if constexpr (kConfig.sinks) {
+    if constexpr (kConfig.sinks && kConfig.lse_rest) {
+      const float sink = own_sink(tile);
+      const RowEndInTwo ends[2] = {end_with_sink_in_two(softmax_.rows.m[0], natural_unit(), l[0], sink),
+                                   end_with_sink_in_two(softmax_.rows.m[1], natural_unit(), l[1], sink)};
+      const float largest[2] = {ends[0].first.sunk ? kSuspicious : RowWeights::kLargestSum,
+                                ends[1].first.sunk ? kSuspicious : RowWeights::kLargestSum};
+      if (suspect_ && __any_sync(~0U, !((l[0] < largest[0]) & (l[1] < largest[1])))) repeat(tile);
+      for (int r = 0; r < 2; ++r) factor[r] = ends[r].first.factor;
+      store_own_lse(at, own_sequence(tile), threadIdx.x & 1 ? ends[1].first.lse : ends[0].first.lse);
+      store_own_number(params_.lse_rest, at, own_sequence(tile), threadIdx.x & 1 ? ends[1].rest : ends[0].rest);
+    } else if constexpr (kConfig.sinks) {
       const float sink = own_sink(tile);
       const RowEnd ends[2] = {end_with_sink(power_of_row(0), l[0], sink), end_with_sink(power_of_row(1), l[1], sink)};
       const float largest[2] = {ends[0].sunk ? kSuspicious : RowWeights::kLargestSum,
@@ -573,6 +597,10 @@ class Consumer : DropsOf<kConfig.dropped> {
         const bool lower = threadIdx.x & 1;
         const float lse = lse_of_row(lower ? softmax_.rows.m[1] : softmax_.rows.m[0], lower ? l[1] : l[0]);
         store_own_lse(at, own_sequence(tile), lse);
+        if constexpr (kConfig.lse_rest) {
+          const float m = lower ? softmax_.rows.m[1] : softmax_.rows.m[0], sum = lower ? l[1] : l[0];
+          store_own_number(params_.lse_rest, at, own_sequence(tile), rest_of_lse(m, natural_unit(), sum, lse));
+        }
       }
     }
     if constexpr (kConfig.max_scores) {
@@ -582,8 +610,7 @@ class Consumer : DropsOf<kConfig.dropped> {
       const int own_row = own_row_of_pair(at);
       const TileSequence own = own_sequence(tile);
       if ((threadIdx.x & 2) == 0 && own_row < own.q_len) {
-        store_max_score(params_.max_scores, at, own.q_begin + own_row,
-                        sum == sum ? m * safe_natural_unit() : sum);
+        store_number(params_.max_scores, at, own.q_begin + own_row, sum == sum ? m * safe_natural_unit() : sum);
       }
     }
   }
@@ -595,6 +622,12 @@ class Consumer : DropsOf<kConfig.dropped> {
   __device__ __forceinline__ void store_own_lse(const TileOrigin& at, const TileSequence& own, float lse) const {
     const int own_row = own_row_of_pair(at);
     if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_lse(params_.outputs, at, own.q_begin + own_row, lse);
+  }
+
+  __device__ __forceinline__ void store_own_number(const shared::RowNumbers& out, const TileOrigin& at,
+                                                   const TileSequence& own, float x) const {
+    const int own_row = own_row_of_pair(at);
+    if ((threadIdx.x & 2) == 0 && own_row < own.q_len) store_number(out, at, own.q_begin + own_row, x);
   }
 
   /// o = O / l.

@@ -3,11 +3,13 @@
 // keyterm_..., keyplace_..., queryplace_... and entry_... (device_text/expression_text.h).
 #pragma once
 
+#include "fragments/row_weights.cuh"
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_words.cuh"
 #include "shared/mod_values.h"
 #include "sm90/memory.cuh"
+#include "sm90/tile_source.cuh"
 
 namespace heddle {
 
@@ -18,8 +20,8 @@ class KeyNumbers {
 
   /// By all threads of warp number `warp` of those that compute numbers.
   __device__ __forceinline__ KeyNumbers(const Memory& memory, const shared::ModValues& mod, const float& scale_log2,
-                                        unsigned warp)
-      : memory_(memory), mod_(mod), scale_log2_(scale_log2), warp_(static_cast<int>(warp)) {}
+                                        const float& scale, unsigned warp)
+      : memory_(memory), mod_(mod), scale_log2_(scale_log2), scale_(scale), warp_(static_cast<int>(warp)) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -52,6 +54,11 @@ class KeyNumbers {
     head_ = ptx::load_word(origin + shared::kOriginHead);
     batch_ = ptx::load_word(origin + shared::kOriginBatch);
     highest_ = ptx::infinity();
+    if constexpr (kNaturalSafely<kConfig>) {
+      const bool safe = kConfig.max_scores || (ptx::load_word(origin + shared::kOriginItem) & kSafely) != 0;
+      unit_ = safe ? 1.0F : kUnit;
+      factor_ = safe ? scale_ : scale_log2_;
+    }
     if constexpr (kConfig.table_entries > 0) {
       const int q_start =
           kConfig.by_sequence ? ptx::load_word(memory_.sequence(tile_) + shared::kSequenceQStart) : mod_.q_start;
@@ -76,12 +83,19 @@ class KeyNumbers {
 #pragma unroll 4
     for (int i = threadIdx.x & (32 * kWarps - 1); i < kConfig.table_entries; i += 32 * kWarps) {
       const EntryColumn column = entry_column(mod_, of_entries, batch_, head_, i);
-      ptx::store_float(entries + 4 * i, in_units(entry_element(mod_, of_entries, {}, column, batch_, head_, 0, i)));
+      const float entry = entry_element(mod_, of_entries, {}, column, batch_, head_, 0, i);
+      if constexpr (kNaturalSafely<kConfig>) {
+        ptx::store_float(entries + 4 * i, in_own_units(entry));
+      } else {
+        ptx::store_float(entries + 4 * i, in_units(entry));
+      }
     }
   }
 
   /// A term in powers of two, or as it is.
   __device__ __forceinline__ static float in_units(float term) { return heddle::in_units(term, kUnit); }
+  /// Likewise, of a tile whose terms may be natural.
+  __device__ __forceinline__ float in_own_units(float term) const { return heddle::in_units(term, unit_); }
 
   __device__ __forceinline__ void compute(int kv_first) {
     if constexpr (kConfig.key_factor) {
@@ -89,7 +103,8 @@ class KeyNumbers {
       float factors[kKeys];
       for_keys(kv_first, factors, [&](int kv_idx) {
         const KeyfactorColumn column = keyfactor_column(mod_, uniform, batch_, head_, kv_idx);
-        return scale_log2_ * keyfactor_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
+        const float& scale = kNaturalSafely<kConfig> ? factor_ : scale_log2_;
+        return scale * keyfactor_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
       });
       store(factors, 0);
     }
@@ -98,7 +113,12 @@ class KeyNumbers {
       float terms[kKeys];
       for_keys(kv_first, terms, [&](int kv_idx) {
         const KeytermColumn column = keyterm_column(mod_, uniform, batch_, head_, kv_idx);
-        return in_units(keyterm_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx));
+        const float term = keyterm_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx);
+        if constexpr (kNaturalSafely<kConfig>) {
+          return in_own_units(term);
+        } else {
+          return in_units(term);
+        }
       });
       store(terms, kConfig.key_factor ? 1 : 0);
       say_flags(terms);
@@ -154,7 +174,7 @@ class KeyNumbers {
 
   const Memory& memory_;
   const shared::ModValues& mod_;
-  const float& scale_log2_;  // in constant memory
+  const float &scale_log2_, &scale_;  // in constant memory
   int warp_;
   ptx::Ring k_{0};
   int slot_ = 0;
@@ -162,6 +182,7 @@ class KeyNumbers {
   int head_ = 0, batch_ = 0;
   // Term of this warp's keys in the tile's first block, and in one that rose; +inf: it has none yet.
   float highest_ = 0;
+  float unit_ = kUnit, factor_ = 0;  // kNaturalSafely: of the tile
 };
 
 }  // namespace heddle

@@ -327,7 +327,7 @@ class Producer {
     const int q_first = ptx::load_word(item() + shared::kItemQTile) * kConfig.queries();
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(memory_.origin(tile_ - 1)), "r"(q_first),
                  "r"(ptx::load_word(item() + shared::kItemHead)), "r"(ptx::load_word(item() + shared::kItemBatch)),
-                 "r"(next_ & ~kSafely)
+                 "r"(kNaturalSafely<kConfig> ? next_ : next_ & ~kSafely)
                  : "memory");
     if constexpr (kConfig.by_sequence) {
       asm volatile(

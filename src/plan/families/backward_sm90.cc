@@ -164,7 +164,7 @@ shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& proble
 BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, const BackwardSm90Config& config) {
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
   BackwardSm90Workspace workspace{};
-  workspace.d_q = aligned(blocks * shared::kBlockBytes);
+  workspace.d_q = aligned(blocks * shared::block_bytes(config.lse_rest));
   workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
   workspace.turns = workspace.drawn + aligned(4);

@@ -19,7 +19,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
 
 /// Offsets in bytes in a run's workspace.
 struct BackwardSm90Workspace {
-  std::int64_t rows;   // kBlockBytes of each block and head
+  std::int64_t rows;   // block_bytes() of each block and head
   std::int64_t d_q;    // dQ's sums, in f32
   std::int64_t sinks;  // a float of each block and head
   std::int64_t drawn;  // how many tiles were drawn

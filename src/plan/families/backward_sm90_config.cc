@@ -104,6 +104,7 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.early_numbers =
       config.wide ? !mapped && !config.dropped && !config.weighted : config.columns == shared::kPanelColumns || !mapped;
   config.normalizer = shared_of(problem.normalizer);
+  config.lse_rest = problem.with_lse_rest;
   config.o_type = type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);
   return config;

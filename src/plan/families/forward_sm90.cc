@@ -71,7 +71,8 @@ double moved_bytes(const AttentionProblem& problem) {
     keys = problem.shared_kv ? std::max(keys, sequence.kv_len) : keys + sequence.kv_len;
   }
   const std::int64_t row_bytes = problem.qk_dim * size_of(problem.q_dtype) + problem.v_dim * size_of(problem.o_dtype) +
-                                 (problem.with_lse ? 4 : 0) + (problem.with_max_scores ? 4 : 0);
+                                 (problem.with_lse ? 4 : 0) + (problem.with_max_scores ? 4 : 0) +
+                                 (problem.with_lse_rest ? 4 : 0);
   const std::int64_t key_bytes = problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype);
   const std::int64_t bytes = rows * problem.q_heads * row_bytes + keys * problem.kv_heads * key_bytes;
   return static_cast<double>(bytes);

@@ -94,6 +94,7 @@ shared::ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const Atte
   if (config.fp8()) config.weight_exponent = weight_exponent(problem, mods);
   config.lse = problem.with_lse;
   config.max_scores = problem.with_max_scores;
+  config.lse_rest = problem.with_lse_rest;
   config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   config.device_lengths = problem.device_lengths;
   config.sinks = problem.with_sinks;

@@ -56,13 +56,6 @@ std::string refuse_types(const AttentionProblem& problem) {
   return {};
 }
 
-/// No kernel has lse_rest yet: neither the forward's nor that of the backward, which asks this too.
-std::string refuse_lse_rest(const AttentionProblem& problem) {
-  if (!problem.with_lse_rest) return {};
-  return problem.pass == problem::Pass::forward ? "lse_rest is asked for; o and lse are accepted"
-                                                : "lse_rest is given; lse without it is accepted";
-}
-
 std::string refuse_options(const AttentionProblem& problem) {
   if (is_fp8(problem.q_dtype) && problem.normalizer != Normalizer::softmax) {
     return fmt::format("normalizer is {} and q is {}; softmax is accepted for q, k and v of 8 bits",
@@ -103,9 +96,8 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 std::string forward_sm90_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                  const device::CudaCaps& caps) {
-  std::array<std::string, 6> reasons = {refuse_device(caps),      refuse_types(problem),
-                                        refuse_lse_rest(problem), refuse_options(problem),
-                                        refuse_sizes(problem),    refuses_values(problem, options.bindings)};
+  std::array<std::string, 5> reasons = {refuse_device(caps), refuse_types(problem), refuse_options(problem),
+                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

@@ -4,8 +4,10 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string>
 
+#include "engine/large_scores.h"
 #include "heddle/check.h"
 #include "kernels/cuda/backward_specs.h"
 #include "kernels/cuda/emulated_backward.h"
@@ -85,6 +87,44 @@ TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
 TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
 TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
 
+// lse in two words, and rows of which one word has too few digits: blocks with and without such rows.
+TEST(BackwardEmulated, LseRestNearZero) { judge_all(18, with_lse_rest(joined({ragged_ends(), sunk()}))); }
+TEST(BackwardEmulated, FarScores) { judge_all(19, far_scores()); }
+TEST(BackwardEmulated, FarRows) { judge_all(20, far_rows()); }
+TEST(BackwardEmulated, FarReads) { judge_all(21, far_reads()); }
+TEST(BackwardEmulated, WideFar) { judge_all(22, wide_far()); }
+
+/// The gradients of exact scores that are far from 0, against float64.
+void expect_right(LargeScores& large) {
+  large.attend(BackendChoice::cpu);
+  run_emulated_backward(large.backward(), large.options);
+  EXPECT_LT(large.error(), 0.03);
+}
+void run_large(std::int64_t dim) {
+  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  const LargeShape shape = {.dtype = DType::bf16, .queries = 100, .keys = 140, .dim = dim, .group = 2};
+  unsigned number = 0;
+  for (const LargeForm form : {LargeForm::added, LargeForm::mapped, LargeForm::plain}) {
+    for (const double level : {0x1p20, -0x1p20, -0x1p30}) {
+      if (!full && number++ % 9 != (seed() + static_cast<unsigned>(dim) / 64) % 9) continue;
+      SCOPED_TRACE(testing::Message() << static_cast<int>(form) << ' ' << level);
+      LargeScores large(
+          shape, [&](auto, auto) { return level; }, form);
+      expect_right(large);
+    }
+  }
+  for (const double low : {-1e9, static_cast<double>(std::numeric_limits<float>::lowest())}) {
+    if (!full && low != -1e9) continue;
+    SCOPED_TRACE(testing::Message() << "a mask of " << low);
+    LargeScores large(shape, [&](auto row, auto key) { return key < row - 40 ? 0.0 : low; });
+    if (low == -1e9) large.set_sink(-1e9);
+    expect_right(large);
+  }
+}
+TEST(BackwardEmulated, LargeScores64) { run_large(64); }
+TEST(BackwardEmulated, LargeScores128) { run_large(128); }
+TEST(BackwardEmulated, LargeScores256) { run_large(256); }
+
 // Where it is asked for, bits that no order of CTAs, threads and copies changes; all CTAs run at one time. Without it
 // they do change: that all runs have one order is not by chance.
 TEST(BackwardEmulated, Deterministic) {
@@ -124,6 +164,10 @@ TEST(BackwardEmulated, FewRegisters) {
     spec.mask = "causal_lower_right";
     spec.score = number == 1 ? "padded" : "softcap";
     spec.weight = number == 0 ? "dropout_by_params" : number == 1 ? "weights_by_key" : "";
+    judge(spec, rows_wanted(), {.last_choice = true});
+    if (!full) continue;
+    spec.with_lse_rest = true;
+    spec.far = -3000;
     judge(spec, rows_wanted(), {.last_choice = true});
   }
 }

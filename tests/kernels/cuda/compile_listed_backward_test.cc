@@ -76,7 +76,11 @@ TEST_F(CompileListedBackward, HasKernels) {
                                    widened(normalized()),
                                    widened(sequences()),
                                    widened(sunk()),
-                                   wide_dims_types_and_layouts()}) {
+                                   wide_dims_types_and_layouts(),
+                                   far_scores(),
+                                   far_rows(),
+                                   far_reads(),
+                                   wide_far()}) {
     for (const BackwardSpecs& at : list) {
       if (full || number++ % kDrawn == seed % kDrawn) expect_kernel(at);
     }

@@ -170,9 +170,11 @@ void expect_one_accepted(const std::vector<NamedMods>& all, Kind kind) {
     for (const ForwardSm90Kernel& kernel : plan::forward_sm90_kernels(kind.fp8)) {
       const HeadDims dims = plan::dims_of(kernel);
       if (dims.qk == 96 || dims.qk != dims.v || !has_room(kernel, mods)) continue;
+      shared::ForwardSm90Config config = kernel.config();
+      config.lse_rest = kind.lse_rest;
       kernels.offer(fmt::format("D {}, {}{}", plan::to_string(dims), kind.fp8 ? "fp8, " : "", mods.name),
                     fmt::format("{} x {}", kernel.config().rows(), kernel.kv_block),
-                    source_of(kernel.config(), kind.f16, mods, kind.lse));
+                    source_of(config, kind.f16, mods, kind.lse));
     }
   }
 }

@@ -68,7 +68,7 @@ void expect_accepted(const shared::ForwardSm90Config& config, bool f16, const Na
 
 /// How those kernels are to be that each mod has one of.
 struct Kind {
-  bool f16 = false, lse = true, fp8 = false;
+  bool f16 = false, lse = true, fp8 = false, lse_rest = false;
 };
 
 /// Kernels of which one for each name is to be accepted, however many candidates there are; the destructor expects it.

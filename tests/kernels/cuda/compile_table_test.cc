@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,33 @@ TEST_F(CompileTable, KernelsWithMaxScoresAreAllAccepted) {
     expect_accepted(config, !first, causal, first);
     expect_accepted(config, false, lengths, !first);
   }
+}
+
+// Each row's end has another number to store; terms of rows and keys are natural in safe tiles.
+TEST_F(CompileTable, KernelsWithLseRestAreAllAccepted) {
+  const Capture slopes("slopes", DType::f32, 1), pad("pad", DType::f32, 2), table("table", DType::bf16, 2);
+  const NamedMods causal = named("causal, lse_rest", mods::causal());
+  NamedMods lengths = with_sinks(named("device lengths, sinks, lse_rest", mods::causal_lower_right()));
+  lengths.by_sequence = lengths.device_lengths = true;
+  const std::vector<NamedMods> terms = {
+      named("ALiBi, causal, lse_rest", mods::causal(), mods::alibi(slopes)),
+      named("padding, lse_rest", {}, leaf::score() + pad(leaf::b(), leaf::kv_idx())),
+      named("ALiBi and padding, causal, lse_rest", mods::causal(),
+            mods::alibi(slopes) + pad(leaf::b(), leaf::kv_idx())),
+      named("T5, lse_rest", {}, mods::t5_bias(table, 32, 128, true)),
+      named("a term of the row, lse_rest", {}, leaf::score() + pad(leaf::h(), leaf::q_idx()))};
+  HeadDims last = {0, 0};
+  OneOfEach kernels(true);  // D 64 with three warpgroups spills 8 bytes where rows have sinks
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    shared::ForwardSm90Config config = kernel.config();
+    config.lse_rest = true;
+    const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
+    if (kernel.spare) continue;
+    expect_accepted(config, !first, causal);
+    const std::string dims = plan::to_string(plan::dims_of(kernel));
+    kernels.offer(dims + ", " + lengths.name, std::to_string(config.rows()), source_of(config, false, lengths));
+  }
+  expect_one_accepted(terms, {.lse_rest = true});
 }
 
 TEST_F(CompileTable, KernelsOfOtherNormalizersAreAllAccepted) {

@@ -75,6 +75,7 @@ class GpuBackwardCase {
     const AttentionTensors forward = forward_.tensors();
     there.q = forward.q, there.k = forward.k, there.v = forward.v, there.o = forward.o;
     if (forward.lse) there.lse = *forward.lse;
+    if (forward.lse_rest) there.lse_rest = *forward.lse_rest;
     const auto place = [](auto& view, const GuardedTensor& host, const DeviceTensor& copy) {
       const auto* own = static_cast<const std::byte*>(static_cast<const void*>(view.data));
       const auto offset = own - static_cast<const std::byte*>(host.view().data);

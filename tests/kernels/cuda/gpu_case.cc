@@ -116,9 +116,11 @@ GpuCase::GpuCase(const CaseSpec& spec) : host_(spec) {
   if (!on_gpu()) return;
   std::vector<const GuardedTensor*> tensors = {&host_.q, &host_.k, &host_.v, &host_.o, &host_.lse_rows};
   if (spec.with_max_scores) tensors.push_back(&host_.max_score_rows);
+  if (spec.with_lse_rest) tensors.push_back(&host_.lse_rest_rows);
   for (const GuardedTensor* tensor : tensors) {
     const std::int64_t element = size_of(tensor->view().dtype), asked = spec.alignment % 16,
-                       odd = tensor == &host_.lse_rows || tensor == &host_.max_score_rows
+                       odd = tensor == &host_.lse_rows || tensor == &host_.max_score_rows ||
+                                     tensor == &host_.lse_rest_rows
                                  ? 0
                                  : (asked + element - 1) / element * element;
     copies_.push_back(std::make_unique<DeviceTensor>(*tensor, 16 * host_.below(17) + odd));
@@ -142,6 +144,7 @@ AttentionTensors GpuCase::tensors() const {
   place(tensors.o, 3);
   if (tensors.lse) place(*tensors.lse, 4);
   if (tensors.max_scores) place(*tensors.max_scores, 5);
+  if (tensors.lse_rest) place(*tensors.lse_rest, host_.spec().with_max_scores ? 6 : 5);
   return tensors;
 }
 

@@ -89,7 +89,8 @@ class GpuCase {
   void place_sinks(ConstTensorView& sinks);
 
   AttentionCase host_;
-  std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of q, k, v, o, lse, and max_scores if they are asked for
+  std::vector<std::unique_ptr<DeviceTensor>>
+      copies_;  // of q, k, v, o, lse, and of max_scores and lse_rest if asked for
   std::optional<gpu::Memory> workspace_;
   std::vector<Tensor> copies_of_small_;
 };

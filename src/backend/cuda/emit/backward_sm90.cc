@@ -122,6 +122,7 @@ std::string backward_name(const BackwardSm90Config& config, std::string_view ker
   add(config.device_lengths, "device lengths");
   add(config.ordered, "ordered");
   add(config.sinks, "sinks");
+  add(config.lse_rest, "lse rest");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(!config.d_q, "no dq");
   return name;

@@ -178,6 +178,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
   add(config.lse, "lse");
   add(config.max_scores, "max_scores");
+  add(config.lse_rest, "lse rest");
   return name;
 }
 

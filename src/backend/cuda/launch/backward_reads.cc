@@ -102,6 +102,7 @@ BackwardReadsParams backward_reads_params(const backend::PrepareArguments& argum
   params.score_scale = static_cast<float>(problem.scale);
   params.d_lse = constants.rows.d_lse;
   params.sinks = constants.rows.sinks;
+  params.unit = constants.rows.unit;
   return params;
 }
 

@@ -303,6 +303,8 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   set_strides(tensors.d_o, problem.packed, rows.d_o);
   if (tensors.lse) set_strides(*tensors.lse, problem.packed, rows.lse);
   if (tensors.d_lse) set_strides(*tensors.d_lse, problem.packed, rows.d_lse);
+  if (tensors.lse_rest) set_strides(*tensors.lse_rest, problem.packed, rows.lse_rest);
+  rows.unit = config.scores == shared::ScoreForm::plain ? main.scale : 1;  // products themselves are compared
   if (tensors.dq) set_strides(*tensors.dq, problem.packed, rows.d_q_out);
   if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
   if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
@@ -328,6 +330,7 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.d_o.data = tensors.d_o.data;
   rows.lse.data = tensors.lse ? tensors.lse->data : nullptr;
   rows.d_lse.data = tensors.d_lse ? tensors.d_lse->data : nullptr;
+  rows.lse_rest.data = tensors.lse_rest ? tensors.lse_rest->data : nullptr;
   rows.d_q_out.data = tensors.dq ? tensors.dq->data : nullptr;
   rows.d_sinks.data = tensors.d_sinks ? tensors.d_sinks->data : nullptr;
   if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);

@@ -120,6 +120,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params.outputs.o = tensors.o.data;
     if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
     if (tensors.max_scores) params.max_scores.data = static_cast<float*>(tensors.max_scores->data);
+    if (tensors.lse_rest) params.lse_rest.data = static_cast<float*>(tensors.lse_rest->data);
     if (config_.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
     params.tiles.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
     params.tiles.run = gpu::next_run();
@@ -231,6 +232,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       tensors.o = by_sequence(tensors.o, packed_sequences_);
       if (tensors.lse) tensors.lse = by_sequence(*tensors.lse, packed_sequences_);
       if (tensors.max_scores) tensors.max_scores = by_sequence(*tensors.max_scores, packed_sequences_);
+      if (tensors.lse_rest) tensors.lse_rest = by_sequence(*tensors.lse_rest, packed_sequences_);
     }
     if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
     params_.operands.q_batched = tensors.q.shape[0] > 1;
@@ -243,16 +245,31 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.scale = static_cast<float>(problem.scale * mods.factor);
     const double unit = config_.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
     params_.scale_log2 = static_cast<float>(problem.scale * mods.factor * unit);
+    set_natural(mods);
     if (config_.sinks) params_.sinks.stride = arguments.options.sinks->strides[0];
     for (int axis = 0; axis < 3; ++axis) {
       params_.outputs.o_stride[axis] = tensors.o.strides[axis];
       if (tensors.lse) params_.outputs.lse_stride[axis] = tensors.lse->strides[axis];
       if (tensors.max_scores) params_.max_scores.stride[axis] = tensors.max_scores->strides[axis];
+      if (tensors.lse_rest) params_.lse_rest.stride[axis] = tensors.lse_rest->strides[axis];
     }
     params_.mod.q_len = params_.operands.q_len;
     params_.mod.kv_len = params_.operands.kv_len;
     params_.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
     params_.listed.q_heads = static_cast<int>(problem.q_heads);
+  }
+
+  /// lse in two words: what makes a row's maximum natural, in two words too. The kernel's factors are rounded, so it is
+  /// not ln 2.
+  void set_natural(const plan::KernelMods& mods) {
+    double natural = std::numbers::ln2;
+    const bool mapped = config_.scores == shared::ScoreForm::added || config_.scores == shared::ScoreForm::mapped;
+    if (mapped) natural = 1 / static_cast<double>(static_cast<float>(std::numbers::log2e));
+    if (config_.scores == shared::ScoreForm::plain && mods.cap == 0 && params_.scale_log2 != 0) {
+      natural = static_cast<double>(params_.scale) / static_cast<double>(params_.scale_log2);
+    }
+    params_.natural[0] = static_cast<float>(natural);
+    params_.natural[1] = static_cast<float>(natural - static_cast<double>(params_.natural[0]));
   }
 
   void set_cap(const plan::CapSeries& series) {

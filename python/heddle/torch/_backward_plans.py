@@ -10,7 +10,7 @@ import torch
 
 from .. import _core
 from ._gradients import Wanted, backward_request, is_deterministic, wanted_of
-from ._run import Call, empty_lse, empty_lse_rest, empty_out
+from ._run import Call, empty_lse, empty_out
 
 ASKED_ON = {"cuda"}  # a CPU computes every backward
 # Why there is none, empty if there is one; and the lists, which are by id in the key. Lists are as long as sequences,
@@ -60,8 +60,8 @@ def layouts(tensors: dict[str, torch.Tensor]) -> list[tuple[Any, ...]]:
 
 def reason_against(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, wanted: Wanted) -> str:
     out, lse = empty_out(query, value.shape[3]), empty_lse(query)
-    inputs, targets, arguments, _ = backward_request(None, None, out, lse, empty_lse_rest(query), query, key, value, call,
-                                                   wanted)
+    inputs, targets, arguments, _ = backward_request(None, None, out, lse, empty_lse(query), query, key, value, call,
+                                                     wanted)
     try:
         _core.BackwardPlan(inputs, targets, arguments, True)
     except NotImplementedError as error:

@@ -14,7 +14,7 @@ import torch
 
 from .. import _core
 from ._recording import DETACHED_PREFIX, HAS_DETACHED
-from ._run import Call, attend, empty_lse, empty_lse_rest, is_plain, ordered_out, suited
+from ._run import Call, attend, empty_lse, is_plain, ordered_out, suited
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -159,7 +159,7 @@ class Attention(torch.autograd.Function):
     def forward(ctx: Any, call: Call, outs: Any, *tensors: torch.Tensor) -> Any:
         query, key, value = tensors[:3]
         call = copy.copy(call)
-        call.lse_rest = empty_lse_rest(query)
+        call.lse_rest = empty_lse(query)
         out, lse = attend(query, key, value, call, outs[0], empty_lse(query))
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(out, lse, call.lse_rest, *tensors)

@@ -15,7 +15,7 @@ import torch
 import heddle
 
 from ._run import (
-    PLAIN, WITH_LSE_REST, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of,
+    PLAIN, Call, attend, empty_lse, empty_out, is_plain, refuse_tangents, type_of,
 )
 
 # What a Call holds.
@@ -117,9 +117,7 @@ def traced_attend(
     refuse_tangents(*tensors)
     if not lists:
         lists, sizes = call.listed(query.device)
-    lse_words = int(call.with_lse)
-    if may_have_backward(tensors):
-        lse_words = 2 if query.device.type in WITH_LSE_REST else 1
+    lse_words = 2 if may_have_backward(tensors) else int(call.with_lse)
     result, made_lse, _ = call_forward(query, key, value, *operands(call, lse_words, lists, sizes))
     if out is not None:
         out.copy_(result)

@@ -141,15 +141,6 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
     return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
 
 
-# The devices whose kernels write what lse's rounding leaves out, and whose backward takes it.
-WITH_LSE_REST = {"cpu"}
-
-
-def empty_lse_rest(query: torch.Tensor) -> torch.Tensor | None:
-    """Where a forward that may be differentiated writes lse_rest, as lse; None on devices without."""
-    return empty_lse(query) if query.device.type in WITH_LSE_REST else None
-
-
 def has_tangent(*tensors: torch.Tensor) -> bool:
     """Whether forward-mode AD differentiates by one of these."""
     return torch._C._is_fwd_grad_enabled() and any(

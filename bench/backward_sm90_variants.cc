@@ -23,13 +23,14 @@
 #include "backend/cuda/driver/driver.h"
 #include "engine/machine.h"
 #include "engine/prepare.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "families/choose.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
-#include "plan/plan.h"
 #include "plan/hopper/sm90_chip.h"
+#include "plan/plan.h"
 
 namespace heddle::bench {
 namespace {

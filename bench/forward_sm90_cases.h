@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
 

@@ -29,6 +29,7 @@
 #include "engine/machine.h"
 #include "engine/prepare.h"
 #include "families/choose.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "gpu_timer.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"

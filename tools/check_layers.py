@@ -93,12 +93,12 @@ KERNELS_MAY_INCLUDE = {
     "nvidia/around": ("nvidia/fragments", *COMMON_MODS),
     "nvidia/forward_sm90": ("nvidia/fragments", *COMMON_MODS),
     "nvidia/backward_sm90": ("nvidia/fragments", *COMMON_MODS),
-    "amd": ("amd/portable",),
-    "amd/ptx": ("amd",),
-    "amd/mods": ("amd",),
-    "amd/fragments": ("amd", "amd/ptx"),
-    "amd/portable": ("amd",),
-    "amd/portable/fragments": ("amd", "amd/portable", "portable/fragments"),
+    "amd/language": ("amd/portable",),
+    "amd/ptx": ("amd/language",),
+    "amd/mods": ("amd/language",),
+    "amd/fragments": ("amd/ptx",),
+    "amd/portable": (),
+    "amd/portable/fragments": ("amd/language", "amd/portable", "portable/fragments"),
 }
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.

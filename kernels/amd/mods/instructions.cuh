@@ -1,7 +1,7 @@
 // kernels/nvidia/mods/instructions.cuh in AMD's instructions: what mods need and the language has no function for.
 #pragma once
 
-#include "language.cuh"
+#include "language/language.cuh"
 
 namespace heddle::ops {
 

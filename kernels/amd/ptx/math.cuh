@@ -1,7 +1,7 @@
 // kernels/nvidia/ptx/math.cuh in AMD's instructions, as far as kernels that serve AMD too use it.
 #pragma once
 
-#include "language.cuh"
+#include "language/language.cuh"
 
 namespace heddle::ptx {
 

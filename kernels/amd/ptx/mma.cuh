@@ -1,7 +1,7 @@
 // kernels/nvidia/ptx/mma.cuh for AMD: copies to shared memory, by way of registers. They are done when they return.
 #pragma once
 
-#include "language.cuh"
+#include "language/language.cuh"
 
 namespace heddle::ptx {
 

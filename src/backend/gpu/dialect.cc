@@ -19,7 +19,7 @@ const Dialect& cuda_dialect() {
 }
 
 const Dialect& hip_dialect() {
-  static constexpr Dialect dialect = {.begin = "#include \"language.cuh\"\n",
+  static constexpr Dialect dialect = {.begin = "#include \"language/language.cuh\"\n",
                                       .params = "const",
                                       .cta = "heddle::amd::workgroup()",
                                       .ctas = "static_cast<int>(heddle::amd::workgroups())",

@@ -61,7 +61,7 @@ void expect_files(const std::vector<jit::Header>& headers, const char* vendor) {
 TEST(Embedded, AmdHasItsFilesAndTheCommonOnes) {
   expect_files(amd_headers(), "amd");
   const std::set<std::string> all = names_of(amd_headers());
-  EXPECT_THAT(all, testing::IsSupersetOf({"language.cuh", "mods/instructions.cuh", "mods/operations.cuh",
+  EXPECT_THAT(all, testing::IsSupersetOf({"language/language.cuh", "mods/instructions.cuh", "mods/operations.cuh",
                                           "portable/fragments/gfx11.cuh", "portable/fragments/fma.cuh"}));
   EXPECT_THAT(all, testing::Not(testing::Contains("ptx/wgmma.cuh")));
 }
@@ -72,7 +72,7 @@ TEST(Embedded, NvidiaHasItsFilesAndTheCommonOnes) {
   EXPECT_THAT(all, testing::IsSupersetOf({"mods/operations.cuh", "families/forward_sm90/shared/forward_sm90_params.h",
                                           "shared/philox.h", "portable/forward_mma/forward.cuh",
                                           "portable/fragments/mma.cuh"}));
-  EXPECT_THAT(all, testing::Not(testing::Contains("language.cuh")));
+  EXPECT_THAT(all, testing::Not(testing::Contains("language/language.cuh")));
 }
 
 // The compiler at run time has no other headers.

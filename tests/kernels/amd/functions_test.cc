@@ -1,5 +1,5 @@
 // The functions of reals of AMD's kernels, run on the host: within the errors of ops.def, with the edges of C99.
-#include "functions.cuh"
+#include "language/functions.cuh"
 
 #include <gtest/gtest.h>
 

@@ -21,6 +21,7 @@
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
 

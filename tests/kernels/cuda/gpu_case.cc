@@ -18,6 +18,7 @@
 #include "engine/mask_rows.h"
 #include "engine/prepare.h"
 #include "families/choose.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/table.h"
 #include "heddle/error.h"
 #include "plan/plan.h"

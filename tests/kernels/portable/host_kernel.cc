@@ -13,6 +13,9 @@
 #include <sstream>
 
 #include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequence_spans.h"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
@@ -31,9 +34,6 @@ using Entry = void (*)(const shared::ForwardMmaParams&, unsigned ctas, unsigned 
 constexpr const char* kEnd = R"(
 #include "{0}"
 #include "portable/forward_mma/forward.cuh"
-#include "backend/portable/portable_config.h"
-#include "backend/portable/portable_refuses.h"
-#include "backend/gpu/sequence_spans.h"
 extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsigned ctas, unsigned seed) {{
   using namespace heddle;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::forward_mma_memory(kConfig).bytes, seed,

@@ -1,7 +1,7 @@
 // kernels/nvidia/portable/fragments/warp.cuh for AMD: a "wave" of 32 threads, which is a wave, or on CDNA half of one.
 #pragma once
 
-#include "language.cuh"
+#include "language/language.cuh"
 #include "shared/strided.h"
 
 namespace heddle::portable {

@@ -70,7 +70,7 @@
 #define atanf heddle::amd::atan_f32
 #define erff heddle::amd::erf_f32
 
-#include "functions.cuh"
+#include "language/functions.cuh"
 
 namespace heddle {
 

@@ -1,4 +1,4 @@
-// What no backward on a GPU takes.
+// Refusals of all backwards on a GPU.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace heddle::plan {
 
-/// Tensors that serve several sequences and whose gradients are asked for: these would be sums over the sequences. A
-/// sentence that names one; empty where there is none.
+/// Refuses tensors that serve several sequences and whose gradients are asked for: these would be sums over the
+/// sequences. A sentence that names the first; empty if there is none.
 std::string refuse_broadcasts(const Request& request);
 
 }  // namespace heddle::plan

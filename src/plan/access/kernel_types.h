@@ -9,7 +9,7 @@ namespace heddle::plan {
 
 /// `dtype` is a floating type.
 shared::OutputType output_type_of(DType dtype);
-/// The same, but OutputType::same where the type is `own`, which products leave.
+/// OutputType::same if the type is `own`, the type that products leave; else the type's own name.
 shared::OutputType output_type_of(DType dtype, DType own);
 
 shared::Normalizer normalizer_of(const problem::AttentionProblem& problem);

@@ -515,8 +515,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     }
   }
 
-  // The unit of a safe tile's scores, one for all of its steps: powers of two if steps could differ; natural if lse is
-  // asked for in two words.
+  // A safe tile's scores have one unit: powers of two if steps could differ; natural with lse_rest.
   static constexpr bool kFoldsSafely = heddle::kFoldsSafely<kConfig>, kNatural = kNaturalSafely<kConfig>;
   /// A safe tile's maximum times this is in powers of two.
   __device__ __forceinline__ float safe_unit() const {

@@ -63,7 +63,7 @@ extern "C" int close_softmax(const float* s, int blocks, bool safe, float scale,
 template <class Function>
 Function function(const char* name) {
   static const std::shared_ptr<void> library = [] {
-    std::string text = "#include \"ptx/math.cuh\"\n#include \"shared/forward_sm90_config.h\"\n";
+    std::string text = "#include \"ptx/math.cuh\"\n#include \"families/forward_sm90/shared/forward_sm90_config.h\"\n";
     const Expr none[] = {Expr(true), Expr(0.0), Expr(0.0), leaf::score(), Expr(1.0)};
     const char* const names[] = {"mask", "offset", "slope", "score", "weight"};
     for (std::size_t i = 0; i < std::size(none); ++i) {

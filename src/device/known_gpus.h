@@ -65,14 +65,13 @@ inline AmdCaps amd_caps(const char* name, const char* architecture, int compute_
   return caps;
 }
 
-/// As AMD's documents tell; none was there. The L2 of the MI300X and the MI350X is that of one of their eight dies.
-inline const std::array<KnownAmdGpu, 6> kKnownAmdGpus = {
+/// As AMD's documents tell; none was there. The MI300X's L2 is that of one of its eight dies.
+inline const std::array<KnownAmdGpu, 5> kKnownAmdGpus = {
     {{.name = "rx6800xt", .caps = amd_caps("AMD Radeon RX 6800 XT", "gfx1030", 72, 4, 16)},
      {.name = "rx7900xtx", .caps = amd_caps("AMD Radeon RX 7900 XTX", "gfx1100", 96, 6, 24)},
      {.name = "rx9070xt", .caps = amd_caps("AMD Radeon RX 9070 XT", "gfx1201", 64, 8, 16)},
      {.name = "mi210", .caps = amd_caps("AMD Instinct MI210", "gfx90a", 104, 8, 64)},
-     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)},
-     {.name = "mi350x", .caps = amd_caps("AMD Instinct MI350X", "gfx950", 256, 4, 288)}}};
+     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)}}};
 
 /// A machine with one of these GPUs alone, and the GPU's kind.
 struct KnownMachine {

@@ -203,7 +203,7 @@ class FailedJobs(ErrorTest):
         self.assert_fails(1, "q and k have head dimension 264; 1 to 256 are accepted", *arguments, env=environment)
         self.assert_fails(1, "q and k have head dimension 264", "explain", small, "--gpu", "h200")
         names = ("'h200', 'h100', 'h20', 'a100', 'a10', 'a6000', 'rtx3090', 'l4', 'l40s', 'rtx4090', 'rtx5090', 'rx6800xt', 'rx7900xtx', 'rx9070xt', 'mi210', "
-                 "'mi300x', 'mi350x'")
+                 "'mi300x'")
         self.assert_fails(2, f"gpu is 'h900'; {names} are accepted", "explain", INPUT, "--gpu", "h900")
 
     def test_missing_folder(self):

@@ -224,7 +224,7 @@ TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
   };
   for (const Row& row : {Row{"rx6800xt", FragmentKind::fma, 128}, Row{"rx7900xtx", FragmentKind::gfx11, 128},
                          Row{"rx9070xt", FragmentKind::gfx12, 128}, Row{"mi210", FragmentKind::gfx9, 128},
-                         Row{"mi300x", FragmentKind::gfx9, 128}, Row{"mi350x", FragmentKind::gfx9, 128}}) {
+                         Row{"mi300x", FragmentKind::gfx9, 128}}) {
     for (const std::int64_t dim : {64, 128, 256}) {
       const auto configs = offered_on_amd({.dim = dim}, row.gpu);
       EXPECT_EQ(configs.front().fragments, row.narrow) << row.gpu << " " << dim;

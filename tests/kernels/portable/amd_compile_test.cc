@@ -83,7 +83,6 @@ TEST(AmdCompileTable, KernelsHaveNoScratch) {
       {"gfx1201", FragmentKind::gfx12, 128, 4, 32, false, 6}, {"gfx1201", FragmentKind::gfx12, 256, 4, 16, true, 2},
       {"gfx90a", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx90a", FragmentKind::gfx9, 128, 2, 32, false, 2},
       {"gfx942", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2},
-      {"gfx950", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx950", FragmentKind::gfx9, 128, 2, 32, false, 2},
   };
   for (const Row& row : kRows) {
     shared::ForwardMmaConfig config;

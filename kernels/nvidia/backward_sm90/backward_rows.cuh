@@ -104,10 +104,12 @@ struct RowNumbers {
   bool far;
 };
 
-/// lse in two words, of a row that attends something.
+/// Adds the second word of lse to a row that attends something; numbers.lse has the first.
 __device__ __forceinline__ void set_both_words(RowNumbers& numbers, float lse, float rest, float unit) {
   constexpr double kLog2E = 1.44269504088896341;
-  numbers.lse = static_cast<float>((static_cast<double>(lse) + static_cast<double>(rest)) * kLog2E);
+  // With rest = 0 lse may be the row's sink: it keeps the product that the sink's power of two has, so that their
+  // difference is 0.
+  if (rest != 0) numbers.lse = static_cast<float>((static_cast<double>(lse) + static_cast<double>(rest)) * kLog2E);
   numbers.far = fabsf(lse) > shared::kLargestNearLse;
   numbers.first = lse / unit;
   if (!(fabsf(numbers.first) < ptx::infinity())) numbers.first = 0;

@@ -2,6 +2,7 @@
 // sequences, groups, head dims, types, and orders of threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -92,6 +93,13 @@ TEST(BackwardEmulated, LseRestNearZero) { judge_all(18, with_lse_rest(joined({ra
 TEST(BackwardEmulated, FarScores) { judge_all(19, far_scores()); }
 TEST(BackwardEmulated, FarRows) { judge_all(20, far_rows()); }
 TEST(BackwardEmulated, FarReads) { judge_all(21, far_reads()); }
+// A sink has all the weight of such rows: their sums over keys are 0, also those that are found in closed form.
+TEST(BackwardEmulated, FarBelowASink) {
+  const BackwardList list = far_reads();
+  const auto sunk = std::ranges::find(list, "normal", [](const BackwardSpecs& at) { return at.spec.sinks; });
+  ASSERT_NE(sunk, list.end());
+  judge(sunk->spec, sunk->backward);
+}
 TEST(BackwardEmulated, WideFar) { judge_all(22, wide_far()); }
 
 /// The gradients of exact scores that are far from 0, against float64.

@@ -328,12 +328,8 @@ inline BackwardList far_scores() {
 inline BackwardList far_rows() {
   return with_lse_rest(joined({grouped(), sequences(), lengths_there(), sunk(), deterministic()}), -3000);
 }
-/// Without sinks: above scores that are far below it a sink has all the weight, and the closed sum of a row (d_lse, and
-/// the sink's share of delta) errs by a rounding of d_lse where the exact sum is next to 0.
 inline BackwardList far_reads() {
-  BackwardList list = with_lse_rest(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}), -3000);
-  std::erase_if(list, [](const BackwardSpecs& at) { return at.spec.sinks != "none"; });
-  return list;
+  return with_lse_rest(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}), -3000);
 }
 inline BackwardList wide_far() {
   return with_lse_rest(widened(joined({ragged_ends(), grouped(), scored(), weighted(), sequences(), sunk()})), -3000);

@@ -13,13 +13,13 @@ namespace heddle::gpu {
 class DeviceArrays {
  public:
   template <class T>
-  struct Place {
-    std::size_t begin;
+  struct Offset {
+    std::size_t bytes;
   };
 
   /// Each begins at a multiple of 16 bytes: kernels read them 16 bytes at a time.
   template <class T>
-  Place<T> add(const std::vector<T>& array) {
+  Offset<T> add(const std::vector<T>& array) {
     constexpr std::size_t kAlignment = 16;
     const std::size_t begin = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
     bytes_.resize(begin + array.size() * sizeof(T));
@@ -33,8 +33,8 @@ class DeviceArrays {
     bytes_ = {};
   }
   template <class T>
-  const T* at(Place<T> place) const {
-    return reinterpret_cast<const T*>(static_cast<const char*>(memory_.data()) + place.begin);
+  const T* at(Offset<T> offset) const {
+    return reinterpret_cast<const T*>(static_cast<const char*>(memory_.data()) + offset.bytes);
   }
   std::size_t bytes() const { return memory_.bytes(); }
 

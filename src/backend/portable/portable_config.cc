@@ -1,6 +1,5 @@
 #include "backend/portable/portable_config.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "device/amd_architectures.h"

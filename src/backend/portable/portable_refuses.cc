@@ -106,7 +106,7 @@ std::string portable_untried(const device::AmdCaps& caps) {
   const bool simulated = row != nullptr && row->simulated;
   return fmt::format("the portable kernels have run on no AMD GPU; for {} they are {}", caps.architecture,
                      simulated ? "compiled, and tested on a simulator of the chip"
-                               : "compiled, and their steps are tested on the host");
+                               : "compiled at run time, and their steps are tested on the host");
 }
 
 }  // namespace heddle::plan

@@ -1,6 +1,5 @@
 #include "families/backward_mma/backward_mma_arguments.h"
 
-#include <algorithm>
 #include <numbers>
 #include <optional>
 #include <string_view>

@@ -96,8 +96,8 @@ class BackwardMmaKernel final : public backend::Kernel {
   /// Lets the parameters point to the lists of all passes.
   void upload(const std::vector<plan::BackwardSchedule>& schedules, const std::vector<shared::RowBlock>& blocks,
               const std::vector<shared::SequenceSpan>& spans) {
-    std::vector<gpu::DeviceArrays::Place<shared::BackwardItem>> items;
-    std::vector<gpu::DeviceArrays::Place<shared::QueryRun>> runs;
+    std::vector<gpu::DeviceArrays::Offset<shared::BackwardItem>> items;
+    std::vector<gpu::DeviceArrays::Offset<shared::QueryRun>> runs;
     for (const plan::BackwardSchedule& schedule : schedules) {
       items.push_back(arrays_.add(schedule.items));
       runs.push_back(arrays_.add(schedule.runs));

@@ -8,7 +8,6 @@
 #include <numbers>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "backend/cuda/driver/device.h"

@@ -1,11 +1,9 @@
 #include "families/forward_mma/forward_mma_arguments.h"
-
-#include <algorithm>
-
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 
 namespace heddle::forward_mma {
+
 shared::ForwardMmaParams constant_params(const backend::PrepareArguments& arguments) {
   const problem::AttentionProblem& problem = arguments.problem;
   const AttentionTensors& tensors = arguments.tensors;

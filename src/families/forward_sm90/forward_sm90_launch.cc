@@ -7,8 +7,6 @@
 #include <numbers>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "backend/cuda/driver/device.h"

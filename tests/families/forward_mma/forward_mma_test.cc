@@ -151,6 +151,15 @@ TEST(ForwardMma, OffersOnlyKernelsThatFitTheChip) {
                AllOf(StartsWith("no kernel of forward_mma fits: "), HasSubstr("bytes of shared memory of 8192")));
 }
 
+// Lists of tiles are large.
+TEST(ForwardMma, KeepsTheListsOfTheBestAlone) {
+  const std::vector<plan::Choice> choices = offered({.q_rows = 1000}, caps_of("a100"));
+  ASSERT_GT(choices.size(), 1U);
+  for (const plan::Choice& choice : choices) {
+    EXPECT_EQ(choice.plan.schedule != nullptr, &choice == &choices.front());
+  }
+}
+
 TEST(ForwardMma, WalksTheCallersBlocks) {
   HopperCall call{.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};
   const problem::AttentionProblem problem = call.problem();

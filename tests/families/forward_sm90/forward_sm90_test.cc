@@ -16,9 +16,9 @@
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
+#include "plan/hopper/sm90_chip.h"
 #include "plan/mods/streamed_read.h"
 #include "scoped_environment.h"
-#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {
@@ -148,6 +148,7 @@ TEST(ForwardSm90Choice, FillsInTheWholePlan) {
     // 2 * 8 heads have 8 tiles of 128 queries each: 128 for 132 CTAs; of 192 queries fewer.
     EXPECT_EQ(plan.workspace_bytes, 0);
     EXPECT_EQ(choice.block_mask, nullptr);
+    EXPECT_EQ(plan.schedule != nullptr, &choice == &choices.front());  // lists are large: the best alone keeps them
     const ForwardSm90Config& config = plan.part<shared::ForwardSm90Config>();
     EXPECT_EQ(plan.tile, (BlockSize{config.rows(), config.kv_block}));
     EXPECT_EQ(config.qk_dim, 128);

@@ -96,10 +96,10 @@ int packed_heads_of(const AttentionProblem& problem) {
 }
 
 /// Buffers of a ring of blocks: as many as leave room for two CTAs on a multiprocessor; if that is one, as many as one
-/// CTA has room for.
+/// CTA has room for. Elements at odd addresses come through registers, and nothing goes on beside the computing.
 int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
   constexpr int kMost = 4;
-  if (!shared::copies_beside(config.fragments)) return 1;
+  if (!shared::copies_beside(config.fragments) || config.kv_bytes < 4) return 1;
   for (const int ctas : {2, 1}) {
     for (config.stages = kMost; config.stages > 1; --config.stages) {
       const int bytes = shared::forward_mma_memory(config).bytes;

@@ -203,7 +203,7 @@ struct MmaFragments : WarpOfThreads {
     /// Copies that the compiler may begin together. Rows at addresses that 8 bytes do not divide take many copies,
     /// whose addresses, and halves on their way, would not fit in the registers.
     template <int kBytes>
-    static constexpr int kCopiesAtOnce = kBytes < 8 ? 4 : kConfig.rings() ? 8 : 256;
+    static constexpr int kCopiesAtOnce = kBytes >= 8 ? 256 : 4;
 
     /// Chunks `own`, own + kTogether, ... of a row of halves.
     template <int kDim, int kColumns, int kBytes, int kTogether>

@@ -147,7 +147,6 @@ struct Rows {
   static constexpr std::array<Row, kOpCount> table = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
 #include "expr/ops.def"
-#undef HEDDLE_OP
   };
 };
 

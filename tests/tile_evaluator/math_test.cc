@@ -89,7 +89,6 @@ constexpr int bound(expr::Op op) {
   constexpr int kUlp[] = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) ulp,
 #include "expr/ops.def"
-#undef HEDDLE_OP
   };
   return kUlp[static_cast<int>(op)];
 }

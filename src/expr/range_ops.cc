@@ -141,6 +141,9 @@ struct Rows {
     return real::rising_through_zero(Op::atan, x[0], precision, std::atan);
   }
   static Range erf(X x, Precision precision) { return real::rising_through_zero(Op::erf, x[0], precision, std::erf); }
+  static Range erfc(X x, Precision precision) {
+    return real::not_negative(real::monotone(Op::erfc, x[0], precision, std::erfc));
+  }
   static Range pow(X x, Precision precision) { return real::pow(x[0], x[1], precision); }
 
   static Range random_uniform(X, Precision) { return {0, 1 - 0x1p-15, false}; }

@@ -13,13 +13,13 @@ struct OptionView {
   std::optional<ConstTensorView> AttentionOptions::*member;
 };
 
-/// Those that runs read where q is.
+/// Tensors that runs read where q is.
 inline constexpr OptionView kTensorOptions[] = {
 #define HEDDLE_TENSOR_OPTION(name, group, help) {#name, &AttentionOptions::name},
 #include "heddle/options.def"
 };
 
-/// Those that say how sequences lie.
+/// Lengths, cumulative lengths and starts: how sequences lie.
 inline constexpr OptionView kLengthViews[] = {
 #define HEDDLE_LENGTHS_OPTION(name, group, help) {#name, &AttentionOptions::name},
 #include "heddle/options.def"

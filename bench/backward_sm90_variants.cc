@@ -124,7 +124,7 @@ class Runner {
       throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     if (variant != nullptr) {
       const bool masked = choice.plan.part<shared::BackwardSm90Config>().masked;
-      choice.plan.own = variant->config;
+      choice.plan.family_part = variant->config;
       choice.plan.part<shared::BackwardSm90Config>().masked = masked;
     }
     config = choice.plan.part<shared::BackwardSm90Config>();

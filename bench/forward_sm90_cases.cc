@@ -70,7 +70,7 @@ class Runner {
         choices, [](const plan::Choice& choice) { return choice.plan.has<shared::ForwardSm90Config>(); });
     if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     chosen->plan.tile = {timed.config.rows(), timed.config.kv_block};
-    chosen->plan.own = timed.config;
+    chosen->plan.family_part = timed.config;
     chosen->plan.order = timed.order;
     chosen->plan.schedule.reset();  // of another tile
     kernel_ = engine::prepare(chosen->plan, timed.rows.get(), request, options_.bindings);

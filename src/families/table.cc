@@ -95,7 +95,7 @@ constexpr Family kFamilies[] = {
            return forward_sm90_schedule(asked.problem, config, rows, cuda_caps(asked), plan.order);
          },
      .settings = [](const Plan& plan) { return forward_sm90_settings(plan.part<shared::ForwardSm90Config>()); },
-     .prepare = cuda::prepare_forward_sm90},
+     .prepare = forward_sm90::prepare},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
     {.name = "forward_mma",
@@ -147,7 +147,7 @@ constexpr Family kFamilies[] = {
      .candidates = [](const Request& asked,
                       const RowsOf& rows_of) { return backward_sm90(asked, cuda_caps(asked), rows_of); },
      .settings = [](const Plan& plan) { return backward_sm90_settings(plan.part<shared::BackwardSm90Config>()); },
-     .prepare = cuda::prepare_backward_sm90},
+     .prepare = backward_sm90::prepare},
 #endif
 #if HEDDLE_FAMILY_BACKWARD_MMA
     {.name = "backward_mma",

@@ -13,6 +13,7 @@
 #include "backend/cuda/driver/device.h"
 #include "backend/cuda/hopper/tensor_map.h"
 #include "backend/cuda/launch/gpu.h"
+#include "backend/gpu/backward_rows.h"
 #include "backend/gpu/backward_sequences.h"
 #include "backend/gpu/copied_rows.h"
 #include "backend/gpu/device_arrays.h"
@@ -28,7 +29,7 @@
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/tma.h"
 
-namespace heddle::cuda {
+namespace heddle::backward_sm90 {
 namespace {
 
 using problem::AttentionProblem;
@@ -47,9 +48,9 @@ class BackwardSm90Kernel final : public backend::Kernel {
         reads_(plan::backward_reads(problem_, arguments.options.bindings, mods_.kv_start)),
         reads_memory_(plan::backward_reads_memory(problem_, reads_)),
         layout_(backward_layout(mods_, reads_)),
-        source_(emit::backward_sm90(config_, mods_, layout_)),
+        source_(main_source(config_, mods_, layout_)),
         main_program_(of_rows(arguments.problem) ? gpu_.load(device_, source_) : nullptr),
-        rows_program_(gpu_.load(device_, emit::backward_rows(config_))),
+        rows_program_(gpu_.load(device_, rows_source(config_))),
         kv_start_(gpu_.devices(), device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
         rows_(rows_program_->function("backward_rows")),
         d_q_(rows_program_->function("backward_d_q")),
@@ -90,8 +91,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
     for (std::size_t i = 0; any_steps_ && i < kNames.size(); ++i) {
       gpu::check_address(kNames[i], all.of[i].data, plan::kTmaBytes);
     }
-    const ContextScope scope(device_);
-    CUtensorMap maps[4] = {};  // not read where there is no step
+    const cuda::ContextScope scope(device_);
+    cuda::CUtensorMap maps[4] = {};  // not read where there is no step
     if (any_steps_) {
       maps[0] = map_of(all.of[0], false);
       maps[1] = map_of(all.of[1], true);
@@ -102,7 +103,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     set_addresses(arguments, problem_, config_, own);
     if (sequences_) {
       gpu::BackwardSequencesParams params = sequences_->params();
-      set_lists(arguments, problem_, config_, params, own);
+      set_lists_to_read(arguments, problem_, config_, params, own);
       sequences_->launch(params, arguments.stream);
     }
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
@@ -122,7 +123,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
 
   nlohmann::ordered_json facts() const override {
-    const heddle::jit::MachineCode& rows = rows_program_->code();
+    const jit::MachineCode& rows = rows_program_->code();
     nlohmann::ordered_json facts =
         gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
                           fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_, config_.threads(),
@@ -176,15 +177,15 @@ class BackwardSm90Kernel final : public backend::Kernel {
     check("dv", tensors.dv, config_.wide_gradients);
   }
 
-  CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
+  cuda::CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
     const shared::Operands& operands = constants_.main.operands;
     const int box_rows = keys ? config_.cta_keys() : shared::kStepQueries;
-    if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
+    if (!config_.by_sequence) return cuda::tensor_map(tensor, tensor.data, box_rows);
     if (problem_.packed) tensor = gpu::by_sequence(tensor, problem_.batch);
-    return tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
+    return cuda::tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
   }
 
-  void launch_all(CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,
+  void launch_all(cuda::CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,
                   void* stream) const {
     const unsigned heads = static_cast<unsigned>(own.main.q_heads);
     if (read_kernels_) read_kernels_->clear(reads, stream);
@@ -205,7 +206,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     if (read_kernels_) read_kernels_->finish(own.main, reads, stream);
   }
 
-  const gpu::Gpu& gpu_ = cuda_gpu();
+  const gpu::Gpu& gpu_ = cuda::cuda_gpu();
   int device_;
   BackwardSm90Config config_;
   AttentionProblem problem_;
@@ -249,10 +250,11 @@ gpu::BackwardSequencesParams backward_sequences_params(const AttentionProblem& p
   return params;
 }
 
-void set_lists(const backend::RunArguments& arguments, const AttentionProblem& problem,
-               const BackwardSm90Config& config, gpu::BackwardSequencesParams& params, BackwardConstants& constants) {
+void set_lists_to_read(const backend::RunArguments& arguments, const AttentionProblem& problem,
+                       const BackwardSm90Config& config, gpu::BackwardSequencesParams& params,
+                       BackwardConstants& constants) {
   char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem, config).lists;
-  gpu::set_lists(arguments, plan::backward_lists_memory(problem, config), memory, params);
+  gpu::set_lists_to_write(arguments, plan::backward_lists_memory(problem, config), memory, params);
   constants.main.items = params.lists.left;
   constants.main.listed = params.lists.left_count;
   constants.main.mod.sequences = params.lists.spans;
@@ -284,18 +286,9 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   gpu::set_strides(tensors.dk, problem.packed, main.d_k);
   gpu::set_strides(tensors.dv, problem.packed, main.d_v);
 
-  shared::BackwardRowsParams& rows = constants.rows;
-  rows.q_heads = main.q_heads;
-  rows.d_q_scale = main.scale;
-  gpu::set_strides(tensors.o, problem.packed, rows.o);
-  gpu::set_strides(tensors.d_o, problem.packed, rows.d_o);
-  gpu::set_strides(tensors.lse, problem.packed, rows.lse);
-  gpu::set_strides(tensors.d_lse, problem.packed, rows.d_lse);
-  gpu::set_strides(tensors.lse_rest, problem.packed, rows.lse_rest);
-  rows.unit = config.scores == shared::ScoreForm::plain ? main.scale : 1;  // products themselves are compared
-  gpu::set_strides(tensors.dq, problem.packed, rows.d_q_out);
-  if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
-  if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
+  constants.rows = gpu::backward_rows_params(arguments);
+  constants.rows.d_q_scale = main.scale;
+  gpu::set_strides(tensors.dq, problem.packed, constants.rows.d_q_out);
   return constants;
 }
 
@@ -314,20 +307,14 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.turns = main.turns = reinterpret_cast<unsigned*>(workspace + at.turns);
   main.rows = rows.rows;
   main.d_q = rows.d_q;
-  rows.o.data = tensors.o.data;
-  rows.d_o.data = tensors.d_o.data;
-  rows.lse.data = gpu::address_of(tensors.lse);
-  rows.d_lse.data = gpu::address_of(tensors.d_lse);
-  rows.lse_rest.data = gpu::address_of(tensors.lse_rest);
+  gpu::set_row_addresses(arguments, rows);
   rows.d_q_out.data = gpu::address_of(tensors.dq);
-  rows.d_sinks.data = gpu::address_of(tensors.d_sinks);
-  if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
   main.d_k.data = gpu::address_of(tensors.dk);
   main.d_v.data = gpu::address_of(tensors.dv);
 }
 
-std::unique_ptr<backend::Kernel> prepare_backward_sm90(const backend::PrepareArguments& arguments) {
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments) {
   return std::make_unique<BackwardSm90Kernel>(arguments);
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::backward_sm90

@@ -231,7 +231,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.tile = {shared::kStepQueries, config.keys()};
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
-  plan.own = config;
+  plan.family_part = config;
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // Without queries nobody says that none is drawn yet: each tile has a CTA.
   const auto tiles = static_cast<int>(schedule.items.size());

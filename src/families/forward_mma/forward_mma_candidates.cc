@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <span>
-#include <type_traits>
 
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "plan/access/kernel_types.h"
@@ -190,16 +189,7 @@ std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionPr
 }
 
 std::vector<Setting> forward_mma_settings(const ForwardMmaConfig& config) {
-  const ForwardMmaConfig defaults;
-  std::vector<Setting> settings;
-  for_each_mma_field([&](std::string_view name, std::string_view, auto field) {
-    if (config.*field == defaults.*field && name != "fragments" && name != "storage") return;
-    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(config.*field)>>) {
-      settings.push_back({name, std::string_view(shared::name(config.*field))});
-    } else {
-      settings.push_back({name, config.*field});
-    }
-  });
+  std::vector<Setting> settings = settings_of(config, {"fragments", "storage"});
   settings.push_back({"shared_memory_bytes", shared::forward_mma_memory(config).bytes});
   return settings;
 }

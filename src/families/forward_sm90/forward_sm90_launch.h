@@ -5,10 +5,10 @@
 
 #include "backend/backend.h"
 
-namespace heddle::cuda {
+namespace heddle::forward_sm90 {
 
 /// Throws jit::Rejected when the compiler makes this plan's kernel badly, Error(compile), Error(unsupported) without
 /// NVRTC, Error(out_of_memory).
-std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments);
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
 
-}  // namespace heddle::cuda
+}  // namespace heddle::forward_sm90

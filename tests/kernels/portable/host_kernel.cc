@@ -155,7 +155,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   // Twice as many rows a fragment as it was planned with.
   while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
   if (run.splits) config.splits = *run.splits;
-  choice.plan.own = config;
+  choice.plan.family_part = config;
   const plan::TileSchedule schedule =
       plan::forward_mma_schedule(problem, config, choice.block_mask.get(), caps, choice.plan.order);
 

@@ -100,7 +100,7 @@ constexpr int runs_before(const KvRun* runs, int count, int block) {
   return least;
 }
 
-/// Cuts a tile of the host's list to so many keys: its runs, and the other words of its item. If nothing is left, the
+/// Cuts a tile of the host's list to kv_len keys: its runs, and the other words of its item. If nothing is left, the
 /// tile keeps one block that no warpgroup attends, so that its rows are filled.
 constexpr WorkItem cut_item(const SequencesParams& params, WorkItem item, int kv_len) {
   const auto blocks_of = [&](int keys) { return (keys + params.kv_block - 1) / params.kv_block; };

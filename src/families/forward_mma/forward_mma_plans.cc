@@ -24,9 +24,9 @@ TileClocks clocks_of(const ForwardMmaConfig& config) {
   return {.full_step = step, .partial_step = 1.2 * step, .tile = 2 * step, .loads = 0};
 }
 
-/// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
-/// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
-/// `share`: times as many.
+/// CTAs that share a tile's steps if tiles are too few to fill the GPU: enough for two CTAs a multiprocessor, as long
+/// as each has two steps or more. Steps are counted by the shape and the mask, not by lengths on the device.
+/// `share`: multiplies the number.
 int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps, double share) {
   constexpr int kLeastSteps = 2, kMost = 64;
   if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;

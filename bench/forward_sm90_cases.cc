@@ -8,7 +8,6 @@
 
 #include "backend/backend.h"
 #include "engine/machine.h"
-#include "engine/prepare.h"
 #include "families/choose.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "gpu_timer.h"
@@ -73,7 +72,7 @@ class Runner {
     chosen->plan.family_part = timed.config;
     chosen->plan.order = timed.order;
     chosen->plan.schedule.reset();  // of another tile
-    kernel_ = engine::prepare(chosen->plan, timed.rows.get(), request, options_.bindings);
+    kernel_ = plan::prepare_kernel(chosen->plan, timed.rows.get(), request, options_.bindings);
     workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {chosen->plan.workspace_bytes});
   }
 

@@ -1,4 +1,5 @@
-// The tile kernels over float, for each SIMD target.
+// The tile kernels over float, for each SIMD target. Each type has a file, because Highway compiles a file again for each
+// target and the compiler takes both at a time.
 #include "tile_evaluator/tile_kernels.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -4,6 +4,7 @@
 // memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
 #pragma once
 
+#include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
@@ -89,26 +90,12 @@ struct FmaFragments : WarpOfThreads {
     return x + __shfl_xor_sync(~0U, x, 2);
   }
 
-  class Stream {
-   public:
-    __device__ __forceinline__ explicit Stream(char* memory)
-        : memory_(memory), base_(ptx::shared_address(memory)) {}
+  class Stream : public CopiedBlocks<kConfig, Stream> {
+    using Blocks = CopiedBlocks<kConfig, Stream>;
+    friend Blocks;
 
-    template <class Source>
-    __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch,
-                                                first, end);
-    }
-    template <class Source>
-    __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
-      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
-    }
-    __device__ __forceinline__ void keys_arrive() {
-      read_ = kMemory.stage - read_;
-      arrive();
-    }
-    __device__ __forceinline__ void values_arrive() const { arrive(); }
-    __device__ __forceinline__ void end() const {}
+   public:
+    __device__ __forceinline__ explicit Stream(char* memory) : Blocks(memory), memory_(memory) {}
 
     /// `row(i)`: where the query of the thread's row i is; null: there is none.
     template <int kFragments, class Row>
@@ -134,6 +121,8 @@ struct FmaFragments : WarpOfThreads {
     }
 
    private:
+    using Blocks::base_, Blocks::read_;
+
     struct alignas(8) Halves {
       unsigned short x[4];
     };
@@ -167,10 +156,6 @@ struct FmaFragments : WarpOfThreads {
       const float x = size < 0x7c00U ? __uint_as_float(moved) * 0x1p112F : __uint_as_float(moved | 0x7f800000U);
       return bits == size ? x : -x;
     }
-    __device__ __forceinline__ static void arrive() {
-      ptx::await_copies();
-      barrier();
-    }
 
     template <int kDim, int kColumns, class Source>
     __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
@@ -194,8 +179,6 @@ struct FmaFragments : WarpOfThreads {
     }
 
     char* memory_;
-    ptx::SharedAddress base_;
-    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

@@ -25,6 +25,7 @@ std::string literal(float x) {
 }
 std::string literal(std::int32_t x) { return x == INT32_MIN ? "(-2147483647 - 1)" : fmt::format("{}", x); }
 
+// A switch and not a table, so that a new type does not compile without a name.
 std::string_view storage_text(DType dtype) {
   switch (dtype) {
     case DType::f64:

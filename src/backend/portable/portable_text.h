@@ -33,7 +33,7 @@ std::string fragments_header(shared::FragmentKind kind);
 /// there, and copy them.
 template <class Config>
 int waves_a_simd(const Config& config) {
-  return config.fragments == shared::FragmentKind::gfx9 ? config.ctas : 0;
+  return config.shape().states_waves ? config.ctas : 0;
 }
 
 }  // namespace heddle::portable

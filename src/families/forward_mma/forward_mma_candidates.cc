@@ -59,10 +59,16 @@ constexpr MmaKernel kMfmaKernels[] = {
 std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind fragments) {
   if (storage == shared::Storage::f64) return kF64Kernels;
   if (storage == shared::Storage::f32) return kF32Kernels;
-  if (fragments == FragmentKind::fma) return kPlainKernels;
-  if (fragments == FragmentKind::gfx11 || fragments == FragmentKind::gfx12) return kWmmaKernels;
-  if (fragments == FragmentKind::gfx9) return kMfmaKernels;
-  return kKernels;
+  switch (shared::fragments_of(fragments).tables) {
+    case FragmentKind::fma:
+      return kPlainKernels;
+    case FragmentKind::gfx11:
+      return kWmmaKernels;
+    case FragmentKind::gfx9:
+      return kMfmaKernels;
+    default:
+      return kKernels;
+  }
 }
 
 /// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
@@ -104,7 +110,7 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   const int tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   config.row_waves = std::max(1, tile / fragment);
   config.key_waves = std::max(1, std::min(4 / config.row_waves, config.kv_block / fragment));
-  if (config.fragments != FragmentKind::gfx9) config.ctas = 1;
+  if (!config.shape().states_waves) config.ctas = 1;
 }
 
 }  // namespace
@@ -157,8 +163,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
     append(fragments, false);
   };
   append_all(all.fragments);
-  // AMD's, where no kernel of matrix instructions fits or does without scratch memory.
-  if (all.fragments != FragmentKind::mma && all.fragments != FragmentKind::fma) append_all(FragmentKind::fma);
+  if (all.shape().plain_follow) append_all(FragmentKind::fma);
   return configs;
 }
 

@@ -49,7 +49,7 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
   }
   texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
-      "#include \"portable/forward_mma/mods.cuh\"\n"
+      "#include \"portable/rows/row_mods.cuh\"\n"
       "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
       device_text::config_text(config, "kConfig"), texts.text());

@@ -3,6 +3,7 @@
 // come by cp.async and stand by rows; values are transposed as they are read. f16 and bf16.
 #pragma once
 
+#include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
@@ -44,26 +45,12 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
   static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
 
-  class Stream {
-   public:
-    __device__ __forceinline__ explicit Stream(char* memory) : base_(ptx::shared_address(memory)) {}
+  class Stream : public CopiedBlocks<kConfig, Stream> {
+    using Blocks = CopiedBlocks<kConfig, Stream>;
+    friend Blocks;
 
-    template <class Source>
-    __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch,
-                                                first, end);
-    }
-    template <class Source>
-    __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
-      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
-    }
-    /// Waits until all threads see the keys that were asked for, and have read the other buffer.
-    __device__ __forceinline__ void keys_arrive() {
-      read_ = kMemory.stage - read_;
-      arrive();
-    }
-    __device__ __forceinline__ void values_arrive() const { arrive(); }
-    __device__ __forceinline__ void end() const {}
+   public:
+    __device__ __forceinline__ explicit Stream(char* memory) : Blocks(memory) {}
 
     /// `row(i)`: where the query of the thread's row i is; null: there is none.
     template <int kFragments, class Row>
@@ -112,10 +99,8 @@ struct MmaFragments : WarpOfThreads {
     }
 
    private:
-    __device__ __forceinline__ static void arrive() {
-      ptx::await_copies();
-      barrier();
-    }
+    using Blocks::base_, Blocks::read_;
+
     __device__ __forceinline__ ptx::SharedAddress queries_of_wave() const {
       return base_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.k_pitch);
     }
@@ -189,9 +174,6 @@ struct MmaFragments : WarpOfThreads {
       const unsigned low = column < kConfig.qk_dim ? half[0] : 0, high = column + 1 < kConfig.qk_dim ? half[1] : 0;
       return high << 16 | low;
     }
-
-    ptx::SharedAddress base_;
-    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

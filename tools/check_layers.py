@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "backend/portable/shared": ("shared",),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/libraries": ("base",),
-    "backend/jit": ("base",),
+    "backend/jit": ("base", "backend/libraries"),
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
@@ -90,7 +90,7 @@ KERNELS_MAY_INCLUDE = {
     "amd/portable/fragments": ("amd/language", "amd/portable", "portable/fragments"),
 }
 
-# What the device code of a family may include, by the folder of kernels that its folder stands in.
+# Rooms that the device code of a family may include, by the folder of kernels that its folder stands in.
 FAMILY_KERNELS_MAY_INCLUDE = {
     "portable": ("portable/rows", *COMMON_MODS, *PORTABLE),
     "nvidia": ("nvidia/fragments", *COMMON_MODS),

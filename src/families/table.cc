@@ -9,24 +9,18 @@
 
 // A family's folder is in the build where its macro is 1 (HEDDLE_FAMILIES of CMakeLists.txt).
 #if HEDDLE_FAMILY_BACKWARD_MMA
-#include "families/backward_mma/backward_mma_launch.h"
 #include "families/backward_mma/backward_mma_plans.h"
 #endif
 #if HEDDLE_FAMILY_BACKWARD_SM90
-#include "families/backward_sm90/backward_sm90_candidates.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
 #include "families/backward_sm90/backward_sm90_plans.h"
 #endif
 #if HEDDLE_FAMILY_CPU
 #include "families/cpu/cpu_choices.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
-#include "families/forward_mma/forward_mma_launch.h"
 #include "families/forward_mma/forward_mma_plans.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_SM90
-#include "families/forward_sm90/forward_sm90_candidates.h"
-#include "families/forward_sm90/forward_sm90_launch.h"
 #include "families/forward_sm90/forward_sm90_plans.h"
 #endif
 #if HEDDLE_FAMILY_REFERENCE

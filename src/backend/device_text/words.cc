@@ -60,6 +60,34 @@ std::string_view storage_text(DType dtype) {
   throw Error(ErrorCode::internal, "a capture of an unknown type was read");
 }
 
+std::string_view type_text(ExprType type) {
+  return type == ExprType::f32 ? "float" : type == ExprType::i32 ? "int" : "bool";
+}
+
+std::string constant_text(const expr::Node& node) {
+  if (node.type == ExprType::f32) return literal(static_cast<float>(node.f32()));
+  if (node.type == ExprType::i32) return literal(node.i32());
+  return node.boolean() ? "true" : "false";
+}
+
+std::string leaf_text(expr::Leaf leaf) {
+  using expr::Leaf;
+  switch (leaf) {
+    case Leaf::q_token:  // the position without q_start
+      return "ops::sub(q_idx, mod.q_start)";
+    case Leaf::kv_token:
+      return "kv_idx";
+    case Leaf::q_len:
+    case Leaf::kv_len:
+    case Leaf::q_start:
+      return fmt::format("mod.{}", expr::name(leaf));
+    case Leaf::kv_start:
+      throw Error(ErrorCode::internal, "kernels know no kv_start; the planner writes it as a value of the mods");
+    default:
+      return std::string(expr::name(leaf));
+  }
+}
+
 std::string param_text(const ModLayout& layout, const expr::Node& node) {
   const auto at = std::find(layout.params.begin(), layout.params.end(), std::pair(node.param().name, node.type));
   if (at == layout.params.end()) missing(node.param().name);

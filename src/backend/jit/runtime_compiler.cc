@@ -57,6 +57,28 @@ std::string trimmed(std::string text) {
 
 }  // namespace
 
+std::string find_functions(const libraries::Library& library, const RuntimeCompilerNames& names,
+                           RuntimeCompiler& compiler) {
+  std::string missing;
+  const auto find = [&](auto& function, const std::string& name) {
+    if (!library.find(function, (names.prefix + name).c_str()) && missing.empty()) missing = names.prefix + name;
+  };
+  find(compiler.version, "Version");
+  find(compiler.error_string, "GetErrorString");
+  find(compiler.create, "CreateProgram");
+  find(compiler.compile, "CompileProgram");
+  find(compiler.log_size, "GetProgramLogSize");
+  find(compiler.log, "GetProgramLog");
+  find(compiler.code_size, fmt::format("Get{}Size", names.code));
+  find(compiler.code, "Get" + names.code);
+  if (!names.assembly.empty()) {
+    find(compiler.assembly_size, fmt::format("Get{}Size", names.assembly));
+    find(compiler.assembly, "Get" + names.assembly);
+  }
+  find(compiler.destroy, "DestroyProgram");
+  return missing;
+}
+
 Compilation compile(const RuntimeCompiler& compiler, const Source& source, const ProgramText& text,
                     const std::vector<std::string>& options, bool want_assembly) {
   const auto begin = std::chrono::steady_clock::now();

@@ -7,6 +7,7 @@
 
 #include "backend/jit/compiler.h"
 #include "backend/jit/source.h"
+#include "backend/libraries/library.h"
 
 namespace heddle::jit {
 
@@ -28,6 +29,14 @@ struct RuntimeCompiler {
   int (*assembly)(RuntimeProgram, char*) = nullptr;
   int (*destroy)(RuntimeProgram*) = nullptr;
 };
+/// How a library calls these functions: prefix "nvrtc" and code "CUBIN" are nvrtcCreateProgram, nvrtcGetCUBINSize.
+struct RuntimeCompilerNames {
+  std::string prefix, code, assembly;  // assembly: may be empty
+};
+/// Returns the name of the first function that the library lacks; empty if it has all.
+std::string find_functions(const libraries::Library& library, const RuntimeCompilerNames& names,
+                           RuntimeCompiler& compiler);
+
 /// A value of Compilation::result, and of create()'s.
 inline constexpr int kCompilerOutOfMemory = 1;
 

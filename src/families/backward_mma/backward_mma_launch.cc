@@ -1,5 +1,4 @@
-#include "families/backward_mma/backward_mma_launch.h"
-
+// The portable backward family's kernels on a GPU, ready to launch.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -10,7 +10,7 @@
 #include "backend/device_text/expression_text.h"
 #include "backend/gpu/gpu.h"
 #include "families/backward_sm90/backward_reads.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/shared/backward_reads_params.h"
 
 namespace heddle::backward_sm90 {

@@ -1,5 +1,4 @@
-#include "families/forward_sm90/forward_sm90_launch.h"
-
+// The Hopper forward family's kernel, ready to launch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
 #include "backend/gpu/stored_mask.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "families/forward_sm90/forward_sm90_text.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "families/forward_sm90/shared/forward_sm90_params.h"

@@ -9,8 +9,8 @@
 
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/backward_sm90_candidates.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
@@ -195,7 +195,7 @@ void expect_reads_accepted(const std::string& score, const std::vector<std::pair
     problem.with_lse_rest = deterministic || captures.size() > 1;
     const shared::BackwardSm90Config config = plan::reads_config(plan::backward_sm90_config(problem, mods), reads);
     const std::vector<shared::OutputType> types(reads.sums.size(), shared::OutputType::bf16);
-    const device_text::ModLayout layout = backward_layout(mods, reads);
+    const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);
     try {
       const auto sums = jit::build(backward_sm90::sums_source(config, reads, types, layout));
       EXPECT_EQ(sums->spill_bytes, 0);

@@ -20,7 +20,7 @@
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
@@ -257,14 +257,14 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::
         void (*)(const MapBytes*, const shared::BackwardSm90Params*, const shared::BackwardReadsParams*, int, unsigned);
     const auto pass =
         load(main_text(backward_sm90::reads_source(config, at.mods, at.reads, types, at.layout).text, kRunReads));
-    for (const cuda::ReadRound& round : cuda::rounds_of(problem, at.reads)) {
+    for (const backward_sm90::ReadRound& round : backward_sm90::rounds_of(problem, at.reads)) {
       params.round_batch = round.batch;
       params.round_head = round.head;
       reinterpret_cast<RunPass>(dlsym(pass.get(), "run"))(maps, &constants.main, &params,
                                                           static_cast<int>(at.schedule.items.size()), seed);
     }
   }
-  const cuda::ReadGrid grid = cuda::read_grid(problem);
+  const backward_sm90::ReadGrid grid = backward_sm90::read_grid(problem);
   for (const int kernel : {1, 2}) {
     run_sums(&constants.main, &params, kernel, static_cast<int>(grid.ctas), static_cast<int>(grid.shares), seed);
   }

@@ -16,26 +16,8 @@
 namespace heddle::amd {
 namespace {
 
-/// hipRTC's functions, as HIP 5, 6 and 7 have them.
+/// As HIP 5, 6 and 7 have them.
 using Functions = jit::RuntimeCompiler;
-
-/// The name of the first function that the library lacks; null when all are there.
-const char* find_all(const libraries::Library& library, Functions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    if (!library.find(function, name) && missing == nullptr) missing = name;
-  };
-  find(f.version, "hiprtcVersion");
-  find(f.error_string, "hiprtcGetErrorString");
-  find(f.create, "hiprtcCreateProgram");
-  find(f.compile, "hiprtcCompileProgram");
-  find(f.log_size, "hiprtcGetProgramLogSize");
-  find(f.log, "hiprtcGetProgramLog");
-  find(f.code_size, "hiprtcGetCodeSize");
-  find(f.code, "hiprtcGetCode");
-  find(f.destroy, "hiprtcDestroyProgram");
-  return missing;
-}
 
 struct Loaded {
   Functions functions{.name = "hipRTC"};
@@ -88,8 +70,9 @@ void ask_comgr(const libraries::Library& hiprtc, HiprtcInfo& info) {
 Loaded load() {
   Loaded loaded;
   const auto take = [&](const libraries::Library& library) -> std::string {
-    const char* const missing = find_all(library, loaded.functions);
-    if (missing != nullptr) return fmt::format("has no function {}", missing);
+    const std::string missing =
+        jit::find_functions(library, {.prefix = "hiprtc", .code = "Code", .assembly = ""}, loaded.functions);
+    if (!missing.empty()) return fmt::format("has no function {}", missing);
     HiprtcInfo& info = loaded.info;
     if (loaded.functions.version(&info.major, &info.minor) != 0) return "does not say its version";
     return "";

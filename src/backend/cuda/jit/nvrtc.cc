@@ -23,28 +23,8 @@ using libraries::Library;
 // The oldest that was tried with what the kernels use of sm_90a.
 constexpr int kOldestMajor = 12, kOldestMinor = 3;
 
-/// NVRTC's functions, as its ABI has them since 11.1.
+/// As NVRTC's ABI has them since 11.1.
 using Functions = heddle::jit::RuntimeCompiler;
-
-/// The name of the first function that the library lacks; null when all are there.
-const char* find_all(const Library& library, Functions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    if (!library.find(function, name) && missing == nullptr) missing = name;
-  };
-  find(f.version, "nvrtcVersion");
-  find(f.error_string, "nvrtcGetErrorString");
-  find(f.create, "nvrtcCreateProgram");
-  find(f.compile, "nvrtcCompileProgram");
-  find(f.log_size, "nvrtcGetProgramLogSize");
-  find(f.log, "nvrtcGetProgramLog");
-  find(f.code_size, "nvrtcGetCUBINSize");
-  find(f.code, "nvrtcGetCUBIN");
-  find(f.assembly_size, "nvrtcGetPTXSize");
-  find(f.assembly, "nvrtcGetPTX");
-  find(f.destroy, "nvrtcDestroyProgram");
-  return missing;
-}
 
 struct Nvrtc {
   Functions functions{.name = "NVRTC"};
@@ -53,14 +33,15 @@ struct Nvrtc {
 
 /// Empty when the library will do, and `nvrtc` is it. An old one may lack functions, but its age is the news.
 std::string refuse(const Library& library, Nvrtc& nvrtc) {
-  const char* const missing = find_all(library, nvrtc.functions);
+  const std::string missing =
+      heddle::jit::find_functions(library, {.prefix = "nvrtc", .code = "CUBIN", .assembly = "PTX"}, nvrtc.functions);
   if (nvrtc.functions.version == nullptr) return fmt::format("has no function {}", missing);
   Compiler& compiler = nvrtc.compiler;
   if (nvrtc.functions.version(&compiler.major, &compiler.minor) != 0) return "does not say its version";
   if (std::pair(compiler.major, compiler.minor) < std::pair(kOldestMajor, kOldestMinor)) {
     return fmt::format("is version {}; {}.{} is the oldest accepted", compiler.version(), kOldestMajor, kOldestMinor);
   }
-  if (missing != nullptr) return fmt::format("has no function {}", missing);
+  if (!missing.empty()) return fmt::format("has no function {}", missing);
   compiler.path = library.path();
   return "";
 }
@@ -68,12 +49,13 @@ std::string refuse(const Library& library, Nvrtc& nvrtc) {
 Nvrtc load() {
   constexpr std::array<std::string_view, 2> kWheels{"cu13", "cuda_nvrtc"};
   LibraryNames names = library_names(started_version());
-  libraries::LibrarySearch search{.what = "NVRTC",
-                       .option = base::Option::nvrtc,
-                       .names = std::move(names.first),
-                       .folders = libraries::toolkit_folders(),
-                       .second_names = std::move(names.second),
-                       .old_names = {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", "libnvrtc.so.11"}};
+  libraries::LibrarySearch search{
+      .what = "NVRTC",
+      .option = base::Option::nvrtc,
+      .names = std::move(names.first),
+      .folders = libraries::toolkit_folders(),
+      .second_names = std::move(names.second),
+      .old_names = {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", "libnvrtc.so.11"}};
   for (std::filesystem::path& folder : libraries::wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
   Nvrtc nvrtc;
   libraries::open_library(search, [&](const Library& library) { return refuse(library, nvrtc); });

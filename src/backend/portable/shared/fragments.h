@@ -13,7 +13,7 @@ struct Fragments {
   int columns = 0;             // of scores and of o
   bool transposed = false;     // values stand by columns in shared memory: the architecture has no transposing load
   bool states_waves = false;   // a kernel must state how many of its waves share a SIMD (portable_text.h)
-  /// Whose tables of kernels the families take: those of fragments with as many registers.
+  /// The families take the tables of kernels of these fragments, which have as many registers.
   FragmentKind tables = FragmentKind::fma;
   /// Where no kernel of these fits or does without scratch memory, plain multiply-adds compute.
   bool plain_follow = false;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "backend/gpu/dialect.h"
 #include "backend/gpu/mask_rows_text.h"
 #include "expr/node.h"
 #include "expr/random_expression.h"

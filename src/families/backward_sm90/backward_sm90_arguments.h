@@ -1,7 +1,7 @@
-// The Hopper backward family's kernels: compiled, their lists on the device, ready to launch.
+// The parameters of the Hopper backward's kernels: those that a plan fixes, and those that each run brings.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 
 #include "backend/backend.h"
 #include "backend/device_text/expression_text.h"
@@ -12,9 +12,6 @@
 #include "plan/tiles/backward_schedule.h"
 
 namespace heddle::backward_sm90 {
-
-/// Throws as Gpu::load().
-std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
 
 /// Parameters that all runs of a plan share: all but addresses of memory, values of mods, and lists.
 struct BackwardConstants {

@@ -1,5 +1,5 @@
-// The tile kernels over double, for each SIMD target. Each type has a file, because Highway compiles a file again for each
-// target and the compiler takes both at a time.
+// The tile kernels over double, for each SIMD target. Each type has a file, so that both compile at a time: Highway
+// compiles a file once for every target.
 #include "tile_evaluator/tile_kernels.h"
 
 #undef HWY_TARGET_INCLUDE

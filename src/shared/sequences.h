@@ -58,6 +58,8 @@ struct SequencesParams {
 
 inline constexpr int kSpanThreads = 1024;  // of the one CTA that finds the spans
 inline constexpr int kListThreads = 256;   // of a CTA that lists as many tiles
+/// Up to this number of tiles the CTA that finds the spans lists them, too: a launch less. A guess, not measured.
+inline constexpr int kListedAtOnce = 2 * kSpanThreads;
 
 constexpr long long clamped(long long x, long long least, long long most) {
   return x < least ? least : x > most ? most : x;

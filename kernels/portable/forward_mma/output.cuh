@@ -11,13 +11,19 @@ constexpr OutputType output_type() {
   return output_type(kConfig.o_type, kConfig.storage);
 }
 
+/// Where row `row` of o begins.
+template <auto kConfig, class F>
+__device__ __forceinline__ auto* output_row(const shared::Outputs& out, int batch, int head, int row) {
+  using Bits = typename OutputElement<output_type<kConfig>(), F>::Bits;
+  return static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
+}
+
 /// Stores the finished row as row `row` of o.
 template <auto kConfig, class F, int kOutFragments>
 __device__ __forceinline__ void store_row(const shared::Outputs& out, int batch, int head, int row,
                                           typename F::Real factor, const typename F::Out (&o)[kOutFragments], int r) {
-  using Bits = typename OutputElement<output_type<kConfig>(), F>::Bits;
-  Bits* to = static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
-  store_columns<output_type<kConfig>(), kConfig.v_dim, kConfig.o_bytes, F>(to, factor, o, r);
+  store_columns<output_type<kConfig>(), kConfig.v_dim, kConfig.o_bytes, F>(
+      output_row<kConfig, F>(out, batch, head, row), factor, o, r);
 }
 
 /// f64 where q, k and v are.

@@ -138,20 +138,28 @@ class Forward {
     typename F::Stream stream(memory_);
     typename F::Queries q[kFragments];
     stream.load_queries(q, [&](int i) { return query_row(tile, row_of(i)); });
-    Walk asked = walk;
+    struct Step {
+      int block, flags;
+    };
+    constexpr int kUnderWay = kConfig.stages - 1;
+    Step asked[kUnderWay] = {};  // the oldest first
     const auto ask = [&] {
-      if (asked.any()) {
-        stream.ask_block(keys, values, asked.block() * kConfig.kv_block, tile.kv_len);
-        asked.next();
+#pragma unroll
+      for (int i = 1; i < kUnderWay; ++i) asked[i - 1] = asked[i];
+      if (walk.any()) {
+        asked[kUnderWay - 1] = {walk.block(), walk.flags()};
+        stream.ask_block(keys, values, walk.block() * kConfig.kv_block, tile.kv_len);
+        walk.next();
       }
       stream.end_of_block();
     };
+    int left = walk.left();
 #pragma unroll 1
-    for (int i = 1; i < kConfig.stages; ++i) ask();
+    for (int i = 0; i < kUnderWay; ++i) ask();
     begin_mods(tile);
     typename F::Scores s[kFragments][kKeyFragments];
-    for (; walk.any(); walk.next()) {
-      const int flags = walk.flags() >> unit(), kv_first = walk.block() * kConfig.kv_block;
+    for (; left > 0; --left) {
+      const int flags = asked[0].flags >> unit(), kv_first = asked[0].block * kConfig.kv_block;
       stream.block_arrives();
       ask();
       if ((flags & shared::kStepAttends) == 0) continue;

@@ -53,6 +53,7 @@ __device__ __forceinline__ void join_state(StateOf&& state_of, RowWeights<kConfi
         x = F::fused(x, own, from.o[d * F::kOuts + F::own_out(c)] * other);
       }
     }
+    F::step();  // else parts of several rows are read at once, and registers spill at D 256
   }
 }
 

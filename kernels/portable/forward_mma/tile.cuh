@@ -20,6 +20,7 @@ class Walk {
     run_.begin += first;
   }
   __device__ __forceinline__ bool any() const { return left_ > 0; }
+  __device__ __forceinline__ int left() const { return left_; }
   __device__ __forceinline__ int block() const { return run_.begin; }
   __device__ __forceinline__ int flags() const { return run_.flags; }
   __device__ __forceinline__ void next() {
@@ -41,7 +42,8 @@ struct Tile {
 
   __device__ __forceinline__ Tile(const shared::ForwardMmaParams& params, const shared::WorkItem& item)
       : batch(item.batch), head(item.head), kv_head(item.kv_head), heads(1),
-        q_first(item.q_tile * kConfig.tile().queries()), q_begin(0), q_len(params.mod.q_len), q_start(params.mod.q_start), kv_begin(0), kv_len(params.mod.kv_len) {
+        q_first(item.q_tile * kConfig.tile().queries()), q_begin(0), q_len(params.mod.q_len),
+        q_start(params.mod.q_start), kv_begin(0), kv_len(params.mod.kv_len) {
     if constexpr (kConfig.packs()) {
       const int left = (item.kv_head + 1) * params.group - item.head;
       heads = left < kConfig.packed_heads ? left : kConfig.packed_heads;

@@ -10,6 +10,7 @@
 #include "portable/backward_mma/elements.cuh"
 #include "portable/backward_mma/tile.cuh"
 #include "portable/rows/row_output.cuh"
+#include "shared/tile_walk.h"
 
 namespace heddle::portable {
 

@@ -22,7 +22,6 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/driver.h"
 #include "engine/machine.h"
-#include "engine/prepare.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "families/choose.h"
@@ -124,12 +123,12 @@ class Runner {
       throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     if (variant != nullptr) {
       const bool masked = choice.plan.part<shared::BackwardSm90Config>().masked;
-      choice.plan.own = variant->config;
+      choice.plan.family_part = variant->config;
       choice.plan.part<shared::BackwardSm90Config>().masked = masked;
     }
     config = choice.plan.part<shared::BackwardSm90Config>();
     rows_ = choice.block_mask;
-    kernel_ = engine::prepare(choice.plan, rows_.get(), request, memory.options.bindings);
+    kernel_ = plan::prepare_kernel(choice.plan, rows_.get(), request, memory.options.bindings);
     workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {choice.plan.workspace_bytes});
   }
   void operator()(void* stream) const {

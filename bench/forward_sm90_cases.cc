@@ -8,7 +8,6 @@
 
 #include "backend/backend.h"
 #include "engine/machine.h"
-#include "engine/prepare.h"
 #include "families/choose.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "gpu_timer.h"
@@ -70,10 +69,10 @@ class Runner {
         choices, [](const plan::Choice& choice) { return choice.plan.has<shared::ForwardSm90Config>(); });
     if (chosen == choices.end()) throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
     chosen->plan.tile = {timed.config.rows(), timed.config.kv_block};
-    chosen->plan.own = timed.config;
+    chosen->plan.family_part = timed.config;
     chosen->plan.order = timed.order;
     chosen->plan.schedule.reset();  // of another tile
-    kernel_ = engine::prepare(chosen->plan, timed.rows.get(), request, options_.bindings);
+    kernel_ = plan::prepare_kernel(chosen->plan, timed.rows.get(), request, options_.bindings);
     workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {chosen->plan.workspace_bytes});
   }
 

@@ -27,7 +27,6 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver/device.h"
 #include "engine/machine.h"
-#include "engine/prepare.h"
 #include "families/choose.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "gpu_timer.h"
@@ -192,7 +191,7 @@ class Bench {
                           .workspace = {device_, static_cast<std::size_t>(choice.plan.workspace_bytes)}};
       contender.chosen = &choice == &choices.front();
       try {
-        contender.kernel = engine::prepare(choice.plan, nullptr, request, options.bindings);
+        contender.kernel = plan::prepare_kernel(choice.plan, nullptr, request, options.bindings);
       } catch (const Error& error) {
         fmt::print(stderr, "D {}, {}: {}\n", dim_, contender.name, error.what());
         continue;

@@ -95,8 +95,7 @@ void print_mods(const plan::ForwardSm90Kernel& kernel, const NamedMods& named, i
   std::string found = "accepted";
   double milliseconds = 0;
   try {
-    milliseconds =
-        cuda::jit::build(cuda::emit::forward_sm90(config, mods, device_text::layout_of(mods.all())))->compile_ms;
+    milliseconds = cuda::jit::build(forward_sm90::source(config, mods, device_text::layout_of(mods.all())))->compile_ms;
   } catch (const cuda::jit::Rejected& rejected) {
     found = std::string(rejected.what()).substr(0, std::string(rejected.what()).find('\n'));
   }

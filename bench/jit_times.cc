@@ -110,7 +110,7 @@ std::vector<Source> planned_sources() {
   for (const plan::ForwardSm90Kernel& kernel : plan::kForwardSm90Kernels) {
     shared::ForwardSm90Config config = plan::config_with(kernel.config(), mods);
     config.lse = true;
-    if (!kernel.spare) sources.push_back(emit::forward_sm90(config, mods, device_text::layout_of(mods.all())));
+    if (!kernel.spare) sources.push_back(forward_sm90::source(config, mods, device_text::layout_of(mods.all())));
   }
   return sources;
 }

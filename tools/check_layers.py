@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "backend/portable/shared": ("shared",),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/libraries": ("base",),
-    "backend/jit": ("base",),
+    "backend/jit": ("base", "backend/libraries"),
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
@@ -51,28 +51,19 @@ MAY_INCLUDE = {
     "cli": (),
 }
 
-# Each family is a folder of src/families, which includes no other family. Its folder `shared` has what its device code
-# reads too. The table in src/families itself includes them all.
-PORTABLE_ROOMS = ("backend/gpu", "backend/portable", "backend/portable/shared", "backend/device_text", "backend/jit")
-HOPPER_ROOMS = ("backend/gpu", "backend/device_text", "backend/device_code", "backend/jit", "backend/cuda/driver",
-                "backend/cuda/jit", "backend/cuda/hopper", "backend/cuda/launch")
-FAMILIES = {
-    "backward_mma": PORTABLE_ROOMS,
-    "backward_sm90": HOPPER_ROOMS,
+# Each family is a folder of src/families, which includes no other family; its device code stands in a folder of kernels
+# of the same name. Its folder `shared` has what its device code reads too. How its name ends, or its whole name, says which
+# rooms of src/backend it may use. The table in src/families itself includes all families.
+GPU_ROOMS = ("backend/gpu", "backend/device_text", "backend/jit")
+ROOMS_OF_FAMILIES = {
+    "_mma": (*GPU_ROOMS, "backend/portable", "backend/portable/shared"),
+    "_sm90": (*GPU_ROOMS, "backend/device_code", "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/hopper",
+              "backend/cuda/launch"),
     "cpu": ("backend/cpu", "tile_evaluator"),
-    "forward_mma": PORTABLE_ROOMS,
-    "forward_sm90": HOPPER_ROOMS,
     "reference": ("reference",),
 }
-for family, rooms in FAMILIES.items():
-    MAY_INCLUDE[f"families/{family}"] = (*BELOW_BACKEND, "backend", *rooms, f"families/{family}/shared")
-    MAY_INCLUDE[f"families/{family}/shared"] = ("shared", "backend/portable/shared")
-MAY_INCLUDE["families"] = (*BELOW_BACKEND, "backend", "backend/portable", "backend/cuda/launch", "backend/amd/launch",
-                           *(f"families/{family}" for family in FAMILIES),
-                           *(f"families/{family}/shared" for family in FAMILIES))
-
-# Headers that the device code reads too: not even the public headers.
-WITHOUT_PUBLIC_HEADERS = {"shared", "backend/portable/shared", *(f"families/{family}/shared" for family in FAMILIES)}
+# Folders of src whose headers device code reads too, beside the folders `shared` of the families: no public headers.
+WITHOUT_PUBLIC_HEADERS = {"shared", "backend/portable/shared"}
 
 # Device code, which compilers without headers compile: a folder of kernels -> the folders that its files may include, by
 # the path from kernels, beside their own and the headers that the host shares. A file is included by its path from
@@ -82,23 +73,27 @@ COMMON_MODS = ("common/mods", "nvidia/mods", "nvidia/ptx")
 PORTABLE = ("nvidia/portable/fragments", "portable/fragments")
 KERNELS_MAY_INCLUDE = {
     "common/mods": ("nvidia/mods",),
+    "common/fragments": ("nvidia/ptx",),
     "common/around": ("common/mods", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
     "portable/fragments": ("nvidia/ptx", *PORTABLE),
-    "portable/forward_mma": PORTABLE,
-    "portable/backward_mma": ("portable/forward_mma", *COMMON_MODS, *PORTABLE),
+    "portable/rows": (),
     "nvidia/ptx": (),
     "nvidia/mods": ("nvidia/ptx",),
     "nvidia/portable/fragments": ("nvidia/ptx", "portable/fragments"),
-    "nvidia/fragments": COMMON_MODS,
+    "nvidia/fragments": ("common/fragments", *COMMON_MODS),
     "nvidia/around": ("nvidia/fragments", *COMMON_MODS),
-    "nvidia/forward_sm90": ("nvidia/fragments", *COMMON_MODS),
-    "nvidia/backward_sm90": ("nvidia/fragments", *COMMON_MODS),
     "amd/language": ("amd/portable",),
     "amd/ptx": ("amd/language",),
     "amd/mods": ("amd/language",),
-    "amd/fragments": ("amd/ptx",),
+    "amd/fragments": ("common/fragments", "amd/ptx"),
     "amd/portable": (),
     "amd/portable/fragments": ("amd/language", "amd/portable", "portable/fragments"),
+}
+
+# Rooms that the device code of a family may include, by the folder of kernels that its folder stands in.
+FAMILY_KERNELS_MAY_INCLUDE = {
+    "portable": ("portable/rows", *COMMON_MODS, *PORTABLE),
+    "nvidia": ("nvidia/fragments", *COMMON_MODS),
 }
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
@@ -137,6 +132,32 @@ VENDOR = re.compile(r"\b(cuda|nvidia|amd|rocm|hip)(?![a-z])|(?<![a-z])(cuda|nvid
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
+def families_of(root):
+    """The names of the folders of src/families."""
+    folder = root / "src" / "families"
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def rooms_of_family(name):
+    """The rooms of src/backend that a family may use; None: no ending of a name that is known."""
+    return next((rooms for ending, rooms in ROOMS_OF_FAMILIES.items() if name == ending or
+                 (ending.startswith("_") and name.endswith(ending))), None)
+
+
+def add_families(root):
+    """Adds the rows of the families of the tree at `root`. A family whose rooms are not known gets none."""
+    families = [name for name in families_of(root) if rooms_of_family(name) is not None]
+    for name in families:
+        MAY_INCLUDE[f"families/{name}"] = (*BELOW_BACKEND, "backend", *rooms_of_family(name), f"families/{name}/shared")
+        MAY_INCLUDE[f"families/{name}/shared"] = ("shared", "backend/portable/shared")
+        WITHOUT_PUBLIC_HEADERS.add(f"families/{name}/shared")
+        for vendor, allowed in FAMILY_KERNELS_MAY_INCLUDE.items():
+            KERNELS_MAY_INCLUDE[f"{vendor}/{name}"] = allowed
+    MAY_INCLUDE["families"] = (*BELOW_BACKEND, "backend", "backend/portable", "backend/cuda/launch",
+                               "backend/amd/launch", *(f"families/{name}" for name in families),
+                               *(f"families/{name}/shared" for name in families))
+
+
 def folder_of(path, root):
     """The row of the table that a file of src belongs to: its folder, or a folder above that has a row. Only the rooms of
     src/backend and the families each need a row of their own."""
@@ -148,9 +169,17 @@ def folder_of(path, root):
     return folder.as_posix()
 
 
-def is_shared(text, root):
-    """Whether an include of device code names a header that host and device share, by the path from src."""
-    return (text.startswith("shared/") or "/shared/" in text) and (root / "src" / text).is_file()
+def breach_in_shared(folder, text, root):
+    """What is wrong with an include of a header that host and device share, by the path from src, in a folder of
+    kernels. A family's shared headers are its own; those of the portable rooms serve portable device code alone."""
+    if not (root / "src" / text).is_file():
+        return f"there is no header src/{text}"
+    owner = text.split("/shared/")[0].removeprefix("families/")
+    if text.startswith("shared/") or owner == folder.split("/")[-1]:
+        return None
+    if owner == "backend/portable" and "portable" in folder.split("/"):
+        return None
+    return f"kernels/{folder} may not include '{text}': it serves the device code of {owner} alone"
 
 
 def includes_of(path):
@@ -217,7 +246,7 @@ def breach_in_kernels(path, text, quoted, root):
     if not quoted:
         return f"device code is compiled without headers of the system: '{text}'"
     if text.startswith("shared/") or "/shared/" in text:
-        return None if is_shared(text, root) else f"there is no header src/{text}"
+        return breach_in_shared(folder, text, root)
     of_amd = folder.split("/")[0] == "amd"
     target = home_of(text, "amd" if of_amd else "nvidia", root)
     if target is None:
@@ -270,6 +299,7 @@ def sources(folder):
 def check(root):
     """All (file, line, sentence) breaches of the tree at `root`."""
     root = root.resolve()
+    add_families(root)
     breaches = []
 
     def note(path, line, sentence):

@@ -33,8 +33,8 @@ constexpr std::array kOptions{
     OptionRow{Option::plan_cache_bytes, "HEDDLE_PLAN_CACHE_BYTES",
               "what the plans that attention() keeps may hold in all: 64M; default: 1G; 0: no plan is kept"},
     OptionRow{Option::family, "HEDDLE_FAMILY",
-              "the only kernel family that plans on a GPU may take, to compare: forward_sm90, backward_sm90, forward_mma "
-              "or backward_mma"},
+              "the only kernel family that plans on a GPU may take, to compare; an unknown name's error lists the "
+              "names"},
     OptionRow{
         Option::tuning, "HEDDLE_TUNING",
         "which kernel plans take where the options do not say: off, the planner's own choice; recorded (default), "

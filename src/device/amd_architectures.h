@@ -3,36 +3,32 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <string_view>
 
 namespace heddle::device {
 
-/// Matrix instructions, whose operands stand in a layout of their own each.
-enum class AmdMatrix : std::uint8_t { none, mfma, wmma_gfx11, wmma_gfx12 };
-
 struct AmdArchitecture {
-  std::string_view prefix;  // of the chip's name: "gfx1100"
-  int wave;                 // threads
-  AmdMatrix matrix;         // that kernels use
-  int lds_kib;              // of a workgroup
-  bool simulated;           // the tests run both passes on a simulator of it (tests/backend/amd/simulator)
+  std::string_view prefix;     // of the chip's name: "gfx1100"
+  int wave;                    // threads
+  std::string_view fragments;  // of its matrix instructions, a header of kernels/amd/portable/fragments; empty: plain
+  int lds_kib;                 // of a workgroup
+  bool simulated;              // the tests run both passes on a simulator of it (tests/backend/amd/simulator)
 };
 
 /// The first row that fits a name is the chip's.
 inline constexpr std::array<AmdArchitecture, 12> kAmdArchitectures = {{
-    {.prefix = "gfx90a", .wave = 64, .matrix = AmdMatrix::mfma, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx940", .wave = 64, .matrix = AmdMatrix::mfma, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx941", .wave = 64, .matrix = AmdMatrix::mfma, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx942", .wave = 64, .matrix = AmdMatrix::mfma, .lds_kib = 64, .simulated = true},
-    {.prefix = "gfx950", .wave = 64, .matrix = AmdMatrix::mfma, .lds_kib = 160, .simulated = false},
-    {.prefix = "gfx9", .wave = 64, .matrix = AmdMatrix::none, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx10", .wave = 32, .matrix = AmdMatrix::none, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx1100", .wave = 32, .matrix = AmdMatrix::wmma_gfx11, .lds_kib = 64, .simulated = true},
-    {.prefix = "gfx11", .wave = 32, .matrix = AmdMatrix::wmma_gfx11, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx1200", .wave = 32, .matrix = AmdMatrix::wmma_gfx12, .lds_kib = 64, .simulated = false},
-    {.prefix = "gfx1201", .wave = 32, .matrix = AmdMatrix::wmma_gfx12, .lds_kib = 64, .simulated = true},
-    {.prefix = "gfx12", .wave = 32, .matrix = AmdMatrix::none, .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx90a", .wave = 64, .fragments = "gfx9", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx940", .wave = 64, .fragments = "gfx9", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx941", .wave = 64, .fragments = "gfx9", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx942", .wave = 64, .fragments = "gfx9", .lds_kib = 64, .simulated = true},
+    {.prefix = "gfx950", .wave = 64, .fragments = "gfx9", .lds_kib = 160, .simulated = false},
+    {.prefix = "gfx9", .wave = 64, .fragments = "", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx10", .wave = 32, .fragments = "", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx1100", .wave = 32, .fragments = "gfx11", .lds_kib = 64, .simulated = true},
+    {.prefix = "gfx11", .wave = 32, .fragments = "gfx11", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx1200", .wave = 32, .fragments = "gfx12", .lds_kib = 64, .simulated = false},
+    {.prefix = "gfx1201", .wave = 32, .fragments = "gfx12", .lds_kib = 64, .simulated = true},
+    {.prefix = "gfx12", .wave = 32, .fragments = "", .lds_kib = 64, .simulated = false},
 }};
 
 /// Null for a chip of no row.

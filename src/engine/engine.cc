@@ -8,7 +8,7 @@
 #include "engine/pointers.h"
 #include "engine/prepare.h"
 #include "engine/state.h"
-#include "engine/tuning.h"
+#include "families/choose.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -46,11 +46,8 @@ void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptio
   planned = problem::PlannedTensors(tensors);
   reads_depend_on_values = problem::reads_depend_on_values(problem, options.bindings);
   const plan::Request asked = request();
-  engine::Prepared prepared = engine::prepare_chosen(
-      asked, [&](BlockSize block) { return mask_rows(problem, options, block); },
-      [&](const plan::Choice& choice) {
-        return engine::prepare(choice.plan, choice.block_mask.get(), asked, options.bindings);
-      });
+  engine::Prepared prepared =
+      engine::prepare_chosen(asked, [&](BlockSize block) { return mask_rows(problem, options, block); });
   plan = std::move(prepared.plan);
   plan.schedule.reset();  // the kernel has its own copy of the lists
   block_mask = std::move(prepared.block_mask);
@@ -129,7 +126,7 @@ void AttentionPlan::update(const Bindings& bindings) {
   if (block_mask != nullptr) {
     block_mask = state.mask_rows.updated(state.problem, state.options, *block_mask, merged);
   }
-  state.kernel = engine::prepare(state.plan, block_mask.get(), state.request(), merged);
+  state.kernel = plan::prepare_kernel(state.plan, block_mask.get(), state.request(), merged);
   state.block_mask = std::move(block_mask);
   state.reads_depend_on_values = reads_depend_on_values;
   state.options.bindings = std::move(merged);

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/tuning.h"
 #include "families/choose.h"
-#include "families/table.h"
 #include "heddle/error.h"
 
 namespace heddle::engine {
@@ -17,15 +17,16 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask* block_mask,
-                                         const plan::Request& request, const Bindings& bindings) {
-  const plan::Plan listed = plan::with_schedule(plan, request, block_mask);
-  const plan::Family* family = plan::family_of(plan.family, plan.backend);
-  if (family == nullptr) {
-    throw Error(ErrorCode::internal, fmt::format("backend {} has no family '{}'", name(plan.backend), plan.family));
-  }
-  return family->prepare(
-      {request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
+Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of) {
+  const Prepare prepare = [&](const plan::Choice& choice) {
+    return plan::prepare_kernel(choice.plan, choice.block_mask.get(), request, request.options.bindings);
+  };
+  Tuner tuner(request);
+  std::vector<plan::Choice> choices = tuner.ordered(plan::choose(request, rows_of, tuner.wants_variants()));
+  if (tuner.measures(choices)) return tuner.fastest_of(std::move(choices), prepare);
+  Prepared first = prepare_first(std::move(choices), prepare);
+  first.plan.tuning_trouble = tuner.trouble();
+  return first;
 }
 
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {

@@ -1,4 +1,4 @@
-// From the plans that would do to a kernel that is ready.
+// From a request to a kernel that is ready.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,14 @@ struct Prepared {
   std::unique_ptr<backend::Kernel> kernel;
 };
 
+/// The planner's first choice, or the one that a measurement found fastest (engine/tuning.h), prepared, with what
+/// became of tuning. Throws as plan::choose() and prepare_first().
+Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of);
+
 using Prepare = std::function<std::unique_ptr<backend::Kernel>(const plan::Choice&)>;
 
 /// The first choice whose kernel the compiler makes well (backend::Rejected: not); its plan's `rejected` tells of
 /// those before it. Throws Error(compile) with all reasons when there is none; other errors pass.
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare);
-
-/// By the plan's family, over the lists of its tiles.
-std::unique_ptr<backend::Kernel> prepare(const plan::Plan& plan, const BlockMask* block_mask,
-                                         const plan::Request& request, const Bindings& bindings);
 
 }  // namespace heddle::engine

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "base/environment.h"
-#include "families/choose.h"
 #include "heddle/error.h"
 #include "tune/kernel_name.h"
 #include "tune/measure.h"
@@ -107,7 +105,7 @@ tune::Record record_of(const std::vector<Prepared>& kernels, const std::vector<d
   return record;
 }
 
-Prepared fastest_of(Contest contest, const plan::Request& request, const std::string& problem_class) {
+Prepared fastest_in(Contest contest, const plan::Request& request, const std::string& problem_class) {
   if (contest.kernels.size() < 2) return std::move(contest.kernels.front());
   tune::Record record;
   try {
@@ -143,24 +141,24 @@ Tuning tuning_of(const AttentionOptions& options) {
                                                        base::name_of(base::Option::tuning), given));
 }
 
-Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of, const Prepare& prepare) {
+Tuner::Tuner(const plan::Request& request) : request_(request) {
   const Tuning tuning = tuning_of(request.options);
-  std::string problem_class, trouble;
-  std::optional<tune::Record> record;
-  if (tuning != Tuning::off) problem_class = tune::problem_class(request);
-  if (tuning == Tuning::recorded || tuning == Tuning::measure) record = tune::load(problem_class, trouble);
+  if (tuning != Tuning::off) problem_class_ = tune::problem_class(request);
+  if (tuning == Tuning::recorded || tuning == Tuning::measure) record_ = tune::load(problem_class_, trouble_);
+  asks_ = tuning == Tuning::again || (tuning == Tuning::measure && !record_);
+}
 
-  const bool measures = tuning == Tuning::again || (tuning == Tuning::measure && !record);
-  std::vector<plan::Choice> choices = plan::choose(request, rows_of, record || measures);
+std::vector<plan::Choice> Tuner::ordered(std::vector<plan::Choice> choices) const {
   keep_first_of_each_name(choices);
-  if (record) return prepare_first(ordered_by(*record, std::move(choices)), prepare);
-  if (measures && choices.size() > 1 && problem::has_elements(request.problem)) {
-    Contest contest = prepare_all(std::move(choices), prepare);
-    return fastest_of(std::move(contest), request, problem_class);
-  }
-  Prepared first = prepare_first(std::move(choices), prepare);
-  first.plan.tuning_trouble = std::move(trouble);
-  return first;
+  return record_ ? ordered_by(*record_, std::move(choices)) : choices;
+}
+
+bool Tuner::measures(const std::vector<plan::Choice>& choices) const {
+  return asks_ && choices.size() > 1 && problem::has_elements(request_.problem);
+}
+
+Prepared Tuner::fastest_of(std::vector<plan::Choice> choices, const Prepare& prepare) const {
+  return fastest_in(prepare_all(std::move(choices), prepare), request_, problem_class_);
 }
 
 }  // namespace engine

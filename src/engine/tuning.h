@@ -1,9 +1,15 @@
-// The choice among plans that would serve: the planner's first, or the one that a measurement found fastest.
+// Measurements of kernels as far as a choice among plans needs them: which plan one found fastest, and whether one is
+// due.
 #pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/prepare.h"
 #include "heddle/attention.h"
 #include "plan/plan.h"
+#include "tune/record.h"
 
 namespace heddle::engine {
 
@@ -11,7 +17,28 @@ namespace heddle::engine {
 /// value.
 Tuning tuning_of(const AttentionOptions& options);
 
-/// The chosen plan, prepared, with what became of tuning. Throws as plan::choose and prepare_first.
-Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of, const Prepare& prepare);
+class Tuner {
+ public:
+  /// Reads the record of the request's class of problems, if tuning is to follow one.
+  explicit Tuner(const plan::Request& request);
+
+  /// Plans that are only worth measuring may be chosen, too.
+  bool wants_variants() const { return record_ || asks_; }
+  /// One plan of each kernel's name, those that the record has first, in its order.
+  std::vector<plan::Choice> ordered(std::vector<plan::Choice> choices) const;
+  /// These are to be measured.
+  bool measures(const std::vector<plan::Choice>& choices) const;
+  /// Prepares and measures all choices, and keeps the record. Throws Error(compile) with all reasons if the compiler
+  /// makes none of them well.
+  Prepared fastest_of(std::vector<plan::Choice> choices, const Prepare& prepare) const;
+  /// Why the record was not read: a sentence, or empty.
+  const std::string& trouble() const { return trouble_; }
+
+ private:
+  const plan::Request& request_;
+  std::string problem_class_, trouble_;
+  std::optional<tune::Record> record_;
+  bool asks_ = false;  // for a measurement
+};
 
 }  // namespace heddle::engine

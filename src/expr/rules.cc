@@ -229,6 +229,7 @@ Expr f32_of_i32(const Node& x, Precision) {
   return of_boolean ? node(Op::to_f32, handle(first(x), 0)) : Expr();
 }
 
+// Entries of kindred operations read alike. Each is written out, because explain() and people read them one by one.
 constexpr Rule kRules[] = {
     {Op::add, "sums of i32 terms, collected", collected, kMayGrow},
     {Op::add, "x + y = y + x", ordered},

@@ -109,9 +109,13 @@ std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
   if (name.empty()) return name;
   const Family* family = family_of(name, backend);
   if (family != nullptr) return family->pass == pass ? name : std::string();
+  std::vector<std::string_view> names;
+  for (const Family& each : families()) {
+    if (each.backend == backend) names.push_back(each.name);
+  }
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} is '{}'; backend {} has no kernel family of that name",
-                          base::name_of(base::Option::family), name, heddle::name(backend)));
+              fmt::format("{} is '{}'; backend {} has no kernel family of that name, but {}",
+                          base::name_of(base::Option::family), name, heddle::name(backend), fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -165,6 +169,17 @@ Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mas
     plan.schedule = std::make_shared<const TileSchedule>(family->schedule(plan, request, block_mask));
   }
   return plan;
+}
+
+std::unique_ptr<backend::Kernel> prepare_kernel(const Plan& plan, const BlockMask* block_mask, const Request& request,
+                                                const Bindings& bindings) {
+  const Family* family = family_of(plan.family, plan.backend);
+  if (family == nullptr) {
+    throw Error(ErrorCode::internal, fmt::format("backend {} has no family '{}'", name(plan.backend), plan.family));
+  }
+  const Plan listed = with_schedule(plan, request, block_mask);
+  return family->prepare(
+      {request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
 }
 
 }  // namespace heddle::plan

@@ -2,30 +2,25 @@
 
 #include <algorithm>
 #include <iterator>
+#include <vector>
 
 #include "backend/amd/launch/gpu.h"
 #include "backend/cuda/launch/gpu.h"
 
 // A family's folder is in the build where its macro is 1 (HEDDLE_FAMILIES of CMakeLists.txt).
 #if HEDDLE_FAMILY_BACKWARD_MMA
-#include "families/backward_mma/backward_mma_launch.h"
 #include "families/backward_mma/backward_mma_plans.h"
 #endif
 #if HEDDLE_FAMILY_BACKWARD_SM90
-#include "families/backward_sm90/backward_sm90_candidates.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
 #include "families/backward_sm90/backward_sm90_plans.h"
 #endif
 #if HEDDLE_FAMILY_CPU
 #include "families/cpu/cpu_choices.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
-#include "families/forward_mma/forward_mma_launch.h"
 #include "families/forward_mma/forward_mma_plans.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_SM90
-#include "families/forward_sm90/forward_sm90_candidates.h"
-#include "families/forward_sm90/forward_sm90_launch.h"
 #include "families/forward_sm90/forward_sm90_plans.h"
 #endif
 #if HEDDLE_FAMILY_REFERENCE
@@ -44,14 +39,61 @@ namespace {
 using backend::PrepareArguments;
 using problem::Pass;
 
-/// choose() saw to it that the device is there.
-[[maybe_unused]] const device::CudaCaps& cuda_caps(const Request& request) {
-  return *std::ranges::find(request.machine.cuda, request.problem.device.index, &device::CudaCaps::index);
+/// The entry of a request's device. choose() saw to it that it is there.
+template <class Caps>
+const Caps& caps_of(const Request& request, const std::vector<Caps>& devices) {
+  return *std::ranges::find(devices, request.problem.device.index, &Caps::index);
 }
 
-[[maybe_unused]] const device::AmdCaps& amd_caps(const Request& request) {
-  return *std::ranges::find(request.machine.amd, request.problem.device.index, &device::AmdCaps::index);
-}
+// A vendor, to families that run on the GPUs of several.
+struct Nvidia {
+  static constexpr BackendChoice kBackend = BackendChoice::cuda;
+  static const device::CudaCaps& caps(const Request& asked) { return caps_of(asked, asked.machine.cuda); }
+  static const gpu::Gpu& gpu() { return cuda::cuda_gpu(); }
+};
+struct Amd {
+  static constexpr BackendChoice kBackend = BackendChoice::amd;
+  static const device::AmdCaps& caps(const Request& asked) { return caps_of(asked, asked.machine.amd); }
+  static const gpu::Gpu& gpu() { return amd::amd_gpu(); }
+};
+
+#if HEDDLE_FAMILY_FORWARD_MMA
+template <class Vendor>
+constexpr Family kForwardMma = {
+    .name = "forward_mma",
+    .backend = Vendor::kBackend,
+    .pass = Pass::forward,
+    .refuses = [](const Request& asked) { return portable_refuses(asked.problem, asked.options, Vendor::caps(asked)); },
+    .candidates =
+        [](const Request& asked, const RowsOf& rows_of) {
+          return forward_mma(asked.problem, asked.tensors, asked.options, Vendor::caps(asked), rows_of);
+        },
+    .variants =
+        [](const Request& asked, const RowsOf& rows_of) {
+          return forward_mma_variants(asked.problem, asked.tensors, asked.options, Vendor::caps(asked), rows_of);
+        },
+    .schedule =
+        [](const Plan& plan, const Request& asked, const BlockMask* rows) {
+          const auto& config = plan.part<shared::ForwardMmaConfig>();
+          return forward_mma_schedule(asked.problem, config, rows, Vendor::caps(asked), plan.order);
+        },
+    .settings = [](const Plan& plan) { return forward_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
+    .untried = [](const Request& asked) { return portable_untried(Vendor::caps(asked)); },
+    .prepare = [](const PrepareArguments& arguments) { return forward_mma::prepare(arguments, Vendor::gpu()); }};
+#endif
+#if HEDDLE_FAMILY_BACKWARD_MMA
+template <class Vendor>
+constexpr Family kBackwardMma = {
+    .name = "backward_mma",
+    .backend = Vendor::kBackend,
+    .pass = Pass::backward,
+    .refuses = [](const Request& asked) { return backward_mma_refuses(asked, Vendor::caps(asked)); },
+    .candidates = [](const Request& asked,
+                     const RowsOf& rows_of) { return backward_mma(asked, Vendor::caps(asked), rows_of); },
+    .settings = [](const Plan& plan) { return backward_mma_settings(plan.part<BackwardMmaKernels>()); },
+    .untried = [](const Request& asked) { return portable_untried(Vendor::caps(asked)); },
+    .prepare = [](const PrepareArguments& arguments) { return backward_mma::prepare(arguments, Vendor::gpu()); }};
+#endif
 
 constexpr Family kFamilies[] = {
 #if HEDDLE_FAMILY_CPU
@@ -84,90 +126,36 @@ constexpr Family kFamilies[] = {
     {.name = "forward_sm90",
      .backend = BackendChoice::cuda,
      .pass = Pass::forward,
-     .refuses = [](const Request& asked) { return sm90_refuses(asked.problem, asked.options, cuda_caps(asked)); },
+     .refuses = [](const Request& asked) { return sm90_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
      .candidates =
          [](const Request& asked, const RowsOf& rows_of) {
-           return forward_sm90(asked.problem, asked.tensors, asked.options, cuda_caps(asked), rows_of);
+           return forward_sm90(asked.problem, asked.tensors, asked.options, Nvidia::caps(asked), rows_of);
          },
      .schedule =
          [](const Plan& plan, const Request& asked, const BlockMask* rows) {
            const auto& config = plan.part<shared::ForwardSm90Config>();
-           return forward_sm90_schedule(asked.problem, config, rows, cuda_caps(asked), plan.order);
+           return forward_sm90_schedule(asked.problem, config, rows, Nvidia::caps(asked), plan.order);
          },
      .settings = [](const Plan& plan) { return forward_sm90_settings(plan.part<shared::ForwardSm90Config>()); },
-     .prepare = cuda::prepare_forward_sm90},
+     .prepare = forward_sm90::prepare},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
-    {.name = "forward_mma",
-     .backend = BackendChoice::cuda,
-     .pass = Pass::forward,
-     .refuses = [](const Request& asked) { return portable_refuses(asked.problem, asked.options, cuda_caps(asked)); },
-     .candidates =
-         [](const Request& asked, const RowsOf& rows_of) {
-           return forward_mma(asked.problem, asked.tensors, asked.options, cuda_caps(asked), rows_of);
-         },
-     .variants =
-         [](const Request& asked, const RowsOf& rows_of) {
-           return forward_mma_variants(asked.problem, asked.tensors, asked.options, cuda_caps(asked), rows_of);
-         },
-     .schedule =
-         [](const Plan& plan, const Request& asked, const BlockMask* rows) {
-           const auto& config = plan.part<shared::ForwardMmaConfig>();
-           return forward_mma_schedule(asked.problem, config, rows, cuda_caps(asked), plan.order);
-         },
-     .settings = [](const Plan& plan) { return forward_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-     .untried = [](const Request& asked) { return portable_untried(cuda_caps(asked)); },
-     .prepare = [](const PrepareArguments& arguments) { return forward_mma::prepare(arguments, cuda::cuda_gpu()); }},
-    {.name = "forward_mma",
-     .backend = BackendChoice::amd,
-     .pass = Pass::forward,
-     .refuses = [](const Request& asked) { return portable_refuses(asked.problem, asked.options, amd_caps(asked)); },
-     .candidates =
-         [](const Request& asked, const RowsOf& rows_of) {
-           return forward_mma(asked.problem, asked.tensors, asked.options, amd_caps(asked), rows_of);
-         },
-     .variants =
-         [](const Request& asked, const RowsOf& rows_of) {
-           return forward_mma_variants(asked.problem, asked.tensors, asked.options, amd_caps(asked), rows_of);
-         },
-     .schedule =
-         [](const Plan& plan, const Request& asked, const BlockMask* rows) {
-           const auto& config = plan.part<shared::ForwardMmaConfig>();
-           return forward_mma_schedule(asked.problem, config, rows, amd_caps(asked), plan.order);
-         },
-     .settings = [](const Plan& plan) { return forward_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-     .untried = [](const Request& asked) { return portable_untried(amd_caps(asked)); },
-     .prepare = [](const PrepareArguments& arguments) { return forward_mma::prepare(arguments, amd::amd_gpu()); }},
+    kForwardMma<Nvidia>,
+    kForwardMma<Amd>,
 #endif
 #if HEDDLE_FAMILY_BACKWARD_SM90
     {.name = "backward_sm90",
      .backend = BackendChoice::cuda,
      .pass = Pass::backward,
-     .refuses = [](const Request& asked) { return backward_sm90_refuses(asked, cuda_caps(asked)); },
+     .refuses = [](const Request& asked) { return backward_sm90_refuses(asked, Nvidia::caps(asked)); },
      .candidates = [](const Request& asked,
-                      const RowsOf& rows_of) { return backward_sm90(asked, cuda_caps(asked), rows_of); },
+                      const RowsOf& rows_of) { return backward_sm90(asked, Nvidia::caps(asked), rows_of); },
      .settings = [](const Plan& plan) { return backward_sm90_settings(plan.part<shared::BackwardSm90Config>()); },
-     .prepare = cuda::prepare_backward_sm90},
+     .prepare = backward_sm90::prepare},
 #endif
 #if HEDDLE_FAMILY_BACKWARD_MMA
-    {.name = "backward_mma",
-     .backend = BackendChoice::cuda,
-     .pass = Pass::backward,
-     .refuses = [](const Request& asked) { return backward_mma_refuses(asked, cuda_caps(asked)); },
-     .candidates = [](const Request& asked,
-                      const RowsOf& rows_of) { return backward_mma(asked, cuda_caps(asked), rows_of); },
-     .settings = [](const Plan& plan) { return backward_mma_settings(plan.part<BackwardMmaKernels>()); },
-     .untried = [](const Request& asked) { return portable_untried(cuda_caps(asked)); },
-     .prepare = [](const PrepareArguments& arguments) { return backward_mma::prepare(arguments, cuda::cuda_gpu()); }},
-    {.name = "backward_mma",
-     .backend = BackendChoice::amd,
-     .pass = Pass::backward,
-     .refuses = [](const Request& asked) { return backward_mma_refuses(asked, amd_caps(asked)); },
-     .candidates = [](const Request& asked,
-                      const RowsOf& rows_of) { return backward_mma(asked, amd_caps(asked), rows_of); },
-     .settings = [](const Plan& plan) { return backward_mma_settings(plan.part<BackwardMmaKernels>()); },
-     .untried = [](const Request& asked) { return portable_untried(amd_caps(asked)); },
-     .prepare = [](const PrepareArguments& arguments) { return backward_mma::prepare(arguments, amd::amd_gpu()); }},
+    kBackwardMma<Nvidia>,
+    kBackwardMma<Amd>,
 #endif
 };
 

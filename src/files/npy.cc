@@ -21,6 +21,7 @@ constexpr std::size_t kVersionBytes = 2;
 /// Far more than any header of a plain array; a damaged length must not become an allocation.
 constexpr std::uint32_t kMaxHeaderLength = 1 << 20;
 
+/// A list of types like that of safetensors_dtypes.h: each format has its own names.
 struct NpyType {
   DType dtype;
   std::string_view code;  // without the byte order

@@ -52,7 +52,7 @@ struct Plan {
   int device = 0;           // GPU: its index
   int multiprocessors = 0;  // GPU: a launch has no more CTAs; 0: no GPU
   int grid = 0;             // GPU: CTAs of the launch
-  std::any own{};           // the family's part: its kernels' configuration, a type of src/families
+  std::any family_part{};   // a type of src/families: the configuration of the family's kernels; see part()
   int packed_heads = 0;     // query heads that share a tile of it; 0: tiles are of one
   int packed_queries = 0;   // queries of each of them
   TileOrder order{};        // of its tiles
@@ -73,15 +73,15 @@ struct Plan {
   /// The family's part of a plan whose family has a Part. Throws std::bad_any_cast for another family's plan.
   template <class Part>
   const Part& part() const {
-    return std::any_cast<const Part&>(own);
+    return std::any_cast<const Part&>(family_part);
   }
   template <class Part>
   Part& part() {
-    return std::any_cast<Part&>(own);
+    return std::any_cast<Part&>(family_part);
   }
   template <class Part>
   bool has() const {
-    return own.type() == typeid(Part);
+    return family_part.type() == typeid(Part);
   }
 };
 

@@ -1,4 +1,5 @@
-// The tile kernels over double, for each SIMD target.
+// The tile kernels over double, for each SIMD target. Each type has a file, so that both compile at a time: Highway
+// compiles a file once for every target.
 #include "tile_evaluator/tile_kernels.h"
 
 #undef HWY_TARGET_INCLUDE

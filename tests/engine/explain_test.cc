@@ -4,13 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backend/portable/shared/forward_mma_config.h"
+#include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "families/table.h"
 #include "heddle/mods.h"
 #include "problem/call.h"
-#include "backend/portable/shared/forward_mma_config.h"
-#include "families/backward_sm90/shared/backward_sm90_config.h"
-#include "families/backward_mma/backward_mma_candidates.h"
 
 namespace heddle::test {
 namespace {
@@ -41,16 +41,16 @@ plan::Plan hopper_plan() {
   plan.device = 1;
   plan.multiprocessors = 132;
   plan.grid = 132;
-  plan.own = shared::ForwardSm90Config{.qk_dim = 64,
-                                       .v_dim = 64,
-                                       .warpgroups = 2,
-                                       .kv_block = 80,
-                                       .stages = 2,
-                                       .q_buffers = 1,
-                                       .o_panels = 1,
-                                       .f16 = false,
-                                       .lse = true,
-                                       .masked = true};
+  plan.family_part = shared::ForwardSm90Config{.qk_dim = 64,
+                                               .v_dim = 64,
+                                               .warpgroups = 2,
+                                               .kv_block = 80,
+                                               .stages = 2,
+                                               .q_buffers = 1,
+                                               .o_panels = 1,
+                                               .f16 = false,
+                                               .lse = true,
+                                               .masked = true};
   plan.predicted = plan::Prediction{.seconds = 2.5e-4, .flops = 1.5e11, .bytes = 3 << 20};
   plan.rejected = {"192 x 80: predicted 12 % slower", "128 x 96: spills 40 bytes"};
   return plan;
@@ -130,10 +130,10 @@ TEST(Explain, HasATextOfEveryFamily) {
     plan.backend = family.backend;
     const bool gpu = family.backend == BackendChoice::cuda || family.backend == BackendChoice::amd;
     plan.multiprocessors = gpu ? 8 : 0;
-    if (family.name == "forward_sm90") plan.own = shared::ForwardSm90Config();
-    if (family.name == "backward_sm90") plan.own = shared::BackwardSm90Config();
-    if (family.name == "forward_mma") plan.own = shared::ForwardMmaConfig();
-    if (family.name == "backward_mma") plan.own.emplace<plan::BackwardMmaKernels>().passes.resize(1);
+    if (family.name == "forward_sm90") plan.family_part = shared::ForwardSm90Config();
+    if (family.name == "backward_sm90") plan.family_part = shared::BackwardSm90Config();
+    if (family.name == "forward_mma") plan.family_part = shared::ForwardMmaConfig();
+    if (family.name == "backward_mma") plan.family_part.emplace<plan::BackwardMmaKernels>().passes.resize(1);
     plan.packed_heads = 3, plan.packed_queries = 7;
     plan.access = {"k is copied"}, plan.gradients = {"'x' is summed"};
     const std::string text = engine::to_text(engine::explanation(Call().validate(), nullptr, "", plan, nullptr));

@@ -94,8 +94,23 @@ class CheckLayers(unittest.TestCase):
             "src/engine may not include src/families/cpu",
         )
 
-    def test_family_without_a_row(self):
+    def test_family_of_an_unknown_kind(self):
         self.assert_breach("src/families/mine/mine.cc", "", "src/families/mine/mine.cc:1", "has no row")
+
+    def test_new_family_needs_no_row(self):
+        self.write("src/families/decode_sm90/shared/decode_sm90_config.h", '#include "shared/rows.h"\n')
+        self.write("src/backend/gpu/gpu.h", "")
+        self.write(
+            "src/families/decode_sm90/decode_sm90_launch.cc",
+            '#include "backend/gpu/gpu.h"\n#include "families/decode_sm90/shared/decode_sm90_config.h"\n',
+        )
+        self.write("kernels/nvidia/fragments/softmax.cuh", "")
+        self.write("kernels/nvidia/decode_sm90/decode_sm90.cuh", '#include "fragments/softmax.cuh"\n')
+        result = self.run_tool()
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        path = "src/families/decode_sm90/decode_sm90_text.cc"
+        self.write("src/backend/portable/portable_text.h", "")
+        self.assert_breach(path, '#include "backend/portable/portable_text.h"\n', f"{path}:1", "may not include")
 
     def test_spaces_in_the_directive(self):
         self.assert_breach(
@@ -134,6 +149,28 @@ class CheckLayers(unittest.TestCase):
         self.assert_breach(path, '#include "base/shape.h"\n', f"{path}:1", "may not include src/base")
         self.assert_breach(path, "#include <fmt/format.h>\n", f"{path}:1", "nothing but itself and the standard library")
 
+    def test_shared_folder_of_another_family(self):
+        self.write("src/families/forward_sm90/shared/forward_sm90_params.h", "")
+        self.write("src/families/backward_sm90/backward_sm90_plans.h", "")
+        self.write("src/backend/portable/shared/forward_mma_config.h", "")
+        include = '#include "families/forward_sm90/shared/forward_sm90_params.h"\n'
+        for folder in ("backward_sm90", "fragments"):
+            path = f"kernels/nvidia/{folder}/a.cuh"
+            self.assert_breach(path, include, f"{path}:1", "serves the device code of forward_sm90 alone")
+            self.write(path, "")
+        portable = '#include "backend/portable/shared/forward_mma_config.h"\n'
+        self.write("kernels/portable/fragments/fma.cuh", portable)
+        self.assertEqual(self.run_tool().returncode, 0)
+        path = "kernels/nvidia/fragments/a.cuh"
+        self.assert_breach(path, portable, f"{path}:1", "serves the device code of backend/portable alone")
+
+    def test_portable_families_apart(self):
+        for name in ("forward_mma", "backward_mma"):
+            self.write(f"src/families/{name}/{name}_plans.h", "")
+        self.write("kernels/portable/forward_mma/output.cuh", "")
+        path = "kernels/portable/backward_mma/backward.cuh"
+        self.assert_breach(path, '#include "portable/forward_mma/output.cuh"\n', f"{path}:1", "may not include")
+
     def test_shared_with_a_public_header(self):
         self.assert_breach(
             "src/shared/rows.h", '#include "heddle/tensor.h"\n', "src/shared/rows.h:1", "nothing but itself"
@@ -171,6 +208,8 @@ class CheckLayers(unittest.TestCase):
         self.write("kernels/common/mods/operations.cuh", "")
         self.write("kernels/nvidia/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
         self.write("kernels/nvidia/forward_sm90/forward_sm90.cuh", '#include "fragments/softmax.cuh"\n')
+        for name in ("forward_sm90", "backward_sm90"):
+            self.write(f"src/families/{name}/{name}_plans.h", "")
         result = self.run_tool()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         mods = "kernels/common/mods/a.cuh"

@@ -19,7 +19,7 @@ RECORDER = Path(__file__).with_name("recording_nvrtc.cc")
 TESTS = {
     r"(backend_cuda_)?compile_table_test": "*",
     r"backend_cuda_\w*launch_test": "MergeStates*",
-    r"backend_cuda_(\w*mask_rows_text|emit)_test": "MaskRowsCompile*",
+    r"backend_(cuda_\w*mask_rows_text|cuda_emit|gpu)_test": "MaskRowsCompile*",
 }
 
 

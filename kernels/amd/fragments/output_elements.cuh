@@ -2,12 +2,11 @@
 // where the type has none.
 #pragma once
 
+#include "fragments/output_elements_of_halves.cuh"
 #include "ptx/math.cuh"
 #include "shared/storage.h"
 
 namespace heddle {
-
-using shared::OutputType;
 
 /// Rounds x to kMantissa bits and an exponent of bias kBias; `limit` and larger values become `over`.
 template <int kMantissa, int kBias>
@@ -26,7 +25,6 @@ __device__ __forceinline__ unsigned rounded_to_8_bits(float x, float limit, unsi
   return sign | (((own + (1U << (kCut - 1)) - 1 + even) >> kCut) - ((127U - kBias) << kMantissa));
 }
 
-/// One: an element. Pair: two neighbours of a row. pair(x, y), x first, and first(pair), second(pair).
 template <OutputType kType, bool kF16>
 struct OutputElements {  // e4m3, e5m2
   using One = unsigned char;
@@ -40,19 +38,5 @@ struct OutputElements {  // e4m3, e5m2
   static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
   static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 8); }
 };
-
-/// f16, bf16.
-template <bool kF16>
-struct OutputHalves {
-  using One = unsigned short;
-  using Pair = unsigned;
-  static __device__ __forceinline__ Pair pair(float x, float y) { return ptx::pack<kF16>(x, y); }
-  static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
-  static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 16); }
-};
-template <bool kF16>
-struct OutputElements<OutputType::f16, kF16> : OutputHalves<true> {};
-template <bool kF16>
-struct OutputElements<OutputType::bf16, kF16> : OutputHalves<false> {};
 
 }  // namespace heddle

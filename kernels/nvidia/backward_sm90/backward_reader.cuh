@@ -6,7 +6,7 @@
 #pragma once
 
 #include "fragments/output_elements.cuh"
-#include "fragments/read_place.cuh"
+#include "backward_sm90/read_index.cuh"
 #include "families/backward_sm90/shared/backward_reads_params.h"
 #include "backward_sm90/backward_consumer.cuh"
 

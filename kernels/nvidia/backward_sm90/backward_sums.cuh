@@ -11,7 +11,7 @@
 #pragma once
 
 #include "fragments/output_elements.cuh"
-#include "fragments/read_place.cuh"
+#include "backward_sm90/read_index.cuh"
 #include "ptx/math.cuh"
 #include "shared/backward_lists.h"
 #include "families/backward_sm90/shared/backward_reads_params.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/cluster.cuh"
+#include "backward_sm90/backward_tile_record.cuh"
 #include "ptx/shared_words.cuh"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 
@@ -113,16 +114,7 @@ struct WideMemory {
         return;
       }
     }
-    const shared::BackwardItem item = params.items[number];
-    ptx::store_words(to, item.kv_tile, item.kv_head, item.batch, item.first_run);
-    ptx::store_words(to + 16, item.runs, item.steps, item.first_block, 0);
-    if constexpr (kConfig.by_sequence) {
-      const shared::SequenceSpan span = params.mod.sequences[item.batch];
-      ptx::store_words(to + shared::kTileQLen, span.q_len, span.kv_len, span.q_start, span.kv_begin);
-      ptx::store_words(to + shared::kTileQEnd, span.q_end, span.kv_end, span.kv_before, 0);
-    } else {
-      ptx::store_words(to + shared::kTileQLen, params.operands.q_len, params.operands.kv_len, params.mod.q_start, 0);
-    }
+    store_tile_record<kConfig>(to, params, params.items[number]);
   }
 };
 

@@ -2,12 +2,11 @@
 // type has none: conversions of fp8 saturate, so theirs is put in afterwards.
 #pragma once
 
+#include "fragments/output_elements_of_halves.cuh"
 #include "ptx/math.cuh"
 #include "shared/storage.h"
 
 namespace heddle {
-
-using shared::OutputType;
 
 /// e4m3 ends at 448 and e5m2 at 57344; halfway to what would come next is rounded to the even one of the two, down and
 /// up.
@@ -22,8 +21,6 @@ __device__ __forceinline__ unsigned fp8_special(float x, unsigned rounded) {
   }
 }
 
-/// One: an element. Pair: two neighbours of a row, at a multiple of their size. pair(x, y), x first, and first(pair),
-/// second(pair).
 template <OutputType kType, bool kF16>
 struct OutputElements {  // e4m3, e5m2
   using One = unsigned char;
@@ -41,22 +38,6 @@ struct OutputElements {  // e4m3, e5m2
   static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
   static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 8); }
 };
-
-/// f16, bf16; or what q, k and v are.
-template <bool kF16>
-struct OutputHalves {
-  using One = unsigned short;
-  using Pair = unsigned;
-  static __device__ __forceinline__ Pair pair(float x, float y) { return ptx::pack<kF16>(x, y); }
-  static __device__ __forceinline__ One first(Pair pair) { return static_cast<One>(pair); }
-  static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 16); }
-};
-template <bool kF16>
-struct OutputElements<OutputType::same, kF16> : OutputHalves<kF16> {};
-template <bool kF16>
-struct OutputElements<OutputType::f16, kF16> : OutputHalves<true> {};
-template <bool kF16>
-struct OutputElements<OutputType::bf16, kF16> : OutputHalves<false> {};
 
 template <bool kF16>
 struct OutputElements<OutputType::f32, kF16> {

@@ -9,7 +9,8 @@
 
 #include "portable/backward_mma/elements.cuh"
 #include "portable/backward_mma/tile.cuh"
-#include "portable/forward_mma/output.cuh"
+#include "portable/rows/row_output.cuh"
+#include "shared/tile_walk.h"
 
 namespace heddle::portable {
 

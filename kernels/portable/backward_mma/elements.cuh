@@ -6,7 +6,7 @@
 // registers of S and dP. An element that does not attend, or whose t is -inf, gives 0 to both.
 #pragma once
 
-#include "portable/forward_mma/mods.cuh"
+#include "portable/rows/row_mods.cuh"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 

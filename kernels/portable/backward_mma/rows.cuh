@@ -9,7 +9,7 @@
 #pragma once
 
 #include "mods/captures.cuh"
-#include "portable/forward_mma/output.cuh"
+#include "portable/rows/row_output.cuh"
 #include "ptx/math.cuh"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "families/backward_mma/shared/backward_mma_config.h"

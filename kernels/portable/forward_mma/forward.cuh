@@ -11,10 +11,10 @@
 #pragma once
 
 #include "portable/forward_mma/merge.cuh"
-#include "portable/forward_mma/mods.cuh"
 #include "portable/forward_mma/output.cuh"
 #include "portable/forward_mma/tile.cuh"
 #include "portable/forward_mma/weights.cuh"
+#include "portable/rows/row_mods.cuh"
 #include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {

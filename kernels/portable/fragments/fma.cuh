@@ -4,8 +4,8 @@
 // memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
 #pragma once
 
+#include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
-#include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -90,43 +90,12 @@ struct FmaFragments : WarpOfThreads {
     return x + __shfl_xor_sync(~0U, x, 2);
   }
 
-  class Stream {
+  class Stream : public CopiedBlocks<kConfig, Stream> {
+    using Blocks = CopiedBlocks<kConfig, Stream>;
+    friend Blocks;
+
    public:
-    __device__ __forceinline__ explicit Stream(char* memory)
-        : memory_(memory), base_(ptx::shared_address(memory)) {}
-
-    template <class Source>
-    __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch,
-                                                first, end);
-    }
-    template <class Source>
-    __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
-      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
-    }
-    __device__ __forceinline__ void keys_arrive() {
-      read_ = kMemory.stage - read_;
-      arrive();
-    }
-    __device__ __forceinline__ void values_arrive() const { arrive(); }
-
-    /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
-    template <class Source>
-    __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first, end);
-      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first, end);
-      asked_.advance();
-    }
-    /// Once a step, whether it asked for a block or not.
-    __device__ __forceinline__ void end_of_block() const { ptx::commit_copies(); }
-    /// Waits until all threads see the oldest block that was asked for, and have read the one before.
-    __device__ __forceinline__ void block_arrives() {
-      ptx::await_copies<kConfig.stages - 2>();
-      barrier();
-      ring_.advance();
-      read_ = ring_.at;
-    }
-    __device__ __forceinline__ void end() const {}
+    __device__ __forceinline__ explicit Stream(char* memory) : Blocks(memory), memory_(memory) {}
 
     /// `row(i)`: where the query of the thread's row i is; null: there is none.
     template <int kFragments, class Row>
@@ -152,6 +121,8 @@ struct FmaFragments : WarpOfThreads {
     }
 
    private:
+    using Blocks::base_, Blocks::read_;
+
     struct alignas(8) Halves {
       unsigned short x[4];
     };
@@ -185,10 +156,6 @@ struct FmaFragments : WarpOfThreads {
       const float x = size < 0x7c00U ? __uint_as_float(moved) * 0x1p112F : __uint_as_float(moved | 0x7f800000U);
       return bits == size ? x : -x;
     }
-    __device__ __forceinline__ static void arrive() {
-      ptx::await_copies();
-      barrier();
-    }
 
     template <int kDim, int kColumns, class Source>
     __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
@@ -212,10 +179,6 @@ struct FmaFragments : WarpOfThreads {
     }
 
     char* memory_;
-    ptx::SharedAddress base_;
-    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
-    using Slot = RingSlot<kConfig.stages, kMemory.stage>;
-    Slot asked_ = {0}, ring_ = {(kConfig.stages - 1) * kMemory.stage};  // rings: of the next block asked for; read_
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

@@ -59,36 +59,6 @@ StageWords words_of(Stage stage, bool takes_score, bool takes_streamed) {
           "int b, int h, int q_idx, int kv_idx"};
 }
 
-// ---- words of the language
-
-std::string_view type_text(ExprType type) {
-  return type == ExprType::f32 ? "float" : type == ExprType::i32 ? "int" : "bool";
-}
-
-std::string constant_text(const Node& node) {
-  if (node.type == ExprType::f32) return literal(static_cast<float>(node.f32()));
-  if (node.type == ExprType::i32) return literal(node.i32());
-  return node.boolean() ? "true" : "false";
-}
-
-/// Where all sequences are alike.
-std::string leaf_text(Leaf leaf) {
-  switch (leaf) {
-    case Leaf::q_token:  // the position without q_start
-      return "ops::sub(q_idx, mod.q_start)";
-    case Leaf::kv_token:
-      return "kv_idx";
-    case Leaf::q_len:
-    case Leaf::kv_len:
-    case Leaf::q_start:
-      return fmt::format("mod.{}", expr::name(leaf));
-    case Leaf::kv_start:
-      throw Error(ErrorCode::internal, "kernels know no kv_start; the planner writes it as a value of the mods");
-    default:
-      return std::string(expr::name(leaf));
-  }
-}
-
 bool is_of_sequence(Leaf leaf) {
   return LeafSet{Leaf::q_token, Leaf::kv_token, Leaf::q_len, Leaf::kv_len, Leaf::q_start}.has(leaf);
 }

@@ -26,7 +26,7 @@ std::string relation_text(shared::Relation relation) {
   return fmt::format("shared::Relation::{}", kRelations[static_cast<std::size_t>(relation)]);
 }
 
-std::string_view type_text(ExprType type) {
+std::string_view range_type_text(ExprType type) {
   return type == ExprType::f32 ? "ranges::Real" : type == ExprType::i32 ? "shared::Interval" : "shared::Truth";
 }
 
@@ -49,7 +49,7 @@ class RangeWriter {
   std::string text() {
     for (const RangeProgram::Step& step : program_.steps()) {
       const auto [type, value] = std::visit([this](const auto& of_kind) { return this->write(of_kind); }, step);
-      body_ += wrapped(fmt::format("  const {} s{} = {};\n", type_text(type), types_.size(), value));
+      body_ += wrapped(fmt::format("  const {} s{} = {};\n", range_type_text(type), types_.size(), value));
       types_.push_back(type);
     }
     return body_ + fmt::format("  return s{};\n", types_.size() - 1);

@@ -25,6 +25,7 @@ std::string literal(float x) {
 }
 std::string literal(std::int32_t x) { return x == INT32_MIN ? "(-2147483647 - 1)" : fmt::format("{}", x); }
 
+// A switch and not a table, so that a new type does not compile without a name.
 std::string_view storage_text(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -57,6 +58,34 @@ std::string_view storage_text(DType dtype) {
       return "Boolean";
   }
   throw Error(ErrorCode::internal, "a capture of an unknown type was read");
+}
+
+std::string_view type_text(ExprType type) {
+  return type == ExprType::f32 ? "float" : type == ExprType::i32 ? "int" : "bool";
+}
+
+std::string constant_text(const expr::Node& node) {
+  if (node.type == ExprType::f32) return literal(static_cast<float>(node.f32()));
+  if (node.type == ExprType::i32) return literal(node.i32());
+  return node.boolean() ? "true" : "false";
+}
+
+std::string leaf_text(expr::Leaf leaf) {
+  using expr::Leaf;
+  switch (leaf) {
+    case Leaf::q_token:  // the position without q_start
+      return "ops::sub(q_idx, mod.q_start)";
+    case Leaf::kv_token:
+      return "kv_idx";
+    case Leaf::q_len:
+    case Leaf::kv_len:
+    case Leaf::q_start:
+      return fmt::format("mod.{}", expr::name(leaf));
+    case Leaf::kv_start:
+      throw Error(ErrorCode::internal, "kernels know no kv_start; the planner writes it as a value of the mods");
+    default:
+      return std::string(expr::name(leaf));
+  }
 }
 
 std::string param_text(const ModLayout& layout, const expr::Node& node) {

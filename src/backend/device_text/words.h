@@ -16,6 +16,11 @@ std::string literal(float x);
 std::string literal(std::int32_t x);
 /// The type of kernels/common/mods/captures.cuh for elements of this storage.
 std::string_view storage_text(DType dtype);
+/// "float", "int", "bool"
+std::string_view type_text(ExprType type);
+std::string constant_text(const expr::Node& node);
+/// A leaf's value if all sequences are alike.
+std::string leaf_text(expr::Leaf leaf);
 /// A param's value: "ops::i32_param(mod.params[0])".
 std::string param_text(const ModLayout& layout, const expr::Node& node);
 /// Where a capture stands in the layout.

@@ -34,8 +34,8 @@ BackwardSequencesParams backward_sequences_params(const problem::AttentionProble
   return params;
 }
 
-void set_lists(const backend::RunArguments& arguments, const shared::BackwardListsMemory& at, char* memory,
-               BackwardSequencesParams& params) {
+void set_lists_to_write(const backend::RunArguments& arguments, const shared::BackwardListsMemory& at, char* memory,
+                        BackwardSequencesParams& params) {
   set_lengths(*arguments.options, params.sequences);
   params.sequences.spans = reinterpret_cast<shared::SequenceSpan*>(memory + at.spans);
   params.sequences.left_count = reinterpret_cast<int*>(memory + at.count);

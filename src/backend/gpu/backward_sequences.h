@@ -21,15 +21,15 @@ struct BackwardSequencesParams {
 /// sequences.
 BackwardSequencesParams backward_sequences_params(const problem::AttentionProblem& problem, std::int64_t blocks);
 /// Sets a run's own parameters: its lengths, its gradients, and where the lists stand in its memory.
-void set_lists(const backend::RunArguments& arguments, const shared::BackwardListsMemory& at, char* memory,
-               BackwardSequencesParams& params);
+void set_lists_to_write(const backend::RunArguments& arguments, const shared::BackwardListsMemory& at, char* memory,
+                        BackwardSequencesParams& params);
 
 class BackwardSequences {
  public:
   /// Compiles the kernels. Throws as Gpu::load().
   BackwardSequences(const Gpu& gpu, int device, const BackwardSequencesParams& params);
   const BackwardSequencesParams& params() const { return params_; }
-  /// Enqueues the kernels, with params() as set_lists() has changed them.
+  /// Enqueues the kernels, with params() as set_lists_to_write() has changed them.
   void launch(BackwardSequencesParams& params, void* stream) const;
 
  private:

@@ -48,6 +48,7 @@ const Kernel& kernel_on(const Gpu& gpu, int device, StorageType parts, StorageTy
   return kernel;
 }
 
+/// As plan::output_type_of(), but by the numbers that the kernel compares: there `mixed` stands in place of `same`.
 StorageType type_of(DType dtype) {
   switch (dtype) {
     case DType::f64:

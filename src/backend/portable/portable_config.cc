@@ -1,6 +1,8 @@
 #include "backend/portable/portable_config.h"
 
+#include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "device/amd_architectures.h"
 #include "expr/simplify.h"
@@ -43,23 +45,25 @@ KernelMods portable_mods(const AttentionProblem& problem) {
   return mods;
 }
 
+namespace {
+
+/// No kind: no fragments are called so.
+constexpr std::optional<FragmentKind> kind_called(std::string_view name) {
+  for (int i = 0; shared::fragments_of(FragmentKind(i)).name != nullptr; ++i) {
+    if (name == shared::name(FragmentKind(i))) return FragmentKind(i);
+  }
+  return std::nullopt;
+}
+static_assert(std::ranges::all_of(device::kAmdArchitectures, [](const device::AmdArchitecture& row) {
+  return row.fragments.empty() || kind_called(row.fragments).has_value();
+}));
+
+}  // namespace
+
 MmaTarget amd_target(std::string_view architecture) {
   const device::AmdArchitecture* row = device::amd_architecture(architecture);
-  FragmentKind narrow = FragmentKind::fma;
-  switch (row != nullptr ? row->matrix : device::AmdMatrix::none) {
-    case device::AmdMatrix::none:
-      break;
-    case device::AmdMatrix::mfma:
-      narrow = FragmentKind::gfx9;
-      break;
-    case device::AmdMatrix::wmma_gfx11:
-      narrow = FragmentKind::gfx11;
-      break;
-    case device::AmdMatrix::wmma_gfx12:
-      narrow = FragmentKind::gfx12;
-      break;
-  }
-  return {narrow, FragmentKind::fma};
+  const auto narrow = kind_called(row != nullptr ? row->fragments : std::string_view());
+  return {narrow.value_or(FragmentKind::fma), FragmentKind::fma};
 }
 
 int row_alignment(const ConstTensorView& view) {

@@ -1,5 +1,7 @@
 #include "backend/portable/portable_text.h"
 
+#include <fmt/format.h>
+
 namespace heddle::portable {
 namespace {
 

@@ -1,23 +1,12 @@
-// Shared by the texts of all kernels over the portable fragments: mods, fields of configurations, fragments.
+// Shared by the texts of all kernels over the portable fragments: mods, fragments.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
-#include <string_view>
 
 #include "backend/device_text/expression_text.h"
 #include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
-
-// A field's value of a configuration, `type` as the configuration's list of fields spells it.
-inline std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
-inline std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
-template <class Enum>
-std::string value_text(std::string_view type, Enum value) {
-  return fmt::format("heddle::shared::{}::{}", type, name(value));
-}
 
 /// Mods as the portable kernels take them: their functions, and the class GeneratedMods with a member for each.
 class ModTexts {
@@ -44,7 +33,7 @@ std::string fragments_header(shared::FragmentKind kind);
 /// there, and copy them.
 template <class Config>
 int waves_a_simd(const Config& config) {
-  return config.fragments == shared::FragmentKind::gfx9 ? config.ctas : 0;
+  return config.shape().states_waves ? config.ctas : 0;
 }
 
 }  // namespace heddle::portable

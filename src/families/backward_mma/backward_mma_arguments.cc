@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "backend/gpu/backward_rows.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_mma/backward_mma_plans.h"
@@ -60,26 +61,11 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
 }  // namespace
 
 Params constant_params(const backend::PrepareArguments& arguments) {
-  const AttentionProblem& problem = arguments.problem;
-  const BackwardTensors& tensors = *arguments.backward;
   Params params;
   for (const BackwardMmaConfig& pass : arguments.plan.part<plan::BackwardMmaKernels>().passes) {
     params.passes.push_back(params_of_pass(arguments, pass));
   }
-  shared::BackwardRowsParams& rows = params.rows;
-  rows.q_heads = static_cast<int>(problem.q_heads);
-  gpu::set_strides(tensors.o, problem.packed, rows.o);
-  gpu::set_strides(tensors.d_o, problem.packed, rows.d_o);
-  gpu::set_strides(tensors.lse, problem.packed, rows.lse);
-  gpu::set_strides(tensors.d_lse, problem.packed, rows.d_lse);
-  gpu::set_strides(tensors.lse_rest, problem.packed, rows.lse_rest);
-  // Products themselves are compared where scores are plain; else t.
-  rows.unit = 1;
-  if (plan::backward_mods(problem).form == shared::ScoreForm::plain) {
-    rows.unit = static_cast<float>(problem.scale * plan::backward_mods(problem).factor);
-  }
-  if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
-  if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
+  params.rows = gpu::backward_rows_params(arguments);
   return params;
 }
 
@@ -92,13 +78,7 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   shared::BackwardRowsParams& rows = params.rows;
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
-  rows.o.data = tensors.o.data;
-  rows.d_o.data = tensors.d_o.data;
-  rows.lse.data = gpu::address_of(tensors.lse);
-  rows.d_lse.data = gpu::address_of(tensors.d_lse);
-  rows.lse_rest.data = gpu::address_of(tensors.lse_rest);
-  rows.d_sinks.data = gpu::address_of(tensors.d_sinks);
-  if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
+  gpu::set_row_addresses(arguments, rows);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
     const bool of_keys = kernels.passes[i].of_keys;
     shared::BackwardMmaParams& pass = params.passes[i];
@@ -114,10 +94,11 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   }
 }
 
-void set_lists(const backend::RunArguments& arguments, const AttentionProblem& problem,
-               const plan::BackwardMmaKernels& kernels, gpu::BackwardSequencesParams& sequences, Params& params) {
+void set_lists_to_read(const backend::RunArguments& arguments, const AttentionProblem& problem,
+                       const plan::BackwardMmaKernels& kernels, gpu::BackwardSequencesParams& sequences,
+                       Params& params) {
   char* memory = static_cast<char*>(arguments.workspace) + plan::backward_mma_workspace(problem, kernels).lists;
-  gpu::set_lists(arguments, plan::backward_mma_lists(problem), memory, sequences);
+  gpu::set_lists_to_write(arguments, plan::backward_mma_lists(problem), memory, sequences);
   params.rows.blocks = sequences.lists.blocks;
   for (shared::BackwardMmaParams& pass : params.passes) pass.mod.sequences = sequences.lists.spans;
 }

@@ -24,7 +24,8 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const problem::Atten
                    const backend::RunArguments& arguments, Params& params);
 
 /// For lengths on the device: lets the kernels of a run read the lists in its workspace.
-void set_lists(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
-               const plan::BackwardMmaKernels& kernels, gpu::BackwardSequencesParams& sequences, Params& params);
+void set_lists_to_read(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
+                       const plan::BackwardMmaKernels& kernels, gpu::BackwardSequencesParams& sequences,
+                       Params& params);
 
 }  // namespace heddle::backward_mma

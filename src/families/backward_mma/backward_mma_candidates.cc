@@ -65,10 +65,16 @@ constexpr BackwardKernels kMfmaKernels[] = {
 };
 
 std::span<const BackwardKernels> kernels_of(FragmentKind fragments) {
-  if (fragments == FragmentKind::fma) return kFmaKernels;
-  if (fragments == FragmentKind::gfx11 || fragments == FragmentKind::gfx12) return kWmmaKernels;
-  if (fragments == FragmentKind::gfx9) return kMfmaKernels;
-  return kMmaKernels;
+  switch (shared::fragments_of(fragments).tables) {
+    case FragmentKind::fma:
+      return kFmaKernels;
+    case FragmentKind::gfx11:
+      return kWmmaKernels;
+    case FragmentKind::gfx9:
+      return kMfmaKernels;
+    default:
+      return kMmaKernels;
+  }
 }
 
 BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
@@ -149,8 +155,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   };
   const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.narrow : target.wide;
   append(own);
-  // AMD's, where no kernel of matrix instructions fits or does without scratch memory.
-  if (own != FragmentKind::mma && own != FragmentKind::fma) append(FragmentKind::fma);
+  if (shared::fragments_of(own).plain_follow) append(FragmentKind::fma);
   return found;
 }
 

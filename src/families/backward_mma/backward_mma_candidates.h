@@ -7,6 +7,7 @@
 
 #include "backend/portable/portable_config.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
+#include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
 #include "plan/plan.h"
 #include "plan/setting.h"
@@ -29,13 +30,8 @@ std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
 /// explain()'s lines about the kernels.
 std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels);
 
-/// Calls visit(name, type, pointer to member) for each field, in order; `type` is spelled as in heddle::shared.
-template <class Visit>
-void for_each_backward_mma_field(Visit&& visit) {
-#define HEDDLE_FIELD(type, name, value) \
-  visit(std::string_view(#name), std::string_view(#type), &shared::BackwardMmaConfig::name);
-#include "families/backward_mma/shared/backward_mma_config.def"
-#undef HEDDLE_FIELD
-}
-
 }  // namespace heddle::plan
+
+#define HEDDLE_CONFIG BackwardMmaConfig
+#define HEDDLE_CONFIG_FIELDS "families/backward_mma/shared/backward_mma_config.def"
+#include "plan/config_fields.inc"

@@ -1,5 +1,4 @@
-#include "families/backward_mma/backward_mma_launch.h"
-
+// The portable backward family's kernels on a GPU, ready to launch.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -63,7 +62,7 @@ class BackwardMmaKernel final : public backend::Kernel {
     set_addresses(kernels_, problem_, arguments, own);
     if (sequences_) {
       gpu::BackwardSequencesParams params = sequences_->params();
-      set_lists(arguments, problem_, kernels_, params, own);
+      set_lists_to_read(arguments, problem_, kernels_, params, own);
       sequences_->launch(params, arguments.stream);
     }
     if (rows_ != nullptr) launch_rows(own.rows, arguments.stream);

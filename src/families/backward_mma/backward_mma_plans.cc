@@ -131,7 +131,7 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
     plan.family = "backward_mma";
     plan.device = caps.index;
     plan.multiprocessors = caps.multiprocessors;
-    plan.own = kernels;
+    plan.family_part = kernels;
     plan.workspace_bytes = backward_mma_workspace(problem, kernels).bytes;
     plan.tile = {shared::kBackwardBlock, shared::kBackwardBlock};
     for (const BackwardMmaConfig& pass : kernels.passes) {

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
+#include "backend/gpu/gpu.h"
 #include "families/backward_mma/backward_mma_candidates.h"
 #include "plan/plan.h"
 #include "plan/tiles/backward_schedule.h"
@@ -44,3 +47,10 @@ BackwardMmaWorkspace backward_mma_workspace(const problem::AttentionProblem& pro
 shared::BackwardListsMemory backward_mma_lists(const problem::AttentionProblem& problem);
 
 }  // namespace heddle::plan
+
+namespace heddle::backward_mma {
+
+/// The kernels of a plan: compiled, their lists on the device, ready to launch. Throws as Gpu::load().
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu);
+
+}  // namespace heddle::backward_mma

@@ -1,12 +1,10 @@
 #include "families/backward_mma/backward_mma_text.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string_view>
-#include <vector>
 
-#include "backend/device_text/words.h"
+#include "backend/device_text/config_text.h"
 #include "backend/portable/portable_text.h"
 #include "families/backward_mma/backward_mma_candidates.h"
 
@@ -15,6 +13,7 @@ namespace {
 
 using device_text::Rounding;
 using device_text::TakesScore;
+using device_text::value_text;
 using shared::BackwardMmaConfig;
 using shared::ScoreForm;
 
@@ -36,24 +35,13 @@ constexpr const char* kAround =
     "  heddle::portable::BackwardRows<heddle::kRows>(params, shares).{1}({3});\n"
     "}}\n";
 
-/// Without the fields that are at their default.
-std::string pass_text(const BackwardMmaConfig& pass, std::size_t number) {
-  const BackwardMmaConfig defaults;
-  std::vector<std::string> fields;
-  plan::for_each_backward_mma_field([&](std::string_view name, std::string_view type, auto field) {
-    if (pass.*field == defaults.*field) return;
-    fields.push_back(fmt::format(".{} = {}", name, portable::value_text(type, pass.*field)));
-  });
-  return device_text::wrapped(
-      fmt::format("constexpr heddle::shared::BackwardMmaConfig kPass{} = {{{}}};\n", number, fmt::join(fields, ", ")));
-}
 std::string rows_text(const shared::BackwardMmaRows& rows) {
   return device_text::wrapped(fmt::format(
       "constexpr heddle::shared::BackwardMmaRows kRows = {{.storage = {}, .v_dim = {}, .normalizer = {}, .o_type = {}, "
       "{}.sinks = {}, .d_sinks_type = {}}};\n",
-      portable::value_text("Storage", rows.storage), rows.v_dim, portable::value_text("Normalizer", rows.normalizer),
-      portable::value_text("OutputType", rows.o_type), rows.lse_rest ? ".lse_rest = true, " : "",
-      portable::value_text("", rows.sinks), portable::value_text("OutputType", rows.d_sinks_type)));
+      value_text("Storage", rows.storage), rows.v_dim, value_text("Normalizer", rows.normalizer),
+      value_text("OutputType", rows.o_type), rows.lse_rest ? ".lse_rest = true, " : "", value_text("", rows.sinks),
+      value_text("OutputType", rows.d_sinks_type)));
 }
 
 }  // namespace
@@ -65,7 +53,7 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   std::string headers;
   for (std::size_t i = 0; i < kernels.passes.size(); ++i) {
     own.by_sequence = kernels.passes[i].by_sequence;
-    configs += pass_text(kernels.passes[i], i);
+    configs += device_text::config_text(kernels.passes[i], fmt::format("kPass{}", i));
   }
   if (!kernels.passes.empty()) {
     headers = fmt::format("#include \"{}\"\n", portable::fragments_header(kernels.passes.front().fragments));

@@ -10,7 +10,7 @@
 #include "plan/tiles/backward_schedule.h"
 #include "shared/backward_lists.h"
 
-namespace heddle::cuda {
+namespace heddle::backward_sm90 {
 namespace {
 
 using plan::BackwardReads;
@@ -134,16 +134,15 @@ BackwardReadKernels::BackwardReadKernels(const backend::PrepareArguments& argume
       grid_(read_grid(arguments.problem)),
       any_partials_(std::ranges::any_of(
           reads.reads, [](const plan::BackwardRead& read) { return shared::has_partials(read.kind); })),
-      sums_(cuda_gpu().load(arguments.plan.device,
-                            emit::backward_sums(config_, reads, types_of_reads(reads, *arguments.backward), layout))),
+      sums_(cuda::cuda_gpu().load(arguments.plan.device,
+                                  sums_source(config_, reads, types_of_reads(reads, *arguments.backward), layout))),
       clear_(sums_->function("clear_reads")),
       collect_(sums_->function("collect_reads")),
       scatter_(sums_->function("scatter_reads")),
       store_(sums_->function("store_reads")) {
   if (!reads.visits_pairs()) return;
-  pass_ =
-      cuda_gpu().load(arguments.plan.device,
-                      emit::backward_reads(config_, mods, reads, types_of_reads(reads, *arguments.backward), layout));
+  pass_ = cuda::cuda_gpu().load(arguments.plan.device,
+                                reads_source(config_, mods, reads, types_of_reads(reads, *arguments.backward), layout));
   visit_ = pass_->function("backward_reads", shared::backward_sm90_memory(config_).bytes);
 }
 
@@ -151,8 +150,8 @@ void BackwardReadKernels::clear(BackwardReadsParams& params, void* stream) const
   sums_->launch(clear_, {.ctas = kCtas, .threads = shared::kReadThreads}, stream, &params, "launching clear_reads");
 }
 
-void BackwardReadKernels::visit(CUtensorMap (&maps)[4], shared::BackwardSm90Params& main, BackwardReadsParams& params,
-                                unsigned tiles, void* stream) const {
+void BackwardReadKernels::visit(cuda::CUtensorMap (&maps)[4], shared::BackwardSm90Params& main,
+                                BackwardReadsParams& params, unsigned tiles, void* stream) const {
   if (visit_ == nullptr) return;
   void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &main, &params};
   const gpu::Launch launch = {.ctas = tiles,
@@ -176,4 +175,4 @@ void BackwardReadKernels::finish(shared::BackwardSm90Params& main, BackwardReads
   sums_->launch(store_, {.ctas = kCtas, .threads = shared::kReadThreads}, stream, &params, "launching store_reads");
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::backward_sm90

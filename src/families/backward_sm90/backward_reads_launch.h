@@ -10,10 +10,10 @@
 #include "backend/device_text/expression_text.h"
 #include "backend/gpu/gpu.h"
 #include "families/backward_sm90/backward_reads.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/shared/backward_reads_params.h"
 
-namespace heddle::cuda {
+namespace heddle::backward_sm90 {
 
 /// The type of each sum, for the kernels' text.
 std::vector<shared::OutputType> types_of_reads(const plan::BackwardReads& reads, const BackwardTensors& tensors);
@@ -47,13 +47,13 @@ class BackwardReadKernels {
   /// Enqueues what goes before the pass on a stream.
   void clear(shared::BackwardReadsParams& params, void* stream) const;
   /// The pass, over the main kernel's tiles.
-  void visit(CUtensorMap (&maps)[4], shared::BackwardSm90Params& main, shared::BackwardReadsParams& params,
+  void visit(cuda::CUtensorMap (&maps)[4], shared::BackwardSm90Params& main, shared::BackwardReadsParams& params,
              unsigned tiles, void* stream) const;
   /// Behind it and backward_rows.
   void finish(shared::BackwardSm90Params& main, shared::BackwardReadsParams& params, void* stream) const;
 
   /// Null where no read visits pairs.
-  const heddle::jit::MachineCode* pass() const { return pass_ ? &pass_->code() : nullptr; }
+  const jit::MachineCode* pass() const { return pass_ ? &pass_->code() : nullptr; }
   double compile_ms() const { return sums_->code().compile_ms + (pass_ ? pass_->code().compile_ms : 0); }
 
  private:
@@ -65,4 +65,4 @@ class BackwardReadKernels {
   void *clear_, *collect_, *scatter_, *store_, *visit_ = nullptr;
 };
 
-}  // namespace heddle::cuda
+}  // namespace heddle::backward_sm90

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "backend/device_code/headers.h"
-#include "families/backward_sm90/backward_config_text.h"
+#include "families/backward_sm90/backward_sm90_text.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::backward_sm90 {
 namespace {
 
 using device_text::ModLayout;
@@ -97,25 +97,25 @@ constexpr const char* kIncludes =
 
 }  // namespace
 
-jit::Source backward_reads(const BackwardSm90Config& config, const plan::BackwardMods& mods, const BackwardReads& reads,
-                           const std::vector<OutputType>& types, const ModLayout& layout) {
+jit::Source reads_source(const BackwardSm90Config& config, const plan::BackwardMods& mods, const BackwardReads& reads,
+                         const std::vector<OutputType>& types, const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
-  jit::Source source = backward_source(config, mods, own, "backward_reads");
+  jit::Source source = source_before_kernel(config, mods, own, "backward_reads");
   source.text =
       kIncludes + source.text + reads_text(reads, types, own) + "#include \"backward_sm90/backward_reads.cuh\"\n";
   return source;
 }
 
-jit::Source backward_sums(const BackwardSm90Config& config, const BackwardReads& reads,
-                          const std::vector<OutputType>& types, const ModLayout& layout) {
+jit::Source sums_source(const BackwardSm90Config& config, const BackwardReads& reads,
+                        const std::vector<OutputType>& types, const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
-  return {.name = backward_name(config, "backward_sums"),
-          .text = kIncludes + backward_config_text(config) + reads_text(reads, types, own) +
+  return {.name = name_of(config, "backward_sums"),
+          .text = kIncludes + config_text(config) + reads_text(reads, types, own) +
                   "#include \"backward_sm90/backward_sums.cuh\"\n",
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::backward_sm90

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <utility>
 
-#include "families/backward_sm90/backward_sm90_fields.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/kernel_types.h"
 #include "plan/access/tma.h"
@@ -39,13 +37,6 @@ void set_stages(BackwardSm90Config& config) {
     config.d_o_stages = of_d_o;
     if (shared::backward_shared_bytes(config) <= kSm90SharedMemory) return;
   }
-}
-
-Setting setting(std::string_view name, int value) { return {name, value}; }
-Setting setting(std::string_view name, bool value) { return {name, value}; }
-template <class Enum>
-Setting setting(std::string_view name, Enum value) {
-  return {name, std::string_view(shared::name(value))};
 }
 
 }  // namespace
@@ -104,11 +95,7 @@ BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTenso
 }
 
 std::vector<Setting> backward_sm90_settings(const BackwardSm90Config& config) {
-  const BackwardSm90Config defaults;
-  std::vector<Setting> settings;
-  for_each_backward_field([&](std::string_view name, std::string_view, auto field) {
-    if (config.*field != defaults.*field) settings.push_back(setting(name, config.*field));
-  });
+  std::vector<Setting> settings = settings_of(config);
   settings.push_back({"shared_memory_bytes", shared::backward_shared_bytes(config)});
   return settings;
 }

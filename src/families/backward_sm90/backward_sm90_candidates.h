@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
 #include "plan/setting.h"
 #include "problem/problem.h"
@@ -20,3 +21,7 @@ shared::BackwardSm90Config with_gradients(shared::BackwardSm90Config config, con
 std::vector<Setting> backward_sm90_settings(const shared::BackwardSm90Config& config);
 
 }  // namespace heddle::plan
+
+#define HEDDLE_CONFIG BackwardSm90Config
+#define HEDDLE_CONFIG_FIELDS "families/backward_sm90/shared/backward_sm90_config.def"
+#include "plan/config_fields.inc"

@@ -1,11 +1,9 @@
-#include "families/backward_sm90/backward_sm90_launch.h"
-
+// The Hopper backward family's kernels, ready to launch.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -23,12 +21,13 @@
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/tma.h"
 
-namespace heddle::cuda {
+namespace heddle::backward_sm90 {
 namespace {
 
 using problem::AttentionProblem;
@@ -47,9 +46,9 @@ class BackwardSm90Kernel final : public backend::Kernel {
         reads_(plan::backward_reads(problem_, arguments.options.bindings, mods_.kv_start)),
         reads_memory_(plan::backward_reads_memory(problem_, reads_)),
         layout_(backward_layout(mods_, reads_)),
-        source_(emit::backward_sm90(config_, mods_, layout_)),
+        source_(main_source(config_, mods_, layout_)),
         main_program_(of_rows(arguments.problem) ? gpu_.load(device_, source_) : nullptr),
-        rows_program_(gpu_.load(device_, emit::backward_rows(config_))),
+        rows_program_(gpu_.load(device_, rows_source(config_))),
         kv_start_(gpu_.devices(), device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
         rows_(rows_program_->function("backward_rows")),
         d_q_(rows_program_->function("backward_d_q")),
@@ -90,8 +89,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
     for (std::size_t i = 0; any_steps_ && i < kNames.size(); ++i) {
       gpu::check_address(kNames[i], all.of[i].data, plan::kTmaBytes);
     }
-    const ContextScope scope(device_);
-    CUtensorMap maps[4] = {};  // not read where there is no step
+    const cuda::ContextScope scope(device_);
+    cuda::CUtensorMap maps[4] = {};  // not read where there is no step
     if (any_steps_) {
       maps[0] = map_of(all.of[0], false);
       maps[1] = map_of(all.of[1], true);
@@ -102,7 +101,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     set_addresses(arguments, problem_, config_, own);
     if (sequences_) {
       gpu::BackwardSequencesParams params = sequences_->params();
-      set_lists(arguments, problem_, config_, params, own);
+      set_lists_to_read(arguments, problem_, config_, params, own);
       sequences_->launch(params, arguments.stream);
     }
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), own.main.mod);
@@ -122,7 +121,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
 
   nlohmann::ordered_json facts() const override {
-    const heddle::jit::MachineCode& rows = rows_program_->code();
+    const jit::MachineCode& rows = rows_program_->code();
     nlohmann::ordered_json facts =
         gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
                           fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_, config_.threads(),
@@ -176,15 +175,15 @@ class BackwardSm90Kernel final : public backend::Kernel {
     check("dv", tensors.dv, config_.wide_gradients);
   }
 
-  CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
+  cuda::CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
     const shared::Operands& operands = constants_.main.operands;
     const int box_rows = keys ? config_.cta_keys() : shared::kStepQueries;
-    if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
+    if (!config_.by_sequence) return cuda::tensor_map(tensor, tensor.data, box_rows);
     if (problem_.packed) tensor = gpu::by_sequence(tensor, problem_.batch);
-    return tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
+    return cuda::tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
   }
 
-  void launch_all(CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,
+  void launch_all(cuda::CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,
                   void* stream) const {
     const unsigned heads = static_cast<unsigned>(own.main.q_heads);
     if (read_kernels_) read_kernels_->clear(reads, stream);
@@ -205,7 +204,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
     if (read_kernels_) read_kernels_->finish(own.main, reads, stream);
   }
 
-  const gpu::Gpu& gpu_ = cuda_gpu();
+  const gpu::Gpu& gpu_ = cuda::cuda_gpu();
   int device_;
   BackwardSm90Config config_;
   AttentionProblem problem_;
@@ -231,103 +230,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
 }  // namespace
 
-device_text::ModLayout backward_layout(const plan::BackwardMods& mods, const plan::BackwardReads& reads) {
-  std::vector<Expr> all = mods.all();
-  for (const Expr& read : reads.all()) all.push_back(read);
-  return device_text::layout_of(all);
-}
-
-gpu::BackwardSequencesParams backward_sequences_params(const AttentionProblem& problem,
-                                                       const BackwardSm90Config& config,
-                                                       const BackwardConstants& constants, std::int64_t blocks) {
-  gpu::BackwardSequencesParams params = gpu::backward_sequences_params(problem, blocks);
-  params.lists.items = constants.main.items;
-  params.lists.item_count = constants.main.tiles;
-  params.lists.runs = constants.main.runs;
-  params.lists.tile_keys = config.keys();
-  params.lists.keeps_places = config.ordered;
-  return params;
-}
-
-void set_lists(const backend::RunArguments& arguments, const AttentionProblem& problem,
-               const BackwardSm90Config& config, gpu::BackwardSequencesParams& params, BackwardConstants& constants) {
-  char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem, config).lists;
-  gpu::set_lists(arguments, plan::backward_lists_memory(problem, config), memory, params);
-  constants.main.items = params.lists.left;
-  constants.main.listed = params.lists.left_count;
-  constants.main.mod.sequences = params.lists.spans;
-  constants.rows.blocks = params.lists.blocks;
-}
-
-BackwardConstants backward_constants(const backend::PrepareArguments& arguments) {
-  const AttentionProblem& problem = arguments.problem;
-  const BackwardTensors& tensors = *arguments.backward;
-  const BackwardSm90Config& config = arguments.plan.part<shared::BackwardSm90Config>();
-  BackwardConstants constants;
-  shared::BackwardSm90Params& main = constants.main;
-  main.operands.q_len = gpu::longest(problem, &Sequence::q_len);
-  main.operands.kv_len = gpu::longest(problem, &Sequence::kv_len);
-  const auto batched = [&](const ConstTensorView& view) { return view.shape[0] > 1 ? 1 : 0; };
-  main.operands.q_batched = batched(tensors.q);
-  main.operands.k_batched = batched(tensors.k);
-  main.operands.v_batched = batched(tensors.v);
-  main.d_o_batched = batched(tensors.d_o);
-  main.q_heads = static_cast<int>(problem.q_heads);
-  main.padded_keys = problem.packed ? 0 : static_cast<int>(problem.kv_rows);
-  const double factor = plan::backward_mods(problem).factor;
-  const double unit = config.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
-  main.scale = static_cast<float>(problem.scale * factor);
-  main.scale_log2 = static_cast<float>(problem.scale * factor * unit);
-  main.mod.q_len = main.operands.q_len;
-  main.mod.kv_len = main.operands.kv_len;
-  if (!problem.sequences.empty()) main.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
-  gpu::set_strides(tensors.dk, problem.packed, main.d_k);
-  gpu::set_strides(tensors.dv, problem.packed, main.d_v);
-
-  shared::BackwardRowsParams& rows = constants.rows;
-  rows.q_heads = main.q_heads;
-  rows.d_q_scale = main.scale;
-  gpu::set_strides(tensors.o, problem.packed, rows.o);
-  gpu::set_strides(tensors.d_o, problem.packed, rows.d_o);
-  gpu::set_strides(tensors.lse, problem.packed, rows.lse);
-  gpu::set_strides(tensors.d_lse, problem.packed, rows.d_lse);
-  gpu::set_strides(tensors.lse_rest, problem.packed, rows.lse_rest);
-  rows.unit = config.scores == shared::ScoreForm::plain ? main.scale : 1;  // products themselves are compared
-  gpu::set_strides(tensors.dq, problem.packed, rows.d_q_out);
-  if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
-  if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
-  return constants;
-}
-
-void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
-                   const shared::BackwardSm90Config& config, BackwardConstants& constants) {
-  const BackwardTensors& tensors = *arguments.backward;
-  const plan::BackwardSm90Workspace at = plan::backward_sm90_workspace(problem, config);
-  char* workspace = static_cast<char*>(arguments.workspace);
-  shared::BackwardSm90Params& main = constants.main;
-  shared::BackwardRowsParams& rows = constants.rows;
-  rows.rows = reinterpret_cast<float*>(workspace + at.rows);
-  rows.d_q = reinterpret_cast<float*>(workspace + at.d_q);
-  rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
-  rows.drawn = reinterpret_cast<unsigned*>(workspace + at.drawn);
-  main.drawn = rows.drawn;
-  rows.turns = main.turns = reinterpret_cast<unsigned*>(workspace + at.turns);
-  main.rows = rows.rows;
-  main.d_q = rows.d_q;
-  rows.o.data = tensors.o.data;
-  rows.d_o.data = tensors.d_o.data;
-  rows.lse.data = gpu::address_of(tensors.lse);
-  rows.d_lse.data = gpu::address_of(tensors.d_lse);
-  rows.lse_rest.data = gpu::address_of(tensors.lse_rest);
-  rows.d_q_out.data = gpu::address_of(tensors.dq);
-  rows.d_sinks.data = gpu::address_of(tensors.d_sinks);
-  if (arguments.options->sinks) rows.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
-  main.d_k.data = gpu::address_of(tensors.dk);
-  main.d_v.data = gpu::address_of(tensors.dv);
-}
-
-std::unique_ptr<backend::Kernel> prepare_backward_sm90(const backend::PrepareArguments& arguments) {
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments) {
   return std::make_unique<BackwardSm90Kernel>(arguments);
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::backward_sm90

@@ -231,7 +231,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.tile = {shared::kStepQueries, config.keys()};
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
-  plan.own = config;
+  plan.family_part = config;
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // With no queries the draw counter is never zeroed, so launch one CTA per tile.
   const auto tiles = static_cast<int>(schedule.items.size());

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "backend/backend.h"
+#include "families/backward_sm90/backward_sm90_candidates.h"
 #include "plan/plan.h"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/backward_lists.h"
@@ -40,3 +42,10 @@ BackwardSchedule backward_sm90_schedule(const problem::AttentionProblem& problem
 std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
 }  // namespace heddle::plan
+
+namespace heddle::backward_sm90 {
+
+/// The kernels of a plan: compiled, their lists on the device, ready to launch. Throws as Gpu::load().
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
+
+}  // namespace heddle::backward_sm90

@@ -9,23 +9,15 @@
 
 #include "backend/cuda/hopper/wgmma_text.h"
 #include "backend/device_code/headers.h"
-#include "backend/device_text/words.h"
-#include "families/backward_sm90/backward_config_text.h"
-#include "families/backward_sm90/backward_sm90_fields.h"
+#include "backend/device_text/config_text.h"
+#include "families/backward_sm90/backward_sm90_candidates.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::backward_sm90 {
 namespace {
 
 using device_text::ModLayout;
 using device_text::TakesScore;
 using shared::BackwardSm90Config;
-
-std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
-std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
-template <class Enum>
-std::string value_text(std::string_view type, Enum value) {
-  return fmt::format("heddle::shared::{}::{}", type, name(value));
-}
 
 /// In namespace heddle, of a kernel that is not wide:
 ///   score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate)
@@ -40,27 +32,27 @@ std::string products_text(const BackwardSm90Config& config) {
   constexpr int kQueries = 64, kStep = 16;
   const std::string types = config.f16 ? "f16.f16" : "bf16.bf16";
   const auto of_two = [&](const char* name, int columns, const char* immediates) {
-    const Product product = {.name = name,
-                             .parameters = "unsigned long long a, unsigned long long b, int accumulate",
-                             .a_operand = operands(columns / 2, 1),
-                             .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
-                             .columns = columns,
-                             .input_count = 3,
-                             .types = types,
-                             .immediates = immediates};
-    return product_text(product, kStep);
+    const cuda::Product product = {.name = name,
+                                   .parameters = "unsigned long long a, unsigned long long b, int accumulate",
+                                   .a_operand = cuda::operands(columns / 2, 1),
+                                   .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
+                                   .columns = columns,
+                                   .input_count = 3,
+                                   .types = types,
+                                   .immediates = immediates};
+    return cuda::product_text(product, kStep);
   };
   const auto gradient = [&](int columns) {
-    const Product product = {
+    const cuda::Product product = {
         .name = "gradient_product",
         .parameters = "const unsigned* a, unsigned long long b, int accumulate",
-        .a_operand = fmt::format("{{{}}}", operands(columns / 2, 4)),
+        .a_operand = fmt::format("{{{}}}", cuda::operands(columns / 2, 4)),
         .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
         .columns = columns,
         .input_count = 6,
         .types = types,
         .immediates = "1, 1, 1"};
-    return product_text(product, kStep);
+    return cuda::product_text(product, kStep);
   };
   std::vector<std::string> texts = {of_two("score_product", kQueries, "1, 1, 0, 0")};
   if (config.wide) {
@@ -93,21 +85,11 @@ std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {
 
 }  // namespace
 
-// Without the fields that are at their default.
-std::string backward_config_text(const BackwardSm90Config& config) {
-  const BackwardSm90Config defaults;
-  std::vector<std::string> fields;
-  plan::for_each_backward_field([&](std::string_view name, std::string_view type, auto field) {
-    if (config.*field == defaults.*field) return;
-    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
-  });
-  return "namespace heddle {\n" +
-         device_text::wrapped(
-             fmt::format("constexpr heddle::shared::BackwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", "))) +
-         "}  // namespace heddle\n";
+std::string config_text(const BackwardSm90Config& config) {
+  return "namespace heddle {\n" + device_text::config_text(config, "kConfig") + "}  // namespace heddle\n";
 }
 
-std::string backward_name(const BackwardSm90Config& config, std::string_view kernel) {
+std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   std::string name = fmt::format("{} {} d{}", kernel, config.f16 ? "f16" : "bf16", config.qk_dim);
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
@@ -128,36 +110,36 @@ std::string backward_name(const BackwardSm90Config& config, std::string_view ker
   return name;
 }
 
-jit::Source backward_source(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout,
-                            std::string_view kernel) {
+jit::Source source_before_kernel(const BackwardSm90Config& config, const plan::BackwardMods& mods,
+                                 const ModLayout& layout, std::string_view kernel) {
   jit::Source source;
-  source.name = backward_name(config, kernel);
+  source.name = name_of(config, kernel);
   source.text = fmt::format(
       "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"families/backward_sm90/shared/backward_sm90_config.h\"\n\n{}\n{}\n{}\n",
-      backward_config_text(config), products_text(config), mod_texts(mods, layout));
+      config_text(config), products_text(config), mod_texts(mods, layout));
   source.headers = device_code::cuda_headers();
   source.architecture = "sm_90a";
   return source;
 }
 
-jit::Source backward_sm90(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout) {
+jit::Source main_source(const BackwardSm90Config& config, const plan::BackwardMods& mods, const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
-  jit::Source source = backward_source(config, mods, own, "backward_sm90");
+  jit::Source source = source_before_kernel(config, mods, own, "backward_sm90");
   source.text += config.wide ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
                              : "#include \"backward_sm90/backward_sm90.cuh\"\n";
   return source;
 }
 
-jit::Source backward_rows(const BackwardSm90Config& config) {
-  return {.name = backward_name(config, "backward_rows"),
+jit::Source rows_source(const BackwardSm90Config& config) {
+  return {.name = name_of(config, "backward_rows"),
           .text = fmt::format("#include \"families/backward_sm90/shared/backward_sm90_config.h\"\n\n{}\n"
                               "#include \"backward_sm90/backward_rows.cuh\"\n",
-                              backward_config_text(config)),
+                              config_text(config)),
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::backward_sm90

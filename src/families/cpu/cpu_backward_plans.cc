@@ -221,7 +221,7 @@ Plan plan_of(const Request& request, std::int64_t tile_rows) {
   if (problem.wanted.sinks) {
     plan.gradients.push_back("d_sinks: -sum p(sink) delta, in f64, rows in order; the same bits in each run");
   }
-  plan.own = std::move(split);
+  plan.family_part = std::move(split);
   return plan;
 }
 

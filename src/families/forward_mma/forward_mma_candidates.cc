@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <span>
-#include <type_traits>
 
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "plan/access/kernel_types.h"
@@ -60,10 +59,16 @@ constexpr MmaKernel kMfmaKernels[] = {
 std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind fragments) {
   if (storage == shared::Storage::f64) return kF64Kernels;
   if (storage == shared::Storage::f32) return kF32Kernels;
-  if (fragments == FragmentKind::fma) return kPlainKernels;
-  if (fragments == FragmentKind::gfx11 || fragments == FragmentKind::gfx12) return kWmmaKernels;
-  if (fragments == FragmentKind::gfx9) return kMfmaKernels;
-  return kKernels;
+  switch (shared::fragments_of(fragments).tables) {
+    case FragmentKind::fma:
+      return kPlainKernels;
+    case FragmentKind::gfx11:
+      return kWmmaKernels;
+    case FragmentKind::gfx9:
+      return kMfmaKernels;
+    default:
+      return kKernels;
+  }
 }
 
 /// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
@@ -99,7 +104,7 @@ int packed_heads_of(const AttentionProblem& problem) {
 /// CTA has room for. Elements at odd addresses come through registers, and nothing goes on beside the computing.
 int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
   constexpr int kMost = 4;
-  if (!shared::copies_beside(config.fragments) || config.kv_bytes < 4) return 1;
+  if (!config.shape().copies_beside || config.kv_bytes < 4) return 1;
   for (const int ctas : {2, 1}) {
     for (config.stages = kMost; config.stages > 1; --config.stages) {
       const int bytes = shared::forward_mma_memory(config).bytes;
@@ -120,7 +125,7 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   const int tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   config.row_waves = std::max(1, tile / fragment);
   config.key_waves = std::max(1, std::min(4 / config.row_waves, config.kv_block / fragment));
-  if (config.fragments != FragmentKind::gfx9) config.ctas = 1;
+  if (!config.shape().states_waves) config.ctas = 1;
   config.stages = stages_of(config, shared_memory_bytes);
 }
 
@@ -175,8 +180,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
     append(fragments, false);
   };
   append_all(all.fragments);
-  // AMD's, where no kernel of matrix instructions fits or does without scratch memory.
-  if (all.fragments != FragmentKind::mma && all.fragments != FragmentKind::fma) append_all(FragmentKind::fma);
+  if (all.shape().plain_follow) append_all(FragmentKind::fma);
   return configs;
 }
 
@@ -207,16 +211,7 @@ std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionPr
 }
 
 std::vector<Setting> forward_mma_settings(const ForwardMmaConfig& config) {
-  const ForwardMmaConfig defaults;
-  std::vector<Setting> settings;
-  for_each_mma_field([&](std::string_view name, std::string_view, auto field) {
-    if (config.*field == defaults.*field && name != "fragments" && name != "storage") return;
-    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(config.*field)>>) {
-      settings.push_back({name, std::string_view(shared::name(config.*field))});
-    } else {
-      settings.push_back({name, config.*field});
-    }
-  });
+  std::vector<Setting> settings = settings_of(config, {"fragments", "storage"});
   settings.push_back({"shared_memory_bytes", shared::forward_mma_memory(config).bytes});
   return settings;
 }

@@ -8,6 +8,7 @@
 
 #include "backend/portable/portable_config.h"
 #include "backend/portable/shared/forward_mma_config.h"
+#include "plan/config_fields.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/setting.h"
 
@@ -27,13 +28,8 @@ std::string forward_mma_misfit(const shared::ForwardMmaConfig& config, const pro
 /// explain()'s lines about a kernel.
 std::vector<Setting> forward_mma_settings(const shared::ForwardMmaConfig& config);
 
-/// Calls visit(name, type, pointer to member) for each field, in order; `type` is spelled as in heddle::shared.
-template <class Visit>
-void for_each_mma_field(Visit&& visit) {
-#define HEDDLE_FIELD(type, name, value) \
-  visit(std::string_view(#name), std::string_view(#type), &shared::ForwardMmaConfig::name);
-#include "backend/portable/shared/forward_mma_config.def"
-#undef HEDDLE_FIELD
-}
-
 }  // namespace heddle::plan
+
+#define HEDDLE_CONFIG ForwardMmaConfig
+#define HEDDLE_CONFIG_FIELDS "backend/portable/shared/forward_mma_config.def"
+#include "plan/config_fields.inc"

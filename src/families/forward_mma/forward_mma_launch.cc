@@ -1,5 +1,4 @@
-#include "families/forward_mma/forward_mma_launch.h"
-
+// The portable forward family's kernel on a GPU, ready to launch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "backend/gpu/sequences.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "families/forward_mma/forward_mma_arguments.h"
+#include "families/forward_mma/forward_mma_plans.h"
 #include "families/forward_mma/forward_mma_text.h"
 
 namespace heddle::forward_mma {

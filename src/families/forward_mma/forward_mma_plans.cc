@@ -100,7 +100,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
   TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
   config.splits = splits_of(config, schedule, caps, share_of_splits);
-  plan.own = config;
+  plan.family_part = config;
   plan.tile = {config.rows(), config.kv_block};
   plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
   plan.predicted = predict(problem, config, schedule, times);

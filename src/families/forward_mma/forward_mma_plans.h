@@ -1,9 +1,12 @@
 // The portable forward family on NVIDIA's and AMD's GPUs: its plans, for problems that portable_refuses() lets pass.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
+#include "backend/gpu/gpu.h"
 #include "families/forward_mma/forward_mma_candidates.h"
 #include "plan/plan.h"
 
@@ -27,3 +30,10 @@ TileSchedule forward_mma_schedule(const problem::AttentionProblem& problem, cons
                                   const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order);
 
 }  // namespace heddle::plan
+
+namespace heddle::forward_mma {
+
+/// The kernel of a plan: compiled, its lists on the device, ready to launch. Throws as Gpu::load().
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu);
+
+}  // namespace heddle::forward_mma

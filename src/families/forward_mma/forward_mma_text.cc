@@ -1,12 +1,10 @@
 #include "families/forward_mma/forward_mma_text.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string_view>
-#include <vector>
 
-#include "backend/device_text/words.h"
+#include "backend/device_text/config_text.h"
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "families/forward_mma/forward_mma_candidates.h"
@@ -33,18 +31,6 @@ constexpr const char* kKernel =
     "      .run({5}, {6});\n"
     "}}\n";
 
-/// Without the fields that are at their default.
-std::string config_text(const ForwardMmaConfig& config) {
-  const ForwardMmaConfig defaults;
-  std::vector<std::string> fields;
-  plan::for_each_mma_field([&](std::string_view name, std::string_view type, auto field) {
-    if (config.*field == defaults.*field) return;
-    fields.push_back(fmt::format(".{} = {}", name, portable::value_text(type, config.*field)));
-  });
-  return device_text::wrapped(
-      fmt::format("constexpr heddle::shared::ForwardMmaConfig kConfig = {{{}}};\n", fmt::join(fields, ", ")));
-}
-
 }  // namespace
 
 std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::KernelMods& mods,
@@ -63,10 +49,10 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
   }
   texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
   return fmt::format(
-      "#include \"portable/forward_mma/mods.cuh\"\n"
+      "#include \"portable/rows/row_mods.cuh\"\n"
       "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
-      config_text(config), texts.text());
+      device_text::config_text(config, "kConfig"), texts.text());
 }
 
 jit::Source source(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,

@@ -6,10 +6,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "expr/node.h"
-#include "families/forward_sm90/forward_sm90_fields.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "plan/access/kernel_types.h"
 #include "plan/tiles/packed_heads.h"
@@ -216,16 +214,7 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
 }
 
 std::vector<Setting> forward_sm90_settings(const ForwardSm90Config& config) {
-  const ForwardSm90Config defaults;
-  std::vector<Setting> settings;
-  for_each_field([&](std::string_view name, std::string_view, auto field) {
-    if (config.*field == defaults.*field) return;
-    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(config.*field)>>) {
-      settings.push_back({name, std::string_view(shared::name(config.*field))});
-    } else {
-      settings.push_back({name, config.*field});
-    }
-  });
+  std::vector<Setting> settings = settings_of(config);
   settings.push_back({"shared_memory_bytes", shared::forward_sm90_memory(config).bytes});
   return settings;
 }

@@ -10,6 +10,7 @@
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/block_mask.h"
 #include "plan/access/tensor_access.h"
+#include "plan/config_fields.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/setting.h"
 #include "problem/problem.h"
@@ -51,3 +52,7 @@ std::vector<Setting> forward_sm90_settings(const shared::ForwardSm90Config& conf
 std::string describe_weight(const shared::ForwardSm90Config& config, const KernelMods& mods);
 
 }  // namespace heddle::plan
+
+#define HEDDLE_CONFIG ForwardSm90Config
+#define HEDDLE_CONFIG_FIELDS "families/forward_sm90/shared/forward_sm90_config.def"
+#include "plan/config_fields.inc"

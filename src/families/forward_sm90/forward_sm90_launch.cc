@@ -1,5 +1,4 @@
-#include "families/forward_sm90/forward_sm90_launch.h"
-
+// The Hopper forward family's kernel, ready to launch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,13 +20,14 @@
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
 #include "backend/gpu/stored_mask.h"
+#include "families/forward_sm90/forward_sm90_plans.h"
 #include "families/forward_sm90/forward_sm90_text.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "families/forward_sm90/shared/forward_sm90_params.h"
 #include "plan/access/tma.h"
 #include "plan/mods/streamed_read.h"
 
-namespace heddle::cuda {
+namespace heddle::forward_sm90 {
 namespace {
 
 using shared::ForwardSm90Config;
@@ -48,7 +48,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
         paged_(arguments.problem.page_rows > 0),
         grid_(0),
         layout_(device_text::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
-        source_(emit::forward_sm90(config_, arguments.plan.mods, layout_)),
+        source_(source(config_, arguments.plan.mods, layout_)),
         program_(gpu_.load(device_, source_)),
         kv_start_(gpu_.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),
@@ -97,9 +97,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
     const int o_bytes = bytes_of_o(tensors.o.dtype);
     gpu::check_address("o", tensors.o.data, o_bytes > 0 ? o_bytes : plan::kTmaBytes);
 
-    const ContextScope scope(device_);
+    const cuda::ContextScope scope(device_);
     ForwardSm90Params params = params_;
-    CUtensorMap maps[4] = {};  // not read where no tile has a key
+    cuda::CUtensorMap maps[4] = {};  // not read where no tile has a key
     if (any_keys_) {
       maps[0] = map_of(tensors.q, false);
       if (config_.gathers()) {
@@ -111,8 +111,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
       }
       if (o_bytes == 0) maps[3] = map_of(tensors.o, false);
     }
-    StreamedMaps streamed{};
-    if (streamed_ && any_keys_) streamed = streamed_maps(all.of[plan::kCopiedCapture], config_.streamed_box());
+    cuda::StreamedMaps streamed{};
+    if (streamed_ && any_keys_) streamed = cuda::streamed_maps(all.of[plan::kCopiedCapture], config_.streamed_box());
     if (paged_) params.pages.table.data = static_cast<const int*>(arguments.options->page_table->data);
     params.outputs.o = tensors.o.data;
     if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
@@ -160,15 +160,15 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
  private:
-  CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
+  cuda::CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
     if (keys && config_.page_rows > 0) {
-      return tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
+      return cuda::tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
     }
     const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
     const int longest = keys ? params_.operands.kv_len : params_.operands.q_len;
-    if (!config_.by_sequence) return tensor_map(tensor, tensor.data, box_rows);
+    if (!config_.by_sequence) return cuda::tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0 && !(keys && paged_)) tensor = gpu::by_sequence(tensor, packed_sequences_);
-    return tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+    return cuda::tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
   }
 
   /// With the capture that is streamed, if one is. Throws where it is to be read in place, and TMA cannot.
@@ -268,7 +268,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     params_.cap.limit = static_cast<float>(series.limit);
   }
 
-  const gpu::Gpu& gpu_ = cuda_gpu();
+  const gpu::Gpu& gpu_ = cuda::cuda_gpu();
   int device_;
   ForwardSm90Config config_;
   std::int64_t packed_sequences_;  // 0: the batch is padded
@@ -292,8 +292,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
 
 }  // namespace
 
-std::unique_ptr<backend::Kernel> prepare_forward_sm90(const backend::PrepareArguments& arguments) {
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments) {
   return std::make_unique<ForwardSm90Kernel>(arguments);
 }
 
-}  // namespace heddle::cuda
+}  // namespace heddle::forward_sm90

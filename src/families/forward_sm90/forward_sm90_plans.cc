@@ -130,7 +130,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.family = "forward_sm90";
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
-  plan.own = config;
+  plan.family_part = config;
   if (config.packs()) {
     plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.heads(), problem.group()));
     plan.packed_queries = config.packed_queries;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "families/forward_sm90/shared/forward_sm90_config.h"
+#include "backend/backend.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
 #include "plan/plan.h"
 
 namespace heddle::plan {
@@ -31,3 +33,11 @@ TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, con
 double forward_sm90_seconds(const TileSchedule& schedule);
 
 }  // namespace heddle::plan
+
+namespace heddle::forward_sm90 {
+
+/// The kernel of a plan: compiled, its lists on the device, ready to launch. Throws jit::Rejected when the compiler
+/// makes it badly, Error(compile), Error(unsupported) without NVRTC, Error(out_of_memory).
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
+
+}  // namespace heddle::forward_sm90

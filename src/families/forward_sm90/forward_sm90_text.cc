@@ -8,11 +8,11 @@
 
 #include "backend/cuda/hopper/wgmma_text.h"
 #include "backend/device_code/headers.h"
-#include "backend/device_text/words.h"
+#include "backend/device_text/config_text.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/forward_sm90_fields.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::forward_sm90 {
 namespace {
 
 using device_text::ModLayout;
@@ -23,25 +23,6 @@ std::string storage_of(const shared::ForwardSm90Config& config) {
   const bool mixed = config.k_fp8 != config.q_fp8 || config.v_fp8 != config.q_fp8;
   return mixed ? fmt::format("{}/{}/{}", name(config.q_fp8), name(config.k_fp8), name(config.v_fp8))
                : std::string(name(config.q_fp8));
-}
-
-std::string value_text(std::string_view, int value) { return fmt::format("{}", value); }
-std::string value_text(std::string_view, bool value) { return value ? "true" : "false"; }
-template <class Enum>
-std::string value_text(std::string_view type, Enum value) {
-  return fmt::format("heddle::shared::{}::{}", type, name(value));
-}
-
-/// Without the fields that are at their default.
-std::string config_text(const shared::ForwardSm90Config& config) {
-  const shared::ForwardSm90Config defaults;
-  std::vector<std::string> fields;
-  plan::for_each_field([&](std::string_view name, std::string_view type, auto field) {
-    if (config.*field == defaults.*field) return;
-    fields.push_back(fmt::format(".{} = {}", name, value_text(type, config.*field)));
-  });
-  return device_text::wrapped(
-      fmt::format("constexpr heddle::shared::ForwardSm90Config kConfig = {{{}}};\n", fmt::join(fields, ", ")));
 }
 
 std::string type_of(shared::Fp8 fp8, bool f16) {
@@ -59,24 +40,24 @@ std::string products_text(const shared::ForwardSm90Config& config) {
   const int kv_block = config.kv_block, v_columns = config.v_columns();
   const std::string q = type_of(config.q_fp8, config.f16), k = type_of(config.k_fp8, config.f16),
                     v = type_of(config.v_fp8, config.f16);
-  const Product qk = {.name = "qk_product",
-                      .parameters = "unsigned long long a, unsigned long long b, int accumulate",
-                      .a_operand = operands(kv_block / 2, 1),
-                      .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
-                      .columns = kv_block,
-                      .input_count = 3,
-                      .types = fmt::format("{}.{}", q, k),
-                      .immediates = config.fp8() ? "1, 1" : "1, 1, 0, 0"};
-  const Product pv = {.name = "pv_product",
-                      .parameters = "const unsigned* a, unsigned long long b, int accumulate",
-                      .a_operand = fmt::format("{{{}}}", operands(v_columns / 2, 4)),
-                      .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
-                      .columns = v_columns,
-                      .input_count = 6,
-                      .types = fmt::format("{}.{}", q, v),
-                      .immediates = config.fp8() ? "1, 1" : "1, 1, 1"};
+  const cuda::Product qk = {.name = "qk_product",
+                            .parameters = "unsigned long long a, unsigned long long b, int accumulate",
+                            .a_operand = cuda::operands(kv_block / 2, 1),
+                            .inputs = "\"l\"(a), \"l\"(b), \"r\"(accumulate)",
+                            .columns = kv_block,
+                            .input_count = 3,
+                            .types = fmt::format("{}.{}", q, k),
+                            .immediates = config.fp8() ? "1, 1" : "1, 1, 0, 0"};
+  const cuda::Product pv = {.name = "pv_product",
+                            .parameters = "const unsigned* a, unsigned long long b, int accumulate",
+                            .a_operand = fmt::format("{{{}}}", cuda::operands(v_columns / 2, 4)),
+                            .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
+                            .columns = v_columns,
+                            .input_count = 6,
+                            .types = fmt::format("{}.{}", q, v),
+                            .immediates = config.fp8() ? "1, 1" : "1, 1, 1"};
   return fmt::format("namespace heddle {{\n\n{}\n{}\n}}  // namespace heddle\n",
-                     product_text(qk, config.product_step()), product_text(pv, config.product_step()));
+                     cuda::product_text(qk, config.product_step()), cuda::product_text(pv, config.product_step()));
 }
 
 /// Text of a streamed capture: its storage, and where the tiles of a head and a sequence stand in its other axes.
@@ -184,8 +165,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
 
 }  // namespace
 
-jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::KernelMods& mods,
-                         const ModLayout& layout) {
+jit::Source source(const shared::ForwardSm90Config& config, const plan::KernelMods& mods, const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source;
@@ -195,10 +175,10 @@ jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::Ke
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"families/forward_sm90/shared/forward_sm90_config.h\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"forward_sm90/forward_sm90.cuh\"\n",
-      config_text(config), products_text(config), mod_texts(config, mods, own));
+      device_text::config_text(config, "kConfig"), products_text(config), mod_texts(config, mods, own));
   source.headers = device_code::cuda_headers();
   source.architecture = "sm_90a";
   return source;
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::forward_sm90

@@ -2,16 +2,16 @@
 // template's text.
 #pragma once
 
-#include "backend/cuda/jit/jit.h"
 #include "backend/device_text/expression_text.h"
+#include "backend/jit/source.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "plan/mods/kernel_mods.h"
 
-namespace heddle::cuda::emit {
+namespace heddle::forward_sm90 {
 
 /// `config` says which of the mods there are, and in which form the scores (plan::config_with). `layout` is that of all
 /// of them. The kernel's function is called "forward_sm90".
-jit::Source forward_sm90(const shared::ForwardSm90Config& config, const plan::KernelMods& mods,
-                         const device_text::ModLayout& layout);
+jit::Source source(const shared::ForwardSm90Config& config, const plan::KernelMods& mods,
+                   const device_text::ModLayout& layout);
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::forward_sm90

@@ -84,7 +84,7 @@ jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMod
   config.normalizer = named.normalizer;
   config = plan::config_with(config, named.mods);
   if (named.mods.has_key_numbers()) config = plan::with_room_for_key_numbers(config);
-  return emit::forward_sm90(config, named.mods, device_text::layout_of(named.mods.of_kernel(config.stores_mask())));
+  return forward_sm90::source(config, named.mods, device_text::layout_of(named.mods.of_kernel(config.stores_mask())));
 }
 
 // R2UR: the low twelve bits of sm_90's 16-byte instructions.

@@ -9,8 +9,8 @@
 
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/backward_sm90_candidates.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
@@ -61,7 +61,7 @@ void expect_accepted(const Case& at) {
   config.device_lengths = at.device_lengths;
   config.ordered = at.ordered;
   config.wide_gradients = at.wide;
-  const auto source_of = [&] { return emit::backward_sm90(config, mods, device_text::layout_of(mods.all())); };
+  const auto source_of = [&] { return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all())); };
   if (config.wide && !in_sample(source_of())) return;  // these take longer
   try {
     std::shared_ptr<const jit::Cubin> cubin;
@@ -195,13 +195,13 @@ void expect_reads_accepted(const std::string& score, const std::vector<std::pair
     problem.with_lse_rest = deterministic || captures.size() > 1;
     const shared::BackwardSm90Config config = plan::reads_config(plan::backward_sm90_config(problem, mods), reads);
     const std::vector<shared::OutputType> types(reads.sums.size(), shared::OutputType::bf16);
-    const device_text::ModLayout layout = backward_layout(mods, reads);
+    const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);
     try {
-      const auto sums = jit::build(emit::backward_sums(config, reads, types, layout));
+      const auto sums = jit::build(backward_sm90::sums_source(config, reads, types, layout));
       EXPECT_EQ(sums->spill_bytes, 0);
       fmt::print("D {}, {}: around {} registers, {:.0f} ms", dim, score, sums->registers, sums->compile_ms);
       if (reads.visits_pairs()) {
-        const auto pass = jit::build(emit::backward_reads(config, mods, reads, types, layout));
+        const auto pass = jit::build(backward_sm90::reads_source(config, mods, reads, types, layout));
         EXPECT_EQ(pass->spill_bytes, 0);
         fmt::print("; pass {} registers, {:.0f} ms", pass->registers, pass->compile_ms);
       }
@@ -247,7 +247,7 @@ TEST_F(BackwardCompileTable, RowKernels) {
     config.wide_rows = config.wide_d_q = type == OutputType::same;
     config.sinks = true;
     config.lse_rest = type == OutputType::same || type == OutputType::f32;
-    const auto cubin = jit::build(emit::backward_rows(config));
+    const auto cubin = jit::build(backward_sm90::rows_source(config));
     EXPECT_EQ(cubin->spill_bytes, 0);
     fmt::print("rows, o {}: {} registers, {:.0f} ms\n", name(type), cubin->registers, cubin->compile_ms);
   }

@@ -20,7 +20,7 @@
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
@@ -186,11 +186,11 @@ std::string lists_text(const std::string& source) {
 /// Does the work of a launcher's list kernels before a run.
 void write_lists(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config,
                  const backend::RunArguments& arguments, const plan::BackwardSchedule& schedule,
-                 cuda::BackwardConstants& constants, unsigned seed) {
+                 backward_sm90::BackwardConstants& constants, unsigned seed) {
   constants.main.tiles = static_cast<int>(schedule.items.size());
   gpu::BackwardSequencesParams params =
-      cuda::backward_sequences_params(problem, config, constants, std::ssize(schedule.blocks));
-  cuda::set_lists(arguments, problem, config, params, constants);
+      backward_sm90::backward_sequences_params(problem, config, constants, std::ssize(schedule.blocks));
+  backward_sm90::set_lists_to_read(arguments, problem, config, params, constants);
   using Run = void (*)(const shared::SequencesParams*, const shared::BackwardListsParams*, unsigned);
   const auto library =
       load(lists_text(gpu::cuda_dialect().source("backward_lists", gpu::kBackwardListsText, "sm_90a").text));
@@ -233,36 +233,38 @@ struct Reads {
 };
 
 /// Does the launcher's work for gradients of captures and params.
-void sum_reads(const Reads& at, const MapBytes (&maps)[4], const cuda::BackwardConstants& constants, unsigned seed) {
+void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::BackwardConstants& constants,
+               unsigned seed) {
   const problem::AttentionProblem& problem = at.prepared.problem;
   const BackwardTensors& tensors = *at.arguments.backward;
   const shared::BackwardSm90Config main = at.prepared.plan.part<shared::BackwardSm90Config>(),
                                    config = plan::reads_config(main, at.reads);
-  shared::BackwardReadsParams params = cuda::backward_reads_params(at.prepared, at.reads, constants);
+  shared::BackwardReadsParams params = backward_sm90::backward_reads_params(at.prepared, at.reads, constants);
   params.ctas = 3;
   if (!problem.device_lengths) params.first_blocks = at.schedule.first_blocks.data();
   char* memory = static_cast<char*>(at.arguments.workspace) + plan::backward_sm90_workspace(problem, main).bytes;
-  cuda::set_reads(at.arguments, at.reads, plan::backward_reads_memory(problem, at.reads), memory, constants, params);
-  const std::vector<shared::OutputType> types = cuda::types_of_reads(at.reads, tensors);
+  backward_sm90::set_reads(at.arguments, at.reads, plan::backward_reads_memory(problem, at.reads), memory, constants,
+                           params);
+  const std::vector<shared::OutputType> types = backward_sm90::types_of_reads(at.reads, tensors);
   using RunSums =
       void (*)(const shared::BackwardSm90Params*, const shared::BackwardReadsParams*, int, int, int, unsigned);
   const auto sums = load("#include \"mods/instructions.cuh\"\n" +
-                         cuda::emit::backward_sums(config, at.reads, types, at.layout).text + kRunSums);
+                         backward_sm90::sums_source(config, at.reads, types, at.layout).text + kRunSums);
   const auto run_sums = reinterpret_cast<RunSums>(dlsym(sums.get(), "run"));
   run_sums(&constants.main, &params, 0, params.ctas, 1, seed);
   if (at.reads.visits_pairs()) {
     using RunPass =
         void (*)(const MapBytes*, const shared::BackwardSm90Params*, const shared::BackwardReadsParams*, int, unsigned);
     const auto pass =
-        load(main_text(cuda::emit::backward_reads(config, at.mods, at.reads, types, at.layout).text, kRunReads));
-    for (const cuda::ReadRound& round : cuda::rounds_of(problem, at.reads)) {
+        load(main_text(backward_sm90::reads_source(config, at.mods, at.reads, types, at.layout).text, kRunReads));
+    for (const backward_sm90::ReadRound& round : backward_sm90::rounds_of(problem, at.reads)) {
       params.round_batch = round.batch;
       params.round_head = round.head;
       reinterpret_cast<RunPass>(dlsym(pass.get(), "run"))(maps, &constants.main, &params,
                                                           static_cast<int>(at.schedule.items.size()), seed);
     }
   }
-  const cuda::ReadGrid grid = cuda::read_grid(problem);
+  const backward_sm90::ReadGrid grid = backward_sm90::read_grid(problem);
   for (const int kernel : {1, 2}) {
     run_sums(&constants.main, &params, kernel, static_cast<int>(grid.ctas), static_cast<int>(grid.shares), seed);
   }
@@ -281,11 +283,11 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const plan::BackwardMods mods = plan::backward_mods(problem);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
   reads.apart = reads.apart && !run.mixed_partials;
-  const device_text::ModLayout layout = cuda::backward_layout(mods, reads);
+  const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);
 
   const backend::PrepareArguments prepared = {
       problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
-  cuda::BackwardConstants own = cuda::backward_constants(prepared);
+  backward_sm90::BackwardConstants own = backward_sm90::backward_constants(prepared);
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, choice.block_mask.get());
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   own.main.items = schedule.items.data();
@@ -299,7 +301,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
   const backend::RunArguments arguments = {forward, &options, &options.bindings, choice.block_mask.get(),
                                            aligned, nullptr,  &tensors};
-  cuda::set_addresses(arguments, problem, config, own);
+  backward_sm90::set_addresses(arguments, problem, config, own);
   Bindings starts;
   std::vector<std::int32_t> kv_starts;  // where the host knows them
   for (const Sequence& sequence : problem.sequences) kv_starts.push_back(static_cast<std::int32_t>(sequence.kv_start));
@@ -313,8 +315,8 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
 
   using RunMain = void (*)(const MapBytes*, const shared::BackwardSm90Params*, int, bool, unsigned);
   using RunRows = void (*)(const shared::BackwardRowsParams*, int, int, int, unsigned);
-  const auto main_library = load(main_text(cuda::emit::backward_sm90(config, mods, layout).text, kRunMain)),
-             rows_library = load(rows_text(cuda::emit::backward_rows(config).text));
+  const auto main_library = load(main_text(backward_sm90::main_source(config, mods, layout).text, kRunMain)),
+             rows_library = load(rows_text(backward_sm90::rows_source(config).text));
   const auto run_main = reinterpret_cast<RunMain>(dlsym(main_library.get(), "run"));
   const auto run_rows = reinterpret_cast<RunRows>(dlsym(rows_library.get(), "run"));
   const auto map = [&](const ConstTensorView& tensor, bool keys) {

@@ -16,7 +16,6 @@
 #include "base/environment.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
-#include "engine/prepare.h"
 #include "families/choose.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/table.h"
@@ -255,7 +254,7 @@ void GpuCase::run_kernel(BlockSize tile) {
         fmt::format("no kernel of {} x {} that packs {} queries is offered", tile.q, tile.kv, packed));
   }
   const std::unique_ptr<backend::Kernel> kernel =
-      engine::prepare(choice->plan, choice->block_mask.get(), request, there.bindings);
+      plan::prepare_kernel(choice->plan, choice->block_mask.get(), request, there.bindings);
   const Stream stream;
   upload();
   kernel->launch({.tensors = on,

@@ -5,7 +5,7 @@
 #include "engine/mask_rows.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
-#include "families/backward_sm90/backward_sm90_launch.h"
+#include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/error.h"
 #include "plan/hopper.h"
@@ -50,15 +50,15 @@ std::vector<cuda::jit::Source> sources_of(const PlannedBackward& planned, const 
   const shared::BackwardSm90Config& config = choice.plan.part<shared::BackwardSm90Config>();
   const plan::BackwardMods mods = plan::backward_mods(planned.problem);
   const plan::BackwardReads reads = plan::backward_reads(planned.problem, options.bindings, mods.kv_start);
-  const device_text::ModLayout layout = cuda::backward_layout(mods, reads);
-  std::vector<cuda::jit::Source> sources = {cuda::emit::backward_rows(config)};
+  const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);
+  std::vector<cuda::jit::Source> sources = {backward_sm90::rows_source(config)};
   const auto& wanted = planned.problem.wanted;
-  if (wanted.q || wanted.k || wanted.v) sources.push_back(cuda::emit::backward_sm90(config, mods, layout));
+  if (wanted.q || wanted.k || wanted.v) sources.push_back(backward_sm90::main_source(config, mods, layout));
   if (reads.any()) {
     const shared::BackwardSm90Config of_reads = plan::reads_config(config, reads);
-    const std::vector<shared::OutputType> types = cuda::types_of_reads(reads, tensors);
-    sources.push_back(cuda::emit::backward_sums(of_reads, reads, types, layout));
-    if (reads.visits_pairs()) sources.push_back(cuda::emit::backward_reads(of_reads, mods, reads, types, layout));
+    const std::vector<shared::OutputType> types = backward_sm90::types_of_reads(reads, tensors);
+    sources.push_back(backward_sm90::sums_source(of_reads, reads, types, layout));
+    if (reads.visits_pairs()) sources.push_back(backward_sm90::reads_source(of_reads, mods, reads, types, layout));
   }
   return sources;
 }

@@ -139,7 +139,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   const std::vector<plan::BackwardMmaKernels> all =
       plan::backward_mma_kernels(problem, mods, tensors, {run.fragments, run.fragments});
   const plan::BackwardMmaKernels kernels = all[std::min(run.candidate, all.size() - 1)];
-  choice.plan.own = kernels;
+  choice.plan.family_part = kernels;
   const device_text::ModLayout layout = device_text::layout_of(mods.all());
   const backend::PrepareArguments prepared = {
       problem, choice.plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
@@ -169,7 +169,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   }
   if (run.device_lengths) {
     gpu::BackwardSequencesParams lists = gpu::backward_sequences_params(problem, std::ssize(blocks));
-    backward_mma::set_lists(arguments, problem, kernels, lists, params);
+    backward_mma::set_lists_to_read(arguments, problem, kernels, lists, params);
     spans.push_back({});
     spans.back().q_begin = static_cast<int>(problem.q_rows);
     std::ranges::copy(spans, lists.sequences.spans);

@@ -3,8 +3,8 @@
 // come by cp.async and stand by rows; values are transposed as they are read. f16 and bf16.
 #pragma once
 
+#include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
-#include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -45,43 +45,12 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
   static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
 
-  class Stream {
+  class Stream : public CopiedBlocks<kConfig, Stream> {
+    using Blocks = CopiedBlocks<kConfig, Stream>;
+    friend Blocks;
+
    public:
-    __device__ __forceinline__ explicit Stream(char* memory) : base_(ptx::shared_address(memory)) {}
-
-    template <class Source>
-    __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch,
-                                                first, end);
-    }
-    template <class Source>
-    __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
-      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
-    }
-    /// Waits until all threads see the keys that were asked for, and have read the other buffer.
-    __device__ __forceinline__ void keys_arrive() {
-      read_ = kMemory.stage - read_;
-      arrive();
-    }
-    __device__ __forceinline__ void values_arrive() const { arrive(); }
-
-    /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
-    template <class Source>
-    __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
-      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first, end);
-      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first, end);
-      asked_.advance();
-    }
-    /// Once a step, whether it asked for a block or not.
-    __device__ __forceinline__ void end_of_block() const { ptx::commit_copies(); }
-    /// Waits until all threads see the oldest block that was asked for, and have read the one before.
-    __device__ __forceinline__ void block_arrives() {
-      ptx::await_copies<kConfig.stages - 2>();
-      barrier();
-      ring_.advance();
-      read_ = ring_.at;
-    }
-    __device__ __forceinline__ void end() const {}
+    __device__ __forceinline__ explicit Stream(char* memory) : Blocks(memory) {}
 
     /// `row(i)`: where the query of the thread's row i is; null: there is none.
     template <int kFragments, class Row>
@@ -130,10 +99,8 @@ struct MmaFragments : WarpOfThreads {
     }
 
    private:
-    __device__ __forceinline__ static void arrive() {
-      ptx::await_copies();
-      barrier();
-    }
+    using Blocks::base_, Blocks::read_;
+
     __device__ __forceinline__ ptx::SharedAddress queries_of_wave() const {
       return base_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.k_pitch);
     }
@@ -230,11 +197,6 @@ struct MmaFragments : WarpOfThreads {
       const unsigned low = column < kConfig.qk_dim ? half[0] : 0, high = column + 1 < kConfig.qk_dim ? half[1] : 0;
       return high << 16 | low;
     }
-
-    ptx::SharedAddress base_;
-    int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
-    using Slot = RingSlot<kConfig.stages, kMemory.stage>;
-    Slot asked_ = {0}, ring_ = {(kConfig.stages - 1) * kMemory.stage};  // rings: of the next block asked for; read_
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

@@ -8,13 +8,14 @@
 #include "backend/amd/jit/hiprtc.h"
 #include "backend/amd/jit/jit.h"
 #include "backend/jit/run_program.h"
+#include "backend/jit/runtime_compiler.h"
 
 namespace heddle::amd {
 namespace {
 
 [[noreturn]] void throw_failure(const jit::Source& source, const jit::Compilation& compilation) {
   const std::string who = fmt::format("hipRTC {} ({})", compiler_version(), hiprtc().path);
-  if (compilation.result == kHiprtcOutOfMemory) {
+  if (compilation.result == jit::kCompilerOutOfMemory) {
     throw Error(ErrorCode::out_of_memory, fmt::format("kernel '{}': {} ran out of memory", source.name, who));
   }
   throw Error(ErrorCode::compile, fmt::format("kernel '{}' does not compile with {} for {}: {}\n{}", source.name, who,

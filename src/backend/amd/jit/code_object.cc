@@ -2,30 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 #include "backend/amd/jit/message_pack.h"
+#include "backend/jit/elf.h"
 
 namespace heddle::amd {
 namespace {
 
-// The parts of ELF64 that are read here.
-struct FileHeader {
-  unsigned char identity[16];
-  std::uint16_t type, machine;
-  std::uint32_t version;
-  std::uint64_t entry, program_headers, section_headers;
-  std::uint32_t flags;
-  std::uint16_t header_size, program_header_size, program_header_count;
-  std::uint16_t section_header_size, section_count, names_section;
-};
-struct SectionHeader {
-  std::uint32_t name, type;
-  std::uint64_t flags, address, offset, size;
-  std::uint32_t link, info;
-  std::uint64_t alignment, entry_size;
-};
+namespace elf = jit::elf;
+
 struct NoteHeader {
   std::uint32_t name_size, content_size, type;
 };
@@ -33,28 +19,15 @@ constexpr std::uint32_t kNotes = 7;      // SHT_NOTE
 constexpr std::uint32_t kMetadata = 32;  // NT_AMDGPU_METADATA
 constexpr std::string_view kOwner{"AMDGPU\0", 7};
 
-template <class T>
-std::optional<T> read_at(std::span<const char> bytes, std::uint64_t offset) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return std::nullopt;
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(T));
-  return value;
-}
-
-std::span<const char> part(std::span<const char> bytes, std::uint64_t offset, std::uint64_t size) {
-  if (offset > bytes.size() || bytes.size() - offset < size) return {};
-  return bytes.subspan(offset, size);
-}
-
 constexpr std::uint64_t padded(std::uint32_t size) { return (std::uint64_t{size} + 3) / 4 * 4; }
 
 /// The metadata among a section's notes; empty when it is not there.
 std::span<const char> metadata_in(std::span<const char> notes) {
-  for (std::uint64_t at = 0; const auto note = read_at<NoteHeader>(notes, at);) {
+  for (std::uint64_t at = 0; const auto note = elf::read_at<NoteHeader>(notes, at);) {
     const std::uint64_t name = at + sizeof(NoteHeader), content = name + padded(note->name_size);
-    const std::span<const char> owner = part(notes, name, note->name_size);
+    const std::span<const char> owner = elf::part(notes, name, note->name_size);
     if (note->type == kMetadata && std::string_view(owner.data(), owner.size()) == kOwner) {
-      return part(notes, content, note->content_size);
+      return elf::part(notes, content, note->content_size);
     }
     at = content + padded(note->content_size);
   }
@@ -62,20 +35,17 @@ std::span<const char> metadata_in(std::span<const char> notes) {
 }
 
 std::span<const char> metadata_of(std::span<const char> code) {
-  const auto file = read_at<FileHeader>(code, 0);
-  if (!file || std::memcmp(file->identity, "\177ELF\2\1", 6) != 0) return {};
-  if (file->section_header_size != sizeof(SectionHeader)) return {};
+  const auto file = elf::header_of(code);
+  if (!file) return {};
   for (std::uint32_t i = 0; i < file->section_count; ++i) {
-    const auto section = read_at<SectionHeader>(code, file->section_headers + i * sizeof(SectionHeader));
+    const auto section = elf::section(code, *file, i);
     if (!section) return {};
     if (section->type != kNotes) continue;
-    const std::span<const char> found = metadata_in(part(code, section->offset, section->size));
+    const std::span<const char> found = metadata_in(elf::part(code, section->offset, section->size));
     if (!found.empty()) return found;
   }
   return {};
 }
-
-int as_int(std::uint64_t value) { return static_cast<int>(std::min<std::uint64_t>(value, INT32_MAX)); }
 
 /// One kernel's map.
 void read_kernel(MessagePackReader& reader, CodeObjectFacts& facts) {
@@ -94,7 +64,7 @@ void read_kernel(MessagePackReader& reader, CodeObjectFacts& facts) {
       reader.skip();
       continue;
     }
-    const int number = as_int(*value);
+    const int number = elf::as_int(*value);
     const auto raise = [number](int& most) { most = std::max(most, number); };
     if (*key == ".vgpr_count") vector = number;
     if (*key == ".agpr_count") accumulation = number;

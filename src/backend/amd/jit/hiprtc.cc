@@ -4,54 +4,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 
 #include "backend/amd/driver/hip.h"
 #include "backend/jit/includes.h"
+#include "backend/jit/runtime_compiler.h"
 #include "heddle/error.h"
 
 namespace heddle::amd {
 namespace {
 
-using Program = struct ProgramHandle*;
-
-/// hipRTC's functions, as HIP 5, 6 and 7 have them.
-struct Functions {
-  int (*version)(int* major, int* minor);
-  const char* (*error_string)(int result);
-  int (*create)(Program*, const char* text, const char* name, int headers, const char* const* header_texts,
-                const char* const* header_names);
-  int (*compile)(Program, int options, const char* const* option_texts);
-  int (*log_size)(Program, std::size_t*);
-  int (*log)(Program, char*);
-  int (*code_size)(Program, std::size_t*);
-  int (*code)(Program, char*);
-  int (*destroy)(Program*);
-};
-
-/// The name of the first function that the library lacks; null when all are there.
-const char* find_all(const libraries::Library& library, Functions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    if (!library.find(function, name) && missing == nullptr) missing = name;
-  };
-  find(f.version, "hiprtcVersion");
-  find(f.error_string, "hiprtcGetErrorString");
-  find(f.create, "hiprtcCreateProgram");
-  find(f.compile, "hiprtcCompileProgram");
-  find(f.log_size, "hiprtcGetProgramLogSize");
-  find(f.log, "hiprtcGetProgramLog");
-  find(f.code_size, "hiprtcGetCodeSize");
-  find(f.code, "hiprtcGetCode");
-  find(f.destroy, "hiprtcDestroyProgram");
-  return missing;
-}
+/// As HIP 5, 6 and 7 have them.
+using Functions = jit::RuntimeCompiler;
 
 struct Loaded {
-  Functions functions{};
+  Functions functions{.name = "hipRTC"};
   HiprtcInfo info;
 };
 
@@ -101,8 +70,9 @@ void ask_comgr(const libraries::Library& hiprtc, HiprtcInfo& info) {
 Loaded load() {
   Loaded loaded;
   const auto take = [&](const libraries::Library& library) -> std::string {
-    const char* const missing = find_all(library, loaded.functions);
-    if (missing != nullptr) return fmt::format("has no function {}", missing);
+    const std::string missing =
+        jit::find_functions(library, {.prefix = "hiprtc", .code = "Code", .assembly = ""}, loaded.functions);
+    if (!missing.empty()) return fmt::format("has no function {}", missing);
     HiprtcInfo& info = loaded.info;
     if (loaded.functions.version(&info.major, &info.minor) != 0) return "does not say its version";
     return "";
@@ -152,41 +122,6 @@ std::string text_of(const jit::Source& source) {
   throw Error(ErrorCode::internal, fmt::format("{} holds a zero byte; hipRTC would end there", source.name));
 }
 
-/// One program, destroyed with this object.
-class OpenProgram {
- public:
-  OpenProgram(const Functions& functions, const jit::Source& source) : functions_(functions) {
-    const int result = functions.create(&program_, text_of(source).c_str(), "kernel.hip", 0, nullptr, nullptr);
-    if (result == 0) return;
-    throw Error(result == kHiprtcOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::compile,
-                fmt::format("hipRTC makes no program of '{}': {}", source.name, functions_.error_string(result)));
-  }
-  ~OpenProgram() { functions_.destroy(&program_); }
-  OpenProgram(const OpenProgram&) = delete;
-  OpenProgram& operator=(const OpenProgram&) = delete;
-
-  Program get() const { return program_; }
-
-  template <class Bytes>
-  Bytes fetch(int (*size_of)(Program, std::size_t*), int (*copy)(Program, char*)) const {
-    std::size_t size = 0;
-    if (size_of(program_, &size) != 0 || size == 0) return {};
-    Bytes bytes(size, '\0');
-    if (copy(program_, bytes.data()) != 0) return {};
-    return bytes;
-  }
-
- private:
-  const Functions& functions_;
-  Program program_ = nullptr;
-};
-
-/// Without the zero byte at its end, and blank lines.
-std::string trimmed(std::string text) {
-  text.resize(text.find_last_not_of(std::string_view("\0\n ", 3)) + 1);
-  return text;
-}
-
 }  // namespace
 
 const HiprtcInfo& hiprtc() { return loaded().info; }
@@ -202,23 +137,8 @@ std::vector<std::string> options_of(const jit::Source& source) {
 
 jit::Compilation compile(const jit::Source& source) {
   check_chip(source);
-  const Functions& functions = loaded().functions;
-  const auto begin = std::chrono::steady_clock::now();
-  const OpenProgram program(functions, source);
-  const std::vector<std::string> options = options_of(source);
-  std::vector<const char*> pointers;
-  pointers.reserve(options.size());
-  for (const std::string& option : options) pointers.push_back(option.c_str());
-  jit::Compilation compilation;
-  compilation.result = functions.compile(program.get(), static_cast<int>(pointers.size()), pointers.data());
-  compilation.result_text = functions.error_string(compilation.result);
-  compilation.log = trimmed(program.fetch<std::string>(functions.log_size, functions.log));
-  if (compilation.result == 0) {
-    compilation.code = program.fetch<std::vector<char>>(functions.code_size, functions.code);
-  }
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-  compilation.milliseconds = time.count();
-  return compilation;
+  const jit::ProgramText text = {.text = text_of(source), .file = "kernel.hip"};
+  return jit::compile(loaded().functions, source, text, options_of(source), false);
 }
 
 }  // namespace heddle::amd

@@ -9,8 +9,6 @@
 
 namespace heddle::amd {
 
-inline constexpr int kHiprtcOutOfMemory = 1;  // of hiprtcResult
-
 struct HiprtcInfo {
   int major = 0, minor = 0;
   std::string path;

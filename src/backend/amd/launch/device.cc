@@ -1,4 +1,5 @@
-// ROCm devices: their memory, and what is computed there beside attention.
+// ROCm devices: their memory, and what is computed there beside attention. It has the lines of cuda/launch/device.cc,
+// because a class over both drivers would need the same list of calls again as its parameter.
 #include "backend/amd/driver/device.h"
 
 #include <fmt/format.h>

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace heddle::cuda::emit {
+namespace heddle::cuda {
 namespace {
 
 std::string outputs(int count) {
@@ -36,4 +36,4 @@ std::string product_text(const Product& product, int step) {
       outputs(registers), product.inputs);
 }
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::cuda

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace heddle::cuda::emit {
+namespace heddle::cuda {
 
 /// d = a b, or d += a b: 64 rows of `columns` f32 numbers.
 struct Product {
@@ -21,4 +21,4 @@ std::string product_text(const Product& product, int step);
 /// The text "%4, %5, %6" of `count` operands, from number `first` on.
 std::string operands(int first, int count);
 
-}  // namespace heddle::cuda::emit
+}  // namespace heddle::cuda

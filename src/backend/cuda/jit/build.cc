@@ -11,6 +11,7 @@
 #include "backend/cuda/jit/key.h"
 #include "backend/cuda/jit/nvrtc.h"
 #include "backend/jit/run_program.h"
+#include "backend/jit/runtime_compiler.h"
 
 namespace heddle::cuda::jit {
 namespace {
@@ -30,7 +31,7 @@ Resources figures_of(const Compilation& compilation) {
 
 [[noreturn]] void throw_failure(const Source& source, const Compilation& compilation) {
   const std::string who = fmt::format("NVRTC {} ({})", compiler().version(), compiler().path);
-  if (compilation.result == kOutOfMemory) {
+  if (compilation.result == heddle::jit::kCompilerOutOfMemory) {
     throw Error(ErrorCode::out_of_memory, fmt::format("kernel '{}': {} ran out of memory", source.name, who));
   }
   if (compilation.result == kBuiltinsMissing) {
@@ -48,7 +49,8 @@ heddle::jit::Record judge_kernel(const Source& source, const Compilation& compil
   record.code.log = compilation.log;
   record.code.compile_ms = compilation.milliseconds;
   if (compilation.result != 0) {
-    if (record.verdict.empty() || compilation.result == kOutOfMemory) throw_failure(source, compilation);
+    if (record.verdict.empty() || compilation.result == heddle::jit::kCompilerOutOfMemory)
+      throw_failure(source, compilation);
     return record;
   }
   const Resources resources = figures_of(compilation);

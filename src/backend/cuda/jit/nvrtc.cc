@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/key.h"
 #include "backend/jit/includes.h"
+#include "backend/jit/runtime_compiler.h"
 #include "backend/libraries/library.h"
 
 namespace heddle::cuda::jit {
@@ -23,59 +23,25 @@ using libraries::Library;
 // The oldest that was tried with what the kernels use of sm_90a.
 constexpr int kOldestMajor = 12, kOldestMinor = 3;
 
-using Program = struct ProgramHandle*;
-
-/// NVRTC's functions, as its ABI has them since 11.1.
-struct Functions {
-  int (*version)(int* major, int* minor);
-  const char* (*error_string)(int result);
-  int (*create)(Program*, const char* text, const char* name, int headers, const char* const* header_texts,
-                const char* const* header_names);
-  int (*compile)(Program, int options, const char* const* option_texts);
-  int (*log_size)(Program, std::size_t*);
-  int (*log)(Program, char*);
-  int (*cubin_size)(Program, std::size_t*);
-  int (*cubin)(Program, char*);
-  int (*ptx_size)(Program, std::size_t*);
-  int (*ptx)(Program, char*);
-  int (*destroy)(Program*);
-};
-
-/// The name of the first function that the library lacks; null when all are there.
-const char* find_all(const Library& library, Functions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    if (!library.find(function, name) && missing == nullptr) missing = name;
-  };
-  find(f.version, "nvrtcVersion");
-  find(f.error_string, "nvrtcGetErrorString");
-  find(f.create, "nvrtcCreateProgram");
-  find(f.compile, "nvrtcCompileProgram");
-  find(f.log_size, "nvrtcGetProgramLogSize");
-  find(f.log, "nvrtcGetProgramLog");
-  find(f.cubin_size, "nvrtcGetCUBINSize");
-  find(f.cubin, "nvrtcGetCUBIN");
-  find(f.ptx_size, "nvrtcGetPTXSize");
-  find(f.ptx, "nvrtcGetPTX");
-  find(f.destroy, "nvrtcDestroyProgram");
-  return missing;
-}
+/// As NVRTC's ABI has them since 11.1.
+using Functions = heddle::jit::RuntimeCompiler;
 
 struct Nvrtc {
-  Functions functions{};
+  Functions functions{.name = "NVRTC"};
   Compiler compiler;
 };
 
 /// Empty when the library will do, and `nvrtc` is it. An old one may lack functions, but its age is the news.
 std::string refuse(const Library& library, Nvrtc& nvrtc) {
-  const char* const missing = find_all(library, nvrtc.functions);
+  const std::string missing =
+      heddle::jit::find_functions(library, {.prefix = "nvrtc", .code = "CUBIN", .assembly = "PTX"}, nvrtc.functions);
   if (nvrtc.functions.version == nullptr) return fmt::format("has no function {}", missing);
   Compiler& compiler = nvrtc.compiler;
   if (nvrtc.functions.version(&compiler.major, &compiler.minor) != 0) return "does not say its version";
   if (std::pair(compiler.major, compiler.minor) < std::pair(kOldestMajor, kOldestMinor)) {
     return fmt::format("is version {}; {}.{} is the oldest accepted", compiler.version(), kOldestMajor, kOldestMinor);
   }
-  if (missing != nullptr) return fmt::format("has no function {}", missing);
+  if (!missing.empty()) return fmt::format("has no function {}", missing);
   compiler.path = library.path();
   return "";
 }
@@ -83,12 +49,13 @@ std::string refuse(const Library& library, Nvrtc& nvrtc) {
 Nvrtc load() {
   constexpr std::array<std::string_view, 2> kWheels{"cu13", "cuda_nvrtc"};
   LibraryNames names = library_names(started_version());
-  libraries::LibrarySearch search{.what = "NVRTC",
-                       .option = base::Option::nvrtc,
-                       .names = std::move(names.first),
-                       .folders = libraries::toolkit_folders(),
-                       .second_names = std::move(names.second),
-                       .old_names = {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", "libnvrtc.so.11"}};
+  libraries::LibrarySearch search{
+      .what = "NVRTC",
+      .option = base::Option::nvrtc,
+      .names = std::move(names.first),
+      .folders = libraries::toolkit_folders(),
+      .second_names = std::move(names.second),
+      .old_names = {"libnvrtc.so.11.2", "libnvrtc.so.11.1", "libnvrtc.so.11.0", "libnvrtc.so.11"}};
   for (std::filesystem::path& folder : libraries::wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
   Nvrtc nvrtc;
   libraries::open_library(search, [&](const Library& library) { return refuse(library, nvrtc); });
@@ -135,50 +102,15 @@ void require_text(const std::string& text, const std::string& what) {
   throw Error(ErrorCode::internal, fmt::format("{} holds a zero byte; NVRTC would end there", what));
 }
 
-/// One program, destroyed with this object.
-class OpenProgram {
- public:
-  OpenProgram(const Functions& functions, const Source& source) : functions_(functions) {
-    std::vector<std::string> texts;
-    std::vector<const char*> text_pointers, name_pointers;
-    require_text(source.text, source.name);
-    for (const Header* header : headers_in_use(source)) {
-      texts.emplace_back(header->text);
-      require_text(texts.back(), header->name);
-      name_pointers.push_back(header->name.c_str());
-    }
-    text_pointers.reserve(texts.size());
-    for (const std::string& text : texts) text_pointers.push_back(text.c_str());
-    const int result = functions_.create(&program_, source.text.c_str(), (source.name + ".cu").c_str(),
-                                         static_cast<int>(texts.size()), text_pointers.data(), name_pointers.data());
-    if (result == 0) return;
-    throw Error(result == kOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::compile,
-                fmt::format("NVRTC makes no program of '{}': {}", source.name, functions_.error_string(result)));
+heddle::jit::ProgramText text_of(const Source& source) {
+  require_text(source.text, source.name);
+  heddle::jit::ProgramText program = {.text = source.text, .file = source.name + ".cu"};
+  for (const Header* header : headers_in_use(source)) {
+    program.headers.emplace_back(header->text);
+    require_text(program.headers.back(), header->name);
+    program.header_names.push_back(header->name.c_str());
   }
-  ~OpenProgram() { functions_.destroy(&program_); }
-  OpenProgram(const OpenProgram&) = delete;
-  OpenProgram& operator=(const OpenProgram&) = delete;
-
-  Program get() const { return program_; }
-
-  template <class Bytes>
-  Bytes fetch(int (*size_of)(Program, std::size_t*), int (*copy)(Program, char*)) const {
-    std::size_t size = 0;
-    if (size_of(program_, &size) != 0 || size == 0) return {};
-    Bytes bytes(size, '\0');
-    if (copy(program_, bytes.data()) != 0) return {};
-    return bytes;
-  }
-
- private:
-  const Functions& functions_;
-  Program program_ = nullptr;
-};
-
-/// Without the zero byte at its end, and blank lines.
-std::string trimmed(std::string text) {
-  text.resize(text.find_last_not_of(std::string_view("\0\n ", 3)) + 1);
-  return text;
+  return program;
 }
 
 }  // namespace
@@ -201,24 +133,7 @@ const Compiler& compiler() { return nvrtc().compiler; }
 Compilation compile(const Source& source, bool want_ptx) {
   const Functions& functions = nvrtc().functions;
   open_builtins(nvrtc().compiler);
-  const auto begin = std::chrono::steady_clock::now();
-  const OpenProgram program(functions, source);
-  const std::vector<std::string> options = options_of(source);
-  std::vector<const char*> option_pointers;
-  option_pointers.reserve(options.size());
-  for (const std::string& option : options) option_pointers.push_back(option.c_str());
-  Compilation compilation;
-  compilation.result =
-      functions.compile(program.get(), static_cast<int>(option_pointers.size()), option_pointers.data());
-  compilation.result_text = functions.error_string(compilation.result);
-  compilation.log = trimmed(program.fetch<std::string>(functions.log_size, functions.log));
-  if (compilation.result == 0) {
-    compilation.code = program.fetch<std::vector<char>>(functions.cubin_size, functions.cubin);
-  }
-  if (want_ptx) compilation.assembly = trimmed(program.fetch<std::string>(functions.ptx_size, functions.ptx));
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-  compilation.milliseconds = time.count();
-  return compilation;
+  return heddle::jit::compile(functions, source, text_of(source), options_of(source), want_ptx);
 }
 
 }  // namespace heddle::cuda::jit

@@ -10,8 +10,7 @@
 namespace heddle::cuda::jit {
 
 using heddle::jit::Compilation;
-/// Values of Compilation::result: nvrtcResult.
-inline constexpr int kOutOfMemory = 1, kBuiltinsMissing = 7;
+inline constexpr int kBuiltinsMissing = 7;  // a value of Compilation::result: nvrtcResult
 
 struct Compiler {
   int major = 0, minor = 0;

@@ -3,9 +3,10 @@
 //
 // A CTA (AMD: workgroup) computes one tile: `rows()` rows of scores against the key blocks of its runs. Its waves share
 // the rows; where rows are few, they share the keys of each step instead, and merge what they found when the tile ends.
-// How many rows, keys and columns a fragment has is each architecture's own (FragmentShape).
+// How many rows, keys and columns a fragment has is each architecture's own (Fragments).
 #pragma once
 
+#include "backend/portable/shared/fragments.h"
 #include "shared/mod_forms.h"
 #include "shared/storage.h"
 #include "shared/tile_shape.h"
@@ -18,37 +19,17 @@ inline constexpr const char* kStorages[] = {"f16", "bf16", "f32", "f64"};
 constexpr const char* name(Storage storage) { return kStorages[static_cast<int>(storage)]; }
 constexpr int bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
 
-/// The fragments that a kernel is made of: portable/fragments of kernels, kernels/nvidia and kernels/amd.
-enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
-inline constexpr const char* kFragmentKinds[] = {"host", "mma", "fma", "gfx11", "gfx12", "gfx9"};
-constexpr const char* name(FragmentKind kind) { return kFragmentKinds[static_cast<int>(kind)]; }
-
 /// Blocks of a step: keys and values; keys alone; or one block, which is multiplied as keys and then as values.
 enum class StepBlocks : int { keys_and_values, keys, both_ways };
 inline constexpr const char* kStepBlocks[] = {"keys_and_values", "keys", "both_ways"};
 constexpr const char* name(StepBlocks blocks) { return kStepBlocks[static_cast<int>(blocks)]; }
-
-/// The shape of an architecture's fragments: the threads of a wave, and a fragment's rows of scores.
-struct FragmentShape {
-  int wave, rows;
-};
-constexpr FragmentShape shape_of(FragmentKind kind) {
-  if (kind == FragmentKind::host) return {1, 16};
-  if (kind == FragmentKind::gfx9) return {64, 32};
-  return {32, 16};
-}
-
-/// Copies into shared memory go on while a wave computes: what a ring of blocks needs.
-constexpr bool copies_beside(FragmentKind kind) {
-  return kind == FragmentKind::host || kind == FragmentKind::mma || kind == FragmentKind::fma;
-}
 
 struct ForwardMmaConfig {
 #define HEDDLE_FIELD(type, name, value) type name = value;
 #include "backend/portable/shared/forward_mma_config.def"
 #undef HEDDLE_FIELD
 
-  constexpr FragmentShape shape() const { return shape_of(fragments); }
+  constexpr Fragments shape() const { return fragments_of(fragments); }
   constexpr int element_bytes() const { return bytes_of(storage); }
   constexpr int waves() const { return row_waves * key_waves; }
   constexpr int wave_keys() const { return kv_block / key_waves; }
@@ -62,7 +43,7 @@ struct ForwardMmaConfig {
   /// Columns that are multiplied: what the tensors lack of them is zero.
   constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
   constexpr int v_columns() const {
-    const int fragment = fragments == FragmentKind::gfx9 ? 32 : 16;
+    const int fragment = shape().columns;
     return (v_dim + fragment - 1) / fragment * fragment;
   }
   /// As the list of tiles sees it. Tiles of fewer than 64 rows are those of few queries: no sequence has more than the

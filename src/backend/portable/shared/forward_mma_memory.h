@@ -19,15 +19,10 @@ struct ForwardMmaMemory {
   int bytes;
 };
 
-/// Values stand by columns where an architecture has no transposing load.
-constexpr bool transposes_values(FragmentKind kind) {
-  return kind == FragmentKind::gfx11 || kind == FragmentKind::gfx12 || kind == FragmentKind::gfx9;
-}
-
 constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   ForwardMmaMemory memory{};
   const int bytes = config.element_bytes();
-  const bool transposed = transposes_values(config.fragments);
+  const bool transposed = config.shape().transposed;
   memory.k_pitch = row_pitch(config.qk_columns(), bytes);
   memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);
   const int keys = config.kv_block * memory.k_pitch;

@@ -18,7 +18,7 @@ struct BackwardMmaConfig {
 #include "families/backward_mma/shared/backward_mma_config.def"
 #undef HEDDLE_FIELD
 
-  constexpr FragmentShape shape() const { return shape_of(fragments); }
+  constexpr Fragments shape() const { return fragments_of(fragments); }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
   constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
   constexpr int threads() const { return row_waves * shape().wave; }

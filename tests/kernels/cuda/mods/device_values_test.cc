@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/emit/columns_program.h"
-#include "backend/cuda/emit/device_program.h"
 #include "backend/device_text/value_cases.h"
+#include "kernels/cuda/mods/columns_program.h"
+#include "kernels/cuda/mods/device_program.h"
 
 namespace heddle::device_text::test {
 
@@ -15,10 +15,10 @@ using cuda::copy_and_wait;
 using cuda::DeviceMemory;
 using cuda::driver;
 using cuda::Module;
-using cuda::emit::test::columns_source;
-using cuda::emit::test::DeviceProgram;
-using cuda::emit::test::kColumnKeys;
-using cuda::emit::test::mods_over_columns;
+using cuda::test::columns_source;
+using cuda::test::DeviceProgram;
+using cuda::test::kColumnKeys;
+using cuda::test::mods_over_columns;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(OnGpu, ModValues, DeviceProgram);
 

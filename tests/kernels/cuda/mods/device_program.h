@@ -11,7 +11,7 @@
 #include "backend/device_text/bound_values.h"
 #include "expr/interpret.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::cuda::test {
 
 using device_text::ModLayout;
 
@@ -41,4 +41,4 @@ class DeviceProgram {
   std::unique_ptr<Module> module_;
 };
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::cuda::test

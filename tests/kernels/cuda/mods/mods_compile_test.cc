@@ -4,16 +4,17 @@
 #include <array>
 #include <cstdlib>
 
-#include "backend/cuda/emit/columns_program.h"
-#include "backend/cuda/emit/device_program.h"
+#include "backend/gpu/dialect.h"
 #include "backend/gpu/mask_rows_text.h"
 #include "expr/node.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"
 #include "heddle/error.h"
 #include "heddle/mods.h"
+#include "kernels/cuda/mods/columns_program.h"
+#include "kernels/cuda/mods/device_program.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::cuda::test {
 
 using device_text::layout_of;
 
@@ -133,4 +134,4 @@ TEST_F(ModsCompile, ExpressionsDrawnAtRandom) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::cuda::test

@@ -7,7 +7,7 @@
 #include "backend/cuda/jit/jit.h"
 #include "heddle/expr.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::cuda::test {
 
 inline constexpr int kColumnKeys = 176;
 
@@ -17,4 +17,4 @@ std::vector<Expr> mods_over_columns();
 /// or those that do not times 1000.
 jit::Source columns_source();
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::cuda::test

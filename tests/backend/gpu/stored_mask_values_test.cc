@@ -21,7 +21,7 @@
 #include "plan/mods/stored_mask.h"
 #include "shared/stored_mask.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::gpu::test {
 
 using device_text::layout_of;
 using device_text::ModLayout;
@@ -295,4 +295,4 @@ TEST_F(StoredMaskValues, OfLargerBlocksOfQueries) {
 }
 
 }  // namespace
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::gpu::test

@@ -1,4 +1,4 @@
-#include "backend/cuda/emit/device_program.h"
+#include "kernels/cuda/mods/device_program.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "backend/cuda/driver/driver.h"
 #include "backend/device_code/headers.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::cuda::test {
 
 using device_text::mod_text;
 using device_text::ModLayout;
@@ -154,4 +154,4 @@ std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues&
   return values;
 }
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::cuda::test

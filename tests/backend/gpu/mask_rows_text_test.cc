@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backend/cuda/jit/jit.h"
+#include "backend/gpu/dialect.h"
 #include "expect_error.h"
 #include "expr/simplify.h"
 #include "golden.h"
@@ -20,7 +22,7 @@ RowMask prepared(const Expr& mask) { return row_mask(expr::simplify(mask, expr::
 
 void expect_golden(const std::string& file, const Expr& mask) {
   const std::string text = mask_rows_text(prepared(mask));
-  test::expect_golden_text("tests/backend/cuda/emit/golden/" + file + ".txt", text);
+  test::expect_golden_text("tests/backend/gpu/golden/" + file + ".txt", text);
 }
 
 TEST(MaskRowsText, Golden) {
@@ -76,8 +78,7 @@ class MaskRowsCompile : public testing::Test {
   }
   static void expect_compiles(const Expr& mask) {
     SCOPED_TRACE(print(mask));
-    const auto cubin =
-        cuda::jit::build(cuda_dialect().source("mask_rows", mask_rows_text(prepared(mask)), "sm_90a"));
+    const auto cubin = cuda::jit::build(cuda_dialect().source("mask_rows", mask_rows_text(prepared(mask)), "sm_90a"));
     EXPECT_FALSE(cubin->bytes.empty());
     EXPECT_EQ(cubin->spill_bytes, 0);
     fmt::print("{} registers, {} bytes of stack, {:.0f} ms: {}\n", cubin->registers, cubin->stack_bytes,

@@ -1,7 +1,7 @@
-// The Hopper backward family's kernels: compiled, their lists on the device, ready to launch.
+// The parameters of the Hopper backward's kernels: those that a plan fixes, and those that each run brings.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 
 #include "backend/backend.h"
 #include "backend/device_text/expression_text.h"
@@ -11,10 +11,7 @@
 #include "plan/mods/backward_mods.h"
 #include "plan/tiles/backward_schedule.h"
 
-namespace heddle::cuda {
-
-/// Throws as prepare_forward_sm90.
-std::unique_ptr<backend::Kernel> prepare_backward_sm90(const backend::PrepareArguments& arguments);
+namespace heddle::backward_sm90 {
 
 /// Parameters that all runs of a plan share: all but addresses of memory, values of mods, and lists.
 struct BackwardConstants {
@@ -31,12 +28,12 @@ gpu::BackwardSequencesParams backward_sequences_params(const problem::AttentionP
                                                        const shared::BackwardSm90Config& config,
                                                        const BackwardConstants& constants, std::int64_t blocks);
 /// Sets a run's lists, which its kernels then read in its workspace.
-void set_lists(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
-               const shared::BackwardSm90Config& config, gpu::BackwardSequencesParams& params,
-               BackwardConstants& constants);
+void set_lists_to_read(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
+                       const shared::BackwardSm90Config& config, gpu::BackwardSequencesParams& params,
+                       BackwardConstants& constants);
 
 /// Sets a run's own parameters: addresses of its tensors and its workspace.
 void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
                    const shared::BackwardSm90Config& config, BackwardConstants& constants);
 
-}  // namespace heddle::cuda
+}  // namespace heddle::backward_sm90

@@ -1,11 +1,11 @@
-#include "backend/cuda/emit/columns_program.h"
+#include "kernels/cuda/mods/columns_program.h"
 
 #include <fmt/format.h>
 
 #include "backend/device_code/headers.h"
 #include "backend/device_text/expression_text.h"
 
-namespace heddle::cuda::emit::test {
+namespace heddle::cuda::test {
 
 using device_text::layout_of;
 using device_text::mod_text;
@@ -70,4 +70,4 @@ jit::Source columns_source() {
   return {.name = "columns", .text = text, .headers = device_code::cuda_headers(), .architecture = "sm_90a"};
 }
 
-}  // namespace heddle::cuda::emit::test
+}  // namespace heddle::cuda::test

@@ -1,0 +1,63 @@
+// The fragments that portable kernels are made of, an entry each: all that planning and kernels must know of an
+// architecture's. Each is a header of portable/fragments in kernels, kernels/nvidia or kernels/amd.
+#pragma once
+
+namespace heddle::shared {
+
+enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
+
+struct Fragments {
+  const char* name = nullptr;  // of the header; with a capital, of the class
+  int wave = 0;                // threads
+  int rows = 0;                // of scores
+  int columns = 0;             // of scores and of o
+  bool transposed = false;     // values stand by columns in shared memory: the architecture has no transposing load
+  bool copies_beside = false;  // copies into shared memory go on while a wave computes: what a ring of blocks needs
+  bool states_waves = false;   // a kernel must state how many of its waves share a SIMD (portable_text.h)
+  /// The families take the tables of kernels of these fragments, which have as many registers.
+  FragmentKind tables = FragmentKind::fma;
+  /// Where no kernel of these fits or does without scratch memory, plain multiply-adds compute.
+  bool plain_follow = false;
+};
+
+/// Without a name for a number that is no kind. Members that an entry leaves out are false.
+constexpr Fragments fragments_of(FragmentKind kind) {
+  using enum FragmentKind;
+  switch (kind) {
+    case host:  // the tests' own: a wave is one thread
+      return {.name = "host", .wave = 1, .rows = 16, .columns = 16, .copies_beside = true, .tables = mma};
+    case mma:
+      return {.name = "mma", .wave = 32, .rows = 16, .columns = 16, .copies_beside = true, .tables = mma};
+    case fma:
+      return {.name = "fma", .wave = 32, .rows = 16, .columns = 16, .copies_beside = true, .tables = fma};
+    case gfx11:
+      return {.name = "gfx11",
+              .wave = 32,
+              .rows = 16,
+              .columns = 16,
+              .transposed = true,
+              .tables = gfx11,
+              .plain_follow = true};
+    case gfx12:
+      return {.name = "gfx12",
+              .wave = 32,
+              .rows = 16,
+              .columns = 16,
+              .transposed = true,
+              .tables = gfx11,
+              .plain_follow = true};
+    case gfx9:
+      return {.name = "gfx9",
+              .wave = 64,
+              .rows = 32,
+              .columns = 32,
+              .transposed = true,
+              .states_waves = true,
+              .tables = gfx9,
+              .plain_follow = true};
+  }
+  return {};
+}
+constexpr const char* name(FragmentKind kind) { return fragments_of(kind).name; }
+
+}  // namespace heddle::shared

@@ -1,0 +1,76 @@
+// A run of the CPU's backward as its parts see it: the plan's state, the tensors, the workspace.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "families/cpu/cpu_backward_plans.h"
+#include "families/cpu/cpu_backward_programs.h"
+#include "families/cpu/cpu_backward_queries.h"
+#include "families/cpu/cpu_backward_schedule.h"
+
+namespace heddle::cpu {
+
+/// State that all runs of a plan share. Not copied: the schedule points into it.
+struct CpuBackward {
+  problem::AttentionProblem problem;
+  plan::Plan plan;
+  const plan::CpuBackwardSplit& split = plan.part<plan::CpuBackwardSplit>();
+  BackwardPrograms programs;
+  plan::CpuBackwardScratch scratch;
+  std::int64_t sum_bytes, wave_bytes;  // of the workspace, in this order; the workers' scratch follows
+  BackwardSchedule schedule;
+  std::optional<BackwardWave> only_wave;  // where there is one
+
+  explicit CpuBackward(const backend::PrepareArguments& arguments)
+      : problem(arguments.problem),
+        plan(arguments.plan),
+        programs(problem, split),
+        scratch(plan::cpu_backward_scratch(problem, split)),
+        sum_bytes(split.lanes * plan::cpu_backward_lane_bytes(split) + plan::cpu_backward_owned_bytes(problem, split)),
+        wave_bytes(plan::cpu_backward_wave_bytes(problem, split)),
+        schedule(problem, split, arguments.block_mask) {
+    if (schedule.waves() == 1) only_wave = schedule.wave(0);
+  }
+  CpuBackward(const CpuBackward&) = delete;
+  CpuBackward& operator=(const CpuBackward&) = delete;
+};
+
+struct BackwardRun {
+  const CpuBackward& backward;
+  const problem::AttentionProblem& problem;
+  const plan::CpuBackwardSplit& split;
+  const BackwardTensors& tensors;
+  const AttentionOptions& options;
+  std::byte *sums, *waves, *workers;             // parts of the workspace
+  std::vector<plan::CpuBackwardQueries> memory;  // of each sequence's queries
+
+  BackwardRun(const CpuBackward& plan, const backend::RunArguments& arguments)
+      : backward(plan),
+        problem(plan.problem),
+        split(plan.split),
+        tensors(*arguments.backward),
+        options(*arguments.options),
+        sums(static_cast<std::byte*>(arguments.workspace)),
+        waves(sums + plan.sum_bytes),
+        workers(waves + plan.wave_bytes) {
+    for (const Sequence& own : problem.sequences) {
+      memory.push_back(plan::cpu_backward_queries(problem, split, own.q_len));
+    }
+  }
+
+  const Sequence& sequence(std::int64_t index) const { return problem.sequences[static_cast<std::size_t>(index)]; }
+  std::int64_t batch_entry(std::int64_t index) const { return problem.packed ? 0 : index; }
+  /// A worker's scratch memory.
+  template <class T>
+  T* scratch(int worker, std::int64_t offset) const {
+    return reinterpret_cast<T*>(workers + worker * backward.scratch.bytes + offset);
+  }
+  QueryMemory memory_of(const QueryUnit& unit) const {
+    return {waves + unit.offset, &memory[static_cast<std::size_t>(unit.sequence)]};
+  }
+};
+
+}  // namespace heddle::cpu

@@ -18,7 +18,7 @@ namespace heddle::cuda {
 
 inline constexpr Device kFirst{DeviceKind::cuda, 0}, kSecond{DeviceKind::cuda, 1};
 
-/// What the compiler's log says of a kernel that is made well, as lines that jit/fake_nvrtc.cc obeys.
+/// Lines for jit/fake_nvrtc.cc: the log of a kernel that is made well.
 inline constexpr const char* kFigures =
     "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
     "//log ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"

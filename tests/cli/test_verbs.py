@@ -241,7 +241,7 @@ class ProgressBar(ProgramTest):
 
     def long_job(self):
         """Takes the reference some seconds."""
-        shapes = {"q": [1, 1, 3000, 16], "k": [1, 1, 3000, 16], "v": [1, 1, 3000, 16]}
+        shapes = {"q": [1, 1, 2000, 16], "k": [1, 1, 2000, 16], "v": [1, 1, 2000, 16]}
         write_safetensors(
             self.folder / "in.safetensors", {name: ("F32", shape, noise(*shape)) for name, shape in shapes.items()}
         )

@@ -142,7 +142,7 @@ TEST(ForwardMma, FewQueriesRingThroughWhatTwoCtasHaveRoomFor) {
     EXPECT_EQ(std::min(2, shared::resident_ctas(shared::forward_mma_memory(config).bytes,
                                                 caps_of(e.gpu).shared_memory_bytes)),
               e.resident);
-    // As many CTAs as run at once: 8 tiles.
+    // There are 8 tiles; all CTAs run at once.
     EXPECT_EQ(config.splits, e.resident * caps_of(e.gpu).multiprocessors / 8);
   }
   decode.q_rows = 500;

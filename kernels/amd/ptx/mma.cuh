@@ -34,5 +34,8 @@ __device__ __forceinline__ void copy_async(SharedAddress to, const char* from, i
 }
 /// A barrier follows, which waits for them.
 __device__ __forceinline__ void await_copies() {}
+__device__ __forceinline__ void commit_copies() {}
+template <int kGroups>
+__device__ __forceinline__ void await_copies() {}
 
 }  // namespace heddle::ptx

@@ -10,6 +10,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --only D128/causal S512        some cells
     compare.py --mods                         mods, masks and shapes instead (comparison/mods.py, shapes.py)
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
+    compare.py --decode                       one query a sequence beside a plain read instead (comparison/decode.py)
     compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
     compare.py --backward --mods              the backward with mods and masks, and gradients of what they read
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
@@ -55,6 +56,7 @@ def read_arguments(arguments):
         help="score mods, weights, masks (all, or these of comparison/mods.py), head dims and lengths",
     )
     parser.add_argument("--fp8", action="store_true", help="e4m3 attention, beside a GEMM of e4m3")
+    parser.add_argument("--decode", action="store_true", help="steps of decoding, beside a read of the same bytes")
     parser.add_argument("--backward", action="store_true", help="gradients instead of the forward; cells may have /GQA")
     parser.add_argument(
         "--deterministic", action="store_true", help="with --backward: deterministic modes beside the free ones"
@@ -272,6 +274,24 @@ def compare_fp8(chosen):
     return 1 if any(fp8.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
 
 
+def compare_decode(chosen):
+    try:
+        import torch
+        from comparison import decode
+
+        torch.set_grad_enabled(False)
+        lib = library.Library(library.find_library(chosen.library))
+    except (ImportError, OSError, library.HeddleError) as error:
+        say(f"compare.py: {error}")
+        return 2
+    trial = None if chosen.device == "cuda" else decode.cells(sizes=((1, 64), (3, 128)))
+    comparison = decode.Comparison(torch, lib, chosen.device, chosen.rounds, say, trial)
+    entries = comparison.run()
+    save(chosen, "decode", entries, decode.markdown(entries, comparison.missing))
+    print(json.dumps(entries, indent=1) if chosen.json else decode.markdown(entries, comparison.missing), flush=True)
+    return 1 if any(decode.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
+
+
 def compare_backward(chosen):
     try:
         import torch
@@ -321,6 +341,8 @@ def main(arguments):
         return compare_mods(chosen)
     if chosen.fp8:
         return compare_fp8(chosen)
+    if chosen.decode:
+        return compare_decode(chosen)
     try:
         comparison = Comparison(chosen)
     except (ImportError, OSError, library.HeddleError) as error:

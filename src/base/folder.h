@@ -14,7 +14,7 @@ namespace heddle::base {
 class Folder {
  public:
   enum class Whose : std::uint8_t {
-    mine,  // belongs to this user, nobody else may write into it or its files; what is made has mode 0700 and 0600
+    mine,  // this user's, and writable for no one else, its files too; new folders have mode 0700, new files 0600
     any,
   };
   /// Opens the folder, and makes it and its parents if they are missing. A symbolic link that another user laid is

@@ -5,7 +5,7 @@
 
 namespace heddle::base {
 
-/// While it lives, a call uses so many threads.
+/// Limits a call to a number of threads while the object lives.
 class ThreadShare {
  public:
   /// Asks for `wanted` threads besides the caller's, of a pool that never has more than `most`.

@@ -21,7 +21,7 @@ struct AttentionPlan::State {
   engine::MaskRows mask_rows;
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
   std::unique_ptr<backend::Kernel> kernel;
-  bool cached = false;  // the plan cache hands it to several callers, so nobody may change it
+  bool cached = false;  // the plan cache hands it to several callers: update() is refused
 
   /// Tensors: AttentionTensors, or BackwardTensors for a backward.
   template <class Tensors>

@@ -10,9 +10,9 @@ namespace heddle::mask {
 /// Throws invalid_argument, naming the sequence, for negative sizes and for positions or block counts that do not fit
 /// i32.
 void validate_shape(const MaskShape& shape);
-/// Before so many sequences are listed: throws invalid_argument, naming what has them, for too many.
+/// Throws invalid_argument, naming what has them, if there are more sequences than can be listed. Call it before.
 void check_sequence_count(std::string_view what, std::int64_t count);
-/// Each of so many positions, counted from `start`, fits i32; none needs to be there.
+/// True if each of `length` positions from `start` on fits i32; a length of 0 always does.
 bool fits_i32(std::int64_t start, std::int64_t length);
 void validate_block(BlockSize block);
 /// Throws out_of_memory if these heads' rows and the rows before them take gigabytes to list.

@@ -30,7 +30,7 @@ struct AttentionProblem {
   std::int64_t qk_dim = 0, v_dim = 0;
   DType q_dtype{}, k_dtype{}, v_dtype{}, o_dtype{};
   bool packed = false;
-  std::int64_t page_rows = 0;  // k and v are pages of so many rows, found by a table for each sequence; 0: they are not
+  std::int64_t page_rows = 0;  // rows of a page of k and v, which a table finds for each sequence; 0: no pages
   bool shared_kv = false;      // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false, with_max_scores = false;
   bool with_lse_rest = false;  // a forward writes it, a backward reads it

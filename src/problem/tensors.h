@@ -7,7 +7,7 @@
 
 namespace heddle::problem {
 
-/// Requires a floating tensor with so many axes, extents that fit i32, and a unit last stride.
+/// Requires a floating tensor with `rank` axes, extents that fit i32, and a unit last stride.
 void check_rows(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes);
 
 /// Shapes, dtypes and strides of the caller's o, lse, lse_rest and max_scores against what the inputs ask for. Memory

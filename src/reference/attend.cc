@@ -201,7 +201,7 @@ class RowAttention {
   std::vector<Sum> sums_;
   double max_score_ = -kInfinity;
   RowBounds bounds_;
-  std::optional<RowBoundsFinder> find_bounds_;  // none if nobody reads bounds
+  std::optional<RowBoundsFinder> find_bounds_;  // empty if no caller reads bounds
   double top_ = -kInfinity, log_sum_ = 0;
 };
 

@@ -19,7 +19,7 @@ inline constexpr int kLaneRows = 16, kLaneStep = kLaneRows + 4;
 inline constexpr int kBlockNumbers = 4 * kLaneStep;  // floats of either
 inline constexpr int kBlockBytes = 2 * kBlockNumbers * 4;
 inline constexpr int kLowNumbers = kBlockRows, kFlagPlace = kLaneRows;
-inline constexpr int kStepFar = 4096;           // the flag, as bits; of a step of the main kernel, too
+inline constexpr int kStepFar = 4096;           // the flag, as bits, of a block and of a step of the main kernel
 inline constexpr float kLargestNearLse = 1024;  // natural: up to it one word is enough
 /// Floats of a block and head, and its bytes.
 constexpr int block_numbers(bool lse_rest) { return 2 * kBlockNumbers + (lse_rest ? kLowNumbers : 0); }

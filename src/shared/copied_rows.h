@@ -18,7 +18,7 @@ struct CopiedRows {
   long long from_step[3];      // bytes from a sequence (or page), head, row to the next
   long long to_row_step;       // and from a row of the copy: 16 divides it
   int sequences, heads, rows;  // of the copy
-  int row_bytes;               // of a row there are so many
+  int row_bytes;               // bytes of one row
   int width;                   // 16, 8, 4, 2 or 1 bytes: they divide every row's address and row_bytes
   CopiedSpan span;
   int paged;  // rows stand where the table says

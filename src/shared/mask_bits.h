@@ -27,8 +27,8 @@ constexpr unsigned first_bits(int n) { return n <= 0 ? 0 : n >= 32 ? ~0U : (1U <
 /// The bits that a thread has of a block of `keys` keys.
 constexpr unsigned mask_bits_of(int keys) { return first_bits(keys / 4); }
 
-/// How many of a thread's columns are at most `last` keys to the right of its first one; below 0 where none is, in
-/// steps of 2 for 8 keys there, too.
+/// How many of a thread's columns are at most `last` keys to the right of its first one. If none is, the number is
+/// negative and still falls by 2 for every 8 keys.
 constexpr int columns_up_to(int last) { return 2 * (last >> 3) + ((last & 7) == 0 ? 1 : 2); }
 /// The columns whose distance kv_idx - q_idx is at least and at most such; `first` is that of the thread's first column
 /// and its upper row.

@@ -35,7 +35,7 @@ struct GatherOrder {
 static_assert(sizeof(GatherOrder) == 32);  // written 16 bytes at a time
 inline constexpr unsigned kOrderTensor = 0, kOrderTo = 4, kOrderFull = 8, kOrderSequence = 12, kOrderHead = 16,
                           kOrderRow = 20, kOrderRows = 24, kOrderCount = 28;  // offsets in bytes
-inline constexpr int kGatherOrders = 4;                                       // so many may wait
-inline constexpr int kGatherRows = 16;                                        // a warp copies so many at once
+inline constexpr int kGatherOrders = 4;                                       // as many orders may wait
+inline constexpr int kGatherRows = 16;                                        // rows that a warp copies at once
 
 }  // namespace heddle::shared

@@ -58,6 +58,8 @@ struct SequencesParams {
 
 inline constexpr int kSpanThreads = 1024;  // of the one CTA that finds the spans
 inline constexpr int kListThreads = 256;   // of a CTA that lists as many tiles
+/// Up to this number of tiles the CTA that finds the spans lists them, too: a launch less. A guess, not measured.
+inline constexpr int kListedAtOnce = 2 * kSpanThreads;
 
 constexpr long long clamped(long long x, long long least, long long most) {
   return x < least ? least : x > most ? most : x;
@@ -100,7 +102,7 @@ constexpr int runs_before(const KvRun* runs, int count, int block) {
   return least;
 }
 
-/// Cuts a tile of the host's list to so many keys: its runs, and the other words of its item. If nothing is left, the
+/// Cuts a tile of the host's list to kv_len keys: its runs, and the other words of its item. If nothing is left, the
 /// tile keeps one block that no warpgroup attends, so that its rows are filled.
 constexpr WorkItem cut_item(const SequencesParams& params, WorkItem item, int kv_len) {
   const auto blocks_of = [&](int keys) { return (keys + params.kv_block - 1) / params.kv_block; };

@@ -27,7 +27,7 @@ inline constexpr int kStoredThreads = 128;
 constexpr long long stored_word(int block, int warpgroups, int warpgroup, int thread) {
   return (static_cast<long long>(block) * warpgroups + warpgroup) * kStoredThreads + thread;
 }
-/// Bytes of so many blocks of all warpgroups.
+/// Bytes that `blocks` blocks take for all warpgroups.
 constexpr long long stored_bytes(long long blocks, int warpgroups) {
   return blocks * warpgroups * kStoredThreads * static_cast<long long>(sizeof(MaskWords));
 }

@@ -91,7 +91,7 @@ struct RowFill {
 struct RowFills {
   const RowFill* fills;
   int count;
-  int unattending;  // the first so many are queries of their sequence, the others lie past its end
+  int unattending;  // this many steps come first whose rows lie in their sequence; the others lie past its end
 };
 
 }  // namespace heddle::shared

@@ -22,7 +22,7 @@ struct Contender {
 /// Error(out_of_memory), and what launches throw.
 std::vector<double> measure(const plan::Request& request, std::span<const Contender> contenders);
 
-/// Runs a contender so many times, and returns the seconds that all of it took.
+/// Runs a contender `runs` times and returns the seconds of all runs together.
 using TimedRuns = std::function<double(std::size_t contender, int runs)>;
 /// Runs the contenders in turns and returns a time for each. A contender far behind after the first round is not run
 /// again.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bench_path  # noqa: F401
 import compare
-from comparison import criterion, fp8, grid, mods, report, shapes, timing
+from comparison import criterion, decode, fp8, grid, mods, report, shapes, timing
 
 
 def entry_of(name, **rates):
@@ -370,6 +370,35 @@ class Program(unittest.TestCase):
             status, _, err = self.run_main("--draw", str(path))
             self.assertEqual(status, 1)
             self.assertIn("no curves: No module named 'matplotlib'", err)
+
+
+class Decode(unittest.TestCase):
+    def entry(self, **ran):
+        ours = {"alone": 12.34, "in_a_row": 8.0, "error_by_plain": 0.9}
+        return {"name": "B1/S64", "bytes": 1, "contenders": {"heddle": ours, "read": {"alone": 1.0}, **ran}}
+
+    def test_the_fastest_peer_decides_alone_and_in_a_row(self):
+        self.assertEqual(decode.verdict(self.entry()), "-")
+        self.assertEqual(decode.verdict(self.entry(cudnn={"alone": 12.4, "in_a_row": 8.1})), "ok")
+        self.assertEqual(decode.verdict(self.entry(cudnn={"alone": 12.4, "in_a_row": 7.9})), "MISS")
+        slow, fast = {"alone": 99.0, "in_a_row": 99.0}, {"alone": 12.0, "in_a_row": 99.0}
+        self.assertEqual(decode.verdict(self.entry(cudnn=slow, fa2=fast)), "MISS")
+        self.assertEqual(decode.verdict(self.entry(cudnn=slow, forward_mma={"alone": 1.0, "in_a_row": 1.0})), "ok")
+        wrong = self.entry(cudnn=slow)
+        wrong["contenders"]["heddle"]["error_by_plain"] = math.nan
+        self.assertEqual(decode.verdict(wrong), "WRONG")
+
+    def test_tables(self):
+        line = decode.line(self.entry(cudnn={"alone": 12.4, "in_a_row": 8.1}))
+        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | 1.0 / - | 12.4 / 8.1 | - | - | 0.90 | ok |")
+        text = decode.markdown([self.entry(fa2={"error": "none here"})], {"flashinfer": "no module"})
+        self.assertIn("- B1/S64 fa2: none here", text)
+        self.assertIn("- flashinfer is not installed: no module", text)
+
+    def test_layers_are_more_than_l2(self):
+        for cell in decode.cells():
+            layers = decode.layers_of(cell, "cuda")
+            self.assertTrue(layers == 2 * decode.IN_A_ROW or layers * cell.bytes >= decode.ROW_BYTES, cell.name)
 
 
 if __name__ == "__main__":

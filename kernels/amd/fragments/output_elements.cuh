@@ -9,7 +9,7 @@ namespace heddle {
 
 using shared::OutputType;
 
-/// To so many bits of mantissa and an exponent of this bias; `kLimit` and what is larger becomes `kOver`.
+/// Rounds x to kMantissa bits and an exponent of bias kBias; `limit` and larger values become `over`.
 template <int kMantissa, int kBias>
 __device__ __forceinline__ unsigned rounded_to_8_bits(float x, float limit, unsigned over) {
   const unsigned bits = __float_as_uint(x), sign = bits >> 24 & 0x80U;

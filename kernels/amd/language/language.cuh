@@ -145,7 +145,7 @@ __device__ __forceinline__ long long shuffle(long long x, int lane, int width = 
 __device__ __forceinline__ unsigned shuffle(unsigned x, int lane, int width = 32) {
   return static_cast<unsigned>(shuffle(static_cast<int>(x), lane, width));
 }
-/// The value of the thread so many lanes before; the thread's own where there is none.
+/// The value of the thread `lanes` lanes before; the thread's own value if there is no such lane.
 __device__ __forceinline__ int shuffle_up(int x, unsigned lanes) {
   const int from = lane_of_32() - static_cast<int>(lanes);
   return shuffle(x, from < 0 ? lane_of_32() : from);

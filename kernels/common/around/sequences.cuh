@@ -1,10 +1,11 @@
-// Sequences whose lengths are in the device's memory: where they stand, and which tiles they leave. Two small kernels
-// run before an attention kernel, on its stream.
+// Sequences whose lengths are in the device's memory: where they stand, and which tiles they leave. Small kernels run
+// before an attention kernel, on its stream.
 //
 // place_sequences: one CTA, a thread for each sequence. A packed sequence begins where the one before ends. That is the
 // largest of all cumulative lengths up to there, so the CTA scans them, kSpanThreads sequences at a time.
 // list_tiles: a thread for each tile of the host's list. The tiles that one CTA lists keep their order. CTAs append in
 // any order: this decides when a tile is computed, and nothing else.
+// place_and_list: both in one launch of one CTA, where tiles are few.
 #pragma once
 
 #include "shared/sequences.h"
@@ -50,29 +51,26 @@ struct Scan {
   }
 };
 
-}  // namespace heddle::sequences
-
-extern "C" __global__ void __launch_bounds__(heddle::shared::kSpanThreads)
-    place_sequences(const __grid_constant__ heddle::shared::SequencesParams params) {
-  using namespace heddle;
-  __shared__ int of_warps[2][sequences::kWarps];
-  sequences::Scan q_scan{of_warps[0]}, kv_scan{of_warps[1]};
+/// place_sequences, by all threads of a CTA of kSpanThreads.
+__device__ __forceinline__ void place(const shared::SequencesParams& params) {
+  __shared__ int of_warps[2][kWarps];
+  Scan q_scan{of_warps[0]}, kv_scan{of_warps[1]};
   for (int first = 0; first < params.count; first += shared::kSpanThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     const bool there = i < params.count;
-    shared::RowSpan q = {0, params.max_q_len}, kv = {0, params.max_kv_len};
+    RowSpan q = {0, params.max_q_len}, kv = {0, params.max_kv_len};
     if (params.q_packed) {
-      q = q_scan(there ? sequences::entry(params.q, i + 1, params.q_rows) : 0);
+      q = q_scan(there ? entry(params.q, i + 1, params.q_rows) : 0);
     } else if (there && params.q.data != nullptr) {
-      q.end = sequences::entry(params.q, i, params.max_q_len);
+      q.end = entry(params.q, i, params.max_q_len);
     }
     if (params.kv_packed) {
-      kv = kv_scan(there ? sequences::entry(params.kv, i + 1, params.kv_rows) : 0);
+      kv = kv_scan(there ? entry(params.kv, i + 1, params.kv_rows) : 0);
       if (there && params.kv_used.data != nullptr) {
-        kv.end = kv.begin + sequences::entry(params.kv_used, i, kv.end - kv.begin);
+        kv.end = kv.begin + entry(params.kv_used, i, kv.end - kv.begin);
       }
     } else if (there && params.kv.data != nullptr) {
-      kv.end = sequences::entry(params.kv, i, params.max_kv_len);
+      kv.end = entry(params.kv, i, params.max_kv_len);
     }
     if (!there) continue;
     long long start = 0;
@@ -90,13 +88,13 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kSpanThreads)
   }
 }
 
-extern "C" __global__ void __launch_bounds__(heddle::shared::kListThreads)
-    list_tiles(const __grid_constant__ heddle::shared::SequencesParams params) {
-  using namespace heddle;
-  constexpr unsigned kWarps = shared::kListThreads / 32;
-  __shared__ int of_warps[kWarps], begin;
+/// list_tiles for the tiles from `first` on, one a thread, by all threads of a CTA of kThreads.
+template <int kThreads>
+__device__ __forceinline__ void list(const shared::SequencesParams& params, int first) {
+  constexpr unsigned kListWarps = kThreads / 32;
+  __shared__ int of_warps[kListWarps], begin;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int i = static_cast<int>(blockIdx.x * shared::kListThreads + threadIdx.x);
+  const int i = first + static_cast<int>(threadIdx.x);
   bool left = i < params.item_count;
   shared::WorkItem item;
   int kv_len = 0;
@@ -110,12 +108,32 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kListThreads)
   if (lane == 0) of_warps[warp] = __popc(vote);
   __syncthreads();
   int before = 0, all = 0;
-  for (unsigned w = 0; w < kWarps; ++w) {
+  for (unsigned w = 0; w < kListWarps; ++w) {
     if (w < warp) before += of_warps[w];
     all += of_warps[w];
   }
   if (threadIdx.x == 0 && all > 0) begin = atomicAdd(params.left_count, all);
   __syncthreads();
-  if (!left) return;
-  params.left[begin + before + __popc(vote & ((1U << lane) - 1))] = shared::cut_item(params, item, kv_len);
+  if (left) params.left[begin + before + __popc(vote & ((1U << lane) - 1))] = shared::cut_item(params, item, kv_len);
+}
+
+}  // namespace heddle::sequences
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kSpanThreads)
+    place_sequences(const __grid_constant__ heddle::shared::SequencesParams params) {
+  heddle::sequences::place(params);
+}
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kListThreads)
+    list_tiles(const __grid_constant__ heddle::shared::SequencesParams params) {
+  constexpr int kThreads = heddle::shared::kListThreads;
+  heddle::sequences::list<kThreads>(params, static_cast<int>(blockIdx.x) * kThreads);
+}
+
+extern "C" __global__ void __launch_bounds__(heddle::shared::kSpanThreads)
+    place_and_list(const __grid_constant__ heddle::shared::SequencesParams params) {
+  constexpr int kThreads = heddle::shared::kSpanThreads;
+  heddle::sequences::place(params);
+  __syncthreads();  // the spans and left_count are there for all
+  for (int first = 0; first < params.item_count; first += kThreads) heddle::sequences::list<kThreads>(params, first);
 }

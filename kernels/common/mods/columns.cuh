@@ -26,7 +26,7 @@ class OwnColumns {
 };
 
 /// The warp computes each column once and passes it on: for reads and other long work. (Eight threads have the same
-/// columns; and so many loads at once as they would do take more registers than a kernel has.)
+/// columns. If each loaded all of its columns at once, the kernel would run out of registers.)
 template <class Mod, int kKeys>
 class DealtColumns {
  public:

@@ -1,7 +1,7 @@
 // The words of a stored mask (shared/stored_mask.h), found before any run of forward_sm90: a CTA of `warpgroups`
 // warpgroups for some of the blocks of a run of them, a thread for each thread that will take the words. A thread
 // computes the mask of the elements that it has in forward_sm90, in the order that they have there. Rows and keys past
-// a sequence's end are computed too, and nobody reads them.
+// a sequence's end are computed too; no kernel reads them.
 //
 // Included last by a generated source, which defines kBySequence and the mask's functions
 // (device_text/expression_text.h).

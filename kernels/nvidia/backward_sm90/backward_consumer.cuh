@@ -60,8 +60,8 @@ class BackwardConsumer {
   }
 
   // Products of which both operands stand in shared memory keep it busy, and loads and stores wait. So loads stand
-  // before products, or where nobody needs what they bring; and whoever reads behind a store through the other proxy
-  // fences, for a fence behind a store waits for it.
+  // before products, or where their results are not needed soon. A read of stored data through the other proxy needs a
+  // fence, and the reader fences: a fence behind the store would wait for it.
   __device__ __forceinline__ void walk() {
     ptx::forget(s_);
     ptx::forget(y_);
@@ -246,8 +246,8 @@ class BackwardConsumer {
     release(memory_.d_s_full(number_ % shared::kDsBuffers));
   }
 
-  // dQ of the step before, each warpgroup a part. It is computed in a tile's first step, too, of whatever stands in
-  // memory, and forgotten: around a product that some steps lack the compiler serialises all.
+  // dQ of the step before, each warpgroup a part. A tile's first step computes it too, from whatever stands in memory,
+  // and drops it: if some steps lacked the product, the compiler would serialise all products.
 
   __device__ __forceinline__ void await_part() const {
     ptx::barrier_wait(memory_.d_s_full((number_ - 1) % shared::kDsBuffers), d_s_parity());

@@ -8,7 +8,7 @@
 
 namespace heddle {
 
-/// Size of a panel of so many rows, in units of 16 bytes.
+/// Size of a panel of `rows` rows, in units of 16 bytes.
 constexpr unsigned panel_units(int rows) { return static_cast<unsigned>(rows) * 128 / 16; }
 
 /// S^T = K Q^T, or dP^T = V dO^T: 64 keys x 64 queries. `keys`: the warpgroup's first row in panels of all keys.

@@ -62,7 +62,7 @@ __device__ __forceinline__ float element(const void* row, int column) {
       reinterpret_cast<unsigned long long>(row) + static_cast<unsigned long long>(column) * Storage::kApart, true));
 }
 
-/// The row of a tensor, elements of so many bytes.
+/// Address of a row of a tensor whose elements have `bytes` bytes.
 __device__ __forceinline__ const char* row_of(const shared::RowInput& of, int bytes, int batch, int head, int row) {
   return static_cast<const char*>(of.data) + (batch * of.stride[0] + head * of.stride[1] + row * of.stride[2]) * bytes;
 }
@@ -140,7 +140,7 @@ __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& p
     numbers.lse = lse * ptx::kLog2E;
     numbers.delta = delta;
     numbers.sink = kConfig.sinks ? -ptx::exp2_fast((sink - lse) * ptx::kLog2E) * delta : 0.0F;
-    if (sunk) numbers.sink = -delta;  // infinite ones, too
+    if (sunk) numbers.sink = -delta;  // infinite sinks too
     if constexpr (kConfig.lse_rest) {
       const float rest = *reinterpret_cast<const float*>(row_of(params.lse_rest, 4, block.batch, head, own));
       set_both_words(numbers, lse, rest, params.unit);

@@ -133,7 +133,7 @@ class WideProducer {
   ptx::PackedRing q_{1}, d_o_{1};
 };
 
-/// Sends each step's dS to the other CTA, by one thread. Once dS has been stored, nobody reads the one before any more.
+/// One thread sends each step's dS to the other CTA. Once dS has been stored, no warp reads the dS before it.
 template <auto kConfig>
 __device__ __forceinline__ void send_d_s(const WideMemory<kConfig>& memory, int rank) {
   const ptx::Address to = ptx::address_in(rank ^ 1, memory.d_s(rank)),

@@ -55,7 +55,7 @@ struct SharedMemory {
     return sink(tile) - static_cast<unsigned>(shared::heads_end_bytes(kConfig));
   }
   __device__ __forceinline__ ptx::Address redo(unsigned tile) const {
-    // The producer reads a tile's flag when it chooses the tile that takes its slot. With so many slots more than
+    // The producer reads a tile's flag when it chooses the tile that takes its slot. With four slots more than
     // buffers of queries, it has by then loaded queries into the buffer that all warps had left after this tile.
     static_assert(kConfig.q_buffers + 4 <= shared::kTileSlots);
     return base + kLayout.redo + tile % shared::kTileSlots * 4;

@@ -22,7 +22,7 @@ class TileSource {
   __device__ __forceinline__ TileSource(const Memory& memory, const Params& params)
       : memory_(memory), params_(params) {}
 
-  /// Before the first __syncthreads: the CTA's own tile, the one that nobody has to wish for.
+  /// Fetches the CTA's own tile, which it need not draw. Call it before the first __syncthreads.
   __device__ __forceinline__ static void fetch_own(const Memory& memory, const Params& params) {
     if (has_own(params)) fetch(memory, params, blockIdx.x, 0);
   }

@@ -61,6 +61,13 @@ __device__ __forceinline__ void copy_async(SharedAddress to, const void* from, i
 }
 /// All that this thread has asked for is there. (A barrier makes it so for others.)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/// The copies that this thread has asked for since the last commit become a group.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// All groups of this thread but the last kGroups are there.
+template <int kGroups>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
 
 __device__ __forceinline__ void store_half(SharedAddress to, unsigned short x) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x) : "memory");

@@ -150,7 +150,7 @@ class BackwardRows {
       const float rest = rest_of(block, head, row);
       lse2 = kRows.lse_rest ? low_of(lse, rest, first) : lse * kLog2E;
       if constexpr (kRows.sinks) {
-        const float sink = sink_of(head), below = lse == sink ? 0 : sink - lse;  // infinite ones, too
+        const float sink = sink_of(head), below = lse == sink ? 0 : sink - lse;  // equal infinities give 0
         if constexpr (kRows.lse_rest) {
           of_sink = -exp2f((below - rest) * kLog2E) * delta;
         } else {

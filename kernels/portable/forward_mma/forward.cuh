@@ -5,6 +5,9 @@
 // A step: the keys have arrived, ask for the values; S = Q K^T; the values have arrived, ask for the next keys; mods
 // and masks; softmax with the running maximum; O += P V. A step has two barriers. After each, the arrived block is
 // there for all waves, and all waves have read the other buffer.
+//
+// With few queries memory decides: blocks of keys and values come in a ring of kConfig.stages buffers (rings()), so
+// that stages - 1 blocks are always under way. A step then has one barrier.
 #pragma once
 
 #include "portable/forward_mma/merge.cuh"
@@ -65,16 +68,14 @@ class Forward {
     }
     walk(number, split, weights, o);
     weights.join();
+    bool holds = true;  // this wave has what the CTA found of its rows
     if constexpr (kConfig.key_waves > 1) {
-      if (!merge_waves<kConfig, F>(memory_, row_wave_, key_wave_, weights, o)) {
-        if constexpr (kConfig.splits_keys()) finish_split(number, split, weights, o, false);
-        return;
-      }
+      holds = merge_waves<kConfig, F>(memory_, row_wave_, key_wave_, weights, o);
     }
     if constexpr (kConfig.splits_keys()) {
-      finish_split(number, split, weights, o, true);
+      finish_split(number, split, weights, o, holds);
     } else {
-      store_tile(number, weights, o);
+      if (holds) store_tile(number, weights, o);
     }
   }
 
@@ -97,16 +98,24 @@ class Forward {
     const int end = static_cast<int>(static_cast<long long>(steps) * (split + 1) / kConfig.splits);
     Walk walk(params_.tiles.runs, item, first, end - first);
     if (!walk.any()) return;
+    if constexpr (kConfig.rings()) {
+      walk_ring(walk, tile, weights, o);
+    } else {
+      walk_steps(walk, tile, weights, o);
+    }
+  }
+
+  __device__ __forceinline__ void walk_steps(Walk walk, const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
+                                             typename F::Out (&o)[kFragments][kOutFragments]) {
     begin_mods(tile);
     const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
     typename F::Queries q[kFragments];
     stream.load_queries(q, [&](int i) { return query_row(tile, row_of(i)); });
-    const int unit = row_wave_ * kWaveRows / shared::kWarpgroupRows;  // of the list's 64 rows
     typename F::Scores s[kFragments][kKeyFragments];
     for (bool more = true; more;) {
-      const int flags = walk.flags() >> unit, kv_first = walk.block() * kConfig.kv_block;
+      const int flags = walk.flags() >> unit(), kv_first = walk.block() * kConfig.kv_block;
       const bool attends = (flags & shared::kStepAttends) != 0;
       stream.keys_arrive();
       stream.ask_values(values, kv_first, tile.kv_len);
@@ -121,6 +130,48 @@ class Forward {
     }
     stream.end();
   }
+
+  /// Likewise, with the blocks of later steps under way.
+  __device__ __forceinline__ void walk_ring(Walk walk, const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
+                                            typename F::Out (&o)[kFragments][kOutFragments]) {
+    const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+    typename F::Stream stream(memory_);
+    typename F::Queries q[kFragments];
+    stream.load_queries(q, [&](int i) { return query_row(tile, row_of(i)); });
+    struct Step {
+      int block, flags;
+    };
+    constexpr int kUnderWay = kConfig.stages - 1;
+    Step asked[kUnderWay] = {};  // the oldest first
+    const auto ask = [&] {
+#pragma unroll
+      for (int i = 1; i < kUnderWay; ++i) asked[i - 1] = asked[i];
+      if (walk.any()) {
+        asked[kUnderWay - 1] = {walk.block(), walk.flags()};
+        stream.ask_block(keys, values, walk.block() * kConfig.kv_block, tile.kv_len);
+        walk.next();
+      }
+      stream.end_of_block();
+    };
+    int left = walk.left();
+#pragma unroll 1
+    for (int i = 0; i < kUnderWay; ++i) ask();
+    begin_mods(tile);
+    typename F::Scores s[kFragments][kKeyFragments];
+    for (; left > 0; --left) {
+      const int flags = asked[0].flags >> unit(), kv_first = asked[0].block * kConfig.kv_block;
+      stream.block_arrives();
+      ask();
+      if ((flags & shared::kStepAttends) == 0) continue;
+      F::multiply_keys(s, q, stream, key_wave_ * kConfig.wave_keys());
+      attend(tile, flags, kv_first, weights, s, o);
+      F::add_values(o, s, stream, key_wave_ * kConfig.wave_keys());
+    }
+    stream.end();
+  }
+
+  /// The wave's place among the list's units of 64 rows.
+  __device__ __forceinline__ int unit() const { return row_wave_ * kWaveRows / shared::kWarpgroupRows; }
 
   /// Where a row's query is; null: there is none.
   __device__ __forceinline__ const char* query_row(const Tile<kConfig>& tile, int row) const {
@@ -218,24 +269,40 @@ class Forward {
       if (!tile.has(row)) continue;
       const int at = tile.q_begin + tile.query_of(row);
       store_row<kConfig, F>(params_.outputs, tile.batch, head, at, end.factor, o[i / F::kOwnRows], i % F::kOwnRows);
-      if constexpr (kConfig.lse) {
-        if (F::first_of_row()) store_lse<Real>(params_.outputs, tile.batch, head, at, end.lse);
-      }
-      if constexpr (kConfig.lse_rest) {
-        if (F::first_of_row()) store_lse_rest<Real>(params_, tile.batch, head, at, end.rest);
-      }
+      if (F::first_of_row()) store_row_numbers(tile.batch, head, at, end);
     }
   }
 
   /// This CTA's part of the tile's keys is done. `holds`: this wave has what the CTA found of its rows.
-  __device__ __forceinline__ void finish_split(int number, int split, RowWeights<kConfig, F>& weights,
-                                               typename F::Out (&o)[kFragments][kOutFragments], bool holds) const {
-    const SplitParts<kConfig, F> parts(params_, number);
-    if (holds) parts.leave(split, [&](int i) { return row_of(i); }, weights, o);
+  __device__ __forceinline__ void finish_split(int number, int split, const RowWeights<kConfig, F>& weights,
+                                               const typename F::Out (&o)[kFragments][kOutFragments],
+                                               bool holds) const {
+    using Parts = SplitParts<kConfig, F>;
+    const Parts parts(params_, number);
+    const Tile<kConfig> tile(params_, params_.tiles.items[number]);
+    const auto has = [&](int row) { return tile.has(row); };
+    if (holds) parts.leave(split, [&](int i) { return row_of(i); }, has, weights, o);
     if (!parts.is_last(memory_)) return;
-    if (!holds) return;
-    parts.merge([&](int i) { return row_of(i); }, weights, o);
-    store_tile(number, weights, o);
+    parts.merge(weights, has, [&](int row, int column, const Real(&sums)[Parts::kRun], const auto& merged) {
+      const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);
+      const RowEnd<Real> end = merged.close(0, params_.sinks, head);
+      store_merged<Parts::kRun>(output_row<kConfig, F>(params_.outputs, tile.batch, head, at), column, end.factor,
+                                sums);
+      if (column == 0) store_row_numbers(tile.batch, head, at, end);
+    });
+  }
+  template <int kRun, class Bits>
+  __device__ __forceinline__ static void store_merged(Bits* to, int column, Real factor, const Real (&sums)[kRun]) {
+    constexpr OutputType kType = output_type<kConfig>();
+    constexpr int kAtOnce = neighbours_at_once<kType, kConfig.o_bytes, F>(kRun);
+#pragma unroll
+    for (int e = 0; e < kRun; e += kAtOnce) {
+      store_neighbours<kType, kConfig.v_dim, kConfig.o_bytes, F, kAtOnce>(to, column + e, factor, sums + e);
+    }
+  }
+  __device__ __forceinline__ void store_row_numbers(int batch, int head, int at, const RowEnd<Real>& end) const {
+    if constexpr (kConfig.lse) store_lse<Real>(params_.outputs, batch, head, at, end.lse);
+    if constexpr (kConfig.lse_rest) store_lse_rest<Real>(params_, batch, head, at, end.rest);
   }
 
   const ForwardMmaParams& params_;

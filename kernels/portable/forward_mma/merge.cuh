@@ -1,5 +1,5 @@
 // Merges the maxima, sums and O that several waves, or several CTAs, have found for the same rows, in the order of the
-// keys, so that the result does not depend on which was done first.
+// keys, so that the result does not depend on which was done first. Sizes of what CTAs leave: forward_mma_memory.h.
 #pragma once
 
 #include "portable/forward_mma/weights.cuh"
@@ -7,48 +7,53 @@
 
 namespace heddle::portable {
 
-/// Numbers of a row that are left for others: maximum, sum, O.
-template <auto kConfig>
-inline constexpr int kStateNumbers = kConfig.v_columns() + 2;
+/// What a wave or a CTA leaves of one row: the maximum and the sum, and v_columns of O.
+template <class Real>
+struct RowState {
+  Real* numbers;
+  Real* o;
+};
 
-/// `row_at(i)` is where the numbers of the thread's row i stand.
-template <auto kConfig, class F, class RowAt, int kFragments, int kOutFragments>
-__device__ __forceinline__ void leave_state(RowAt&& row_at, const RowWeights<kConfig, F>& weights,
+/// `state_of(i)` is where the thread's row i stands; null where it need not be left.
+template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
+__device__ __forceinline__ void leave_state(StateOf&& state_of, const RowWeights<kConfig, F>& weights,
                                             const typename F::Out (&o)[kFragments][kOutFragments]) {
 #pragma unroll
   for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
-    typename F::Real* to = row_at(i);
-    if (F::first_of_row()) to[0] = weights.m[i], to[1] = weights.l[i];
+    const RowState<typename F::Real> to = state_of(i);
+    if (to.numbers == nullptr) continue;
+    if (F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
 #pragma unroll
     for (int d = 0; d < kOutFragments; ++d) {
 #pragma unroll
       for (int c = 0; c < F::kOwnOuts; ++c) {
-        to[2 + d * F::kOuts + F::own_out(c)] = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
+        to.o[d * F::kOuts + F::own_out(c)] = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
       }
     }
   }
 }
 
-/// The state that stands at row_at(i) joins the thread's.
-template <auto kConfig, class F, class RowAt, int kFragments, int kOutFragments>
-__device__ __forceinline__ void join_state(RowAt&& row_at, RowWeights<kConfig, F>& weights,
+/// The states that stand at state_of(i) join the thread's rows.
+template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
+__device__ __forceinline__ void join_state(StateOf&& state_of, RowWeights<kConfig, F>& weights,
                                            typename F::Out (&o)[kFragments][kOutFragments]) {
 #pragma unroll
   for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
-    const typename F::Real* from = row_at(i);
-    const typename F::Real top = F::larger(weights.m[i], from[0]);
+    const RowState<typename F::Real> from = state_of(i);
+    const typename F::Real top = F::larger(weights.m[i], from.numbers[0]);
     const typename F::Real own = weights.factor_between(weights.m[i], top),
-                           other = weights.factor_between(from[0], top);
+                           other = weights.factor_between(from.numbers[0], top);
     weights.m[i] = top;
-    weights.l[i] = F::fused(weights.l[i], own, from[1] * other);
+    weights.l[i] = F::fused(weights.l[i], own, from.numbers[1] * other);
 #pragma unroll
     for (int d = 0; d < kOutFragments; ++d) {
 #pragma unroll
       for (int c = 0; c < F::kOwnOuts; ++c) {
         typename F::Real& x = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
-        x = F::fused(x, own, from[2 + d * F::kOuts + F::own_out(c)] * other);
+        x = F::fused(x, own, from.o[d * F::kOuts + F::own_out(c)] * other);
       }
     }
+    F::step();  // else parts of several rows are read at once, and registers spill at D 256
   }
 }
 
@@ -58,39 +63,51 @@ template <auto kConfig, class F, int kFragments, int kOutFragments>
 __device__ __forceinline__ bool merge_waves(char* memory, int row_wave, int key_wave, RowWeights<kConfig, F>& weights,
                                             typename F::Out (&o)[kFragments][kOutFragments]) {
   using Real = typename F::Real;
-  constexpr int kWaveRows = kConfig.wave_rows();
-  const auto row_at = [&](int wave) {
-    Real* rows = reinterpret_cast<Real*>(memory) +
-                 (wave * kConfig.row_waves + row_wave) * (kWaveRows * kStateNumbers<kConfig>);
-    return [rows](int i) {
-      return rows + (i / F::kOwnRows * kConfig.shape().rows + F::own_row(i % F::kOwnRows)) * kStateNumbers<kConfig>;
+  constexpr int kWaveRows = kConfig.wave_rows(), kNumbers = kConfig.v_columns() + 2;
+  const auto states_of = [&](int wave) {
+    Real* rows = reinterpret_cast<Real*>(memory) + (wave * kConfig.row_waves + row_wave) * (kWaveRows * kNumbers);
+    return [=](int i) {
+      Real* row = rows + (i / F::kOwnRows * kConfig.shape().rows + F::own_row(i % F::kOwnRows)) * kNumbers;
+      return RowState<Real>{row, row + 2};
     };
   };
   F::barrier();
-  if (key_wave > 0) leave_state(row_at(key_wave), weights, o);
+  if (key_wave > 0) leave_state(states_of(key_wave), weights, o);
   F::barrier();
   if (key_wave > 0) return false;
 #pragma unroll 1
-  for (int wave = 1; wave < kConfig.key_waves; ++wave) join_state(row_at(wave), weights, o);
+  for (int wave = 1; wave < kConfig.key_waves; ++wave) join_state(states_of(wave), weights, o);
   return true;
 }
 
 /// A tile whose keys several CTAs share: what they leave each other in the workspace.
+///   numbers [rows][splits][2]        maximum and sum of a row in each CTA
+///   o       [splits][rows][v_columns]
 template <auto kConfig, class F>
 class SplitParts {
  public:
   using Real = typename F::Real;
+  /// Neighbours of O that a thread reads at once.
+  static constexpr int kRun = 16 / static_cast<int>(sizeof(Real));
+  static_assert(kConfig.v_columns() % kRun == 0);
 
   __device__ __forceinline__ SplitParts(const ForwardMmaParams& params, int number)
       : word_(params.tiles.tickets + number),
         run_(params.tiles.run),
-        parts_(static_cast<Real*>(params.parts) +
-               static_cast<long long>(number) * kConfig.splits * (kRows * kStateNumbers<kConfig>)) {}
+        numbers_(static_cast<Real*>(params.parts) +
+                 static_cast<long long>(number) * (kConfig.splits * kRows * (kConfig.v_columns() + 2))),
+        o_(numbers_ + kRows * kConfig.splits * 2) {}
 
-  template <class RowOf, int kFragments, int kOutFragments>
-  __device__ __forceinline__ void leave(int split, RowOf&& row_of, const RowWeights<kConfig, F>& weights,
+  /// Leaves the thread's rows, but for those without a query: `has(row)` tells.
+  template <class RowOf, class Has, int kFragments, int kOutFragments>
+  __device__ __forceinline__ void leave(int split, RowOf&& row_of, Has&& has, const RowWeights<kConfig, F>& weights,
                                         const typename F::Out (&o)[kFragments][kOutFragments]) const {
-    leave_state([&](int i) { return row_at(split, row_of(i)); }, weights, o);
+    leave_state(
+        [&](int i) {
+          const int row = row_of(i);
+          return has(row) ? RowState<Real>{numbers_of(row) + 2 * split, o_of(split, row)} : RowState<Real>{};
+        },
+        weights, o);
   }
 
   /// By all threads of the CTA, after leave(): whether all others are done.
@@ -104,27 +121,44 @@ class SplitParts {
     return last != 0;
   }
 
-  /// In the order of the keys. What the thread has is forgotten: its own part is among the others.
-  template <class RowOf, int kFragments, int kOutFragments>
-  __device__ __forceinline__ void merge(RowOf&& row_of, RowWeights<kConfig, F>& weights,
-                                        typename F::Out (&o)[kFragments][kOutFragments]) const {
-    weights.forget();
+  /// By all threads of the last CTA, which share the elements of all rows: the parts are few and stand in the L2 cache,
+  /// so it is their latency that counts, and every thread has many reads under way. Calls
+  /// visit(row, column, o, weights), where `o` are kRun sums from `column` on, and row 0 of `weights` has the maximum
+  /// and the sum.
+  template <class Has, class Visit>
+  __device__ __forceinline__ void merge(RowWeights<kConfig, F> weights, Has&& has, Visit&& visit) const {
+    constexpr int kRuns = kConfig.v_columns() / kRun;
+    for (int i = F::thread(); i < kRows * kRuns; i += F::threads()) {
+      const int row = i / kRuns, column = i % kRuns * kRun;
+      if (!has(row)) continue;
+      const Real* numbers = numbers_of(row);
+      Real top = -F::infinity();
+#pragma unroll kAtOnce
+      for (int split = 0; split < kConfig.splits; ++split) top = F::larger(top, numbers[2 * split]);
+      Real sum = 0, o[kRun] = {};
+#pragma unroll kAtOnce
+      for (int split = 0; split < kConfig.splits; ++split) {
+        const Run part = *reinterpret_cast<const Run*>(o_of(split, row) + column);
+        const Real factor = weights.factor_between(numbers[2 * split], top);
+        sum = F::fused(numbers[2 * split + 1], factor, sum);
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int d = 0; d < kOutFragments; ++d) F::clear(o[f][d]);
-    }
-#pragma unroll 1
-    for (int split = 0; split < kConfig.splits; ++split) {
-      join_state([&](int i) { return row_at(split, row_of(i)); }, weights, o);
+        for (int e = 0; e < kRun; ++e) o[e] = F::fused(part.x[e], factor, o[e]);
+      }
+      weights.m[0] = top;
+      weights.l[0] = sum;
+      visit(row, column, o, weights);
     }
   }
 
  private:
-  static constexpr int kRows = kConfig.rows();
+  static constexpr int kRows = kConfig.rows(), kAtOnce = 8;
+  struct alignas(16) Run {
+    Real x[kRun];
+  };
 
-  __device__ __forceinline__ Real* row_at(int split, int row) const {
-    return parts_ + (split * kRows + row) * kStateNumbers<kConfig>;
+  __device__ __forceinline__ Real* numbers_of(int row) const { return numbers_ + row * (kConfig.splits * 2); }
+  __device__ __forceinline__ Real* o_of(int split, int row) const {
+    return o_ + (split * kRows + row) * kConfig.v_columns();
   }
 
   /// One more CTA is done: true in the last one. The word holds the run's number above the count; whatever else stands
@@ -144,7 +178,8 @@ class SplitParts {
 
   shared::TicketWord* word_;
   shared::TicketWord run_;
-  Real* parts_;
+  Real* numbers_;
+  Real* o_;
 };
 
 }  // namespace heddle::portable

@@ -57,44 +57,61 @@ struct alignas(kCount* static_cast<int>(sizeof(Bits))) OutputRun {
   Bits element[kCount];
 };
 
+/// `x[0 .. kCount)`, times `factor`, become elements `column` and on of the row of kDim elements at `to`, whose address
+/// kBytes divide. The column is a multiple of kCount.
+template <OutputType kType, int kDim, int kBytes, class F, int kCount>
+__device__ __forceinline__ void store_neighbours(typename OutputElement<kType, F>::Bits* to, int column,
+                                                 typename F::Real factor, const typename F::Real* x) {
+  using Element = OutputElement<kType, F>;
+  using Bits = typename Element::Bits;
+  OutputRun<Bits, kCount> run;
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) run.element[e] = Element::of(x[e] * factor);
+  if constexpr (sizeof(Bits) > sizeof(typename F::Real)) F::step();  // else registers would hold the whole row twice
+  if (column + kCount <= kDim) {
+    *reinterpret_cast<OutputRun<Bits, kCount>*>(to + column) = run;
+  } else {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      if (column + e < kDim) to[column + e] = run.element[e];
+    }
+  }
+}
+/// The largest power of two of neighbours, up to `most`, that a store of kBytes may write at once.
+template <OutputType kType, int kBytes, class F>
+constexpr int neighbours_at_once(int most) {
+  constexpr int kFits = kBytes / static_cast<int>(sizeof(typename OutputElement<kType, F>::Bits));
+  return kFits < 1 ? 1 : kFits < most ? kFits : most;
+}
+
 /// Row `r` of the thread's rows in these fragments, times `factor`, becomes the row of kDim elements at `to`, whose
 /// address kBytes divide.
 template <OutputType kType, int kDim, int kBytes, class F, int kOutFragments>
 __device__ __forceinline__ void store_columns(typename OutputElement<kType, F>::Bits* to, typename F::Real factor,
                                               const typename F::Out (&o)[kOutFragments], int r) {
-  using Element = OutputElement<kType, F>;
-  using Bits = typename Element::Bits;
-  constexpr int kFits = kBytes / static_cast<int>(sizeof(Bits)), kMost = F::kOutRun < kFits ? F::kOutRun : kFits;
-  constexpr int kRun = kMost < 1 ? 1 : kMost;
+  constexpr int kRun = neighbours_at_once<kType, kBytes, F>(F::kOutRun);
 #pragma unroll
   for (int d = 0; d < kOutFragments; ++d) {
 #pragma unroll
     for (int c = 0; c < F::kOwnOuts; c += kRun) {
-      const int column = d * F::kOuts + F::own_out(c);
-      OutputRun<Bits, kRun> run;
-#pragma unroll
-      for (int e = 0; e < kRun; ++e) run.element[e] = Element::of(o[d].x[r][c + e] * factor);
-      if constexpr (sizeof(Bits) > sizeof(typename F::Real))
-        F::step();  // else registers would hold the whole row twice
-      if (column + kRun <= kDim) {
-        *reinterpret_cast<OutputRun<Bits, kRun>*>(to + column) = run;
-      } else {
-#pragma unroll
-        for (int e = 0; e < kRun; ++e) {
-          if (column + e < kDim) to[column + e] = run.element[e];
-        }
-      }
+      store_neighbours<kType, kDim, kBytes, F, kRun>(to, d * F::kOuts + F::own_out(c), factor, &o[d].x[r][c]);
     }
   }
+}
+
+/// Where row `row` of o begins.
+template <auto kConfig, class F>
+__device__ __forceinline__ auto* output_row(const shared::Outputs& out, int batch, int head, int row) {
+  using Bits = typename OutputElement<output_type<kConfig>(), F>::Bits;
+  return static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
 }
 
 /// Stores the finished row as row `row` of o.
 template <auto kConfig, class F, int kOutFragments>
 __device__ __forceinline__ void store_row(const shared::Outputs& out, int batch, int head, int row,
                                           typename F::Real factor, const typename F::Out (&o)[kOutFragments], int r) {
-  using Bits = typename OutputElement<output_type<kConfig>(), F>::Bits;
-  Bits* to = static_cast<Bits*>(out.o) + batch * out.o_stride[0] + head * out.o_stride[1] + row * out.o_stride[2];
-  store_columns<output_type<kConfig>(), kConfig.v_dim, kConfig.o_bytes, F>(to, factor, o, r);
+  store_columns<output_type<kConfig>(), kConfig.v_dim, kConfig.o_bytes, F>(
+      output_row<kConfig, F>(out, batch, head, row), factor, o, r);
 }
 
 /// f64 where q, k and v are.

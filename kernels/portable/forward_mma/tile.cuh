@@ -20,6 +20,7 @@ class Walk {
     run_.begin += first;
   }
   __device__ __forceinline__ bool any() const { return left_ > 0; }
+  __device__ __forceinline__ int left() const { return left_; }
   __device__ __forceinline__ int block() const { return run_.begin; }
   __device__ __forceinline__ int flags() const { return run_.flags; }
   __device__ __forceinline__ void next() {
@@ -40,7 +41,8 @@ struct Tile {
   int q_begin, q_len, q_start, kv_begin, kv_len;  // of the sequence
 
   __device__ __forceinline__ Tile(const shared::ForwardMmaParams& params, const shared::WorkItem& item)
-      : batch(item.batch), head(item.head), kv_head(item.kv_head), heads(1), q_first(item.q_tile * kConfig.tile().queries()), q_begin(0), q_len(params.mod.q_len),
+      : batch(item.batch), head(item.head), kv_head(item.kv_head), heads(1),
+        q_first(item.q_tile * kConfig.tile().queries()), q_begin(0), q_len(params.mod.q_len),
         q_start(params.mod.q_start), kv_begin(0), kv_len(params.mod.kv_len) {
     if constexpr (kConfig.packs()) {
       const int left = (item.kv_head + 1) * params.group - item.head;
@@ -85,15 +87,21 @@ class KeySource {
   __device__ __forceinline__ const char* below(const char* row, int rows) const {
     return row + rows * tensor_.stride[2] * kConfig.element_bytes();
   }
-  __device__ __forceinline__ const char* row(int j) const {
+  __device__ __forceinline__ const char* row(int j) const { return row(j, page_of(j)); }
+  /// Row j, whose page was asked for before.
+  __device__ __forceinline__ const char* row(int j, int page) const {
     if constexpr (kConfig.page_rows == 0) {
       return base_ + j * tensor_.stride[2] * kConfig.element_bytes();
     } else {
-      int page = table_.data[batch_ * table_.stride[0] + j / kConfig.page_rows * table_.stride[1]];
       page = page < 0 ? 0 : page < table_.pages ? page : table_.pages - 1;
       return base_ +
              (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.element_bytes();
     }
+  }
+  /// The table's entry for row j, whatever it holds.
+  __device__ __forceinline__ int page_of(int j) const {
+    constexpr int kPageRows = kConfig.page_rows > 0 ? kConfig.page_rows : 1;
+    return table_.data[batch_ * table_.stride[0] + j / kPageRows * table_.stride[1]];
   }
 
  private:

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -108,6 +109,23 @@ struct FmaFragments : WarpOfThreads {
       arrive();
     }
     __device__ __forceinline__ void values_arrive() const { arrive(); }
+
+    /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
+    template <class Source>
+    __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
+      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first, end);
+      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first, end);
+      asked_.advance();
+    }
+    /// Once a step, whether it asked for a block or not.
+    __device__ __forceinline__ void end_of_block() const { ptx::commit_copies(); }
+    /// Waits until all threads see the oldest block that was asked for, and have read the one before.
+    __device__ __forceinline__ void block_arrives() {
+      ptx::await_copies<kConfig.stages - 2>();
+      barrier();
+      ring_.advance();
+      read_ = ring_.at;
+    }
     __device__ __forceinline__ void end() const {}
 
     /// `row(i)`: where the query of the thread's row i is; null: there is none.
@@ -196,6 +214,8 @@ struct FmaFragments : WarpOfThreads {
     char* memory_;
     ptx::SharedAddress base_;
     int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
+    using Slot = RingSlot<kConfig.stages, kMemory.stage>;
+    Slot asked_ = {0}, ring_ = {(kConfig.stages - 1) * kMemory.stage};  // rings: of the next block asked for; read_
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

@@ -28,7 +28,7 @@ static_assert(sizeof(Run) == sizeof(MaskRun) && offsetof(Run, end) == offsetof(M
 constexpr std::int64_t kMostColumns = 1 << 30, kMostRows = 1 << 30;  // of blocks, of one score matrix and of all
 constexpr std::size_t kAlignment = 16;
 
-/// Enlarges the memory to at least so many bytes.
+/// Enlarges the memory to at least `bytes` bytes.
 void reserve(const Gpu& gpu, int device, Memory& memory, std::size_t bytes) {
   if (memory.bytes() >= bytes) return;
   memory = Memory();  // the old goes before the new comes

@@ -15,7 +15,7 @@ int longest(const problem::AttentionProblem& problem, std::int64_t Sequence::*le
 /// A span for each sequence.
 std::vector<shared::SequenceSpan> spans_of(const problem::AttentionProblem& problem);
 
-/// A packed tensor as a batch of so many sequences that all begin at the same address.
+/// A packed tensor as a batch of `sequences` sequences that all begin at the same address.
 template <class View>
 View by_sequence(View view, std::int64_t sequences) {
   view.shape[0] = sequences;

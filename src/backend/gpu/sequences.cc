@@ -56,6 +56,7 @@ DeviceSequences::DeviceSequences(const Gpu& gpu, int device, const problem::Atte
     : program_(load_kernels(gpu, device)),
       place_(program_->function("place_sequences")),
       list_(program_->function("list_tiles")),
+      place_and_list_(program_->function("place_and_list")),
       steps_before_(gpu.devices(), device, steps.size() * sizeof(unsigned)),
       memory_(shared::sequences_memory(problem.batch, tiles.item_count)) {
   gpu.devices().copy_and_wait(device, steps_before_.data(), steps.data(), steps.size() * sizeof(unsigned));
@@ -78,9 +79,12 @@ void DeviceSequences::launch(const AttentionOptions& options, void* workspace, v
   own.spans = reinterpret_cast<shared::SequenceSpan*>(memory + memory_.spans);
   own.left = reinterpret_cast<shared::WorkItem*>(memory + memory_.items);
   own.left_count = reinterpret_cast<int*>(memory + memory_.count);
-  program_->launch(place_, {.ctas = 1, .threads = shared::kSpanThreads}, stream, &own, "launching place_sequences");
-  const int ctas = (own.item_count + shared::kListThreads - 1) / shared::kListThreads;
-  if (ctas > 0) {
+  const Launch one = {.ctas = 1, .threads = shared::kSpanThreads};
+  if (own.item_count <= shared::kListedAtOnce) {
+    program_->launch(place_and_list_, one, stream, &own, "launching place_and_list");
+  } else {
+    program_->launch(place_, one, stream, &own, "launching place_sequences");
+    const int ctas = (own.item_count + shared::kListThreads - 1) / shared::kListThreads;
     const Launch launch = {.ctas = static_cast<unsigned>(ctas), .threads = shared::kListThreads};
     program_->launch(list_, launch, stream, &own, "launching list_tiles");
   }

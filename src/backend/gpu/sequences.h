@@ -27,7 +27,7 @@ class DeviceSequences {
 
  private:
   std::unique_ptr<Program> program_;
-  void *place_, *list_;
+  void *place_, *list_, *place_and_list_;
   Memory steps_before_;
   shared::SequencesMemory memory_;
   shared::SequencesParams params_{};

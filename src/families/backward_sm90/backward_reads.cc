@@ -19,7 +19,7 @@ using shared::ReadKind;
 
 constexpr LeafSet kOfKeys = {Leaf::kv_idx, Leaf::kv_token, Leaf::score};
 constexpr LeafSet kOfQueries = {Leaf::q_idx, Leaf::q_token, Leaf::score};
-/// Partials of 64 keys each that a plan keeps apart although nobody asked for the same bits in each run.
+/// Bytes of partials, each of 64 keys, that a plan keeps apart even where the caller did not ask for `deterministic`.
 constexpr std::int64_t kMostApart = std::int64_t{512} << 20;
 
 bool uses(const Expr& e, LeafSet leaves) { return e.node()->uses.intersects(leaves); }

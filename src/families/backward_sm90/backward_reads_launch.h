@@ -32,7 +32,7 @@ struct ReadRound {
 };
 std::vector<ReadRound> rounds_of(const problem::AttentionProblem& problem, const plan::BackwardReads& reads);
 
-/// CTAs of collect_reads and scatter_reads: so many, and so many shares of each.
+/// The grid of collect_reads and scatter_reads: CTAs, and how many shares each is cut into.
 struct ReadGrid {
   unsigned ctas, shares;
 };

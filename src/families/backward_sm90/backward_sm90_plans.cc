@@ -233,7 +233,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.multiprocessors = caps.multiprocessors;
   plan.own = config;
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
-  // Without queries nobody says that none is drawn yet: each tile has a CTA.
+  // With no queries the draw counter is never zeroed, so launch one CTA per tile.
   const auto tiles = static_cast<int>(schedule.items.size());
   plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
                                                          : std::min(tiles, std::max(1, caps.multiprocessors));

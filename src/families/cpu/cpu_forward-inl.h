@@ -211,7 +211,7 @@ RowEnd FinishRow(const Tile<T>& tile, std::int64_t head, double top, double sum)
     return {tile.v_scale * own / sum, both, std::log(sum), false};
   }
   if (empty) return {0, kMinusInfinity<double>, 0, true};
-  // A logarithm a row is worth skipping where nobody reads it.
+  // The logarithm is skipped if lse is not asked for: one a row is worth it.
   return {tile.v_scale / sum, top, tile.lse.data != nullptr ? std::log(sum) : 0, false};
 }
 

@@ -15,7 +15,7 @@ class Progress {
   Progress(const std::function<void(double)>& report, std::int64_t tasks, std::int64_t part, std::int64_t parts)
       : report_(report), tasks_(tasks), part_(part), parts_(parts) {}
 
-  /// A task has ended. Reports when nobody else is reporting and the last report is some time ago.
+  /// Counts a task that ended. Reports if no other thread does and the last report is some time ago.
   void add_one() {
     const std::int64_t done = done_.fetch_add(1, std::memory_order_relaxed) + 1;
     if (!report_) return;

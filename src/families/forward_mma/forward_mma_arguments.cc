@@ -1,4 +1,5 @@
 #include "families/forward_mma/forward_mma_arguments.h"
+
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "families/forward_mma/shared/forward_mma_params.h"
 #include "backend/portable/shared/forward_mma_config.h"
+#include "families/forward_mma/shared/forward_mma_params.h"
 
 namespace heddle::forward_mma {
 

@@ -95,9 +95,24 @@ int packed_heads_of(const AttentionProblem& problem) {
   return heads > 1 || longest <= 16 ? heads : 0;
 }
 
+/// Buffers of a ring of blocks: as many as leave room for two CTAs on a multiprocessor; if that is one, as many as one
+/// CTA has room for. Elements at odd addresses come through registers, and nothing goes on beside the computing.
+int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
+  constexpr int kMost = 4;
+  if (!shared::copies_beside(config.fragments) || config.kv_bytes < 4) return 1;
+  for (const int ctas : {2, 1}) {
+    for (config.stages = kMost; config.stages > 1; --config.stages) {
+      const int bytes = shared::forward_mma_memory(config).bytes;
+      if (shared::resident_ctas(bytes, shared_memory_bytes) >= ctas) return config.stages;
+    }
+  }
+  return 1;
+}
+
 /// The kernels for few queries of a kernel of the table: a tile of 16, 32 or 64 rows, one fragment at least. Up to 32
 /// its waves share the keys of a step, a fragment each.
-void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t longest) {
+void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t longest,
+                     std::int64_t shared_memory_bytes) {
   const std::int64_t rows = longest * packed_heads;
   config.packed_heads = packed_heads;
   config.row_fragments = 1;
@@ -106,12 +121,14 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   config.row_waves = std::max(1, tile / fragment);
   config.key_waves = std::max(1, std::min(4 / config.row_waves, config.kv_block / fragment));
   if (config.fragments != FragmentKind::gfx9) config.ctas = 1;
+  config.stages = stages_of(config, shared_memory_bytes);
 }
 
 }  // namespace
 
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                  const AttentionTensors& tensors, MmaTarget target) {
+                                                  const AttentionTensors& tensors, std::int64_t shared_memory_bytes,
+                                                  MmaTarget target) {
   ForwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
@@ -146,7 +163,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       config.kv_block = kernel.kv_block;
       config.shared_queries = kernel.shared_queries;
       config.ctas = kernel.ctas;
-      if (few) set_few_queries(config, packed, longest_queries(problem));
+      if (few) set_few_queries(config, packed, longest_queries(problem), shared_memory_bytes);
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
     }
   };

@@ -14,10 +14,10 @@
 namespace heddle::plan {
 
 /// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
-/// strides is as `tensors` have them. `splits` stays 1.
+/// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have. `splits` stays 1.
 std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,
                                                           const KernelMods& mods, const AttentionTensors& tensors,
-                                                          MmaTarget target = kNvidia);
+                                                          std::int64_t shared_memory_bytes, MmaTarget target = kNvidia);
 
 /// Why the kernel does not fit: a sentence without a subject. Empty when it does. `callers`: the block mask that was
 /// given.

@@ -24,14 +24,16 @@ TileClocks clocks_of(const ForwardMmaConfig& config) {
   return {.full_step = step, .partial_step = 1.2 * step, .tile = 2 * step, .loads = 0};
 }
 
-/// CTAs that share a tile's steps, if tiles are too few to fill the GPU: so many that two CTAs come to a
-/// multiprocessor, each with two steps at least. By what shape and mask leave, not by lengths on the device.
-/// `share`: times as many.
+/// CTAs that share a tile's steps if tiles are too few to fill the GPU: enough for two CTAs a multiprocessor, or one
+/// where rings leave no room for two, as long as each has two steps or more. Steps are counted by the shape and the
+/// mask, not by lengths on the device. `share`: multiplies the number.
 int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps, double share) {
   constexpr int kLeastSteps = 2, kMost = 64;
   if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
   const auto tiles = static_cast<int>(schedule.items.size());
-  const int wanted = 2 * std::max(1, caps.multiprocessors) / tiles;
+  const int bytes = shared::forward_mma_memory(config).bytes;
+  const int resident = config.rings() ? std::clamp(shared::resident_ctas(bytes, caps.shared_memory_bytes), 1, 2) : 2;
+  const int wanted = resident * std::max(1, caps.multiprocessors) / tiles;
   const int steps = std::ranges::max(schedule.items, {}, &shared::WorkItem::steps).steps;
   const int planned = std::clamp(std::min(wanted, steps / kLeastSteps), 1, kMost);
   return std::clamp(static_cast<int>(share * planned), 1, std::min(kMost, std::max(1, steps)));
@@ -121,7 +123,7 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
   const KernelMods mods = portable_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, caps.shared_memory_bytes, target)) {
     std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
     if (!reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
@@ -150,7 +152,7 @@ std::vector<Choice> variants_of(const AttentionProblem& problem, const Attention
                                 const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
   std::vector<Choice> choices;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, target)) {
+  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, caps.shared_memory_bytes, target)) {
     if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
     const int planned =
         choice_of(problem, config, mods, caps, times, rows_of).plan.part<shared::ForwardMmaConfig>().splits;

@@ -89,6 +89,7 @@ std::string name_of(const ForwardMmaConfig& config) {
   add(config.packs(), fmt::format("packed {}", config.packed_heads));
   add(config.key_waves > 1, fmt::format("{} key waves", config.key_waves));
   add(config.splits_keys(), fmt::format("{} splits", config.splits));
+  add(config.rings(), fmt::format("ring of {}", config.stages));
   add(config.masked, "masked");
   add(config.scores != ScoreForm::plain, shared::name(config.scores));
   add(config.weighted, "weighted");

@@ -20,7 +20,7 @@ using problem::AttentionProblem;
 
 constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
 constexpr std::int64_t kSmallestTile = 128, kSmallestKvBlock = 64;
-constexpr std::int64_t kLastKey = shared::kMaxKvBlocks * kSmallestKvBlock;  // a step has so many bits for its block
+constexpr std::int64_t kLastKey = shared::kMaxKvBlocks * kSmallestKvBlock;  // the bits that a step has for its block
 constexpr std::int64_t kMostTiles = shared::kMaxTiles;                      // 768 MiB of lists
 
 constexpr std::int64_t kLargestDim = 256;  // o's share of a thread's registers is half of it

@@ -72,7 +72,7 @@ KeyRows::KeyRows(const problem::AttentionProblem& problem, const shared::TileSha
 void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::int64_t head, std::int64_t q_len) {
   const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
   const std::int64_t scale = block_mask != nullptr ? block_mask->block().kv / tile_.kv_block : 1;
-  // A row of the mask serves so many queries: all, where there is none.
+  // Queries that one row of the block mask serves; without a block mask, all.
   const std::int64_t q_block = block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, q_len);
   std::array<std::int64_t, kMostWarpgroups> last{};
   int last_live = 0;

@@ -32,7 +32,7 @@ std::vector<int> packed_queries(const problem::AttentionProblem& problem) {
   std::vector<int> all;
   if (!has_few_queries(problem)) return all;
   for (int queries = kWarpRows; queries <= kWarpgroupRows; queries *= 2) {
-    // One warpgroup has all heads of the group with twice as many queries, too.
+    // A size is skipped if one warpgroup holds all heads of the group at twice that size.
     if (kWarpgroupRows / (2 * queries) < problem.group()) all.push_back(queries);
   }
   return all;

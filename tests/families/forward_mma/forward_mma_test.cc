@@ -123,6 +123,34 @@ TEST(ForwardMma, PacksTheHeadsOfFewQueries) {
   EXPECT_EQ(first_of({.q_heads = 8, .kv_heads = 1, .q_rows = 1, .kv_rows = 128}).splits, 1);
 }
 
+TEST(ForwardMma, FewQueriesRingThroughWhatTwoCtasHaveRoomFor) {
+  HopperCall decode{.batch = 2, .q_heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 65536};
+  struct Expected {
+    const char* gpu;
+    std::int64_t dim;
+    int stages, resident;
+  };
+  for (const Expected& e : std::initializer_list<Expected>{{"h200", 64, 4, 2},
+                                                           {"h200", 128, 3, 2},
+                                                           {"a100", 128, 2, 2},
+                                                           {"rtx4090", 64, 2, 2},
+                                                           {"rtx4090", 128, 2, 1}}) {
+    SCOPED_TRACE(fmt::format("{} D {}", e.gpu, e.dim));
+    decode.dim = e.dim;
+    const shared::ForwardMmaConfig config = first_of(decode, e.gpu);
+    EXPECT_EQ(config.stages, e.stages);
+    EXPECT_EQ(std::min(2, shared::resident_ctas(shared::forward_mma_memory(config).bytes,
+                                                caps_of(e.gpu).shared_memory_bytes)),
+              e.resident);
+    // As many CTAs as run at once: 8 tiles.
+    EXPECT_EQ(config.splits, e.resident * caps_of(e.gpu).multiprocessors / 8);
+  }
+  decode.q_rows = 500;
+  EXPECT_EQ(first_of(decode).stages, 1);
+  // Elements at odd addresses are no copies that go on beside the computing.
+  EXPECT_EQ(first_of({.q_heads = 8, .kv_heads = 1, .q_rows = 1, .kv_rows = 4096, .dim = 33}).stages, 1);
+}
+
 TEST(ForwardMma, CountsTheWorkspaceOfSplitTiles) {
   const HopperCall decode{.batch = 2, .q_heads = 8, .kv_heads = 2, .q_rows = 1, .kv_rows = 65536, .dim = 64};
   const plan::Plan plan = offered(decode, caps_of("a100")).front().plan;

@@ -195,60 +195,94 @@ TEST(PlaceSequences, ScansAnyNumberOfThem) {
   }
 }
 
-TEST(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
-  constexpr int kCount = 5, kTiles = 140, kRows = 128;
-  const std::array<shared::KvRun, 1> runs = {{{0, 13, 3, 3}}};
-  const std::array<unsigned, 2> before = {0, 13};
-  std::vector<shared::WorkItem> items;
-  for (int batch = 0; batch < kCount; ++batch) {
-    for (int tile = 0; tile < kTiles; ++tile) {
-      items.push_back({.q_tile = tile,
-                       .head = 7,
-                       .batch = batch,
-                       .kv_head = 1,
-                       .steps = 13,
-                       .first_run = 0,
-                       .runs = 1,
-                       .before = 0,
-                       .run = runs[0]});
+/// 5 sequences of which the host lists kTiles tiles each.
+class ListTiles : public testing::Test {
+ protected:
+  static constexpr int kCount = 5, kTiles = 140, kRows = 128;
+
+  ListTiles() {
+    for (int batch = 0; batch < kCount; ++batch) {
+      for (int tile = 0; tile < kTiles; ++tile) {
+        items_.push_back({.q_tile = tile,
+                          .head = 7,
+                          .batch = batch,
+                          .kv_head = 1,
+                          .steps = 13,
+                          .first_run = 0,
+                          .runs = 1,
+                          .before = 0,
+                          .run = runs_[0]});
+      }
     }
+    params_.max_q_len = params_.q_rows = kTiles * kRows;
+    params_.q = q_.view(false);
+    params_.kv = kv_.view(false);
+    params_.kv_block = 16;
+    params_.tile_queries = kRows;
+    params_.warpgroups = 2;
+    params_.items = items_.data();
+    params_.item_count = static_cast<int>(items_.size());
+    params_.runs = runs_.data();
+    params_.steps_before = before_.data();
+    left_.resize(items_.size() + 1);
+    left_.back().head = -5;
+    params_.left = left_.data();
+    params_.left_count = &left_count_;
   }
-  const Values q({0, 1, 128, 129, kTiles * kRows}), kv({5, 0, 200, 16, 17});
-  SequencesParams params = params_of(kCount);
-  params.max_q_len = params.q_rows = kTiles * kRows;
-  params.q = q.view(false);
-  params.kv = kv.view(false);
-  params.kv_block = 16;
-  params.tile_queries = kRows;
-  params.warpgroups = 2;
-  params.items = items.data();
-  params.item_count = static_cast<int>(items.size());
-  params.runs = runs.data();
-  params.steps_before = before.data();
-  int left_count = 0;
-  std::vector<SequenceSpan> places = placed(params, &left_count);
-  params.spans = places.data();
-  std::vector<shared::WorkItem> left(items.size() + 1);
-  left.back().head = -5;
-  params.left = left.data();
-  params.left_count = &left_count;
-  const int ctas = (params.item_count + shared::kListThreads - 1) / shared::kListThreads;
-  host_cta::launch(list_tiles, ctas, shared::kListThreads, params);
-  ASSERT_EQ(left_count, 0 + 1 + 1 + 2 + kTiles);
-  EXPECT_EQ(left.back().head, -5);
-  std::set<std::pair<int, int>> seen;
-  const std::array<int, kCount> steps = {1, 1, 13, 1, 2};
-  for (int i = 0; i < left_count; ++i) {
-    const shared::WorkItem& item = left[static_cast<std::size_t>(i)];
-    seen.emplace(item.batch, item.q_tile);
-    EXPECT_EQ(item.head, 7);
-    EXPECT_EQ(item.kv_head, 1);
-    EXPECT_EQ(item.steps, steps[static_cast<std::size_t>(item.batch)]);
-    EXPECT_EQ(item.run.flags, item.batch == 1 ? 0 : 3) << "a tile without keys is attended by none";
-    EXPECT_EQ(item.before, item.batch == 1 ? shared::kStepNextUneven : 0);
-    EXPECT_LT(item.q_tile * kRows, places[static_cast<std::size_t>(item.batch)].q_len);
+
+  void expect_list(const std::vector<SequenceSpan>& places) const {
+    ASSERT_EQ(left_count_, 0 + 1 + 1 + 2 + kTiles);
+    EXPECT_EQ(left_.back().head, -5);
+    std::set<std::pair<int, int>> seen;
+    const std::array<int, kCount> steps = {1, 1, 13, 1, 2};
+    for (int i = 0; i < left_count_; ++i) {
+      const shared::WorkItem& item = left_[static_cast<std::size_t>(i)];
+      seen.emplace(item.batch, item.q_tile);
+      EXPECT_EQ(item.head, 7);
+      EXPECT_EQ(item.kv_head, 1);
+      EXPECT_EQ(item.steps, steps[static_cast<std::size_t>(item.batch)]);
+      EXPECT_EQ(item.run.flags, item.batch == 1 ? 0 : 3) << "a tile without keys is attended by none";
+      EXPECT_EQ(item.before, item.batch == 1 ? shared::kStepNextUneven : 0);
+      EXPECT_LT(item.q_tile * kRows, places[static_cast<std::size_t>(item.batch)].q_len);
+    }
+    EXPECT_EQ(std::ssize(seen), left_count_);
   }
-  EXPECT_EQ(std::ssize(seen), left_count);
+
+  std::array<shared::KvRun, 1> runs_ = {{{0, 13, 3, 3}}};
+  std::array<unsigned, 2> before_ = {0, 13};
+  std::vector<shared::WorkItem> items_, left_;
+  Values q_{{0, 1, 128, 129, kTiles*kRows}}, kv_{{5, 0, 200, 16, 17}};
+  SequencesParams params_ = params_of(kCount);
+  int left_count_ = 0;
+};
+
+TEST_F(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
+  std::vector<SequenceSpan> places = placed(params_, &left_count_);
+  params_.spans = places.data();
+  const int ctas = (params_.item_count + shared::kListThreads - 1) / shared::kListThreads;
+  host_cta::launch(list_tiles, ctas, shared::kListThreads, params_);
+  expect_list(places);
+}
+
+// 1050 tiles: the CTA lists them in two rounds.
+TEST_F(ListTiles, InOneLaunchWithTheSpansInTheHostsOrder) {
+  const std::vector<shared::WorkItem> once = items_;
+  for (int i = 0; i < 350; ++i) {
+    items_.push_back(once.front());  // of the sequence without queries
+  }
+  params_.items = items_.data();
+  params_.item_count = static_cast<int>(items_.size());
+  ASSERT_GT(params_.item_count, shared::kSpanThreads);
+  std::vector<SequenceSpan> places(kCount + 1);
+  params_.spans = places.data();
+  left_count_ = 99;
+  host_cta::launch(place_and_list, 1, shared::kSpanThreads, params_);
+  expect_list(places);
+  EXPECT_EQ(places.back().q_begin, params_.q_rows);
+  for (int i = 1; i < left_count_; ++i) {
+    const shared::WorkItem &before = left_[static_cast<std::size_t>(i - 1)], &item = left_[static_cast<std::size_t>(i)];
+    EXPECT_LT(std::pair(before.batch, before.q_tile), std::pair(item.batch, item.q_tile));
+  }
 }
 
 }  // namespace

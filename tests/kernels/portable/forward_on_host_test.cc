@@ -67,6 +67,7 @@ void run_decodes(const Grid& grid) {
   Deck<std::int64_t> q_rows({1, 1, 2, 3, 5, 16, 31}, seed + 1), kv_rows({1, 60, 129, 500, 900}, seed + 2),
       group({1, 2, 4, 7, 8, 20, 71}, seed + 3);
   Deck<int> splits({1, 2, 3, 7}, seed + 4), candidates({0, 0, 1}, seed + 5);
+  Deck<std::string_view> gpus({"h200", "a100", "l4"}, seed + 6);  // rings of different lengths
   for (int i = 0; i < count;) {
     CaseSpec spec = source.draw();
     spec.q_rows = q_rows.deal();
@@ -80,7 +81,8 @@ void run_decodes(const Grid& grid) {
     SCOPED_TRACE(spec.text());
     try {
       AttentionCase c(spec);
-      run_on_host_and_judge(c, {.fragments = fragments, .candidate = candidates.deal(), .splits = splits.deal()});
+      run_on_host_and_judge(
+          c, {.fragments = fragments, .gpu = gpus.deal(), .candidate = candidates.deal(), .splits = splits.deal()});
     } catch (const Error& error) {
       // A mask of reals, which are f64 then; or given blocks of fewer keys than a fragment has.
       const bool may = spec.q_dtype == DType::f64 || (fragments == FragmentKind::gfx9 && spec.block);

@@ -28,8 +28,8 @@ INSTANTIATE_TEST_SUITE_P(, ForwardOnSimulator,
                          [](const auto& chip) { return std::string(chip.param.name); });
 
 TEST_P(ForwardOnSimulator, IsRight) {
-  const Shape shapes[] = {{64, 64, 64, 1},       {100, 77, 64, 1},  {33, 200, 64, 4},
-                          {1, 300, 64, 4, 0, 2}, {130, 65, 128, 1}, {130, 65, 40, 1, 1}, {70, 100, 64, 1, 1, 3}};
+  const Shape shapes[] = {{64, 64, 64, 1},   {100, 77, 64, 1},    {33, 200, 64, 4},      {1, 300, 64, 4, 0, 2},
+                          {130, 65, 128, 1}, {130, 65, 40, 1, 1}, {70, 100, 64, 1, 1, 3}};
   std::uint64_t seed = 0;
   for (const Shape& shape : shapes) {
     CaseSpec spec;

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "backend/portable/shared/forward_mma_memory.h"
 #include "backend/portable/portable_text.h"
+#include "backend/portable/shared/forward_mma_memory.h"
 #include "families/forward_mma/forward_mma_text.h"
 
 namespace heddle::test {
@@ -37,9 +37,8 @@ std::string text_of(const shared::ForwardMmaConfig& config, const std::string& m
   const char* waves =
       config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
   return "#include \"portable/instructions.cuh\"\n" + mods_text +
-         fmt::format(kKernel, portable::fragments_header(config.fragments),
-                     portable::fragments_class(config.fragments), config.threads(), waves,
-                     shared::forward_mma_memory(config).bytes);
+         fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
+                     config.threads(), waves, shared::forward_mma_memory(config).bytes);
 }
 
 CodeObject compile(const std::string& chip, const std::string& text) {
@@ -50,7 +49,8 @@ CodeObject compile(const std::string& chip, const std::string& text) {
   std::ofstream(source) << text;
   const std::string command = fmt::format(
       "'{5}' -x hip --offload-arch={0} --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -O3 "
-      "-std=c++20 -cuid=1 -I'{1}/kernels/amd' -I'{1}/kernels/common' -I'{1}/kernels' -I'{1}/src' '{2}' -o '{3}' 2>'{4}'",
+      "-std=c++20 -cuid=1 -I'{1}/kernels/amd' -I'{1}/kernels/common' -I'{1}/kernels' -I'{1}/src' '{2}' -o '{3}' "
+      "2>'{4}'",
       chip, HEDDLE_SOURCE_DIR, source, object, log, HEDDLE_AMD_CLANG);
   if (std::system(command.c_str()) != 0) {
     std::ostringstream said;

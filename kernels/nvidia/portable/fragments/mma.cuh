@@ -4,6 +4,7 @@
 #pragma once
 
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -63,6 +64,23 @@ struct MmaFragments : WarpOfThreads {
       arrive();
     }
     __device__ __forceinline__ void values_arrive() const { arrive(); }
+
+    /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
+    template <class Source>
+    __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
+      ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first, end);
+      ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first, end);
+      asked_.advance();
+    }
+    /// Once a step, whether it asked for a block or not.
+    __device__ __forceinline__ void end_of_block() const { ptx::commit_copies(); }
+    /// Waits until all threads see the oldest block that was asked for, and have read the one before.
+    __device__ __forceinline__ void block_arrives() {
+      ptx::await_copies<kConfig.stages - 2>();
+      barrier();
+      ring_.advance();
+      read_ = ring_.at;
+    }
     __device__ __forceinline__ void end() const {}
 
     /// `row(i)`: where the query of the thread's row i is; null: there is none.
@@ -138,18 +156,41 @@ struct MmaFragments : WarpOfThreads {
       // A thread's chunks are of one column where they can be.
       constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
       constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
-      constexpr bool kSteady = kWhole && Source::kLinear && kThreads % kTogether == 0;
-      constexpr int kRowsAtOnce = kSteady ? kThreads / kTogether : 1;
-      [[maybe_unused]] const char* steady = kSteady ? source.row(first + thread() / kTogether) : nullptr;
+      constexpr int kRounds = (kConfig.kv_block * kTogether + kThreads - 1) / kThreads;
+      const auto copy = [&](int round, auto&& row_at) {
+        const int own = round * kThreads + thread(), row = own / kTogether;
+        if (kConfig.kv_block * kTogether % kThreads != 0 && row >= kConfig.kv_block) return;
+        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row),
+                                                              kWhole || first + row < end, own % kTogether);
+      };
+      const int last = end > 0 ? end - 1 : 0;
+      const auto inside = [&](int key) { return kWhole || key < last ? key : last; };
+      if constexpr (kWhole && Source::kLinear && kThreads % kTogether == 0) {
+        const char* steady = source.row(first + thread() / kTogether);
 #pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
-      for (int i = 0; i < kConfig.kv_block * kTogether; i += kThreads) {
-        const int own = i + thread(), row = own / kTogether;
-        if (kConfig.kv_block * kTogether % kThreads != 0 && row >= kConfig.kv_block) break;
-        const int key = first + row, last = end > 0 ? end - 1 : 0;
-        const char* from = kSteady ? steady : source.row(kWhole || key < last ? key : last);
-        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, from, kWhole || key < end,
-                                                              own % kTogether);
-        if (kSteady) steady = source.below(steady, kRowsAtOnce);
+        for (int i = 0; i < kRounds; ++i) {
+          copy(i, [&](int) { return steady; });
+          steady = source.below(steady, kThreads / kTogether);
+        }
+      } else if constexpr (kConfig.rings() && !Source::kLinear && kConfig.kv_bytes >= 8) {
+        // The compiler moves no read of the table before a copy: so some rounds' entries are read before their copies.
+        constexpr int kAtOnce = kRounds < 8 ? kRounds : 8;
+#pragma unroll 1
+        for (int begin = 0; begin < kRounds; begin += kAtOnce) {
+          int pages[kAtOnce];
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            pages[i] = source.page_of(inside(first + ((begin + i) * kThreads + thread()) / kTogether));
+          }
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            if (kRounds % kAtOnce != 0 && begin + i >= kRounds) break;
+            copy(begin + i, [&](int key) { return source.row(inside(key), pages[i]); });
+          }
+        }
+      } else {
+#pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
+        for (int i = 0; i < kRounds; ++i) copy(i, [&](int key) { return source.row(inside(key)); });
       }
     }
     /// The largest power of two of threads that share a row.
@@ -192,6 +233,8 @@ struct MmaFragments : WarpOfThreads {
 
     ptx::SharedAddress base_;
     int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
+    using Slot = RingSlot<kConfig.stages, kMemory.stage>;
+    Slot asked_ = {0}, ring_ = {(kConfig.stages - 1) * kMemory.stage};  // rings: of the next block asked for; read_
   };
 
   /// S = Q K^T for the wave's keys from `key` on.

@@ -20,7 +20,7 @@ CUtensorMap tensor_map(const ConstTensorView& tensor, const void* address, int b
 CUtensorMap tensor_map_before_ends(const ConstTensorView& tensor, const void* address, int box_rows,
                                    std::int64_t longest);
 
-/// Maps of a streamed capture, as its tiles are found in it (plan/mods/streamed_read.h): in boxes of so many rows and
+/// Maps of a streamed capture, as its tiles are found in it (plan/mods/streamed_read.h): in boxes of `box_rows` rows and
 /// 128 bytes, or 16 columns in the swizzle of their width.
 struct StreamedMaps {
   CUtensorMap panels, rest;

@@ -18,7 +18,7 @@ struct Product {
 /// last parameters. `step`: columns of a and rows of b that the instruction multiplies.
 std::string product_text(const Product& product, int step);
 
-/// "%4, %5, %6": so many operands from `first` on.
+/// The text "%4, %5, %6" of `count` operands, from number `first` on.
 std::string operands(int first, int count);
 
 }  // namespace heddle::cuda::emit

@@ -38,6 +38,11 @@ constexpr FragmentShape shape_of(FragmentKind kind) {
   return {32, 16};
 }
 
+/// Copies into shared memory go on while a wave computes: what a ring of blocks needs.
+constexpr bool copies_beside(FragmentKind kind) {
+  return kind == FragmentKind::host || kind == FragmentKind::mma || kind == FragmentKind::fma;
+}
+
 struct ForwardMmaConfig {
 #define HEDDLE_FIELD(type, name, value) type name = value;
 #include "backend/portable/shared/forward_mma_config.def"
@@ -52,6 +57,8 @@ struct ForwardMmaConfig {
   constexpr int threads() const { return waves() * shape().wave; }
   constexpr bool packs() const { return packed_heads > 1; }
   constexpr bool splits_keys() const { return splits > 1; }
+  /// Blocks of keys and values come in a ring of `stages` buffers.
+  constexpr bool rings() const { return blocks == StepBlocks::keys_and_values && stages > 1; }
   /// Columns that are multiplied: what the tensors lack of them is zero.
   constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
   constexpr int v_columns() const {

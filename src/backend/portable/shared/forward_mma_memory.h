@@ -15,7 +15,7 @@ constexpr int row_pitch(int columns, int element_bytes) { return ((columns * ele
 struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; queries as keys. transposed: of v, whose rows are its columns
   int k, v, q;           // q: [tile rows], shared_queries
-  int stage;             // from a buffer of keys to the other one; 0: there is one
+  int stage;             // from a buffer to the next; 0: there is one
   int bytes;
 };
 
@@ -48,8 +48,8 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   return memory;
 }
 
-/// The workspace of tiles that are split: for each tile a word that counts the CTAs which have finished, then what each
-/// CTA has found of each of its rows, [tiles][splits][rows][v_columns + 2] numbers: maximum, sum, O.
+/// The workspace of tiles that are split: for each tile a word that counts the CTAs which have finished, then for each
+/// tile what its CTAs have found: maximum and sum [rows][splits][2], and O [splits][rows][v_columns].
 struct SplitMemory {
   long long words, parts, bytes;
 };
@@ -59,6 +59,12 @@ constexpr SplitMemory split_memory(const ForwardMmaConfig& config, long long til
   const long long real = config.storage == Storage::f64 ? 8 : 4;
   memory.bytes = memory.parts + tiles * config.splits * config.rows() * (config.v_columns() + 2) * real;
   return memory;
+}
+
+/// CTAs of this memory that a multiprocessor holds at once, if one of them may have `most_bytes`. NVIDIA's have 1 KiB
+/// more than that, and take 1 KiB beside each CTA's.
+constexpr int resident_ctas(long long bytes, long long most_bytes) {
+  return static_cast<int>((most_bytes + 1024) / (bytes + 1024));
 }
 
 }  // namespace heddle::shared

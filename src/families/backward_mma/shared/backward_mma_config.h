@@ -10,7 +10,7 @@
 
 namespace heddle::shared {
 
-/// The lists of tiles and steps know rows and columns of scores in blocks of so many.
+/// Rows, and columns, of a block of scores in the lists of tiles and steps.
 inline constexpr int kBackwardBlock = 64;
 
 struct BackwardMmaConfig {
@@ -22,7 +22,7 @@ struct BackwardMmaConfig {
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
   constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
   constexpr int threads() const { return row_waves * shape().wave; }
-  /// A tile of the lists has 64 rows or more: so many CTAs share it.
+  /// CTAs that share a tile of the lists, which has 64 rows or more.
   constexpr int parts() const { return rows() < kBackwardBlock ? kBackwardBlock / rows() : 1; }
   constexpr TileShape tile() const { return {rows() < kBackwardBlock ? 1 : rows() / kBackwardBlock, kBackwardBlock}; }
   constexpr bool operator==(const BackwardMmaConfig&) const = default;
@@ -68,7 +68,7 @@ constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config)
   const auto aligned = [](int bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; };
   BackwardMmaMemory memory{};
   memory.values = aligned(forward_mma_memory(scores_side(config)).bytes);
-  // Without dk or dq nobody multiplies v and dO: the rows' operand has no place.
+  // Without dk and dq there is no product of v and dO, so the rows' operand takes no memory.
   ForwardMmaConfig values = values_side(config);
   values.shared_queries = values.shared_queries && config.d_qk;
   memory.numbers = memory.values + aligned(forward_mma_memory(values).bytes);

@@ -81,7 +81,7 @@ constexpr long long diagonal_slot(int first_block, int sequence, int heads, int 
   if (apart) return (static_cast<long long>(first_block + sequence + block) * heads + head) * groups + group;
   return static_cast<long long>(first_block + sequence * groups + block - group + groups - 1) * heads + head;
 }
-/// How many there are, for so many blocks of rows.
+/// How many there are for `blocks` blocks of rows.
 constexpr long long row_slots(long long blocks, int heads, int groups, bool apart) {
   return blocks * heads * (apart ? groups : 1);
 }

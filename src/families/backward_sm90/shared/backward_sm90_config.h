@@ -37,7 +37,7 @@ struct BackwardSm90Config {
   constexpr int panels() const { return columns / kPanelColumns; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
-  /// A step's dQ is 64 queries x columns; each warpgroup computes a part, of so many columns.
+  /// A step's dQ is 64 queries x columns; each warpgroup computes this many of its columns.
   constexpr int d_q_columns() const { return columns / warpgroups; }
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few

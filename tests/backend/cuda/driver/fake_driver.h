@@ -41,7 +41,7 @@ struct FakeLaunch {
 inline constexpr int kFakeLaunchesKept = 512;
 inline constexpr int kFakeNamesKept = 64, kFakeNameBytes = 32;
 
-/// One launch of place_sequences or list_tiles.
+/// One launch of place_sequences, list_tiles or, as both, place_and_list.
 struct FakeSequencesLaunch {
   CUlaunchConfig config;
   int forwards;  // launches of forward_sm90 before it
@@ -73,7 +73,7 @@ struct FakeDriver {
   std::atomic<int> after_the_end;              // calls that came after the driver had gone
   std::atomic<int> forwards;                   // launches of forward_sm90
   FakeLaunch launched[kFakeLaunchesKept];      // number n of them, from 0 on, at n % kFakeLaunchesKept
-  std::atomic<int> placings, listings;         // launches of place_sequences and list_tiles
+  std::atomic<int> placings, listings;         // launches of place_sequences and list_tiles; place_and_list: of both
   FakeSequencesLaunch placed, listed;          // the latest
   std::atomic<int> storings;                   // launches of store_mask
   FakeStoredLaunch stored;                     // the latest

@@ -1,4 +1,4 @@
-// Lengths on the device: what the two kernels before a run are handed, and what the run reads of theirs.
+// Lengths on the device: what the kernels before a run are handed, and what the run reads of theirs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ const FakeLaunch& run(const AttentionPlan& plan, const CallTensors& call, Tensor
   return last_launch();
 }
 
-TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
+TEST_F(LaunchDeviceLengths, AreReadByAKernelBeforeTheRun) {
   const CallTensors call;
   DeviceLengths lengths;
   lengths.options.q_start = lengths.starts.view();
@@ -54,7 +54,9 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
   EXPECT_EQ(memory.bytes, 128 + 32 * 3 + 48 * tiles);
   Tensor workspace;
   const int placings = fake().placings, listings = fake().listings, forwards = fake().forwards;
+  const int launches = fake().launches;
   const FakeLaunch& launch = run(plan, call, workspace, stream.handle());
+  EXPECT_EQ(fake().launches, launches + 2);
   EXPECT_EQ(std::tuple(fake().placings.load(), fake().listings.load(), fake().forwards.load()),
             std::tuple(placings + 1, listings + 1, forwards + 1));
   for (const FakeSequencesLaunch* before : {&fake().placed, &fake().listed}) {
@@ -91,6 +93,21 @@ TEST_F(LaunchDeviceLengths, AreReadByTwoKernelsBeforeTheRun) {
   EXPECT_EQ(static_cast<void*>(launch.params.tiles.tickets), workspace.data());
   EXPECT_EQ(launch.maps[1].rank, 5);
   EXPECT_EQ(launch.maps[1].extents[1], 100U);
+}
+
+TEST_F(LaunchDeviceLengths, OfManyTilesAreReadByTwoKernels) {
+  const CallTensors call({.batch = 2, .q_heads = 1100, .kv_heads = 1});
+  DeviceLengths lengths;
+  const AttentionPlan plan(call.tensors(), lengths.options);
+  const int rows = planned(plan).rows, tiles = 2 * 1100 * ((150 + rows - 1) / rows);
+  ASSERT_GT(tiles, shared::kListedAtOnce);
+  Tensor workspace;
+  const int launches = fake().launches;
+  run(plan, call, workspace);
+  EXPECT_EQ(fake().launches, launches + 3);
+  EXPECT_EQ(fake().placed.config.gridDimX, 1U);
+  EXPECT_EQ(fake().listed.config.gridDimX, static_cast<unsigned>((tiles + 255) / 256));
+  EXPECT_EQ(fake().listed.config.blockDimX, 256U);
 }
 
 // The kernel's mods read the caller's vector, in its strides.

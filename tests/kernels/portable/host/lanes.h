@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
@@ -48,7 +49,8 @@ struct Lane {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   State state = State::ready;
-  std::vector<Copy> copies;
+  std::vector<Copy> copies;               // since the last commit
+  std::deque<std::vector<Copy>> groups;  // committed, the oldest first
 };
 
 /// The CTA that runs.
@@ -122,14 +124,30 @@ inline void copy(const Copy& asked) {
     cta.own().copies.push_back(asked);
   }
 }
+inline void commit_copies() {
+  Lane& own = cta.own();
+  own.groups.push_back(std::move(own.copies));
+  own.copies.clear();
+}
+/// Performs all groups but the last `left`. What was not committed stays.
+inline void await_groups(std::size_t left) {
+  Lane& own = cta.own();
+  for (; own.groups.size() > left; own.groups.pop_front()) {
+    for (const Copy& copy : own.groups.front()) perform(copy);
+  }
+}
 inline void await_copies() {
-  for (const Copy& copy : cta.own().copies) perform(copy);
-  cta.own().copies.clear();
+  commit_copies();
+  await_groups(0);
 }
 
 inline void entry() {
   cta.body(cta.argument);
-  if (!cta.own().copies.empty()) fail("a thread ended with copies under way");
+  Lane& own = cta.own();
+  bool under_way = !own.copies.empty();
+  for (const std::vector<Copy>& group : own.groups) under_way |= !group.empty();
+  if (under_way) fail("a thread ended with copies under way");
+  own.groups.clear();
   cta.own().state = State::done;
   cta.own_warp().done += 1;
   setcontext(&cta.scheduler);

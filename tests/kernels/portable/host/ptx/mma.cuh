@@ -81,6 +81,11 @@ void copy_async(SharedAddress to, const void* from, int valid) {
   lanes::copy({lanes::cta.memory + to, static_cast<const char*>(from), kBytes, valid});
 }
 inline void await_copies() { lanes::await_copies(); }
+inline void commit_copies() { lanes::commit_copies(); }
+template <int kGroups>
+void await_copies() {
+  lanes::await_groups(kGroups);
+}
 inline void store_half(SharedAddress to, unsigned short x) { std::memcpy(lanes::cta.memory + to, &x, 2); }
 
 }  // namespace heddle::ptx

@@ -8,6 +8,7 @@
 
 #include "lanes.h"
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/ring_slot.cuh"
 #include "shared/strided.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 
@@ -108,6 +109,19 @@ struct HostFragments {
       arrive();
     }
     void values_arrive() const { arrive(); }
+    template <class Source>
+    void ask_block(const Source& keys, const Source& values, int first, int end) {
+      ask(keys, kMemory.k + asked_.at, kMemory.k_pitch, kConfig.qk_dim, kConfig.qk_columns(), first, end);
+      ask(values, kMemory.v + asked_.at, kMemory.v_pitch, kConfig.v_dim, kConfig.v_columns(), first, end);
+      asked_.advance();
+    }
+    void end_of_block() const { lanes::commit_copies(); }
+    void block_arrives() {
+      lanes::await_groups(kConfig.stages - 2);
+      barrier();
+      ring_.advance();
+      read_ = ring_.at;
+    }
     void end() const {}
 
     template <int kFragments, class Row>
@@ -139,6 +153,8 @@ struct HostFragments {
     }
     char* memory_;
     int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
+    using Slot = RingSlot<kConfig.stages, kMemory.stage>;
+    Slot asked_ = {0}, ring_ = {(kConfig.stages - 1) * kMemory.stage};  // rings: of the next block asked for; read_
   };
 
   template <int kFragments, int kKeyFragments>

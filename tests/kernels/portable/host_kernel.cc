@@ -145,7 +145,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
   ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
   config.fragments = run.fragments;
-  if (!config.shape().copies_beside) config.stages = 1;
+  if (!config.shape().ring) config.stages = 1;
   if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
   // Twice as many rows a fragment as it was planned with.
   while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;

@@ -1,7 +1,9 @@
-"""heddle/c.h through ctypes. Needs nothing but the shared library; tensors are given by address, shape and strides."""
+"""heddle/c.h through ctypes, its structs read from the header. Needs nothing but that and the shared library; tensors are
+given by address, shape and strides."""
 
 import ctypes
 import os
+import re
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
@@ -19,26 +21,6 @@ BACKENDS = ("automatic", "cpu", "reference", "cuda")
 PARAM_F32, PARAM_I32, PARAM_BOOL = range(3)
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", c_void_p),
-        ("dtype", c_int32),
-        ("device_kind", c_int32),
-        ("device_index", c_int32),
-        ("rank", c_int32),
-        ("shape", c_int64 * MAX_RANK),
-        ("strides", c_int64 * MAX_RANK),
-    ]
-
-
-class Param(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("type", c_int32), ("integer", c_int32), ("real", c_double)]
-
-
-class Capture(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("tensor", POINTER(Tensor))]
-
-
 class Sized(ctypes.Structure):
     """A struct that tells its size; everything else starts at zero, the default."""
 
@@ -46,110 +28,42 @@ class Sized(ctypes.Structure):
         super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
 
 
-class Bindings(Sized):
-    _fields_ = [
-        ("struct_size", c_uint64),
-        ("params", POINTER(Param)),
-        ("param_count", c_int64),
-        ("captures", POINTER(Capture)),
-        ("capture_count", c_int64),
-    ]
+HEADER = Path(__file__).resolve().parents[2] / "include" / "heddle" / "c.h"
+STRUCT = re.compile(r"typedef struct (\w+) \{(.*?)\} \1;", re.DOTALL)
+FIELD = re.compile(r"(?:const )?(\w+)(\*?) (\w+)(\[HEDDLE_MAX_RANK\])?")
+NUMBERS = {"int32_t": c_int32, "int64_t": c_int64, "uint64_t": c_uint64, "double": c_double}
 
 
-class AttentionOptions(Sized):
-    _fields_ = [
-        ("struct_size", c_uint64),
-        ("score_mod", c_char_p),
-        ("mask_mod", c_char_p),
-        ("weight_mod", c_char_p),
-        ("bindings", POINTER(Bindings)),
-        ("scale", POINTER(c_double)),
-        *(
-            (name, POINTER(Tensor))
-            for name in (
-                "sinks",
-                "q_lengths",
-                "kv_lengths",
-                "cu_seqlens_q",
-                "cu_seqlens_kv",
-                "q_start",
-                "q_descale",
-                "k_descale",
-                "v_descale",
-            )
-        ),
-        ("normalizer", c_int32),
-        ("backend", c_int32),
-        ("threads", c_int32),
-        ("reserved", c_int32),
-        ("stream", c_void_p),
-        ("progress", c_void_p),
-        ("progress_context", c_void_p),
-        ("block_mask", c_void_p),
-        ("page_table", POINTER(Tensor)),
-        ("max_q_len", c_int64),
-        ("max_kv_len", c_int64),
-        ("kv_start", POINTER(Tensor)),
-        ("clamp_reads", c_int32),
-        ("reserved_2", c_int32),
-        ("deterministic", c_int32),
-        ("tuning", c_int32),
-    ]
+def field_of(declaration, structs):
+    """The name and the type of a field: "const heddle_tensor* sinks". Pointers to what c.h does not show are addresses."""
+    match = FIELD.fullmatch(declaration)
+    if match is None:  # a function
+        return re.search(r"\(\*(\w+)\)", declaration).group(1), c_void_p
+    target, star, name, extent = match.groups()
+    if star and target == "char":
+        return name, c_char_p
+    kind = structs.get(target) or NUMBERS.get(target)
+    if star:
+        return name, c_void_p if kind is None else POINTER(kind)
+    return name, kind * MAX_RANK if extent else kind
 
 
-class AttentionTensors(Sized):
-    _fields_ = [
-        ("struct_size", c_uint64),
-        *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse", "max_scores", "lse_rest")),
-    ]
+def structs_of(header):
+    """The structs of c.h, by their names there."""
+    text = re.sub(r"//[^\n]*", "", header.read_text(encoding="utf-8"))
+    structs = {}
+    for name, body in STRUCT.findall(text):
+        fields = [field_of(" ".join(one.split()), structs) for one in body.split(";") if one.strip()]
+        base = Sized if fields[0][0] == "struct_size" else ctypes.Structure
+        structs[name] = type(name, (base,), {"_fields_": fields})
+    return structs
 
 
-class Gradient(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("tensor", POINTER(Tensor))]
-
-
-class BackwardTensors(Sized):
-    _fields_ = [
-        ("struct_size", c_uint64),
-        *((name, POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse", "d_o", "d_lse", "dq", "dk", "dv", "d_sinks")),
-        ("d_captures", POINTER(Gradient)),
-        ("d_capture_count", c_int64),
-        ("d_params", POINTER(Gradient)),
-        ("d_param_count", c_int64),
-        ("lse_rest", POINTER(Tensor)),
-    ]
-
-
-class RunOptions(Sized):
-    _fields_ = [
-        ("struct_size", c_uint64),
-        ("workspace", c_void_p),
-        ("bindings", POINTER(Bindings)),
-        ("stream", c_void_p),
-    ]
-
-
-class Sequence(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("q_begin", "q_len", "kv_begin", "kv_len", "q_start", "kv_start")]
-
-
-class BlockMaskOptions(Sized):
-    _fields_ = [
-        ("struct_size", c_uint64),
-        ("heads", c_int64),
-        ("sequences", POINTER(Sequence)),
-        ("sequence_count", c_int64),
-        ("q_block", c_int64),
-        ("kv_block", c_int64),
-        ("mask_mod", c_char_p),
-        ("bindings", POINTER(Bindings)),
-        *((name, POINTER(Tensor)) for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")),
-        ("threads", c_int32),
-        ("f64_inputs", c_int32),
-        ("sequence_size", c_int64),
-        ("clamp_reads", c_int32),
-        ("reserved", c_int32),
-    ]
+STRUCTS = structs_of(HEADER)
+Tensor, Param, Capture, Bindings, AttentionOptions, AttentionTensors, Gradient, BackwardTensors, RunOptions, Sequence, \
+    BlockMaskOptions = (STRUCTS[f"heddle_{name}"] for name in (
+        "tensor", "param", "capture", "bindings", "attention_options", "attention_tensors", "gradient",
+        "backward_tensors", "run_options", "sequence", "block_mask_options"))
 
 
 class HeddleError(RuntimeError):

@@ -160,6 +160,7 @@ Expr cos(const Expr& x);
 Expr tan(const Expr& x);
 Expr atan(const Expr& x);
 Expr erf(const Expr& x);
+Expr erfc(const Expr& x);  // 1 - erf(x), accurate for large x
 Expr floor(
     const Expr& x);  // whole numbers, as f32: toward minus infinity, plus infinity, the nearest (half to even), 0
 Expr ceil(const Expr& x);

@@ -64,29 +64,20 @@ AttentionOptions options_of(const Arguments& given) {
   options.score_mod = given.score_mod, options.mask_mod = given.mask_mod, options.weight_mod = given.weight_mod;
   options.bindings = bindings_of(given.values);
   options.scale = given.scale;
-  options.sinks = given_view(given.sinks, "sinks");
   options.normalizer = normalizer_named(given.normalizer);
-  options.q_lengths = given_view(given.q_lengths, "q_lengths");
-  options.kv_lengths = given_view(given.kv_lengths, "kv_lengths");
-  options.cu_seqlens_q = given_view(given.cu_seqlens_q, "cu_seqlens_q");
-  options.cu_seqlens_kv = given_view(given.cu_seqlens_kv, "cu_seqlens_kv");
-  options.page_table = given_view(given.page_table, "page_table");
-  options.q_start = given_view(given.q_start, "q_start");
-  options.kv_start = given_view(given.kv_start, "kv_start");
-  options.max_q_len = given.max_q_len;
-  options.max_kv_len = given.max_kv_len;
-  options.q_descale = given_view(given.q_descale, "q_descale");
-  options.k_descale = given_view(given.k_descale, "k_descale");
-  options.v_descale = given_view(given.v_descale, "v_descale");
   options.block_mask = given.block_mask;
   options.mask_version = given.mask_version;
-  options.clamp_reads = given.clamp_reads;
-  options.deterministic = given.deterministic;
   options.backend = backend_named(given.backend);
   options.tuning = tuning_named(given.tuning);
   options.threads = given.threads;
   options.stream = reinterpret_cast<void*>(given.stream);
   options.progress = stop_if_asked;
+#define HEDDLE_TENSOR_OPTION(name, group, help) options.name = given_view(given.name, #name);
+#define HEDDLE_LENGTHS_OPTION(name, group, help) options.name = given_view(given.name, #name);
+#define HEDDLE_COUNT_OPTION(name) options.name = given.name;
+#define HEDDLE_FLAG_OPTION(name, shown, help) options.name = given.name;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) options.name = given.name;
+#include "heddle/options.def"
   return options;
 }
 
@@ -107,19 +98,12 @@ void add_arguments(nb::module_& module) {
           "params", [](const Arguments& self) { return self.values.params; },
           [](Arguments& self, std::map<std::string, ParamValue> given) { self.values.params = std::move(given); })
       .def_rw("scale", &Arguments::scale, nb::arg().none())
-      .def_rw("sinks", &Arguments::sinks, nb::arg().none())
-      .def_rw("q_lengths", &Arguments::q_lengths, nb::arg().none())
-      .def_rw("kv_lengths", &Arguments::kv_lengths, nb::arg().none())
-      .def_rw("cu_seqlens_q", &Arguments::cu_seqlens_q, nb::arg().none())
-      .def_rw("cu_seqlens_kv", &Arguments::cu_seqlens_kv, nb::arg().none())
-      .def_rw("page_table", &Arguments::page_table, nb::arg().none())
-      .def_rw("q_start", &Arguments::q_start, nb::arg().none())
-      .def_rw("kv_start", &Arguments::kv_start, nb::arg().none())
-      .def_rw("q_descale", &Arguments::q_descale, nb::arg().none())
-      .def_rw("k_descale", &Arguments::k_descale, nb::arg().none())
-      .def_rw("v_descale", &Arguments::v_descale, nb::arg().none())
-      .def_rw("max_q_len", &Arguments::max_q_len, nb::arg().none())
-      .def_rw("max_kv_len", &Arguments::max_kv_len, nb::arg().none())
+#define HEDDLE_TENSOR_OPTION(name, group, help) .def_rw(#name, &Arguments::name, nb::arg().none())
+#define HEDDLE_LENGTHS_OPTION(name, group, help) .def_rw(#name, &Arguments::name, nb::arg().none())
+#define HEDDLE_COUNT_OPTION(name) .def_rw(#name, &Arguments::name, nb::arg().none())
+#define HEDDLE_FLAG_OPTION(name, shown, help) .def_rw(#name, &Arguments::name)
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) .def_rw(#name, &Arguments::name)
+#include "heddle/options.def"
       .def_rw("normalizer", &Arguments::normalizer)
       .def_rw("backend", &Arguments::backend)
       .def_rw("tuning", &Arguments::tuning)
@@ -127,8 +111,6 @@ void add_arguments(nb::module_& module) {
           "block_mask", [](const Arguments& self) { return SharedBlockMask{self.block_mask}; },
           [](Arguments& self, const SharedBlockMask& given) { self.block_mask = given.mask; })
       .def_rw("mask_version", &Arguments::mask_version)
-      .def_rw("clamp_reads", &Arguments::clamp_reads)
-      .def_rw("deterministic", &Arguments::deterministic)
       .def_rw("threads", &Arguments::threads)
       .def_rw("stream", &Arguments::stream);
 }

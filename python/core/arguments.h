@@ -44,15 +44,18 @@ struct Arguments {
   Expr score_mod, mask_mod, weight_mod;
   NamedValues values;
   std::optional<double> scale;
-  Given sinks, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start, q_descale, k_descale,
-      v_descale;
-  std::optional<std::int64_t> max_q_len, max_kv_len;
   std::string normalizer = "softmax", backend = "automatic", tuning = "automatic";
   std::shared_ptr<const BlockMask> block_mask;
   std::uint64_t mask_version = 0;
-  bool clamp_reads = false, deterministic = false;
   int threads = 0;
   std::uintptr_t stream = 0;
+  // The rows of options.def: sinks, q_lengths, ..., max_q_len, max_kv_len, clamp_reads, deterministic.
+#define HEDDLE_TENSOR_OPTION(name, group, help) Given name;
+#define HEDDLE_LENGTHS_OPTION(name, group, help) Given name;
+#define HEDDLE_COUNT_OPTION(name) std::optional<std::int64_t> name;
+#define HEDDLE_FLAG_OPTION(name, shown, help) bool name = false;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) bool name = false;
+#include "heddle/options.def"
 };
 
 /// Views of the arguments, which must outlive them. A run of these options on the CPU stops at Ctrl-C.

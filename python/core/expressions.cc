@@ -108,29 +108,13 @@ void add_functions(nb::module_& module) {
     module.def(
         name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a, function_doc(name));
   };
-  unary("abs", [](const Expr& x) { return abs(x); });
-  unary("exp", [](const Expr& x) { return exp(x); });
-  unary("exp2", [](const Expr& x) { return exp2(x); });
-  unary("log", [](const Expr& x) { return log(x); });
-  unary("log2", [](const Expr& x) { return log2(x); });
-  unary("tanh", [](const Expr& x) { return tanh(x); });
-  unary("sigmoid", [](const Expr& x) { return sigmoid(x); });
-  unary("sqrt", [](const Expr& x) { return sqrt(x); });
-  unary("rsqrt", [](const Expr& x) { return rsqrt(x); });
-  unary("sin", [](const Expr& x) { return sin(x); });
-  unary("cos", [](const Expr& x) { return cos(x); });
-  unary("erf", [](const Expr& x) { return erf(x); });
-  unary("floor", [](const Expr& x) { return floor(x); });
-  unary("sign", [](const Expr& x) { return sign(x); });
-  unary("expm1", [](const Expr& x) { return expm1(x); });
-  unary("log1p", [](const Expr& x) { return log1p(x); });
-  unary("tan", [](const Expr& x) { return tan(x); });
-  unary("atan", [](const Expr& x) { return atan(x); });
-  unary("ceil", [](const Expr& x) { return ceil(x); });
-  unary("round", [](const Expr& x) { return round(x); });
-  unary("trunc", [](const Expr& x) { return trunc(x); });
-  unary("isnan", [](const Expr& x) { return isnan(x); });
-  unary("isinf", [](const Expr& x) { return isinf(x); });
+  nb::list operations;
+#define HEDDLE_OP(name, form, text, arity, kind, ulp)
+#define HEDDLE_FUNCTION(name, kind, ulp, what)         \
+  unary(#name, [](const Expr& x) { return name(x); }); \
+  operations.append(#name);
+#include "../../src/expr/ops.def"
+  module.attr("OPERATIONS") = nb::tuple(operations);
   unary("relu", [](const Expr& x) { return relu(x); });
   unary("softplus", [](const Expr& x) { return softplus(x); });
   unary("gelu", [](const Expr& x) { return gelu(x); });

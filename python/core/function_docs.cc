@@ -11,29 +11,9 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"abs", "The absolute value of an i32 or f32.", "heddle.abs(x)", "abs(x)"},
-    {"exp", "e to the power of x, f32.", "heddle.exp(x)", "exp(x)"},
-    {"exp2", "2 to the power of x, f32.", "heddle.exp2(x)", "exp2(x)"},
-    {"log", "The natural logarithm, f32: -inf of 0, NaN of negative numbers.", "heddle.log(x)", "log(x)"},
-    {"log2", "The logarithm to base 2, f32: -inf of 0, NaN of negative numbers.", "heddle.log2(x)", "log2(x)"},
-    {"tanh", "The hyperbolic tangent, f32.", "heddle.tanh(x)", "tanh(x)"},
-    {"sigmoid", "1 / (1 + exp(-x)), f32.", "heddle.sigmoid(x)", "sigmoid(x)"},
-    {"sqrt", "The square root, f32: NaN of negative numbers.", "heddle.sqrt(x)", "sqrt(x)"},
-    {"rsqrt", "1 / sqrt(x), f32.", "heddle.rsqrt(x)", "rsqrt(x)"},
-    {"sin", "The sine, f32.", "heddle.sin(x)", "sin(x)"},
-    {"cos", "The cosine, f32.", "heddle.cos(x)", "cos(x)"},
-    {"erf", "The error function, f32.", "heddle.erf(x)", "erf(x)"},
-    {"floor", "The largest whole number that is not larger, f32.", "heddle.floor(x)", "floor(x)"},
-    {"ceil", "The smallest whole number that is not smaller, f32.", "heddle.ceil(x)", "ceil(x)"},
-    {"round", "The nearest whole number, halves to even, f32.", "heddle.round(x)", "round(x)"},
-    {"trunc", "The whole number toward zero, f32.", "heddle.trunc(x)", "trunc(x)"},
-    {"sign", "-1, 0 or 1, of x's type; NaN of NaN.", "heddle.sign(x)", "sign(x)"},
-    {"expm1", "exp(x) - 1, exact near 0, f32.", "heddle.expm1(x)", "expm1(x)"},
-    {"log1p", "log(1 + x), exact near 0, f32.", "heddle.log1p(x)", "log1p(x)"},
-    {"tan", "The tangent, f32.", "heddle.tan(x)", "tan(x)"},
-    {"atan", "The inverse tangent, f32.", "heddle.atan(x)", "atan(x)"},
-    {"isnan", "Whether an f32 is NaN.", "heddle.isnan(x)", "isnan(x)"},
-    {"isinf", "Whether an f32 is infinite.", "heddle.isinf(x)", "isinf(x)"},
+#define HEDDLE_OP(name, form, text, arity, kind, ulp)
+#define HEDDLE_FUNCTION(name, kind, ulp, what) {#name, what, "heddle." #name "(x)", #name "(x)"},
+#include "../../src/expr/ops.def"
     {"relu", "max(x, 0), f32.", "heddle.relu(x)", "max(x, 0.0)"},
     {"silu", "x * sigmoid(x), f32.", "heddle.silu(x)", "x * sigmoid(x)"},
     {"softplus", "log(1 + exp(x)), f32.", "heddle.softplus(x).type", "f32"},

@@ -16,6 +16,12 @@ def public_members(owner):
             yield name, member
 
 
+def test_every_operation_has_a_public_name():
+    missing = [name for name in heddle._core.OPERATIONS if getattr(heddle, name, None) is not getattr(heddle._core, name)]
+    assert not missing, f"operations of src/expr/ops.def that heddle does not export: {missing}"
+    assert set(heddle._core.OPERATIONS) <= set(heddle.__all__)
+
+
 @pytest.mark.parametrize("name", NAMES + [f"mods.{name}" for name in heddle.mods.__all__])
 def test_docstrings(name):
     thing = heddle

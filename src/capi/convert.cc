@@ -195,26 +195,18 @@ AttentionOptions to_options(const heddle_attention_options* options) {
   result.weight_mod = to_mod("weight_mod", given.weight_mod, result.bindings);
 
   if (given.scale != nullptr) result.scale = *given.scale;
-  result.sinks = to_optional_view("sinks", given.sinks);
-  result.q_lengths = to_optional_view("q_lengths", given.q_lengths);
-  result.kv_lengths = to_optional_view("kv_lengths", given.kv_lengths);
-  result.cu_seqlens_q = to_optional_view("cu_seqlens_q", given.cu_seqlens_q);
-  result.cu_seqlens_kv = to_optional_view("cu_seqlens_kv", given.cu_seqlens_kv);
-  result.q_start = to_optional_view("q_start", given.q_start);
-  result.kv_start = to_optional_view("kv_start", given.kv_start);
-  result.page_table = to_optional_view("page_table", given.page_table);
-  if (given.max_q_len != 0) result.max_q_len = given.max_q_len;
-  if (given.max_kv_len != 0) result.max_kv_len = given.max_kv_len;
-  result.q_descale = to_optional_view("q_descale", given.q_descale);
-  result.k_descale = to_optional_view("k_descale", given.k_descale);
-  result.v_descale = to_optional_view("v_descale", given.v_descale);
+#define HEDDLE_TENSOR_OPTION(name, group, help) result.name = to_optional_view(#name, given.name);
+#define HEDDLE_LENGTHS_OPTION(name, group, help) result.name = to_optional_view(#name, given.name);
+#define HEDDLE_COUNT_OPTION(name) \
+  if (given.name != 0) result.name = given.name;
+#define HEDDLE_FLAG_OPTION(name, shown, help) result.name = to_flag(#name, given.name);
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) result.name = to_flag(#name, given.name);
+#include "heddle/options.def"
 
   result.normalizer = to_enum("options", "normalizer", given.normalizer, Normalizer::sigmoid);
   result.backend = to_enum("options", "backend", given.backend, BackendChoice::amd);
   result.threads = given.threads;
-  result.clamp_reads = to_flag("clamp_reads", given.clamp_reads);
   result.tuning = to_enum("options", "tuning", given.tuning, Tuning::again);
-  result.deterministic = to_flag("deterministic", given.deterministic);
   result.stream = given.stream;
   if (given.progress != nullptr) {
     result.progress = [report = given.progress, context = given.progress_context](double done) {

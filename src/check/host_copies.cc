@@ -1,5 +1,7 @@
 #include "check/host_copies.h"
 
+#include "problem/option_views.h"
+
 namespace heddle::check {
 
 TensorView as_output(const ConstTensorView& view) {
@@ -9,12 +11,8 @@ TensorView as_output(const ConstTensorView& view) {
 AttentionOptions on_host(base::OnHost& host, const AttentionOptions& options) {
   AttentionOptions own = options;
   own.bindings = host.bindings(options.bindings);
-  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::sinks, &AttentionOptions::q_descale,
-                      &AttentionOptions::k_descale, &AttentionOptions::v_descale, &AttentionOptions::q_lengths,
-                      &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q, &AttentionOptions::cu_seqlens_kv,
-                      &AttentionOptions::q_start, &AttentionOptions::kv_start}) {
-    own.*member = host.view(options.*member);
-  }
+  for (const auto& [name, member] : problem::kTensorOptions) own.*member = host.view(options.*member);
+  for (const auto& [name, member] : problem::kLengthViews) own.*member = host.view(options.*member);
   return own;
 }
 

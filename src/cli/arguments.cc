@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <limits>
@@ -47,36 +48,41 @@ void add_inputs(CLI::App& verb, AttentionArguments& arguments) {
       ->group("Input");
 }
 
+// The groups of options.def.
+enum class Group { attention, sequences, descales };
+std::string title(Group group) {
+  switch (group) {
+    case Group::attention:
+      return "Attention";
+    case Group::sequences:
+      return "Sequences (names of tensors, i32 or i64)";
+    case Group::descales:
+      break;
+  }
+  return "Descales of fp8 inputs (names of tensors, f32)";
+}
+
+// The options of one group that are tensors.
+void add_tensors(CLI::App& verb, AttentionArguments& arguments, Group group) {
+  const auto add = [&](std::string_view name, std::string& target, Group of, const std::string& help) {
+    if (of == group) add_text(verb, flag_of(name), target, "TENSOR", help)->group(title(group));
+  };
+#define HEDDLE_TENSOR_OPTION(name, group, help) add(#name, arguments.name, Group::group, help);
+#define HEDDLE_LENGTHS_OPTION(name, group, help) add(#name, arguments.name, Group::group, help);
+#include "heddle/options.def"
+}
+
 void add_mods(CLI::App& verb, AttentionArguments& arguments) {
-  const std::string group = "Attention";
+  const std::string group = title(Group::attention);
   add_text(verb, "--score", arguments.score, "EXPR", "score mod: \"score + slopes[h] * (kv_idx - q_idx)\"")
       ->group(group);
   add_text(verb, "--mask", arguments.mask, "EXPR", "mask mod, true attends: \"q_idx >= kv_idx\"")->group(group);
   add_text(verb, "--weight", arguments.weight, "EXPR", "weight mod, multiplies the probability")->group(group);
   add_text(verb, "--scale", arguments.scale, "X", "scale of q.k; default 1/sqrt(Dqk)")->group(group);
-  add_text(verb, "--sinks", arguments.sinks, "TENSOR", "one sink logit per query head, f32 [Hq]")->group(group);
+  add_tensors(verb, arguments, Group::attention);
   add_text(verb, "--normalizer", arguments.normalizer, "KIND", "softmax (default), none or sigmoid")
       ->check(CLI::IsMember({"softmax", "none", "sigmoid"}))
       ->group(group);
-}
-
-void add_sequences(CLI::App& verb, AttentionArguments& arguments) {
-  const auto add = [&](const std::string& name, std::string& target, const std::string& group,
-                       const std::string& help) { add_text(verb, name, target, "TENSOR", help)->group(group); };
-  const std::string sequences = "Sequences (names of tensors, i32 or i64)";
-  add("--q-lengths", arguments.q_lengths, sequences, "queries of each batch entry [B]; rows past the end give 0");
-  add("--kv-lengths", arguments.kv_lengths, sequences, "keys of each batch entry [B]");
-  add("--cu-seqlens-q", arguments.cu_seqlens_q, sequences, "packed batch: cumulative query lengths [N+1]");
-  add("--cu-seqlens-kv", arguments.cu_seqlens_kv, sequences, "packed batch: cumulative key lengths [N+1]");
-  add("--q-start", arguments.q_start, sequences, "added to q_idx, one per sequence [B]");
-  add("--kv-start", arguments.kv_start, sequences, "added to kv_idx, one per sequence [B]");
-  add("--page-table", arguments.page_table, sequences,
-      "k and v are pages [pages, Hkv, page_size, D]; i32 [B, max_pages]\n"
-      "lists each sequence's. --kv-lengths says how many keys it has");
-  const std::string descales = "Descales of fp8 inputs (names of tensors, f32)";
-  add("--q-descale", arguments.q_descale, descales, "what a stored q is multiplied by [B, Hq]");
-  add("--k-descale", arguments.k_descale, descales, "the same for k [B, Hkv]");
-  add("--v-descale", arguments.v_descale, descales, "the same for v [B, Hkv]");
 }
 
 }  // namespace
@@ -97,17 +103,28 @@ void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::v
            "a scalar: 3 is i32, 3.0 is f32, true and false are bool;\nmay be repeated");
 }
 
+std::string flag_of(std::string_view option) {
+  std::string flag = "--" + std::string(option);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
 void add_clamp_reads(CLI::App& verb, bool& clamp_reads) {
-  verb.add_flag("--clamp-reads", clamp_reads,
-                "an index that is not proven inside its tensor reads the nearest\nelement; without it, it is refused");
+  const auto add = [&](std::string_view name, const std::string& help) {
+    if (name == "clamp_reads") verb.add_flag(flag_of(name), clamp_reads, help);
+  };
+#define HEDDLE_FLAG_OPTION(name, shown, help) add(#name, help);
+#include "heddle/options.def"
 }
 
 void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
   add_inputs(verb, arguments);
   add_mods(verb, arguments);
   add_name_options(verb, arguments.captures, arguments.params);
-  add_clamp_reads(verb, arguments.clamp_reads);
-  add_sequences(verb, arguments);
+#define HEDDLE_FLAG_OPTION(name, shown, help) verb.add_flag(flag_of(#name), arguments.name, help);
+#include "heddle/options.def"
+  add_tensors(verb, arguments, Group::sequences);
+  add_tensors(verb, arguments, Group::descales);
   add_text(verb, "--backend", arguments.backend, "NAME",
            "automatic (default: cpu), cpu, reference (float64, slow), or cuda or\n"
            "amd: tensors go to the GPU and results come back")
@@ -139,11 +156,9 @@ void add_backward_options(CLI::App& verb, BackwardArguments& arguments) {
            "of captures and params; default: all that there are")
       ->needs(tensors)
       ->group(group);
-  verb.add_flag("--deterministic", arguments.deterministic,
-                "the same bits in each run, or an error; on the CPU they always\nare")
-      ->needs(tensors)
-      ->option_text(" ")
-      ->group(group);
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) \
+  verb.add_flag(flag_of(#name), arguments.name, help)->needs(tensors)->option_text(" ")->group(group);
+#include "heddle/options.def"
 }
 
 std::pair<std::string, std::string> parse_assignment(std::string_view option, const std::string& text) {

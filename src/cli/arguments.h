@@ -29,19 +29,19 @@ struct AttentionArguments {
   std::string backend = "automatic";
   int device = 0;  // of the cuda and the amd backend
   int threads = 0;
-  bool clamp_reads = false;
-  // Names of tensors among the file's others and the captures.
-  std::string sinks;
-  std::string q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start;
-  std::string q_descale, k_descale, v_descale;
-  std::string page_table;
+  // The rows of options.def. Tensors by name, among the file's others and the captures.
+#define HEDDLE_TENSOR_OPTION(name, group, help) std::string name;
+#define HEDDLE_LENGTHS_OPTION(name, group, help) std::string name;
+#define HEDDLE_FLAG_OPTION(name, shown, help) bool name = false;
+#include "heddle/options.def"
 };
 
 /// Arguments of a backward, for run, check and explain.
 struct BackwardArguments {
   std::vector<std::string> tensors;  // DO=FILE, DLSE=FILE, O=FILE, LSE=FILE; none: there is no backward
   std::string gradients;             // names with commas between them; empty: all that there are
-  bool deterministic = false;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) bool name = false;
+#include "heddle/options.def"
 };
 
 /// An option that takes a text of at least one character. `kind` stands in the help.
@@ -53,6 +53,8 @@ void add_attention_options(CLI::App& verb, AttentionArguments& arguments);
 void add_backward_options(CLI::App& verb, BackwardArguments& arguments);
 /// The flag for reads outside of tensors.
 void add_clamp_reads(CLI::App& verb, bool& clamp_reads);
+/// The flag of an option: "--clamp-reads" of "clamp_reads".
+std::string flag_of(std::string_view option);
 /// The options for captures and params alone.
 void add_name_options(CLI::App& verb, std::vector<std::string>& captures, std::vector<std::string>& params);
 

@@ -147,7 +147,8 @@ BackwardJob load_backward(const BackwardArguments& arguments, const std::string&
   BackwardJob job;
   job.attention = std::move(attention);
   AttentionOptions& options = job.attention.options;
-  options.deterministic = arguments.deterministic;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) options.name = arguments.name;
+#include "heddle/options.def"
   const std::map<std::string, Tensor> tensors = load_tensors(arguments.tensors);
   job.d_o = tensors.at("DO");
   if (const auto d_lse = tensors.find("DLSE"); d_lse != tensors.end()) job.d_lse = d_lse->second;

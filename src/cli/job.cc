@@ -65,25 +65,21 @@ BackendChoice parse_backend(const std::string& text) {
   return text == "reference" ? BackendChoice::reference : BackendChoice::automatic;
 }
 
-void set_tensor_options(const AttentionArguments& arguments, AttentionJob& job) {
+/// The rows of options.def.
+void set_rows(const AttentionArguments& arguments, AttentionJob& job) {
   AttentionOptions& options = job.options;
   const auto set = [&](std::string_view option, const std::string& name, std::optional<ConstTensorView>& target) {
     if (!name.empty()) target = job.names.tensor(option, name);
   };
-  set("--q-lengths", arguments.q_lengths, options.q_lengths);
-  set("--kv-lengths", arguments.kv_lengths, options.kv_lengths);
-  set("--cu-seqlens-q", arguments.cu_seqlens_q, options.cu_seqlens_q);
-  set("--cu-seqlens-kv", arguments.cu_seqlens_kv, options.cu_seqlens_kv);
-  set("--q-start", arguments.q_start, options.q_start);
-  set("--kv-start", arguments.kv_start, options.kv_start);
-  set("--page-table", arguments.page_table, options.page_table);
-  set("--q-descale", arguments.q_descale, options.q_descale);
-  set("--k-descale", arguments.k_descale, options.k_descale);
-  set("--v-descale", arguments.v_descale, options.v_descale);
-  if (!arguments.sinks.empty()) {
+#define HEDDLE_TENSOR_OPTION(name, group, help) set(flag_of(#name), arguments.name, options.name);
+#define HEDDLE_LENGTHS_OPTION(name, group, help) set(flag_of(#name), arguments.name, options.name);
+#include "heddle/options.def"
+  if (options.sinks) {
     job.sinks = widened_sinks(job.names.tensor("--sinks", arguments.sinks), job.q.dtype());
     options.sinks = job.sinks;
   }
+#define HEDDLE_FLAG_OPTION(name, shown, help) options.name = arguments.name;
+#include "heddle/options.def"
 }
 
 // Moves the tensors that runs read to the GPU; lengths and starts stay, since planning reads them.
@@ -95,9 +91,9 @@ void move_to_gpu(AttentionJob& job, const Device& device) {
   for (Tensor* tensor : {&job.q, &job.k, &job.v}) *tensor = tensor->to(device);
   AttentionOptions& options = job.options;
   for (auto& [name, capture] : options.bindings.captures) move(capture);
-  for (auto* view : {&options.page_table, &options.sinks, &options.q_descale, &options.k_descale, &options.v_descale}) {
-    if (*view) move(**view);
-  }
+#define HEDDLE_TENSOR_OPTION(name, group, help) \
+  if (options.name) move(*options.name);
+#include "heddle/options.def"
 }
 
 }  // namespace
@@ -129,8 +125,7 @@ AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   options.normalizer = parse_normalizer(arguments.normalizer);
   options.backend = parse_backend(arguments.backend);
   options.threads = arguments.threads;
-  options.clamp_reads = arguments.clamp_reads;
-  set_tensor_options(arguments, job);
+  set_rows(arguments, job);
   if (on_its_device && options.backend == BackendChoice::cuda) move_to_gpu(job, {DeviceKind::cuda, arguments.device});
   if (on_its_device && options.backend == BackendChoice::amd) move_to_gpu(job, {DeviceKind::rocm, arguments.device});
   return job;

@@ -5,6 +5,7 @@
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
 #include "families/choose.h"
+#include "problem/option_views.h"
 #include "problem/run.h"
 
 namespace heddle {
@@ -43,9 +44,9 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
   AttentionOptions options_there = options;
   options_there.backend = BackendChoice::automatic;
   for (auto& [name, capture] : options_there.bindings.captures) capture.device = device;
-  for (auto* view : {&options_there.page_table, &options_there.sinks, &options_there.q_descale,
-                     &options_there.k_descale, &options_there.v_descale}) {
-    if (*view) (*view)->device = device;
+  for (const problem::OptionView& option : problem::kTensorOptions) {
+    std::optional<ConstTensorView>& view = options_there.*option.member;
+    if (view) view->device = device;
   }
 
   const problem::AttentionProblem problem = problem::validate(there, options_there);

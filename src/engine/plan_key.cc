@@ -61,40 +61,58 @@ class KeyWriter {
   PlanKey& key_;
 };
 
-// Each function below names all members of its struct: a new member does not compile before it stands here, and is part
-// of the key or of a run alone.
+/// The words of each option that is neither a tensor nor a count nor a flag, by its name.
+struct OtherWords {
+  using Options = const AttentionOptions&;
+
+  static void mask_mod(KeyWriter& words, Options options) { words.add(options.mask_mod); }
+  static void weight_mod(KeyWriter& words, Options options) { words.add(options.weight_mod); }
+  static void bindings(KeyWriter& words, Options options) {
+    words.add(std::uint64_t{options.bindings.params.size()});
+    for (const auto& [name, value] : options.bindings.params) {
+      words.add(std::string_view(name));
+      words.add(static_cast<std::uint64_t>(value.index()));
+    }
+    words.add(std::uint64_t{options.bindings.captures.size()});
+    for (const auto& [name, view] : options.bindings.captures) {
+      words.add(std::string_view(name));
+      words.add(view);
+    }
+  }
+  static void scale(KeyWriter& words, Options options) { words.add(options.scale); }
+  static void normalizer(KeyWriter& words, Options options) {
+    words.add(static_cast<std::uint64_t>(options.normalizer));
+  }
+  static void block_mask(KeyWriter& words, Options options) {
+    words.add(options.block_mask != nullptr ? options.block_mask->revision() : 0);
+  }
+  static void mask_version(KeyWriter& words, Options options) { words.add(options.mask_version); }
+  static void backend(KeyWriter& words, Options options) { words.add(static_cast<std::uint64_t>(options.backend)); }
+  static void tuning(KeyWriter& words, Options options) { words.add(static_cast<std::uint64_t>(options.tuning)); }
+  static void threads(KeyWriter& words, Options options) { words.add(std::int64_t{options.threads}); }
+  // A run's alone: plans do not depend on them.
+  static void stream(KeyWriter&, Options) {}
+  static void progress(KeyWriter&, Options) {}
+};
+
+/// Does not compile unless options.def has a row for each member but score_mod, the first.
+[[maybe_unused]] void require_rows(const AttentionOptions& options) {
+  [[maybe_unused]] const auto& [score_mod
+#define HEDDLE_OPTION(name) , name
+#include "heddle/options.def"
+  ] = options;
+}
 
 /// Adds the words that keys of both passes have.
 void add_options(KeyWriter& words, const AttentionOptions& options) {
-  const auto& [score_mod, mask_mod, weight_mod, bindings, clamp_reads, scale, sinks, normalizer, q_lengths, kv_lengths,
-               cu_seqlens_q, cu_seqlens_kv, page_table, q_start, kv_start, max_q_len, max_kv_len, q_descale, k_descale,
-               v_descale, block_mask, mask_version, deterministic, backend, tuning, threads, of_run_stream,
-               of_run_progress] = options;
-  for (const Expr* mod : {&score_mod, &mask_mod, &weight_mod}) words.add(*mod);
-  words.add(scale);
-  words.add(static_cast<std::uint64_t>(clamp_reads) | static_cast<std::uint64_t>(deterministic) << 1);
-  words.add(static_cast<std::uint64_t>(normalizer) | static_cast<std::uint64_t>(backend) << 8 |
-            static_cast<std::uint64_t>(static_cast<std::uint32_t>(threads)) << 32);
-  words.add(max_q_len);
-  words.add(max_kv_len);
-  words.add_lengths("q_lengths", q_lengths);
-  words.add_lengths("kv_lengths", kv_lengths);
-  words.add_lengths("cu_seqlens_q", cu_seqlens_q);
-  words.add_lengths("cu_seqlens_kv", cu_seqlens_kv);
-  words.add_lengths("q_start", q_start);
-  words.add_lengths("kv_start", kv_start);
-  for (const auto* view : {&sinks, &page_table, &q_descale, &k_descale, &v_descale}) words.add(*view);
-  words.add(block_mask != nullptr ? block_mask->revision() : 0);
-  words.add(mask_version);
-  words.add(static_cast<std::uint64_t>(tuning));
-  for (const auto& [name, value] : bindings.params) {
-    words.add(std::string_view(name));
-    words.add(static_cast<std::uint64_t>(value.index()));
-  }
-  for (const auto& [name, view] : bindings.captures) {
-    words.add(std::string_view(name));
-    words.add(view);
-  }
+  words.add(options.score_mod);
+#define HEDDLE_TENSOR_OPTION(name, group, help) words.add(options.name);
+#define HEDDLE_LENGTHS_OPTION(name, group, help) words.add_lengths(#name, options.name);
+#define HEDDLE_COUNT_OPTION(name) words.add(options.name);
+#define HEDDLE_FLAG_OPTION(name, shown, help) words.add(std::uint64_t{options.name});
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) words.add(std::uint64_t{options.name});
+#define HEDDLE_OTHER_OPTION(name) OtherWords::name(words, options);
+#include "heddle/options.def"
   words.add(std::string_view(base::value_of(base::Option::family)));
 }
 
@@ -103,6 +121,7 @@ void add_options(KeyWriter& words, const AttentionOptions& options) {
 void write_key(const AttentionTensors& tensors, const AttentionOptions& options, PlanKey& key) {
   key.clear();
   KeyWriter words(key);
+  // All members: a new one does not compile before it stands here.
   const auto& [q, k, v, o, lse, max_scores, lse_rest] = tensors;
   for (const ConstTensorView* view : {&q, &k, &v}) words.add(*view);
   words.add(ConstTensorView(o));

@@ -7,7 +7,7 @@
 
 #include "backend/device.h"
 #include "heddle/error.h"
-#include "problem/sequences.h"
+#include "problem/option_views.h"
 
 namespace heddle::engine {
 namespace {
@@ -39,8 +39,9 @@ void check_pointers(const problem::AttentionProblem& problem, const AttentionTen
   if (tensors.lse) check_pointer("lse", *tensors.lse, device);
   if (tensors.max_scores) check_pointer("max_scores", *tensors.max_scores, device);
   if (tensors.lse_rest) check_pointer("lse_rest", *tensors.lse_rest, device);
-  if (options.page_table) check_pointer("page_table", *options.page_table, device);
-  if (options.sinks) check_pointer("sinks", *options.sinks, device);
+  for (const auto& [name, member] : problem::kTensorOptions) {
+    if (options.*member) check_pointer(name, *(options.*member), device);
+  }
   for (const auto& [name, member] : problem::kLengthViews) {
     if (problem.device_lengths && options.*member) check_pointer(name, *(options.*member), device);
   }

@@ -268,8 +268,6 @@ Expr operator-(const Expr& x) { return expr::unary(Op::neg, x); }
 Expr floor_div(const Expr& x, const Expr& y) { return expr::binary(Op::floor_div, x, y); }
 Expr min(const Expr& x, const Expr& y) { return expr::binary(Op::min, x, y); }
 Expr max(const Expr& x, const Expr& y) { return expr::binary(Op::max, x, y); }
-Expr abs(const Expr& x) { return expr::unary(Op::abs, x); }
-Expr sign(const Expr& x) { return expr::unary(Op::sign, x); }
 Expr clip(const Expr& x, const Expr& low, const Expr& high) { return min(max(x, low), high); }
 
 Expr operator<(const Expr& x, const Expr& y) { return expr::binary(Op::lt, x, y); }
@@ -294,29 +292,13 @@ Expr where(const Expr& condition, const Expr& yes, const Expr& no) {
   return expr::build(Op::where, std::array{condition, yes, no});
 }
 
+#define HEDDLE_OP(name, form, text, arity, kind, ulp)
+#define HEDDLE_FUNCTION(name, kind, ulp, what) \
+  Expr name(const Expr& x) { return expr::unary(Op::name, x); }
+#include "expr/ops.def"
+
 Expr to_f32(const Expr& x) { return expr::cast(Op::to_f32, ExprType::f32, x); }
 Expr to_i32(const Expr& x) { return expr::cast(Op::to_i32, ExprType::i32, x); }
-Expr exp(const Expr& x) { return expr::unary(Op::exp, x); }
-Expr exp2(const Expr& x) { return expr::unary(Op::exp2, x); }
-Expr expm1(const Expr& x) { return expr::unary(Op::expm1, x); }
-Expr log(const Expr& x) { return expr::unary(Op::log, x); }
-Expr log2(const Expr& x) { return expr::unary(Op::log2, x); }
-Expr log1p(const Expr& x) { return expr::unary(Op::log1p, x); }
-Expr tanh(const Expr& x) { return expr::unary(Op::tanh, x); }
-Expr sigmoid(const Expr& x) { return expr::unary(Op::sigmoid, x); }
-Expr sqrt(const Expr& x) { return expr::unary(Op::sqrt, x); }
-Expr rsqrt(const Expr& x) { return expr::unary(Op::rsqrt, x); }
-Expr sin(const Expr& x) { return expr::unary(Op::sin, x); }
-Expr cos(const Expr& x) { return expr::unary(Op::cos, x); }
-Expr erf(const Expr& x) { return expr::unary(Op::erf, x); }
-Expr tan(const Expr& x) { return expr::unary(Op::tan, x); }
-Expr atan(const Expr& x) { return expr::unary(Op::atan, x); }
-Expr floor(const Expr& x) { return expr::unary(Op::floor, x); }
-Expr ceil(const Expr& x) { return expr::unary(Op::ceil, x); }
-Expr round(const Expr& x) { return expr::unary(Op::round, x); }
-Expr trunc(const Expr& x) { return expr::unary(Op::trunc, x); }
-Expr isnan(const Expr& x) { return expr::unary(Op::isnan, x); }
-Expr isinf(const Expr& x) { return expr::unary(Op::isinf, x); }
 Expr pow(const Expr& x, const Expr& y) { return expr::binary(Op::pow, x, y); }
 Expr random_uniform(const Expr& seed, const Expr& b, const Expr& h, const Expr& q_idx, const Expr& kv_idx) {
   return expr::build(Op::random_uniform, std::array{seed, b, h, q_idx, kv_idx});

@@ -124,6 +124,7 @@ struct Rows {
   static Expr tan(X o) { return times(1.0 + o.e * o.e, o.d[0]); }
   static Expr atan(X o) { return damped(1.0 / (1.0 + o.x[0] * o.x[0]), o.d[0], o); }
   static Expr erf(X o) { return damped(2 * std::numbers::inv_sqrtpi * heddle::exp(-(o.x[0] * o.x[0])), o.d[0], o); }
+  static Expr erfc(X o) { return damped(-2 * std::numbers::inv_sqrtpi * heddle::exp(-(o.x[0] * o.x[0])), o.d[0], o); }
   static Expr pow(X o) {
     const Expr& x = o.x[0];
     const Expr& y = o.x[1];
@@ -147,7 +148,6 @@ struct Rows {
   static constexpr std::array<Row, kOpCount> table = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
 #include "expr/ops.def"
-#undef HEDDLE_OP
   };
 };
 

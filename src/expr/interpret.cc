@@ -151,44 +151,13 @@ struct Rows {
   static Value rsqrt(Operands x) {
     return rounded(x, [](Wide a) { return 1 / std::sqrt(a); });
   }
-  static Value exp(Operands x) {
-    return rounded(x, [](Wide a) { return std::exp(a); });
+#define HEDDLE_REAL_FUNCTION(name)                          \
+  static Value name(Operands x) {                           \
+    return rounded(x, [](Wide a) { return std::name(a); }); \
   }
-  static Value exp2(Operands x) {
-    return rounded(x, [](Wide a) { return std::exp2(a); });
-  }
-  static Value expm1(Operands x) {
-    return rounded(x, [](Wide a) { return std::expm1(a); });
-  }
-  static Value log(Operands x) {
-    return rounded(x, [](Wide a) { return std::log(a); });
-  }
-  static Value log2(Operands x) {
-    return rounded(x, [](Wide a) { return std::log2(a); });
-  }
-  static Value log1p(Operands x) {
-    return rounded(x, [](Wide a) { return std::log1p(a); });
-  }
-  static Value tanh(Operands x) {
-    return rounded(x, [](Wide a) { return std::tanh(a); });
-  }
+#include "shared/real_functions.def"
   static Value sigmoid(Operands x) {
     return rounded(x, [](Wide a) { return 1 / (1 + std::exp(-a)); });
-  }
-  static Value sin(Operands x) {
-    return rounded(x, [](Wide a) { return std::sin(a); });
-  }
-  static Value cos(Operands x) {
-    return rounded(x, [](Wide a) { return std::cos(a); });
-  }
-  static Value tan(Operands x) {
-    return rounded(x, [](Wide a) { return std::tan(a); });
-  }
-  static Value atan(Operands x) {
-    return rounded(x, [](Wide a) { return std::atan(a); });
-  }
-  static Value erf(Operands x) {
-    return rounded(x, [](Wide a) { return std::erf(a); });
   }
   static Value pow(Operands x) {
     return value(static_cast<Real>(
@@ -201,8 +170,7 @@ struct Rows {
 
   static constexpr std::array<Row, kOpCount> table = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
-#include "ops.def"
-#undef HEDDLE_OP
+#include "expr/ops.def"
   };
 };
 

@@ -19,8 +19,7 @@ namespace {
 
 constexpr std::array<OpInfo, kOpCount> kOps = {{
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) {#name, Form::form, text, arity, Kind::kind, ulp},
-#include "ops.def"
-#undef HEDDLE_OP
+#include "expr/ops.def"
 }};
 
 constexpr std::array<std::string_view, kLeafCount> kLeafNames = {

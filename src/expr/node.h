@@ -17,14 +17,12 @@ namespace heddle::expr {
 
 enum class Op : std::uint8_t {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
-#include "ops.def"
-#undef HEDDLE_OP
+#include "expr/ops.def"
 };
 
 inline constexpr int kOpCount = 0
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) +1
-#include "ops.def"
-#undef HEDDLE_OP
+#include "expr/ops.def"
     ;
 
 enum class Form : std::uint8_t { leaf, call, prefix, infix };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "expr/linear_form.h"
 #include "expr/real_ranges.h"
@@ -112,19 +113,37 @@ struct Rows {
   static Range trunc(X x, Precision) { return real::rounded(x[0], std::trunc); }
   static Range sqrt(X x, Precision precision) { return real::sqrt(x[0], precision); }
   static Range rsqrt(X x, Precision precision) { return real::rsqrt(x[0], precision); }
-  static Range exp(X x, Precision precision) { return real::exp(x[0], precision); }
-  static Range exp2(X x, Precision precision) { return real::exp2(x[0], precision); }
-  static Range expm1(X x, Precision precision) { return real::expm1(x[0], precision); }
-  static Range log(X x, Precision precision) { return real::log(x[0], precision); }
-  static Range log2(X x, Precision precision) { return real::log2(x[0], precision); }
-  static Range log1p(X x, Precision precision) { return real::log1p(x[0], precision); }
-  static Range tanh(X x, Precision precision) { return real::tanh(x[0], precision); }
-  static Range sigmoid(X x, Precision precision) { return real::sigmoid(x[0], precision); }
-  static Range sin(X x, Precision precision) { return real::sin(x[0], precision); }
-  static Range cos(X x, Precision precision) { return real::cos(x[0], precision); }
+  static Range exp(X x, Precision precision) {
+    return real::not_negative(real::monotone(Op::exp, x[0], precision, std::exp));
+  }
+  static Range exp2(X x, Precision precision) {
+    return real::not_negative(real::monotone(Op::exp2, x[0], precision, std::exp2));
+  }
+  static Range expm1(X x, Precision precision) {
+    return real::rising_through_zero(Op::expm1, x[0], precision, std::expm1);
+  }
+  static Range log(X x, Precision precision) { return real::logarithm(Op::log, x[0], precision, std::log, 0); }
+  static Range log2(X x, Precision precision) { return real::logarithm(Op::log2, x[0], precision, std::log2, 0); }
+  static Range log1p(X x, Precision precision) { return real::logarithm(Op::log1p, x[0], precision, std::log1p, -1); }
+  static Range tanh(X x, Precision precision) {
+    return real::rising_through_zero(Op::tanh, x[0], precision, std::tanh);
+  }
+  static Range sigmoid(X x, Precision precision) {
+    const auto of = [](double a) { return 1 / (1 + std::exp(-a)); };
+    return real::not_negative(real::monotone(Op::sigmoid, x[0], precision, of));
+  }
+  static Range sin(X x, Precision precision) {
+    return real::wave(Op::sin, x[0], precision, std::sin, std::numbers::pi / 2);
+  }
+  static Range cos(X x, Precision precision) { return real::wave(Op::cos, x[0], precision, std::cos, 0); }
   static Range tan(X x, Precision precision) { return real::tan(x[0], precision); }
-  static Range atan(X x, Precision precision) { return real::atan(x[0], precision); }
-  static Range erf(X x, Precision precision) { return real::erf(x[0], precision); }
+  static Range atan(X x, Precision precision) {
+    return real::rising_through_zero(Op::atan, x[0], precision, std::atan);
+  }
+  static Range erf(X x, Precision precision) { return real::rising_through_zero(Op::erf, x[0], precision, std::erf); }
+  static Range erfc(X x, Precision precision) {
+    return real::not_negative(real::monotone(Op::erfc, x[0], precision, std::erfc));
+  }
   static Range pow(X x, Precision precision) { return real::pow(x[0], x[1], precision); }
 
   static Range random_uniform(X, Precision) { return {0, 1 - 0x1p-15, false}; }
@@ -132,7 +151,6 @@ struct Rows {
   static constexpr std::array<Row, kOpCount> table = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
 #include "expr/ops.def"
-#undef HEDDLE_OP
   };
 };
 

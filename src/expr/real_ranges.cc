@@ -36,8 +36,6 @@ Range widened(Op op, double lo, double hi, bool nan, Precision precision) {
   return {stepped(lo, -steps, precision), stepped(hi, steps, precision), nan};
 }
 
-Range not_negative(Range x) { return {std::max(x.lo, 0.0), x.hi, x.nan}; }
-
 /// The least and largest of f at the four corners; corners that are NaN do not count.
 template <class F>
 Range over_corners(const Range& x, const Range& y, bool nan, F&& f) {
@@ -51,40 +49,6 @@ Range over_corners(const Range& x, const Range& y, bool nan, F&& f) {
     }
   }
   return result;
-}
-
-using Function = double (*)(double);
-
-Range rising(Op op, const Range& x, Precision precision, Function f) {
-  return only_nan(x) ? kNanOnly : widened(op, f(x.lo), f(x.hi), x.nan, precision);
-}
-
-/// A rising function that keeps the sign: what is not negative does not become so by an error.
-Range rising_through_zero(Op op, const Range& x, Precision precision, Function f) {
-  const Range range = rising(op, x, precision, f);
-  return {x.lo >= 0 ? std::max(range.lo, 0.0) : range.lo, x.hi <= 0 ? std::min(range.hi, 0.0) : range.hi, range.nan};
-}
-
-/// Rises from -inf at `pole`; NaN below.
-Range logarithm(Op op, const Range& x, Precision precision, Function log, double pole = 0) {
-  if (x.hi < pole) return kNanOnly;
-  return rising(op, {std::max(x.lo, pole), x.hi, x.nan || x.lo < pole}, precision, log);
-}
-
-/// sin or cos: 1 at first_top, then -1 and 1 in turn every half turn.
-Range wave(Op op, const Range& x, Precision precision, Function f, double first_top) {
-  // Beyond, the position of an extreme is not known well enough.
-  constexpr double kFarthest = 1e6;
-  if (only_nan(x)) return kNanOnly;
-  const bool nan = x.nan || has_infinity(x);
-  if (x.lo < -kFarthest || x.hi > kFarthest) return widened(op, -1, 1, nan, precision);
-  constexpr double kMargin = 1e-8;  // a near miss counts as an extreme
-  const double first = std::ceil((x.lo - first_top) / std::numbers::pi - kMargin);
-  const double last = std::floor((x.hi - first_top) / std::numbers::pi + kMargin);
-  const bool top_first = std::fmod(first, 2) == 0;
-  const bool top = last > first || (last == first && top_first);
-  const bool bottom = last > first || (last == first && !top_first);
-  return widened(op, bottom ? -1 : std::min(f(x.lo), f(x.hi)), top ? 1 : std::max(f(x.lo), f(x.hi)), nan, precision);
 }
 
 /// x % y, rounded as ops.def says.
@@ -189,18 +153,37 @@ Range rsqrt(const Range& x, Precision precision) {
   return not_negative(widened(Op::rsqrt, 1 / std::sqrt(x.hi), 1 / std::sqrt(x.lo), nan, precision));
 }
 
-Range exp(const Range& x, Precision precision) { return not_negative(rising(Op::exp, x, precision, std::exp)); }
-Range exp2(const Range& x, Precision precision) { return not_negative(rising(Op::exp2, x, precision, std::exp2)); }
-Range expm1(const Range& x, Precision precision) { return rising_through_zero(Op::expm1, x, precision, std::expm1); }
-Range log(const Range& x, Precision precision) { return logarithm(Op::log, x, precision, std::log); }
-Range log2(const Range& x, Precision precision) { return logarithm(Op::log2, x, precision, std::log2); }
-Range log1p(const Range& x, Precision precision) { return logarithm(Op::log1p, x, precision, std::log1p, -1); }
-Range tanh(const Range& x, Precision precision) { return rising_through_zero(Op::tanh, x, precision, std::tanh); }
-Range sigmoid(const Range& x, Precision precision) {
-  return not_negative(rising(Op::sigmoid, x, precision, [](double a) { return 1 / (1 + std::exp(-a)); }));
+Range monotone(Op op, const Range& x, Precision precision, Function f) {
+  if (only_nan(x)) return kNanOnly;
+  const double first = f(x.lo), last = f(x.hi);
+  return widened(op, std::min(first, last), std::max(first, last), x.nan, precision);
 }
-Range sin(const Range& x, Precision precision) { return wave(Op::sin, x, precision, std::sin, std::numbers::pi / 2); }
-Range cos(const Range& x, Precision precision) { return wave(Op::cos, x, precision, std::cos, 0); }
+
+Range rising_through_zero(Op op, const Range& x, Precision precision, Function f) {
+  const Range range = monotone(op, x, precision, f);
+  return {x.lo >= 0 ? std::max(range.lo, 0.0) : range.lo, x.hi <= 0 ? std::min(range.hi, 0.0) : range.hi, range.nan};
+}
+
+Range logarithm(Op op, const Range& x, Precision precision, Function log, double pole) {
+  if (x.hi < pole) return kNanOnly;
+  return monotone(op, {std::max(x.lo, pole), x.hi, x.nan || x.lo < pole}, precision, log);
+}
+
+Range wave(Op op, const Range& x, Precision precision, Function f, double first_top) {
+  // Beyond, the position of an extreme is not known well enough.
+  constexpr double kFarthest = 1e6;
+  if (only_nan(x)) return kNanOnly;
+  const bool nan = x.nan || has_infinity(x);
+  if (x.lo < -kFarthest || x.hi > kFarthest) return widened(op, -1, 1, nan, precision);
+  constexpr double kMargin = 1e-8;  // a near miss counts as an extreme
+  const double first = std::ceil((x.lo - first_top) / std::numbers::pi - kMargin);
+  const double last = std::floor((x.hi - first_top) / std::numbers::pi + kMargin);
+  const bool top_first = std::fmod(first, 2) == 0;
+  const bool top = last > first || (last == first && top_first);
+  const bool bottom = last > first || (last == first && !top_first);
+  return widened(op, bottom ? -1 : std::min(f(x.lo), f(x.hi)), top ? 1 : std::max(f(x.lo), f(x.hi)), nan, precision);
+}
+
 Range tan(const Range& x, Precision precision) {
   // A branch reaches from one pole to the next. Near a pole, and far from 0, rounding leaves the branch unknown.
   constexpr double kFarthest = 1e6, kMargin = 1e-8;
@@ -208,10 +191,8 @@ Range tan(const Range& x, Precision precision) {
   const auto branch = [](double a, double margin) { return std::floor(a / std::numbers::pi + 0.5 + margin); };
   const bool one = x.lo >= -kFarthest && x.hi <= kFarthest && branch(x.lo, -kMargin) == branch(x.hi, kMargin);
   if (!one) return {-kInfinity, kInfinity, x.nan || has_infinity(x)};
-  return rising(Op::tan, x, precision, std::tan);
+  return monotone(Op::tan, x, precision, std::tan);
 }
-Range atan(const Range& x, Precision precision) { return rising_through_zero(Op::atan, x, precision, std::atan); }
-Range erf(const Range& x, Precision precision) { return rising_through_zero(Op::erf, x, precision, std::erf); }
 
 Range pow(const Range& x, const Range& y, Precision precision) {
   const Range one_or_nan = {1, 1, true};  // pow(1, NaN) and pow(NaN, 0) are 1

@@ -2,6 +2,7 @@
 // are widened by its error in ops.def. NaN is tracked: infinity - infinity, 0 * infinity, log(-1).
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "expr/ranges.h"
@@ -35,20 +36,20 @@ Range min(const Range& x, const Range& y);
 Range max(const Range& x, const Range& y);
 Range sqrt(const Range& x, Precision precision);
 Range rsqrt(const Range& x, Precision precision);
-Range exp(const Range& x, Precision precision);
-Range exp2(const Range& x, Precision precision);
-Range expm1(const Range& x, Precision precision);
-Range log(const Range& x, Precision precision);
-Range log2(const Range& x, Precision precision);
-Range log1p(const Range& x, Precision precision);
-Range tanh(const Range& x, Precision precision);
-Range sigmoid(const Range& x, Precision precision);
-Range sin(const Range& x, Precision precision);
-Range cos(const Range& x, Precision precision);
 Range tan(const Range& x, Precision precision);
-Range atan(const Range& x, Precision precision);
-Range erf(const Range& x, Precision precision);
 Range pow(const Range& x, const Range& y, Precision precision);
+
+using Function = double (*)(double);
+inline Range not_negative(const Range& x) { return {std::max(x.lo, 0.0), x.hi, x.nan}; }
+/// A function that rises everywhere, or falls everywhere.
+Range monotone(Op op, const Range& x, Precision precision, Function f);
+/// A rising function that keeps the sign: what is not negative does not become so by an error.
+Range rising_through_zero(Op op, const Range& x, Precision precision, Function f);
+/// Rises from -inf at `pole`; NaN below.
+Range logarithm(Op op, const Range& x, Precision precision, Function log, double pole);
+/// sin or cos: 1 at first_top, then -1 and 1 in turn every half turn.
+Range wave(Op op, const Range& x, Precision precision, Function f, double first_top);
+
 /// lt, le, gt, ge, eq, ne; `same`: x and y are one value.
 Range compare(Op op, const Range& x, const Range& y, bool same);
 /// The relation of a comparison's op.

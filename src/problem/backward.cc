@@ -151,7 +151,8 @@ template <std::same_as<BackwardTensors> Tensors>
 AttentionProblem validate(const Tensors& tensors, const AttentionOptions& options) {
   AttentionProblem problem = validate(forward_tensors(tensors), options);
   problem.pass = Pass::backward;
-  problem.deterministic = options.deterministic;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) problem.name = options.name;
+#include "heddle/options.def"
   check_forward_results(tensors, options);
   check_incoming(tensors, problem.device);
   problem.with_d_lse = tensors.d_lse.has_value();

@@ -142,7 +142,6 @@ void resolve_mods(AttentionProblem& problem, const AttentionOptions& options) {
   }
   make_set(problem.captures);
   make_set(problem.params);
-  problem.clamp_reads = options.clamp_reads;
   validate_bindings(problem, options.bindings);
   problem.reads_leave = problem.clamp_reads && may_leave(problem, options.bindings);
 }

@@ -68,6 +68,15 @@ std::string describe_wanted(const WantedGradients& wanted) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// "; reads clamped"
+std::string describe_flags(const AttentionProblem& problem) {
+  std::string text;
+#define HEDDLE_FLAG_OPTION(name, shown, help) \
+  if (problem.name) text += "; " shown;
+#include "heddle/options.def"
+  return text;
+}
+
 // Results in a problem's description: a forward's "-> bf16 o, lse", or a backward's gradients.
 std::string describe_results(const AttentionProblem& problem) {
   if (problem.pass == Pass::forward) {
@@ -76,7 +85,7 @@ std::string describe_results(const AttentionProblem& problem) {
   }
   return fmt::format("{} from {} o and d_o{}{}{}", describe_wanted(problem.wanted), heddle::name(problem.o_dtype),
                      problem.with_lse_rest ? " and lse_rest" : "", problem.with_d_lse ? " and d_lse" : "",
-                     problem.deterministic ? "; deterministic" : "");
+                     describe_backward_flags(problem));
 }
 
 }  // namespace
@@ -100,6 +109,14 @@ std::string name(const Device& device) {
   return fmt::format("{}:{}", device.kind == DeviceKind::cuda ? "cuda" : "rocm", device.index);
 }
 
+std::string describe_backward_flags(const AttentionProblem& problem) {
+  std::string text;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) \
+  if (problem.name) text += "; " shown;
+#include "heddle/options.def"
+  return text;
+}
+
 std::string to_string(const AttentionProblem& problem) {
   const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;
   return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {}; scale {}; {}{}{}",
@@ -107,7 +124,7 @@ std::string to_string(const AttentionProblem& problem) {
                      problem.q_heads, problem.q_rows, problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads,
                      problem.kv_rows, problem.qk_dim, heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows,
                      problem.v_dim, describe_results(problem), problem.scale, describe_sequences(problem),
-                     problem.with_sinks ? "; sinks" : "", problem.clamp_reads ? "; reads clamped" : "");
+                     problem.with_sinks ? "; sinks" : "", describe_flags(problem));
 }
 
 bool sequences_differ(const AttentionProblem& problem) {

@@ -43,7 +43,10 @@ struct AttentionProblem {
   bool device_lengths = false, device_starts = false, device_kv_starts = false;
   DType kv_start_dtype = DType::i32;  // of those there
 
-  bool clamp_reads = false;  // as asked for
+  // Flags as asked for: clamp_reads, deterministic, ... (false of a forward if they are a backward's).
+#define HEDDLE_FLAG_OPTION(name, shown, help) bool name = false;
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) bool name = false;
+#include "heddle/options.def"
   /// clamp_reads is set, and some read may leave its tensor for some values of params and captures.
   bool reads_leave = false;
   Expr score_mod, mask_mod, weight_mod;  // role-checked, as given (not simplified); may be empty
@@ -52,7 +55,6 @@ struct AttentionProblem {
 
   // Backward only. Its o and lse are inputs.
   bool with_d_lse = false;
-  bool deterministic = false;  // as asked for
   WantedGradients wanted{};
 
   /// Query heads that read one kv head; there may be none of either.
@@ -62,6 +64,8 @@ struct AttentionProblem {
 /// "forward softmax bf16 q[2, 16, 512, 64] k[2, 4, 512, 64] v[2, 4, 512, 64] -> bf16 o, lse; scale 0.125; padded"
 std::string to_string(const AttentionProblem& problem);
 std::string_view name(Normalizer normalizer);
+/// "; deterministic": the flags of a backward.
+std::string describe_backward_flags(const AttentionProblem& problem);
 /// "the CPU", "cuda:0"
 std::string name(const Device& device);
 

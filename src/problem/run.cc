@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "problem/option_views.h"
 #include "problem/pages.h"
 #include "problem/places.h"
 #include "problem/refuse.h"
@@ -29,14 +30,9 @@ void for_each_input(const AttentionProblem& problem, const PlannedTensors& plann
   f(TensorName{"q"}, given.q, planned.q);
   f(TensorName{"k"}, given.k, planned.k);
   f(TensorName{"v"}, given.v, planned.v);
-  const std::pair<std::string_view, const std::optional<ConstTensorView>*> optional_inputs[] = {
-      {"page_table", &options.page_table},
-      {"sinks", &options.sinks},
-      {"q_descale", &options.q_descale},
-      {"k_descale", &options.k_descale},
-      {"v_descale", &options.v_descale}};
-  for (const auto& [name, view] : optional_inputs) {
-    if (*view) f(TensorName{name}, **view, footprint_of(name, **view));
+  for (const auto& [name, member] : kTensorOptions) {
+    const std::optional<ConstTensorView>& view = options.*member;
+    if (view) f(TensorName{name}, *view, footprint_of(name, *view));
   }
   for (const auto& [name, member] : kLengthViews) {
     const std::optional<ConstTensorView>& view = options.*member;
@@ -239,11 +235,7 @@ void check_planned_options(const AttentionProblem& problem, const AttentionOptio
            to_string(other->strides), problem::name(other->device), describe(*own), to_string(own->strides),
            problem::name(own->device));
   };
-  check("sinks", planned.sinks, given.sinks);
-  check("page_table", planned.page_table, given.page_table);
-  check("q_descale", planned.q_descale, given.q_descale);
-  check("k_descale", planned.k_descale, given.k_descale);
-  check("v_descale", planned.v_descale, given.v_descale);
+  for (const auto& [name, member] : kTensorOptions) check(name, planned.*member, given.*member);
   if (!problem.device_lengths) return;
   for (const auto& [name, member] : kLengthViews) check(name, planned.*member, given.*member);
 }

@@ -2,9 +2,12 @@
 
 #include <limits>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "base/element.h"
 #include "mask/shape.h"
+#include "problem/option_views.h"
 #include "problem/places.h"
 #include "problem/refuse.h"
 
@@ -202,21 +205,21 @@ void read_starts(const Starts& starts, std::vector<Sequence>& sequences) {
 
 // Whether the views are where q is, on another device than the CPU. All must be in one place.
 bool on_device(const AttentionOptions& options, const Device& device) {
-  const NamedLengths* first = nullptr;
-  for (const NamedLengths& named : kLengthViews) {
-    const std::optional<ConstTensorView>& view = options.*named.second;
+  const OptionView* first = nullptr;
+  for (const OptionView& named : kLengthViews) {
+    const std::optional<ConstTensorView>& view = options.*named.member;
     if (!view) continue;
-    if (device.kind == DeviceKind::cpu) check_on_cpu(named.first, *view);
-    if (view->device.kind != DeviceKind::cpu) check_beside(named.first, *view, device);
+    if (device.kind == DeviceKind::cpu) check_on_cpu(named.name, *view);
+    if (view->device.kind != DeviceKind::cpu) check_beside(named.name, *view, device);
     if (first == nullptr) first = &named;
-    const Device& other = (options.*first->second)->device;
+    const Device& other = (options.*first->member)->device;
     if (view->device == other) continue;
     refuse(
         "{} is on {} and {} on {}; lengths, cu_seqlens, q_start and kv_start all on the CPU, or all where q is, are "
         "accepted",
-        first->first, problem::name(other), named.first, problem::name(view->device));
+        first->name, problem::name(other), named.name, problem::name(view->device));
   }
-  return first != nullptr && (options.*first->second)->device.kind != DeviceKind::cpu;
+  return first != nullptr && (options.*first->member)->device.kind != DeviceKind::cpu;
 }
 
 // One a sequence, with the most queries and keys that it may have.

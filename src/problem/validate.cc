@@ -137,6 +137,8 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   check_descale(problem, {"v_descale", "v", problem.v_dtype, problem.kv_heads}, options.v_descale);
   base::check_threads(options.threads);
 
+#define HEDDLE_FLAG_OPTION(name, shown, help) problem.name = options.name;
+#include "heddle/options.def"
   resolve_mods(problem, options);
   return problem;
 }

@@ -34,38 +34,29 @@ HWY_INLINE V EachLane(D d, V x, V y, F&& f) {
   return hn::Load(d, xs);
 }
 
-// HEDDLE_SLEEF defines F, a SLEEF function of one argument for scalars and for whole vectors, which CallSleef applies.
+// Each row becomes a struct SleefName: the function for scalars and for whole vectors, which CallSleef applies.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-#define HEDDLE_SLEEF_256(name)                                                        \
-  static HWY_INLINE __m256 Whole256(__m256 x) { return Sleef_##name##f8_u10avx2(x); } \
-  static HWY_INLINE __m256d Whole256(__m256d x) { return Sleef_##name##d4_u10avx2(x); }
+#define HEDDLE_SLEEF_256(name, accuracy)                                                       \
+  static HWY_INLINE __m256 Whole256(__m256 x) { return Sleef_##name##f8_##accuracy##avx2(x); } \
+  static HWY_INLINE __m256d Whole256(__m256d x) { return Sleef_##name##d4_##accuracy##avx2(x); }
 #else
-#define HEDDLE_SLEEF_256(name)
+#define HEDDLE_SLEEF_256(name, accuracy)
 #endif
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-#define HEDDLE_SLEEF_512(name)                                                            \
-  static HWY_INLINE __m512 Whole512(__m512 x) { return Sleef_##name##f16_u10avx512f(x); } \
-  static HWY_INLINE __m512d Whole512(__m512d x) { return Sleef_##name##d8_u10avx512f(x); }
+#define HEDDLE_SLEEF_512(name, accuracy)                                                           \
+  static HWY_INLINE __m512 Whole512(__m512 x) { return Sleef_##name##f16_##accuracy##avx512f(x); } \
+  static HWY_INLINE __m512d Whole512(__m512d x) { return Sleef_##name##d8_##accuracy##avx512f(x); }
 #else
-#define HEDDLE_SLEEF_512(name)
+#define HEDDLE_SLEEF_512(name, accuracy)
 #endif
-#define HEDDLE_SLEEF(F, name)                                                \
-  struct F {                                                                 \
-    static HWY_INLINE float One(float x) { return Sleef_##name##f_u10(x); }  \
-    static HWY_INLINE double One(double x) { return Sleef_##name##_u10(x); } \
-    HEDDLE_SLEEF_256(name)                                                   \
-    HEDDLE_SLEEF_512(name)                                                   \
+#define HEDDLE_SLEEF(Name, name, accuracy)                                          \
+  struct Sleef##Name {                                                              \
+    static HWY_INLINE float One(float x) { return Sleef_##name##f_##accuracy(x); }  \
+    static HWY_INLINE double One(double x) { return Sleef_##name##_##accuracy(x); } \
+    HEDDLE_SLEEF_256(name, accuracy)                                                \
+    HEDDLE_SLEEF_512(name, accuracy)                                                \
   };
-HEDDLE_SLEEF(SleefLog, log)
-HEDDLE_SLEEF(SleefLog2, log2)
-HEDDLE_SLEEF(SleefSin, sin)
-HEDDLE_SLEEF(SleefCos, cos)
-HEDDLE_SLEEF(SleefErf, erf)
-HEDDLE_SLEEF(SleefExpm1, expm1)
-HEDDLE_SLEEF(SleefLog1p, log1p)
-HEDDLE_SLEEF(SleefTan, tan)
-HEDDLE_SLEEF(SleefAtan, atan)
-#undef HEDDLE_SLEEF
+#include "tile_evaluator/sleef_functions.def"
 #undef HEDDLE_SLEEF_512
 #undef HEDDLE_SLEEF_256
 
@@ -80,49 +71,29 @@ HWY_INLINE V CallSleef(D d, V x) {
   return EachLane(d, x, x, [](auto lane, auto) { return F::One(lane); });
 }
 
-}  // namespace detail
-
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Log(D d, V x) {
-  return detail::CallSleef<detail::SleefLog>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Log2(D d, V x) {
-  return detail::CallSleef<detail::SleefLog2>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Sin(D d, V x) {
-  return detail::CallSleef<detail::SleefSin>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Cos(D d, V x) {
-  return detail::CallSleef<detail::SleefCos>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Erf(D d, V x) {
-  return detail::CallSleef<detail::SleefErf>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Expm1(D d, V x) {
-  return detail::CallSleef<detail::SleefExpm1>(d, x);
+/// SLEEF's function, for every argument.
+template <class F, class D, class V>
+HWY_INLINE V EachArgument(F, D d, V x) {
+  return CallSleef<F>(d, x);
 }
 /// From 2^60 on the 1 is lost in rounding. There log is called, because SLEEF's log1p is infinite for the largest
 /// numbers.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Log1p(D d, V x) {
+template <class D, class V>
+HWY_INLINE V EachArgument(SleefLog1p, D d, V x) {
   const auto large = hn::Gt(x, hn::Set(d, hn::TFromD<D>(0x1p60)));
-  const V near = detail::CallSleef<detail::SleefLog1p>(d, hn::IfThenZeroElse(large, x));
+  const V near = CallSleef<SleefLog1p>(d, hn::IfThenZeroElse(large, x));
   if (hn::AllFalse(d, large)) return near;
-  return hn::IfThenElse(large, Log(d, x), near);
+  return hn::IfThenElse(large, CallSleef<SleefLog>(d, x), near);
 }
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Tan(D d, V x) {
-  return detail::CallSleef<detail::SleefTan>(d, x);
-}
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Atan(D d, V x) {
-  return detail::CallSleef<detail::SleefAtan>(d, x);
-}
+
+}  // namespace detail
+
+#define HEDDLE_SLEEF(Name, name, accuracy)                    \
+  template <class D, class V = hn::Vec<D>>                    \
+  HWY_INLINE V Name(D d, V x) {                               \
+    return detail::EachArgument(detail::Sleef##Name(), d, x); \
+  }
+#include "tile_evaluator/sleef_functions.def"
 
 /// In double by the C library: SLEEF's pow is infinite for results in the last 2e-9 of the range.
 template <class D, class V = hn::Vec<D>>

@@ -71,17 +71,10 @@ HEDDLE_TILE_UNARY(SqrtReal, hn::Sqrt(x))
 HEDDLE_TILE_UNARY(RsqrtReal, Rsqrt(d, x))
 HEDDLE_TILE_UNARY(ExpReal, Exp(d, x))
 HEDDLE_TILE_UNARY(Exp2Real, Exp2(d, x))
-HEDDLE_TILE_UNARY(LogReal, Log(d, x))
-HEDDLE_TILE_UNARY(Log2Real, Log2(d, x))
 HEDDLE_TILE_UNARY(TanhReal, Tanh(d, x))
 HEDDLE_TILE_UNARY(SigmoidReal, Sigmoid(d, x))
-HEDDLE_TILE_UNARY(SinReal, Sin(d, x))
-HEDDLE_TILE_UNARY(CosReal, Cos(d, x))
-HEDDLE_TILE_UNARY(ErfReal, Erf(d, x))
-HEDDLE_TILE_UNARY(Expm1Real, Expm1(d, x))
-HEDDLE_TILE_UNARY(Log1pReal, Log1p(d, x))
-HEDDLE_TILE_UNARY(TanReal, Tan(d, x))
-HEDDLE_TILE_UNARY(AtanReal, Atan(d, x))
+#define HEDDLE_SLEEF(Name, name, accuracy) HEDDLE_TILE_UNARY(Name##Real, Name(d, x))
+#include "tile_evaluator/sleef_functions.def"
 
 HEDDLE_TILE_BINARY(LessReal, BooleanOf(d, hn::Lt(x, y)))
 HEDDLE_TILE_BINARY(LessEqualReal, BooleanOf(d, hn::Le(x, y)))
@@ -323,17 +316,10 @@ struct OpRows {
   static constexpr Row rsqrt = {kReal1<RsqrtReal>};
   static constexpr Row exp = {kReal1<ExpReal>};
   static constexpr Row exp2 = {kReal1<Exp2Real>};
-  static constexpr Row expm1 = {kReal1<Expm1Real>};
-  static constexpr Row log = {kReal1<LogReal>};
-  static constexpr Row log2 = {kReal1<Log2Real>};
-  static constexpr Row log1p = {kReal1<Log1pReal>};
   static constexpr Row tanh = {kReal1<TanhReal>};
   static constexpr Row sigmoid = {kReal1<SigmoidReal>};
-  static constexpr Row sin = {kReal1<SinReal>};
-  static constexpr Row cos = {kReal1<CosReal>};
-  static constexpr Row tan = {kReal1<TanReal>};
-  static constexpr Row atan = {kReal1<AtanReal>};
-  static constexpr Row erf = {kReal1<ErfReal>};
+#define HEDDLE_SLEEF(Name, name, accuracy) static constexpr Row name = {kReal1<Name##Real>};
+#include "tile_evaluator/sleef_functions.def"
   static constexpr Row pow = {kReal2<PowReal>};
 
   static constexpr Row random_uniform = {nullptr, Map<Real, DrawEach, Real, Int, Int, Int, Int, Int>};
@@ -341,7 +327,6 @@ struct OpRows {
   static constexpr std::array<Row, expr::kOpCount> kTable = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) name,
 #include "expr/ops.def"
-#undef HEDDLE_OP
   };
 };
 

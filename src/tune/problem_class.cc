@@ -87,7 +87,7 @@ std::string gradients_text(const AttentionProblem& problem) {
   const problem::WantedGradients& wanted = problem.wanted;
   return fmt::format("\ngradients: q {}, k {}, v {}, sinks {}, {}, {}{}", wanted.q, wanted.k, wanted.v, wanted.sinks,
                      fmt::join(wanted.captures, " "), fmt::join(wanted.params, " "),
-                     problem.deterministic ? "; deterministic" : "");
+                     problem::describe_backward_flags(problem));
 }
 
 }  // namespace

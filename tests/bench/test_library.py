@@ -14,19 +14,6 @@ import bench_path
 from comparison import library as c
 from comparison import mods
 
-STRUCTS = {
-    "heddle_tensor": c.Tensor,
-    "heddle_param": c.Param,
-    "heddle_capture": c.Capture,
-    "heddle_bindings": c.Bindings,
-    "heddle_attention_options": c.AttentionOptions,
-    "heddle_attention_tensors": c.AttentionTensors,
-    "heddle_gradient": c.Gradient,
-    "heddle_backward_tensors": c.BackwardTensors,
-    "heddle_run_options": c.RunOptions,
-    "heddle_sequence": c.Sequence,
-    "heddle_block_mask_options": c.BlockMaskOptions,
-}
 SIZE, DIM = 12, 8
 
 
@@ -63,8 +50,8 @@ class Library(unittest.TestCase):
     def test_layout(self):
         printed = subprocess.run([os.environ["HEDDLE_LAYOUT"]], capture_output=True, text=True, check=True).stdout
         layout = json.loads(printed)
-        self.assertEqual(set(layout), set(STRUCTS))
-        for name, struct in STRUCTS.items():
+        self.assertEqual(set(layout), set(c.STRUCTS))
+        for name, struct in c.STRUCTS.items():
             own = {field: getattr(struct, field).offset for field, _ in struct._fields_}
             self.assertEqual({**own, "sizeof": ctypes.sizeof(struct)}, layout[name], name)
 

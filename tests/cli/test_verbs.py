@@ -7,6 +7,7 @@ import select
 import subprocess
 import time
 import unittest
+from pathlib import Path
 from xml.etree import ElementTree
 
 from program import HEDDLE, INPUT, ProgramTest, heddle, noise, write_npy, write_safetensors
@@ -32,6 +33,16 @@ class Help(ProgramTest):
             self.assertRegex(text, rf"(?m)^  {verb} ")
         self.assertIn("Exit codes", text)
         self.assertRegex(self.run_well("--version"), r"^heddle \d+\.\d+\.\d+\n$")
+
+    def test_each_row_of_the_options_has_a_flag(self):
+        rows = Path(__file__).resolve().parents[2] / "include" / "heddle" / "options.def"
+        kinds = r"(?m)^HEDDLE_(?:TENSOR|LENGTHS|FLAG|BACKWARD_FLAG)_OPTION\((\w+),"
+        names = re.findall(kinds, rows.read_text(encoding="utf-8"))
+        self.assertIn("clamp_reads", names)
+        for verb in ("run", "check", "explain", "tune"):
+            text = self.run_well(verb, "--help")
+            for name in names:
+                self.assertRegex(text, rf"(?m)^  --{name.replace('_', '-')} ", verb)
 
     def test_every_verb_has_an_example_that_runs(self):
         environment = {**os.environ, "PATH": f"{os.path.dirname(HEDDLE)}:{os.environ['PATH']}"}
@@ -230,7 +241,7 @@ class ProgressBar(ProgramTest):
 
     def long_job(self):
         """Takes the reference some seconds."""
-        shapes = {"q": [1, 1, 3000, 16], "k": [1, 1, 3000, 16], "v": [1, 1, 3000, 16]}
+        shapes = {"q": [1, 1, 2000, 16], "k": [1, 1, 2000, 16], "v": [1, 1, 2000, 16]}
         write_safetensors(
             self.folder / "in.safetensors", {name: ("F32", shape, noise(*shape)) for name, shape in shapes.items()}
         )

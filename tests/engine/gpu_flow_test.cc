@@ -152,6 +152,10 @@ TEST(GpuFlow, NamesTensorsWhoseMemoryIsElsewhere) {
   EXPECT_EQ(spoilt([](AttentionTensors& t, auto&, const Inputs&, const Tensor&) { t.q.data = nullptr; }), "right");
   EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs&, const Tensor& host) { o.sinks->data = host.data(); }),
             "sinks is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
+  EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs&, const Tensor& host) {
+              o.v_descale = ConstTensorView(host.data(), DType::f32, {1, 2}, kFirst);
+            }),
+            "v_descale is on cuda:0, but its data is in host memory; memory of cuda:0 is accepted");
   EXPECT_EQ(spoilt([](auto&, AttentionOptions& o, const Inputs& other, const Tensor&) {
               o.bindings.captures["ids"].data = other.k.data();
             }),

@@ -10,13 +10,26 @@
 
 #include "engine/attention_case.h"
 #include "engine/deck.h"
+#include "sample.h"
 
 namespace heddle::test {
 
 /// HEDDLE_TEST_FULL=1: ten times as many; HEDDLE_TEST_REDUCED=1: a tenth.
 inline int scaled(int count) {
-  if (std::getenv("HEDDLE_TEST_FULL") != nullptr) return count * 10;
+  if (takes_all()) return count * 10;
   return std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? std::max(1, count / 10) : count;
+}
+
+/// Whether the run takes case `number` of a grid's scaled() ones: by default a third of them.
+inline bool is_taken(int number) {
+  return std::getenv("HEDDLE_TEST_REDUCED") != nullptr || is_drawn(static_cast<std::uint64_t>(number), 3);
+}
+
+/// How many of so many the run takes.
+inline int taken_of(int count) {
+  int taken = 0;
+  for (int i = 0; i < count; ++i) taken += is_taken(i) ? 1 : 0;
+  return taken;
 }
 
 /// Adds one empty name for each name.

@@ -108,6 +108,7 @@ TEST(LseRest, AgreesWithTheReference) {
     spec.normalizer = Normalizer::softmax;
     spec.with_lse_rest = true;
     spec.with_max_scores = i % 3 == 0;
+    if (!is_taken(i / 3)) continue;
     AttentionCase attention_case(spec);
     run_and_judge(attention_case);
   }

@@ -22,6 +22,7 @@ TEST(MaxScores, AgreeWithTheReference) {
     spec.normalizer = Normalizer::softmax;
     spec.with_max_scores = true;
     spec.with_lse = i % 2 == 0;
+    if (!is_taken(i / 2)) continue;
     AttentionCase attention_case(spec);
     run_and_judge(attention_case);
   }

@@ -41,8 +41,12 @@ Verdict judge(const Expr& e, double derivative, double step, F&& evaluate) {
   const auto moved = [&](double by) { return std::get<double>(evaluate(e, by)); };
   Verdict verdict = compare(slope_at_zero(moved, step), derivative);
   if (verdict.fault.empty()) return verdict;
-  // Next to a large number the step is lost in rounding, and shows nothing.
+  // Next to a large number the step is lost in rounding, and shows nothing; nor does it next to a quotient so large that
+  // its steps cannot be told apart (1 % y for y = 1e-308).
   constexpr double kLarge = 1e6;
+  for (const Expr& x : steps_of(e)) {
+    if (x.type() == ExprType::f32 && std::abs(std::get<double>(evaluate(x, 0.0))) > kLarge) return {};
+  }
   for (const Expr& x : reals_of(e)) {
     if (std::abs(std::get<double>(evaluate(x, 0.0))) > kLarge) return {};
   }

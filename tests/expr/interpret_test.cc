@@ -242,10 +242,11 @@ std::vector<Case> function_cases() {
       {Op::pow, {2.0, kNan}, kNan},   {Op::expm1, {-kInf}, -1.0},     {Op::expm1, {kInf}, kInf},
       {Op::expm1, {-0.0}, -0.0},      {Op::log1p, {-1.0}, -kInf},     {Op::log1p, {-1.5}, kNan},
       {Op::log1p, {kInf}, kInf},      {Op::log1p, {-0.0}, -0.0},      {Op::tan, {kInf}, kNan},
-      {Op::tan, {-0.0}, -0.0},        {Op::atan, {-0.0}, -0.0},
+      {Op::tan, {-0.0}, -0.0},        {Op::atan, {-0.0}, -0.0},       {Op::erfc, {kInf}, 0.0},
+      {Op::erfc, {-kInf}, 2.0},       {Op::erfc, {0.0}, 1.0},
   };
   for (const Op op : {Op::sqrt, Op::rsqrt, Op::exp, Op::exp2, Op::log, Op::log2, Op::tanh, Op::sigmoid, Op::sin,
-                      Op::cos, Op::erf, Op::expm1, Op::log1p, Op::tan, Op::atan}) {
+                      Op::cos, Op::erf, Op::erfc, Op::expm1, Op::log1p, Op::tan, Op::atan}) {
     cases.push_back({op, {kNan}, kNan});
   }
   return cases;

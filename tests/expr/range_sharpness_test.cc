@@ -289,6 +289,8 @@ TEST(RangeSharpness, TranscendentalsAreNear) {
   near("atan(score)", {-INFINITY, 1, false}, -std::numbers::pi / 2, std::numbers::pi / 4);
   near("rsqrt(score)", {4, 16, false}, 0.25, 0.5);
   near("erf(score)", {0, INFINITY, false}, 0, 1);
+  near("erfc(score)", {-INFINITY, INFINITY, false}, 0, 2);
+  near("erfc(score)", {-0.5, 3, false}, std::erfc(3), std::erfc(-0.5));
   EXPECT_TRUE(range_of_score("pow(score, 0.5)", {-1, 4, false}).nan);
   EXPECT_TRUE(range_of_score("log1p(score)", {-1.5, 4, false}).nan);
   EXPECT_TRUE(range_of_score("tan(score)", {0, INFINITY, false}).nan);

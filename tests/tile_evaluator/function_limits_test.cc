@@ -49,6 +49,8 @@ std::vector<Function> functions() {
          return std::fabs(x) > 100 ? 0
                                    : 6 * x * x * std::numbers::inv_sqrtpi_v<Wide> * std::exp(-x * x * x * x * x * x);
        }},
+      {"erfc(score)", [](Wide x) { return std::erfc(x); },
+       [](Wide x) { return -2 * std::numbers::inv_sqrtpi_v<Wide> * std::exp(-x * x); }},
       {"atan(score)", [](Wide x) { return std::atan(x); }, [](Wide x) { return 1 / (1 + x * x); }},
       {"atan(score * score * score)", [](Wide x) { return std::atan(x * x * x); },
        [](Wide x) { return std::fabs(x) > 1e10L ? 3 / x / x / x / x : 3 * x * x / (1 + x * x * x * x * x * x); }},

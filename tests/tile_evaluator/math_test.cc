@@ -24,7 +24,7 @@ namespace heddle::cpu::HWY_NAMESPACE {
   X(Exp2)                                                                                                        \
   X(Exp2NoSubnormals)                                                                                            \
   X(Log)                                                                                                         \
-  X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Expm1) X(Log1p) X(Tan) X(Atan) X(Ceil) X(RoundEven) \
+  X(Log2) X(Tanh) X(Sigmoid) X(Rsqrt) X(Sin) X(Cos) X(Erf) X(Erfc) X(Expm1) X(Log1p) X(Tan) X(Atan) X(Ceil) X(RoundEven) \
       X(Trunc) X(Sign)
 #define HEDDLE_BINARY(X) X(Pow) X(MinNan) X(MaxNan)
 
@@ -89,7 +89,6 @@ constexpr int bound(expr::Op op) {
   constexpr int kUlp[] = {
 #define HEDDLE_OP(name, form, text, arity, kind, ulp) ulp,
 #include "expr/ops.def"
-#undef HEDDLE_OP
   };
   return kUlp[static_cast<int>(op)];
 }
@@ -112,6 +111,7 @@ std::vector<Function<T>> functions() {
       {"sin", bound(Op::sin), CallSin, [](W x, W) { return std::sin(x); }},
       {"cos", bound(Op::cos), CallCos, [](W x, W) { return std::cos(x); }},
       {"erf", bound(Op::erf), CallErf, [](W x, W) { return std::erf(x); }},
+      {"erfc", bound(Op::erfc), CallErfc, [](W x, W) { return std::erfc(x); }},
       {"expm1", bound(Op::expm1), CallExpm1, [](W x, W) { return std::expm1(x); }},
       {"log1p", bound(Op::log1p), CallLog1p, [](W x, W) { return std::log1p(x); }},
       {"tan", bound(Op::tan), CallTan, [](W x, W) { return std::tan(x); }},
@@ -280,6 +280,7 @@ std::vector<Limit<T>> limits() {
   constexpr bool kSingle = sizeof(T) == 4;
   return {{"tanh", kSingle ? 9 : 20, 1},      {"tanh", kSingle ? -9 : -20, -1},  {"erf", kSingle ? 4 : 6, 1},
           {"erf", kSingle ? -4 : -6, -1},     {"sigmoid", kSingle ? 18 : 38, 1}, {"sigmoid", kSingle ? -104 : -746, 0},
+          {"erfc", kSingle ? 11 : 28, 0}, {"erfc", kSingle ? -4 : -6, 2},
           {"expm1", kSingle ? -18 : -38, -1}, {"exp", kSingle ? -104 : -746, 0}, {"exp2", kSingle ? -150 : -1075, 0}};
 }
 

@@ -57,18 +57,6 @@
 #define copysignf __builtin_copysignf
 #define fmodf heddle::amd::mod_f32
 #define rsqrtf heddle::amd::rsqrt_f32
-#define expf heddle::amd::exp_f32
-#define exp2f heddle::amd::exp2_f32
-#define expm1f heddle::amd::expm1_f32
-#define logf heddle::amd::log_f32
-#define log2f heddle::amd::log2_f32
-#define log1pf heddle::amd::log1p_f32
-#define tanhf heddle::amd::tanh_f32
-#define sinf heddle::amd::sin_f32
-#define cosf heddle::amd::cos_f32
-#define tanf heddle::amd::tan_f32
-#define atanf heddle::amd::atan_f32
-#define erff heddle::amd::erf_f32
 
 #include "language/functions.cuh"
 
@@ -97,6 +85,9 @@ __device__ __forceinline__ double2 make_double2(double x, double y) { return {x,
 
 __device__ __forceinline__ int min(int x, int y) { return y < x ? y : x; }
 __device__ __forceinline__ int max(int x, int y) { return x < y ? y : x; }
+#define HEDDLE_REAL_FUNCTION(name) \
+  __device__ __forceinline__ float name##f(float x) { return amd::name##_f32(x); }
+#include "shared/real_functions.def"
 __device__ __forceinline__ bool isnan(float x) { return x != x; }
 __device__ __forceinline__ double rint(double x) { return __builtin_rint(x); }
 __device__ __forceinline__ double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }

@@ -87,21 +87,11 @@ __device__ __forceinline__ float trunc(float x) { return truncf(x); }
 __device__ __forceinline__ float sign(float x) { return x > 0 ? 1.0F : x < 0 ? -1.0F : x; }
 __device__ __forceinline__ float sqrt(float x) { return __fsqrt_rn(x); }
 
-// The compiler's own functions; their largest errors, in ulp, as its documentation gives them: rsqrtf 2, expf 1, exp2f
-// 2, expm1f 1, logf 1, log2f 1, log1pf 1, tanhf 2, sinf 2, cosf 2, tanf 4, atanf 2, erff 2. (pow: mods/pow.cuh)
-__device__ __forceinline__ float rsqrt(float x) { return rsqrtf(x); }
-__device__ __forceinline__ float exp(float x) { return expf(x); }
-__device__ __forceinline__ float exp2(float x) { return exp2f(x); }
-__device__ __forceinline__ float expm1(float x) { return expm1f(x); }
-__device__ __forceinline__ float log(float x) { return logf(x); }
-__device__ __forceinline__ float log2(float x) { return log2f(x); }
-__device__ __forceinline__ float log1p(float x) { return log1pf(x); }
-__device__ __forceinline__ float tanh(float x) { return tanhf(x); }
-__device__ __forceinline__ float sin(float x) { return sinf(x); }
-__device__ __forceinline__ float cos(float x) { return cosf(x); }
-__device__ __forceinline__ float tan(float x) { return tanf(x); }
-__device__ __forceinline__ float atan(float x) { return atanf(x); }
-__device__ __forceinline__ float erf(float x) { return erff(x); }
+// The compiler's own functions. (pow: mods/pow.cuh)
+#define HEDDLE_REAL_FUNCTION(name) \
+  __device__ __forceinline__ float name(float x) { return name##f(x); }
+#include "shared/real_functions.def"
+__device__ __forceinline__ float rsqrt(float x) { return rsqrtf(x); }  // to 2 ulp
 /// 1 / (1 + e^-x), of whose two forms each side takes the one that keeps small results exact.
 __device__ __forceinline__ float sigmoid(float x) {
   const float small = expf(-fabsf(x));

@@ -7,7 +7,7 @@
 
 namespace heddle::portable {
 
-/// What a wave or a CTA leaves of one row: the maximum and the sum, and v_columns of O.
+/// The state of one row that a wave or a CTA leaves: the maximum and the sum, and v_columns of O.
 template <class Real>
 struct RowState {
   Real* numbers;

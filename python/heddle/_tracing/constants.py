@@ -28,11 +28,10 @@ OPERATOR_NAMES = """
     abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert is_ is_not le lshift lt
     matmul mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor
 """.split()
-CORE_NAMES = """
-    abs as_expr atan ceil clip cos erf exp exp2 expm1 floor gelu gelu_tanh isinf isnan leaf log log1p log2 maximum
-    minimum of_leaves param parse power random_uniform relu round rsqrt sigmoid sign silu sin softplus sqrt tan tanh
-    to_f32 to_i32 trunc where Capture Expr
-""".split()
+CORE_NAMES = (*_core.OPERATIONS, *"""
+    as_expr clip gelu gelu_tanh leaf maximum minimum of_leaves param parse power random_uniform relu silu softplus to_f32
+    to_i32 where Capture Expr
+""".split())
 NUMPY_TYPES = ("ndarray", "generic", "dtype", "finfo", "iinfo")
 NUMBER_NAMES = ("e", "inf", "nan", "pi", "tau")
 TORCH_NAMES = """

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _core
-from ._call import Call
+from ._call import Call, kernel_settings_of
 from ._eager_backward import Results, Wanted, backward_request, is_deterministic, wanted_of
 from ._results import empty_lse, empty_out
 
@@ -34,7 +34,7 @@ def check_backward_exists(call: Call) -> None:
         return
     texts = [None if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
     known = (*texts, id(call.lists), *map(layout, call.tensors()), tuple(call.captures), tuple(call.options),
-             tuple(call.params), wanted, call.max_q_len, call.max_kv_len, call.clamps, is_deterministic(),
+             tuple(call.params), wanted, kernel_settings_of(call), is_deterministic(),
              os.environ.get("HEDDLE_FAMILY"))
     kept, most = (_reasons, MOST_KEPT) if call.lists is None else (_reasons_with_lists, MOST_WITH_LISTS)
     found = kept.get(known)

@@ -144,3 +144,5 @@ class Call:
 values_of = attrgetter(*(one.name for one in fields(Call)))
 # The fields that setting() made, and their types among the operators' arguments.
 SETTINGS: dict[str, str] = {one.name: one.metadata["schema"] for one in fields(Call) if "schema" in one.metadata}
+# The settings that choose a kernel, beside mods, captures, params and tensors.
+kernel_settings_of = attrgetter(*(name for name in SETTINGS if name != "scale"), "clamps")

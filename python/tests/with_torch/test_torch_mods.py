@@ -220,6 +220,7 @@ SCORES = {
         + torch.sign(score)
     ),
     "erf": lambda score, b, h, q_idx, kv_idx: torch.erf(score) + score.reciprocal().clamp(-1, 1),
+    "erfc": lambda score, b, h, q_idx, kv_idx: torch.erfc(score) + torch.special.erfc(score - q_idx),
     "extrema": lambda score, b, h, q_idx, kv_idx: (
         torch.maximum(score, slopes[h]) + torch.minimum(score, temperature[kv_idx])
     ),

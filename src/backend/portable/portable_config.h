@@ -22,11 +22,13 @@ int row_alignment(const ConstTensorView& view);
 /// The name of 16-bit, f32 or f64 storage in kernels' configurations.
 shared::Storage storage_of(DType dtype);
 
-/// The fragments that kernels are made of: `narrow` for 16-bit storage, `wide` for f32 and f64.
+/// The fragments that kernels are made of: `narrow` for 16-bit storage, `wide` for f32 and f64. copies_beside: copies
+/// into shared memory go on while a wave computes, so a ring of blocks pays.
 struct MmaTarget {
   shared::FragmentKind narrow, wide;
+  bool copies_beside = false;
 };
-inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma};
+inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma, true};
 /// The fragments of an AMD chip: "gfx1100". A chip without the matrix instructions that are known multiplies plainly.
 MmaTarget amd_target(std::string_view architecture);
 

@@ -17,7 +17,7 @@ class WaveQueries {
   void prepare(const BackwardWave& wave, int workers);
   /// Adds the pieces of each row of dq in order; where q broadcasts over the batch, those of all sequences in order.
   void store(const BackwardWave& wave, int workers) const;
-  /// One number a query head, over the waves that were prepared.
+  /// Gradients of the sinks, one for each query head, over the waves that were prepared.
   const std::vector<double>& sinks() const { return sinks_; }
 
  private:

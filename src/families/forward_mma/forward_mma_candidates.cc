@@ -104,7 +104,7 @@ int packed_heads_of(const AttentionProblem& problem) {
 /// CTA has room for. Elements at odd addresses come through registers, and nothing goes on beside the computing.
 int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
   constexpr int kMost = 4;
-  if (!config.shape().copies_beside || config.kv_bytes < 4) return 1;
+  if (!config.shape().ring || config.kv_bytes < 4) return 1;
   for (const int ctas : {2, 1}) {
     for (config.stages = kMost; config.stages > 1; --config.stages) {
       const int bytes = shared::forward_mma_memory(config).bytes;
@@ -116,8 +116,7 @@ int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
 
 /// The kernels for few queries of a kernel of the table: a tile of 16, 32 or 64 rows, one fragment at least. Up to 32
 /// its waves share the keys of a step, a fragment each.
-void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t longest,
-                     std::int64_t shared_memory_bytes) {
+void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t longest) {
   const std::int64_t rows = longest * packed_heads;
   config.packed_heads = packed_heads;
   config.row_fragments = 1;
@@ -126,7 +125,6 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   config.row_waves = std::max(1, tile / fragment);
   config.key_waves = std::max(1, std::min(4 / config.row_waves, config.kv_block / fragment));
   if (!config.shape().states_waves) config.ctas = 1;
-  config.stages = stages_of(config, shared_memory_bytes);
 }
 
 }  // namespace
@@ -168,7 +166,10 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       config.kv_block = kernel.kv_block;
       config.shared_queries = kernel.shared_queries;
       config.ctas = kernel.ctas;
-      if (few) set_few_queries(config, packed, longest_queries(problem), shared_memory_bytes);
+      if (few) {
+        set_few_queries(config, packed, longest_queries(problem));
+        if (target.copies_beside) config.stages = stages_of(config, shared_memory_bytes);
+      }
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
     }
   };

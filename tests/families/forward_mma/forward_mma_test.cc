@@ -142,7 +142,7 @@ TEST(ForwardMma, FewQueriesRingThroughWhatTwoCtasHaveRoomFor) {
     EXPECT_EQ(std::min(2, shared::resident_ctas(shared::forward_mma_memory(config).bytes,
                                                 caps_of(e.gpu).shared_memory_bytes)),
               e.resident);
-    // As many CTAs as run at once: 8 tiles.
+    // There are 8 tiles; all CTAs run at once.
     EXPECT_EQ(config.splits, e.resident * caps_of(e.gpu).multiprocessors / 8);
   }
   decode.q_rows = 500;
@@ -272,6 +272,8 @@ TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
       EXPECT_EQ(configs.back().fragments, FragmentKind::fma) << row.gpu << " " << dim;
     }
     EXPECT_EQ(offered_on_amd({.dim = 64, .dtype = DType::f32}, row.gpu).front().fragments, FragmentKind::fma);
+    // A load passes through a register, so nothing comes while a wave computes.
+    EXPECT_EQ(offered_on_amd({.q_rows = 1, .dim = 64, .dtype = DType::f32}, row.gpu).front().stages, 1);
   }
   EXPECT_EQ(plan::amd_target("gfx1200").narrow, FragmentKind::gfx12);
   EXPECT_EQ(plan::amd_target("gfx1250").narrow, FragmentKind::fma);

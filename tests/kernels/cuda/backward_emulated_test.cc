@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -12,6 +12,7 @@
 #include "heddle/check.h"
 #include "kernels/cuda/backward_specs.h"
 #include "kernels/cuda/emulated_backward.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
@@ -34,16 +35,13 @@ void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, EmulatedRun 
   EXPECT_TRUE(report.passed) << report.text();
 }
 
-unsigned long seed() {
-  const char* given = std::getenv("HEDDLE_TEST_SEED");
-  return given != nullptr ? std::strtoul(given, nullptr, 10) : 0;
-}
+std::uint64_t seed() { return sample_seed(); }
 
-// Each kernel takes seconds to compile. Without HEDDLE_TEST_FULL the first list is run and a third of the others, drawn
+// Each kernel takes seconds to compile. Without HEDDLE_TEST_FULL the first list is run and a sixth of the others, drawn
 // by HEDDLE_TEST_SEED, and of a list one case.
 void judge_all(unsigned number, const BackwardList& list) {
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
-  if (!full && number > 0 && number % 3 != seed() % 3) GTEST_SKIP() << "not drawn";
+  const bool full = takes_all();
+  if (number > 0 && !is_drawn(number, 6)) GTEST_SKIP() << "not drawn";
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (full || i == seed() % list.size()) judge(list[i].spec, list[i].backward);
   }
@@ -64,7 +62,7 @@ TEST(BackwardEmulated, CapturesByRows) { judge_all(9, captured_by_rows()); }
 TEST(BackwardEmulated, CapturesByPairs) { judge_all(10, captured_by_pairs()); }
 // Sums of queries and of distances whose tiles add to the same partials.
 TEST(BackwardEmulated, MixedPartials) {
-  if (std::getenv("HEDDLE_TEST_FULL") == nullptr) GTEST_SKIP() << "asks for all cases";
+  if (!takes_all()) GTEST_SKIP() << "asks for all cases";
   for (const char* score : {"relative_bias", "temperature_and_gate"}) {
     CaseSpec spec = backward_spec(150, 200, 64);
     spec.sequences = "packed";
@@ -95,6 +93,7 @@ TEST(BackwardEmulated, FarRows) { judge_all(20, far_rows()); }
 TEST(BackwardEmulated, FarReads) { judge_all(21, far_reads()); }
 // A sink has all the weight of such rows: their sums over keys are 0, also those that are found in closed form.
 TEST(BackwardEmulated, FarBelowASink) {
+  if (!is_drawn(0, 3)) GTEST_SKIP() << "not drawn";
   const BackwardList list = far_reads();
   const auto sunk = std::ranges::find(list, "normal", [](const BackwardSpecs& at) { return at.spec.sinks; });
   ASSERT_NE(sunk, list.end());
@@ -109,7 +108,8 @@ void expect_right(LargeScores& large) {
   EXPECT_LT(large.error(), 0.03);
 }
 void run_large(std::int64_t dim) {
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  const bool full = takes_all();
+  if (!is_drawn(static_cast<unsigned>(dim) / 64, 3)) GTEST_SKIP() << "not drawn";  // 1, 2 and 4
   const LargeShape shape = {.dtype = DType::bf16, .queries = 100, .keys = 140, .dim = dim, .group = 2};
   unsigned number = 0;
   for (const LargeForm form : {LargeForm::added, LargeForm::mapped, LargeForm::plain}) {
@@ -136,8 +136,8 @@ TEST(BackwardEmulated, LargeScores256) { run_large(256); }
 // With `deterministic`, no order of CTAs, threads and copies changes the bits; all CTAs run at one time. Without it the
 // bits do change, so equal bits are no accident.
 TEST(BackwardEmulated, Deterministic) {
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
-  if (!full && seed() % 3 != 1) GTEST_SKIP() << "not drawn";
+  const bool full = takes_all();
+  if (!is_drawn(1, 6)) GTEST_SKIP() << "not drawn";
   const BackwardList list = deterministic();
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!full && i != seed() % list.size()) continue;
@@ -164,9 +164,9 @@ TEST(BackwardEmulated, Deterministic) {
 
 // Kernels that plans take where the compiler finds no registers for others.
 TEST(BackwardEmulated, FewRegisters) {
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  const bool full = takes_all();
   for (unsigned number = 0; number < 3; ++number) {
-    if (!full && number != seed() % 3) continue;
+    if (!is_drawn(number, 6)) continue;
     CaseSpec spec = backward_spec(150, 200, number == 0 ? 64 : number == 1 ? 128 : 256);
     spec.group = 2;
     spec.mask = "causal_lower_right";
@@ -182,7 +182,7 @@ TEST(BackwardEmulated, FewRegisters) {
 
 // Orders of threads, copies and products that differ.
 TEST(BackwardEmulated, AnyOrder) {
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
+  const bool full = takes_all();
   for (unsigned order = 1; order <= (full ? 4U : 1U); ++order) {
     judge(backward_spec(200, 700, 64), rows_wanted(), {.seed = order});  // CTAs that draw tiles
     if (!full) continue;

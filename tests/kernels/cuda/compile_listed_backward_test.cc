@@ -2,7 +2,7 @@
 // spills and serialised products. By default a few cases, drawn by HEDDLE_TEST_SEED; under HEDDLE_TEST_FULL all.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,11 +11,10 @@
 #include "kernels/cuda/backward_specs.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/planned_backward.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
-
-constexpr unsigned long kDrawn = 16;  // by default one case of so many
 
 class CompileListedBackward : public cuda::CompileTable {};
 
@@ -49,10 +48,7 @@ void expect_kernel(const BackwardSpecs& at) {
 }
 
 TEST_F(CompileListedBackward, HasKernels) {
-  const char* given = std::getenv("HEDDLE_TEST_SEED");
-  const unsigned long seed = given != nullptr ? std::strtoul(given, nullptr, 10) : 0;
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
-  unsigned long number = 0;
+  std::uint64_t number = 0;
   for (const BackwardList& list : {one_tile(),
                                    ragged_ends(),
                                    masked(),
@@ -82,7 +78,7 @@ TEST_F(CompileListedBackward, HasKernels) {
                                    far_reads(),
                                    wide_far()}) {
     for (const BackwardSpecs& at : list) {
-      if (full || number++ % kDrawn == seed % kDrawn) expect_kernel(at);
+      if (is_drawn(number++, 40)) expect_kernel(at);
     }
   }
 }

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"
+#include "sample.h"
 
 namespace heddle::cuda {
 namespace {
@@ -62,7 +63,7 @@ void expect_accepted(const Case& at) {
   config.ordered = at.ordered;
   config.wide_gradients = at.wide;
   const auto source_of = [&] { return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all())); };
-  if (config.wide && !in_sample(source_of())) return;  // these take longer
+  if (!in_sample(source_of())) return;
   try {
     std::shared_ptr<const jit::Cubin> cubin;
     // A third instance of weigh() takes two kernels the registers that they would have: plans have other choices.
@@ -158,14 +159,6 @@ TEST_F(BackwardCompileTable, LseRest) {
   }
 }
 
-/// Without HEDDLE_TEST_FULL a sixth of the calls, drawn by HEDDLE_TEST_SEED: each compiles two kernels.
-bool is_drawn() {
-  static unsigned long number = 0;
-  const char* seed = std::getenv("HEDDLE_TEST_SEED");
-  return std::getenv("HEDDLE_TEST_FULL") != nullptr ||
-         number++ % 6 == (seed != nullptr ? std::strtoul(seed, nullptr, 10) : 0) % 6;
-}
-
 /// Kernels that sum gradients of captures and params, of one kind each and of several.
 void expect_reads_accepted(const std::string& score, const std::vector<std::pair<std::string, Dims>>& captures,
                            const std::vector<shared::ReadKind>& kinds, bool deterministic = false,
@@ -191,7 +184,8 @@ void expect_reads_accepted(const std::string& score, const std::vector<std::pair
     std::vector<shared::ReadKind> found;
     for (const plan::BackwardRead& read : reads.reads) found.push_back(read.kind);
     EXPECT_EQ(found, kinds);
-    if (!is_drawn()) continue;
+    static std::uint64_t number = 0;
+    if (!test::is_drawn(number++, 12)) continue;  // each compiles two kernels
     problem.with_lse_rest = deterministic || captures.size() > 1;
     const shared::BackwardSm90Config config = plan::reads_config(plan::backward_sm90_config(problem, mods), reads);
     const std::vector<shared::OutputType> types(reads.sums.size(), shared::OutputType::bf16);

@@ -19,6 +19,7 @@
 #include "families/forward_mma/forward_mma_plans.h"
 #include "families/forward_mma/forward_mma_text.h"
 #include "heddle/mods.h"
+#include "sample.h"
 #include "scoped_environment.h"
 
 namespace heddle::cuda {
@@ -172,14 +173,12 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
 TEST_F(CompileTableMma, EveryChipHasAKernelWithoutSpills) {
   const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
   const std::vector<Case> all = cases();
-  const bool full = std::getenv("HEDDLE_TEST_FULL") != nullptr;
-  const std::size_t share = full ? 1 : 4 * device::kKnownGpus.size();
-  for (std::size_t chip = 0; chip < device::kKnownGpus.size(); ++chip) {
-    const device::KnownGpu& gpu = device::kKnownGpus[chip];
+  std::size_t number = 0;
+  for (const device::KnownGpu& gpu : device::kKnownGpus) {
     if (gpu.kind != DeviceKind::cuda) continue;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      // D 64 and 128, without mods, on each.
-      if (i >= 2 && i % share != (chip + 2) % share) continue;
+    for (std::size_t i = 0; i < all.size(); ++i, ++number) {
+      // D 64 or 128, without mods, on each.
+      if (!test::is_drawn(number, i < 2 ? 2 : 88)) continue;
       SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, all[i].qk_dim, all[i].name));
       try {
         expect_kernel(all[i], gpu);
@@ -217,9 +216,11 @@ TEST_F(CompileTableMma, OddRowsAndWideOutputsHaveAKernelWithoutSpills) {
                                   .sinks = true,
                                   .packed = true,
                                   .o_dtype = DType::f64}};
+  std::size_t number = 0;
   for (const char* name : {"h200", "a100"}) {
     const auto gpu = std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name);
     for (const Case& c : odd) {
+      if (!test::is_drawn(number++, 3)) continue;
       SCOPED_TRACE(fmt::format("{}, {}", name, c.name));
       expect_kernel(c, *gpu);
     }

@@ -54,11 +54,7 @@ std::shared_ptr<void> load(const std::string& text) {
   const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("emulated-{}-{}", getpid(), known.size());
   const std::string source = stem.string() + ".cc", object = stem.string() + ".so", log = stem.string() + ".log";
   std::ofstream(source) << text;
-  const std::string own = HEDDLE_SOURCE_DIR;
-  const std::string command = fmt::format(
-      "'{}' -std=c++20 -O2 -w -ffp-contract=off -fPIC -shared -I'{}/tests/kernels/cuda/emulated' "
-      "-I'{}/tests/backend/device_text' -I'{}/kernels/common' -I'{}/kernels/nvidia' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
-      HEDDLE_CXX, own, own, own, own, own, object, source, log);
+  const std::string command = fmt::format("{} -o '{}' '{}' >'{}' 2>&1", HEDDLE_KERNEL_COMPILER, object, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());

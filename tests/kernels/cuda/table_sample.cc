@@ -7,10 +7,13 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/hash.h"
+#include "sample.h"
 
 namespace heddle::cuda {
 namespace {
@@ -76,38 +79,60 @@ constexpr std::array kConcerns = {
 constexpr std::array<std::string_view, 6> kMadeOf = {"kernels/common/", "kernels/nvidia/",          "src/shared/",
                                                      "src/families/",   "src/backend/device_text/", "src/plan/"};
 
-/// One of how many kernels is drawn for the change; 0: it concerns none.
-int share_of(const Fields& fields, const std::string& changed) {
-  int share = 0;
-  const std::regex word(R"(\S+)");
-  for (std::sregex_iterator i(changed.begin(), changed.end(), word), last; i != last; ++i) {
-    const std::string file = i->str();
+/// The files of the change that kernels are made of: the concern of each that has one, and whether there are others.
+struct Change {
+  std::vector<Concern> concerns;
+  bool others = false;
+};
+Change change_of(const std::string& changed) {
+  Change change;
+  std::istringstream words(changed);
+  for (std::string file; words >> file;) {
     if (std::ranges::none_of(kMadeOf, [&](std::string_view folder) { return file.starts_with(folder); })) continue;
     const auto* concern = std::ranges::find_if(kConcerns, [&](const Concern& c) { return file.ends_with(c.file); });
     if (concern == kConcerns.end()) {
-      share = share == 0 ? 16 : share;
-    } else if (fields.contains(std::string(concern->field))) {
-      share = 6;
+      change.others = true;
+    } else {
+      change.concerns.push_back(*concern);
     }
   }
-  return share;
+  return change;
 }
+
+/// One kernel in so many is drawn.
+std::uint64_t share_of(const Fields& fields) {
+  const char* changed = std::getenv("HEDDLE_TEST_CHANGED");
+  static const Change change = change_of(changed != nullptr ? changed : "");
+  const auto concerned = [&](const Concern& c) { return fields.contains(std::string(c.field)); };
+  return std::ranges::any_of(change.concerns, concerned) ? 6 : change.others ? 16 : 64;
+}
+
+std::uint64_t hash_with_seed(const std::string& text) {
+  return base::hash_bytes(text.data(), text.size(), test::sample_seed());
+}
+
+constexpr std::uint64_t kFeatureShare = 3;      // one feature in so many is in the sample
+constexpr int kMostDrawn = 16, kKernels = 900;  // at most so many kernels of so many are drawn
 
 }  // namespace
 
 bool in_sample(const jit::Source& source) {
-  if (std::getenv("HEDDLE_TEST_FULL") != nullptr) return true;
+  if (test::takes_all()) return true;
   static std::set<std::string> seen;
+  static int asked = 0, drawn = 0;
   const Fields fields = fields_of(source);
-  bool first = fields.empty();  // a kernel of another family has no others beside it
-  for (const std::string& feature : features_of(fields)) first |= seen.insert(feature).second;
-  const char* changed = std::getenv("HEDDLE_TEST_CHANGED");
-  const char* seed = std::getenv("HEDDLE_TEST_SEED");
-  if (first || changed == nullptr) return first;
-  const int share = share_of(fields, changed);
-  if (share == 0) return false;
-  const std::uint64_t number = seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0;
-  return base::hash_bytes(source.text.data(), source.text.size(), number) % static_cast<std::uint64_t>(share) == 0;
+  if (fields.empty()) return true;  // a kernel without a configuration is the only one of its kind
+  const std::string family = source.name.substr(0, source.name.find(' '));
+  bool first = false;
+  for (const std::string& feature : features_of(fields)) {
+    const std::string whole = family + ": " + feature;
+    first |= seen.insert(whole).second && hash_with_seed(whole) % kFeatureShare == 0;
+  }
+  // The bound grows with the kernels asked for, so that the draw does not prefer the first tests.
+  const bool within = drawn * kKernels <= ++asked * kMostDrawn;
+  const bool is_drawn = within && hash_with_seed(source.text) % share_of(fields) == 0;
+  if (is_drawn) ++drawn;
+  return first || is_drawn;
 }
 
 }  // namespace heddle::cuda

@@ -15,6 +15,7 @@
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"
 #include "kernels/portable/specs.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
@@ -23,7 +24,7 @@ using shared::FragmentKind;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool full() { return std::getenv("HEDDLE_TEST_FULL") != nullptr; }
+bool full() { return takes_all(); }
 int scaled(int count) {
   if (full()) return count * 10;
   return std::max(1, count / (std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 10 : 5));
@@ -95,6 +96,7 @@ void run_decodes(const Grid& grid) {
 /// fragments, partial blocks, groups, in both types.
 void run_steps(FragmentKind fragments) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
+    if (!is_drawn(static_cast<unsigned>(fragments) + (dtype == DType::f16 ? 1 : 0), 2)) continue;
     CaseSpec spec;
     spec.seed = dtype == DType::bf16 ? 1 : 2;  // one has its copies early, the other late
     spec.threads = 1;
@@ -131,7 +133,7 @@ void run_large(FragmentKind fragments, DType dtype) {
     for (const double level : {-0x1p9, 0x1p20, -0x1p30}) {
       if (form == LargeForm::plain && level == -0x1p30 && dtype == DType::f16) continue;  // past its range
       for (const double sink : {-kInfinity, level, level + 8}) {
-        if (!full() && (number + static_cast<unsigned>(dtype)) % 3 != 0 && sink != level) {
+        if (!is_drawn(number + static_cast<unsigned>(dtype), 6)) {
           ++number;
           continue;
         }

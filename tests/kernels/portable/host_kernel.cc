@@ -112,13 +112,7 @@ void* compile_on_host(const std::string& text) {
   const fs::path stem = fs::path(HEDDLE_BUILD_DIR) / fmt::format("kernel-{}-{}", getpid(), kernels().size());
   const std::string source = stem.string() + ".cc", library = stem.string() + ".so", log = stem.string() + ".log";
   std::ofstream(source) << text;
-  const std::string root = HEDDLE_SOURCE_DIR;
-  const std::string command = fmt::format(
-      "'{0}' -std=c++20 -O1 -w -ffp-contract=off -fPIC -shared {1} -I'{2}/tests/kernels/portable/host' "
-      "-I'{2}/tests/backend/device_text/host' -I'{2}/kernels' -I'{2}/kernels/common' -I'{2}/kernels/nvidia' "
-      "-I'{2}/kernels/amd' -I'{2}/src' -o '{3}' '{4}' >'{5}' "
-      "2>&1",
-      HEDDLE_CXX, HEDDLE_CXX_TRAPS, root, library, source, log);
+  const std::string command = fmt::format("{} -o '{}' '{}' >'{}' 2>&1", HEDDLE_KERNEL_COMPILER, library, source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());
@@ -151,7 +145,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
   ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
   config.fragments = run.fragments;
-  if (!config.shape().copies_beside) config.stages = 1;
+  if (!config.shape().ring) config.stages = 1;
   if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
   // Twice as many rows a fragment as it was planned with.
   while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;

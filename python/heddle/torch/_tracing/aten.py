@@ -177,9 +177,11 @@ def rounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(x) if literal(x).type == "f32" else as_number(x)
 
 
-for _name in ("exp", "exp2", "log", "log2", "tanh", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "erf", "expm1", "log1p",
-              "tan", "atan", "silu", "isnan", "isinf"):
-    define(_name, of_reals(getattr(_core, _name)))
+# An operation that aten has under the same name, and which takes integers as f32. The others stand in this file.
+_OF_INTEGERS = ("abs", "ceil", "floor", "round", "sign", "trunc")
+for _name in (*_core.OPERATIONS, "silu"):
+    if _name not in _OF_INTEGERS:
+        define(_name, of_reals(getattr(_core, _name)))
 for _name, _function in (("floor", _core.floor), ("ceil", _core.ceil), ("trunc", _core.trunc), ("fix", _core.trunc)):
     define(_name, rounded(_function))
 define("log10", of_reals(lambda x: _core.log(x) * (1 / math.log(10))))

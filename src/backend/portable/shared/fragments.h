@@ -12,7 +12,7 @@ struct Fragments {
   int rows = 0;                // of scores
   int columns = 0;             // of scores and of o
   bool transposed = false;     // values stand by columns in shared memory: the architecture has no transposing load
-  bool copies_beside = false;  // copies into shared memory go on while a wave computes: what a ring of blocks needs
+  bool ring = false;           // its Stream has a ring of blocks (kernels/portable/fragments/README.md)
   bool states_waves = false;   // a kernel must state how many of its waves share a SIMD (portable_text.h)
   /// The families take the tables of kernels of these fragments, which have as many registers.
   FragmentKind tables = FragmentKind::fma;
@@ -25,11 +25,11 @@ constexpr Fragments fragments_of(FragmentKind kind) {
   using enum FragmentKind;
   switch (kind) {
     case host:  // the tests' own: a wave is one thread
-      return {.name = "host", .wave = 1, .rows = 16, .columns = 16, .copies_beside = true, .tables = mma};
+      return {.name = "host", .wave = 1, .rows = 16, .columns = 16, .ring = true, .tables = mma};
     case mma:
-      return {.name = "mma", .wave = 32, .rows = 16, .columns = 16, .copies_beside = true, .tables = mma};
+      return {.name = "mma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma};
     case fma:
-      return {.name = "fma", .wave = 32, .rows = 16, .columns = 16, .copies_beside = true, .tables = fma};
+      return {.name = "fma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = fma};
     case gfx11:
       return {.name = "gfx11",
               .wave = 32,

@@ -2,6 +2,7 @@
 //   //log TEXT     a line of the log           //sleep N    takes so many milliseconds
 //   //meet N       waits for N compilations to have come here; after 5 seconds it fails
 //   //result N     the result of compiling     //cubin FILE this file's bytes; else the text itself is the "cubin"
+//   //kernels      the cubin has every kernel that the text and its headers define, without code (fake_cubin.h)
 // FAKE_NVRTC_VERSION ("12.2") is its version, 13.0 when not set; FAKE_NVRTC_COUNT is a file that grows by one byte with
 // each compilation; FAKE_NVRTC_LINES stand before those of every source.
 #include <fcntl.h>
@@ -18,10 +19,12 @@
 #include <string>
 #include <thread>
 
+#include "fake_cubin.h"
+
 namespace {
 
 struct Program {
-  std::string text, log, cubin;
+  std::string text, headers, log, cubin;
   int result = 0;
 };
 
@@ -55,6 +58,9 @@ void obey(const std::string& line, Program& program) {
     std::ifstream stream(file, std::ios::binary);
     program.cubin.assign(std::istreambuf_iterator<char>(stream), {});
   }
+  if (line == "//kernels") {
+    program.cubin = heddle::cuda::fake_cubin(heddle::cuda::kernels_defined_in(program.text + program.headers));
+  }
 }
 
 int give(const std::string& text, std::size_t zero, std::size_t* size) {
@@ -73,8 +79,10 @@ int nvrtcVersion(int* major, int* minor) {
 
 const char* nvrtcGetErrorString(int result) { return result == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
 
-int nvrtcCreateProgram(Program** program, const char* text, const char*, int, const char* const*, const char* const*) {
-  *program = new Program{text, "", "", 0};
+int nvrtcCreateProgram(Program** program, const char* text, const char*, int header_count, const char* const* headers,
+                       const char* const*) {
+  *program = new Program{text, "", "", "", 0};
+  for (int i = 0; i < header_count; ++i) (*program)->headers += headers[i];
   return 0;
 }
 

@@ -21,6 +21,10 @@ class Folder : public testing::Environment {
     ::setenv("HEDDLE_CACHE_DIR", path_.c_str(), 1);
     ::setenv("HEDDLE_CUDA_DRIVER", FAKE_DRIVER, 1);
     ::unsetenv("HEDDLE_DUMP");
+    if (std::getenv("HEDDLE_TEST_FULL") == nullptr) {
+      ::setenv("HEDDLE_NVRTC", FAKE_NVRTC, 1);
+      ::setenv("FAKE_NVRTC_LINES", (std::string(kFigures) + "//kernels\n").c_str(), 1);
+    }
     // The launches are forward_sm90's; the planner gives few queries to another family.
     ::setenv("HEDDLE_FAMILY", "forward_sm90", 1);
     // The fake driver's kernels find no rows.

@@ -1,5 +1,6 @@
-// Attention in the memory of the fake driver's devices (driver/fake_driver.h), with kernels of the real compiler: what
-// whole plans hand to the driver.
+// Attention in the memory of the fake driver's devices (driver/fake_driver.h): what whole plans hand to the driver. The
+// driver runs no kernel, so the compiler is one that makes kernels without code (jit/fake_nvrtc.cc). With
+// HEDDLE_TEST_FULL it is the real one.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -16,6 +17,12 @@
 namespace heddle::cuda {
 
 inline constexpr Device kFirst{DeviceKind::cuda, 0}, kSecond{DeviceKind::cuda, 1};
+
+/// Lines for jit/fake_nvrtc.cc: the log of a kernel that is made well.
+inline constexpr const char* kFigures =
+    "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+    "//log ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+    "//log ptxas info    : Used 168 registers, used 1 barriers\n";
 
 /// The fake, and a folder for the kernels that this program compiles. HEDDLE_REQUIRE_NVRTC makes the compiler's absence
 /// a failure: ./test.sh sets it.

@@ -43,11 +43,6 @@ std::string coded(ErrorCode code, const std::string& sentence) {
   return fmt::format("{}: {}", static_cast<int>(code), sentence);
 }
 
-constexpr const char* kFigures =
-    "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
-    "//log ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
-    "//log ptxas info    : Used 168 registers, used 1 barriers\n";
-
 TEST(LaunchWithoutKernel, NoCompiler) {
   EXPECT_THAT(
       planning_error("/nonexistent/libnvrtc.so.13"),

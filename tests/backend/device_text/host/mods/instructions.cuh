@@ -37,38 +37,15 @@ inline int __float2int_rz(float x) {
   return static_cast<int>(x);
 }
 
-#define HEDDLE_HOST_FUNCTION(name, expression) \
-  inline float heddle_##name(float f) {        \
-    const double x = f;                        \
-    return static_cast<float>(expression);     \
-  }
-HEDDLE_HOST_FUNCTION(rsqrtf, 1 / std::sqrt(x))
-HEDDLE_HOST_FUNCTION(expf, std::exp(x))
-HEDDLE_HOST_FUNCTION(exp2f, std::exp2(x))
-HEDDLE_HOST_FUNCTION(logf, std::log(x))
-HEDDLE_HOST_FUNCTION(log2f, std::log2(x))
-HEDDLE_HOST_FUNCTION(tanhf, std::tanh(x))
-HEDDLE_HOST_FUNCTION(sinf, std::sin(x))
-HEDDLE_HOST_FUNCTION(cosf, std::cos(x))
-HEDDLE_HOST_FUNCTION(erff, std::erf(x))
-HEDDLE_HOST_FUNCTION(expm1f, std::expm1(x))
-HEDDLE_HOST_FUNCTION(log1pf, std::log1p(x))
-HEDDLE_HOST_FUNCTION(tanf, std::tan(x))
-HEDDLE_HOST_FUNCTION(atanf, std::atan(x))
-#undef HEDDLE_HOST_FUNCTION
-#define rsqrtf heddle_rsqrtf
-#define expf heddle_expf
-#define exp2f heddle_exp2f
-#define logf heddle_logf
-#define log2f heddle_log2f
-#define tanhf heddle_tanhf
-#define sinf heddle_sinf
-#define cosf heddle_cosf
-#define erff heddle_erff
-#define expm1f heddle_expm1f
-#define log1pf heddle_log1pf
-#define tanf heddle_tanf
-#define atanf heddle_atanf
+namespace heddle {
+
+// Before the C library's functions of these names, because device code stands in this namespace.
+inline float rsqrtf(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
+#define HEDDLE_REAL_FUNCTION(name) \
+  inline float name##f(float x) { return static_cast<float>(std::name(static_cast<double>(x))); }
+#include "shared/real_functions.def"
+
+}  // namespace heddle
 
 namespace heddle::ops {
 

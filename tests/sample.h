@@ -2,6 +2,7 @@
 // all.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
@@ -12,6 +13,15 @@ inline bool takes_all() { return std::getenv("HEDDLE_TEST_FULL") != nullptr; }
 inline std::uint64_t sample_seed() {
   const char* seed = std::getenv("HEDDLE_TEST_SEED");
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0;
+}
+
+/// One of `count` cases. Independent of is_drawn() and of draws for other numbers, so that some seed draws each case
+/// beside each other draw.
+inline std::size_t drawn_case(std::uint64_t number, std::size_t count) {
+  std::uint64_t x = sample_seed() * 0x9e3779b97f4a7c15 + (number + 1) * 0xd1b54a32d192ed03;  // SplitMix64's mixing
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return static_cast<std::size_t>((x ^ x >> 31) % count);
 }
 
 /// Whether the run takes this case: one in `share`.

@@ -87,7 +87,10 @@ class KeySource {
   __device__ __forceinline__ const char* below(const char* row, int rows) const {
     return row + rows * tensor_.stride[2] * kConfig.element_bytes();
   }
-  __device__ __forceinline__ const char* row(int j) const { return row(j, page_of(j)); }
+  __device__ __forceinline__ const char* row(int j) const {
+    if constexpr (kConfig.page_rows == 0) return row(j, 0);
+    return row(j, page_of(j));
+  }
   /// Row j, whose page was asked for before.
   __device__ __forceinline__ const char* row(int j, int page) const {
     if constexpr (kConfig.page_rows == 0) {

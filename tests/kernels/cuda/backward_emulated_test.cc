@@ -35,15 +35,13 @@ void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, EmulatedRun 
   EXPECT_TRUE(report.passed) << report.text();
 }
 
-std::uint64_t seed() { return sample_seed(); }
-
 // Each kernel takes seconds to compile. Without HEDDLE_TEST_FULL the first list is run and a sixth of the others, drawn
 // by HEDDLE_TEST_SEED, and of a list one case.
 void judge_all(unsigned number, const BackwardList& list) {
-  const bool full = takes_all();
   if (number > 0 && !is_drawn(number, 6)) GTEST_SKIP() << "not drawn";
+  const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (full || i == seed() % list.size()) judge(list[i].spec, list[i].backward);
+    if (takes_all() || i == drawn) judge(list[i].spec, list[i].backward);
   }
 }
 
@@ -111,10 +109,11 @@ void run_large(std::int64_t dim) {
   const bool full = takes_all();
   if (!is_drawn(static_cast<unsigned>(dim) / 64, 3)) GTEST_SKIP() << "not drawn";  // 1, 2 and 4
   const LargeShape shape = {.dtype = DType::bf16, .queries = 100, .keys = 140, .dim = dim, .group = 2};
-  unsigned number = 0;
+  const std::size_t drawn = drawn_case(static_cast<unsigned>(dim), 9);
+  std::size_t number = 0;
   for (const LargeForm form : {LargeForm::added, LargeForm::mapped, LargeForm::plain}) {
     for (const double level : {0x1p20, -0x1p20, -0x1p30}) {
-      if (!full && number++ % 9 != (seed() + static_cast<unsigned>(dim) / 64) % 9) continue;
+      if (number++ != drawn && !full) continue;
       SCOPED_TRACE(testing::Message() << static_cast<int>(form) << ' ' << level);
       LargeScores large(
           shape, [&](auto, auto) { return level; }, form);
@@ -139,8 +138,9 @@ TEST(BackwardEmulated, Deterministic) {
   const bool full = takes_all();
   if (!is_drawn(1, 6)) GTEST_SKIP() << "not drawn";
   const BackwardList list = deterministic();
+  const std::size_t drawn = drawn_case(1, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!full && i != seed() % list.size()) continue;
+    if (!full && i != drawn) continue;
     const auto bits_of = [&](bool deterministic, unsigned seed) {
       AttentionCase attention_case(list[i].spec);
       BackwardSpec backward_spec = list[i].backward;

@@ -264,15 +264,13 @@ TEST_F(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
   expect_list(places);
 }
 
-// 1050 tiles: the CTA lists them in two rounds.
+// 1450 tiles: the CTA lists them in two rounds, and both leave some.
 TEST_F(ListTiles, InOneLaunchWithTheSpansInTheHostsOrder) {
-  const std::vector<shared::WorkItem> once = items_;
-  for (int i = 0; i < 350; ++i) {
-    items_.push_back(once.front());  // of the sequence without queries
-  }
+  const shared::WorkItem none = items_.front();  // of the sequence without queries: it is dropped
+  items_.insert(items_.begin() + kTiles, 750, none);
   params_.items = items_.data();
   params_.item_count = static_cast<int>(items_.size());
-  ASSERT_GT(params_.item_count, shared::kSpanThreads);
+  ASSERT_GT(params_.item_count, shared::kSpanThreads + kTiles);
   std::vector<SequenceSpan> places(kCount + 1);
   params_.spans = places.data();
   left_count_ = 99;

@@ -20,7 +20,6 @@ namespace {
 using shared::FragmentKind;
 
 bool full() { return takes_all(); }
-std::uint64_t seed() { return sample_seed(); }
 
 void judge(const BackwardSpecs& at, FragmentKind fragments, std::size_t candidate) {
   run_backward_on_host_and_judge(
@@ -30,8 +29,9 @@ void judge(const BackwardSpecs& at, FragmentKind fragments, std::size_t candidat
 
 void judge_all(unsigned number, const BackwardList& list, FragmentKind fragments = FragmentKind::host) {
   if (!is_drawn(number, 8)) GTEST_SKIP() << "not drawn";
+  const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (full() || i == (seed() + number) % list.size()) judge(list[i], fragments, (i + seed()) % 4);
+    if (full() || i == drawn) judge(list[i], fragments, drawn_case(1000 * (number + 1) + i, 4));
   }
 }
 
@@ -116,7 +116,7 @@ TEST(BackwardOnHost, LargeScoresNeedTheRest) {
 
 /// Several steps, ends inside of fragments, partial blocks, a group: in both 16-bit types, or f32.
 void run_steps(FragmentKind fragments) {
-  if (!full() && static_cast<unsigned>(fragments) % 2 != seed() % 2) GTEST_SKIP() << "not drawn";
+  if (!full() && static_cast<unsigned>(fragments) % 2 != drawn_case(0, 2)) GTEST_SKIP() << "not drawn";
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const bool wide = fragments == FragmentKind::fma;
     BackwardSpecs at = {backward_spec(90, dtype == DType::bf16 ? 150 : 100, 64), rows_wanted()};

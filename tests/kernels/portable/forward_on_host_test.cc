@@ -114,6 +114,26 @@ void run_steps(FragmentKind fragments) {
   }
 }
 
+/// Rings over pages that go round several times, in one CTA and in three; copies as early and as late as they may be.
+void run_paged_rings(FragmentKind fragments, DType dtype) {
+  for (const std::int64_t page_rows : {16, 5}) {
+    CaseSpec spec;
+    spec.seed = page_rows == 16 ? 1 : 2;
+    spec.threads = 1;
+    spec.batch = spec.kv_heads = 2;
+    spec.group = 4;
+    spec.q_rows = 1;
+    spec.kv_rows = 700;
+    spec.qk_dim = spec.v_dim = 64;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+    spec.page_rows = page_rows;
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    run_on_host_and_judge(
+        c, {.fragments = fragments, .gpu = page_rows == 16 ? "h200" : "l4", .splits = page_rows == 16 ? 1 : 3});
+  }
+}
+
 /// Rows whose scores are far from 0: o, and both words of lse; also where several waves and CTAs share the keys.
 void run_large(FragmentKind fragments, DType dtype) {
   const double of_o = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-9 : 1e-6;
@@ -163,6 +183,9 @@ const std::vector<DType> kWide = {DType::f32, DType::f64};
 
 TEST(ForwardOnHost, AgreesWithTheReference) { run_grid({FragmentKind::host, scaled(30), 0, 60'000}); }
 TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, scaled(12), 2'000'000, 60'000}); }
+TEST(ForwardOnHost, PagedRings) { run_paged_rings(FragmentKind::host, DType::bf16); }
+TEST(ForwardOnHost, PagedRingsOverMma) { run_paged_rings(FragmentKind::mma, DType::bf16); }
+TEST(ForwardOnHost, PagedRingsOverFma) { run_paged_rings(FragmentKind::fma, DType::f32); }
 TEST(ForwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
 TEST(ForwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
 TEST(ForwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }

@@ -25,8 +25,8 @@ def whole_call():
     call = Call(
         q, k, v, score="score + bias[h] * slope + n", mask="kv_idx <= q_idx", weight="1.0 if c else 0.5",
         captures={"bias": torch.rand(4)}, params={"n": 3, "slope": 0.5, "c": True}, options={"sinks": torch.rand(4)},
-        lists=lists, version=5, clamps=True, with_lse=True, out=torch.empty_like(q), lse=torch.empty(2, 4, 6),
-        max_scores=torch.empty(2, 4, 6), lse_rest=torch.empty(2, 4, 6))
+        lists=lists, version=5, clamps=True, with_lse=True, out=torch.zeros_like(q), lse=torch.zeros(2, 4, 6),
+        max_scores=torch.zeros(2, 4, 6), lse_rest=torch.zeros(2, 4, 6))
     for number, (name, kind) in enumerate(SETTINGS.items(), start=2):
         setattr(call, name, {"float?": number / 8, "SymInt?": number}[kind])
     plain = Call(q, k, v)

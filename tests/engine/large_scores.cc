@@ -159,15 +159,15 @@ double LargeScores::error_of(const Tensor& got, const std::vector<double>& want)
 
 double LargeScores::error_of_o() const {
   double worst = 0;
-  for (std::int64_t i = 0; i < o.count(); ++i) {
-    const std::int64_t of_row = i / shape.dim, head = of_row / shape.queries;
-    const Row own = row(head, of_row % shape.queries);
-    double want = 0;
-    for (std::int64_t j = 0; j < shape.keys; ++j) {
-      want += own.p[at(j)] * element(v, (head / shape.group * shape.keys + j) * shape.dim + i % shape.dim);
+  for (std::int64_t i = 0; i < shape.q_heads() * shape.queries; ++i) {
+    const std::int64_t head = i / shape.queries, keys = head / shape.group * shape.keys;
+    const Row own = row(head, i % shape.queries);
+    for (std::int64_t d = 0; d < shape.dim; ++d) {
+      double want = 0;
+      for (std::int64_t j = 0; j < shape.keys; ++j) want += own.p[at(j)] * element(v, (keys + j) * shape.dim + d);
+      const double error = std::abs(element(o, i * shape.dim + d) - want) / std::max(1.0, std::abs(want));
+      worst = std::isnan(error) ? kFar : std::max(worst, error);
     }
-    const double error = std::abs(element(o, i) - want);
-    worst = std::isnan(error) ? kFar : std::max(worst, error);
   }
   return worst;
 }

@@ -46,7 +46,7 @@ class LargeScores {
   /// The largest error of a gradient relative to the largest element of its tensor. Columns of q and k that are large
   /// do not count: huge terms cancel there.
   double error() const;
-  /// The largest error of o, and of lse + lse_rest.
+  /// The largest error of an element of o, by the element where that is above 1; and of lse + lse_rest.
   double error_of_o() const;
   double error_of_lse() const;
 

@@ -105,4 +105,19 @@ class GpuBackwardCase {
   std::vector<std::unique_ptr<DeviceTensor>> copies_;  // of dO, d_lse and the gradients
 };
 
+/// These, side by side.
+inline void run_all_backwards(const BackwardList& list) {
+  const std::size_t step = reduced() ? 3 : 1;
+  side_by_side((list.size() + step - 1) / step, [&](std::size_t i) {
+    const BackwardSpecs& at = list[i * step];
+    if (gpu_backend() == BackendChoice::cpu) {
+      AttentionCase attention_case(at.spec);
+      BackwardCase backward_case(attention_case, at.backward);
+      run_and_judge(backward_case, BackendChoice::cpu);
+    } else {
+      GpuBackwardCase(at).run_and_judge();
+    }
+  });
+}
+
 }  // namespace heddle::test

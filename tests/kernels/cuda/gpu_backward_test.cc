@@ -18,18 +18,6 @@ class GpuBackward : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
 };
 
-void run_all_backwards(const BackwardList& list) {
-  for (std::size_t i = 0; i < list.size(); i += reduced() ? 3 : 1) {
-    if (gpu_backend() == BackendChoice::cpu) {
-      AttentionCase attention_case(list[i].spec);
-      BackwardCase backward_case(attention_case, list[i].backward);
-      run_and_judge(backward_case, BackendChoice::cpu);
-    } else {
-      GpuBackwardCase(list[i]).run_and_judge();
-    }
-  }
-}
-
 TEST_F(GpuBackward, OneTile) { run_all_backwards(one_tile()); }
 TEST_F(GpuBackward, RaggedEnds) { run_all_backwards(ragged_ends()); }
 TEST_F(GpuBackward, Masks) { run_all_backwards(masked()); }

@@ -312,23 +312,33 @@ void GpuCase::run_and_judge() {
   if (run()) judge(host_);
 }
 
-void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body) {
+void side_by_side(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
-    for (std::size_t i = next++; i < specs.size(); i = next++) {
-      SCOPED_TRACE(specs[i].text());
+    for (std::size_t i = next++; i < count; i = next++) {
       try {
-        body(specs[i]);
+        body(i);
       } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
+        ADD_FAILURE() << "case " << i << ": " << error.what();
       }
     }
   };
   std::vector<std::thread> threads;
-  const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
-  for (unsigned i = 1; i < count; ++i) threads.emplace_back(work);
+  const unsigned most = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
+  for (unsigned i = 1; i < most; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
+}
+
+void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body) {
+  side_by_side(specs.size(), [&](std::size_t i) {
+    SCOPED_TRACE(specs[i].text());
+    try {
+      body(specs[i]);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  });
 }
 
 }  // namespace heddle::test

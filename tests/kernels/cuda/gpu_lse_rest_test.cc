@@ -1,11 +1,15 @@
 // lse in two words on a GPU: forwards write what lse's rounding left out, backwards read it, and gradients are right
 // however far from 0 scores are. Exact scores against float64 first, then the lists of cases by the criterion.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/deck.h"
@@ -39,57 +43,69 @@ void move(LargeScores& large, Device device) {
   }
 }
 
-/// Forward and backward on the GPU, by those families.
-void differentiate(LargeScores& large, const Families& families) {
-  clear_plan_cache();  // plans do not know families
-  move(large, device_under_test());
-  const bool on_cuda = gpu_backend() == BackendChoice::cuda;
-  {
-    const ScopedVariable family("HEDDLE_FAMILY", on_cuda ? families.forward : nullptr);
-    large.attend(gpu_backend());
-  }
-  const ScopedVariable family("HEDDLE_FAMILY", on_cuda ? families.backward : nullptr);
-  attention_backward_into(large.backward(), large.options);
-  move(large, Device{});
+/// A case, where it stands, and what its lse may err.
+struct LargeCase {
+  std::string text;
+  double of_lse;
+  LargeScores large;
+};
+
+/// Forward and backward of all cases on the GPU, by those families: plans do not know families.
+void differentiate(std::vector<LargeCase>& cases, const Families& families) {
+  const auto run = [&](const char* family, const std::function<void(LargeScores&)>& pass) {
+    clear_plan_cache();
+    const ScopedVariable only("HEDDLE_FAMILY", gpu_backend() == BackendChoice::cuda ? family : nullptr);
+    side_by_side(cases.size(), [&](std::size_t i) {
+      SCOPED_TRACE(cases[i].text);
+      move(cases[i].large, device_under_test());
+      pass(cases[i].large);
+      move(cases[i].large, Device{});
+    });
+  };
+  run(families.forward, [](LargeScores& large) { large.attend(gpu_backend()); });
+  run(families.backward, [](LargeScores& large) { attention_backward_into(large.backward(), large.options); });
 }
 
-void expect_right(LargeScores& large, const Families& families, double of_lse = 4e-6) {
-  differentiate(large, families);
-  const bool is_wide = large.shape.dtype == DType::f32;
-  EXPECT_LE(large.error_of_lse(), of_lse);
-  EXPECT_LE(large.error_of_o(), is_wide ? 1e-5 : large.shape.dtype == DType::f16 ? 0x1p-9 : 0x1p-7);
-  EXPECT_LE(large.error(), is_wide ? 2e-5 : 0.03);
+void expect_right(std::vector<LargeCase> cases, const Families& families) {
+  differentiate(cases, families);
+  side_by_side(cases.size(), [&](std::size_t i) {
+    const LargeScores& large = cases[i].large;
+    SCOPED_TRACE(cases[i].text);
+    const bool is_wide = large.shape.dtype == DType::f32;
+    EXPECT_LE(large.error_of_lse(), cases[i].of_lse);
+    EXPECT_LE(large.error_of_o(), is_wide ? 1e-5 : large.shape.dtype == DType::f16 ? 0x1p-9 : 0x1p-7);
+    EXPECT_LE(large.error(), is_wide ? 2e-5 : 0.03);
+  });
 }
 
 void run_large(const Families& families, const std::vector<DType>& dtypes) {
   const double lowest = -std::numeric_limits<float>::max();
+  std::vector<LargeCase> cases;
   for (const DType dtype : dtypes) {
     for (const std::int64_t dim : {16, 64, 128, 192}) {
       if (reduced() && dim != 64) continue;
       const LargeShape shape = {.dtype = dtype, .queries = 130, .keys = 200, .dim = dim, .kv_heads = 2, .group = 2};
+      const std::string text = fmt::format("{}, {}, {}, dim {}", families.forward, families.backward, name(dtype), dim);
       for (const LargeForm form :
            {LargeForm::added, LargeForm::mapped, LargeForm::of_keys, LargeForm::of_rows, LargeForm::plain}) {
         for (const double level : {-0x1p9, 0x1p13, 0x1p20, -0x1p20, -0x1p30, lowest}) {
           const bool plain = level == 0x1p13 || level == -0x1p20 || (level == -0x1p30 && dtype != DType::f16);
           if (form == LargeForm::plain && !plain) continue;
-          SCOPED_TRACE(testing::Message()
-                       << families.forward << ", " << families.backward << ", " << name(dtype) << ", dim " << dim
-                       << ", form " << static_cast<int>(form) << ", level " << level);
-          LargeScores large(
-              shape, [&](auto, auto) { return level; }, form);
-          expect_right(large, families, std::abs(level) < 1000 ? 1e-4 : 4e-6);  // safe tiles begin at 2^10
+          cases.push_back({fmt::format("{}, form {}, level {}", text, static_cast<int>(form), level),
+                           std::abs(level) < 1000 ? 1e-4 : 4e-6,  // safe tiles begin at 2^10
+                           LargeScores(shape, [&](auto, auto) { return level; }, form)});
         }
       }
       for (const double low : {-1e9, lowest}) {
         for (const bool sunk : {false, true}) {
-          SCOPED_TRACE(testing::Message() << "a mask of " << low << (sunk ? ", sunk" : ""));
           LargeScores large(shape, [&](auto row, auto key) { return key < row - 60 ? 0.0 : low; });
           if (sunk) large.set_sink(low);
-          expect_right(large, families);
+          cases.push_back({fmt::format("{}, a mask of {}{}", text, low, sunk ? ", sunk" : ""), 4e-6, std::move(large)});
         }
       }
     }
   }
+  expect_right(std::move(cases), families);
 }
 
 class GpuLseRest : public GpuTest {};
@@ -145,32 +161,19 @@ TEST_F(GpuLseRestMma, Forwards) {
 /// The lists of the emulated CTAs.
 class GpuLseRestBackward : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
-
- protected:
-  static void run(const BackwardList& list) {
-    for (std::size_t i = 0; i < list.size(); i += reduced() ? 3 : 1) {
-      if (gpu_backend() == BackendChoice::cpu) {
-        AttentionCase attention_case(list[i].spec);
-        BackwardCase backward_case(attention_case, list[i].backward);
-        run_and_judge(backward_case, BackendChoice::cpu);
-      } else {
-        GpuBackwardCase(list[i]).run_and_judge();
-      }
-    }
-  }
 };
-TEST_F(GpuLseRestBackward, NearZero) { run(with_lse_rest(joined({ragged_ends(), masked(), sunk(), wide_tiles()}))); }
-TEST_F(GpuLseRestBackward, FarScores) { run(far_scores()); }
-TEST_F(GpuLseRestBackward, FarRows) { run(far_rows()); }
-TEST_F(GpuLseRestBackward, FarReads) { run(far_reads()); }
-TEST_F(GpuLseRestBackward, WideFar) { run(wide_far()); }
+TEST_F(GpuLseRestBackward, NearZero) { run_all_backwards(with_lse_rest(joined({ragged_ends(), masked(), sunk(), wide_tiles()}))); }
+TEST_F(GpuLseRestBackward, FarScores) { run_all_backwards(far_scores()); }
+TEST_F(GpuLseRestBackward, FarRows) { run_all_backwards(far_rows()); }
+TEST_F(GpuLseRestBackward, FarReads) { run_all_backwards(far_reads()); }
+TEST_F(GpuLseRestBackward, WideFar) { run_all_backwards(wide_far()); }
 
 class GpuLseRestBackwardMma : public GpuLseRestBackward {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_mma"};
 };
-TEST_F(GpuLseRestBackwardMma, FarScores) { run(far_scores()); }
-TEST_F(GpuLseRestBackwardMma, FarRows) { run(far_rows()); }
-TEST_F(GpuLseRestBackwardMma, WideFar) { run(wide_far()); }
+TEST_F(GpuLseRestBackwardMma, FarScores) { run_all_backwards(far_scores()); }
+TEST_F(GpuLseRestBackwardMma, FarRows) { run_all_backwards(far_rows()); }
+TEST_F(GpuLseRestBackwardMma, WideFar) { run_all_backwards(wide_far()); }
 
 }  // namespace
 }  // namespace heddle::test

@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from comparison import contenders, grid, library, report  # noqa: E402
+from comparison import contenders, decode, grid, library, report  # noqa: E402
 from comparison.backward import cells  # noqa: E402
 
 
@@ -39,7 +39,7 @@ def read_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for compare.md, compare.json and compare.svg")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
-    parser.add_argument("--only", nargs="+", metavar="CELL", help="cells such as D128/causal/S8192, D64, causal, S512")
+    parser.add_argument("--only", nargs="+", metavar="CELL", help="cells such as D128/causal/S8192, D64, causal, S512; with --decode B1, S1024, paged")
     parser.add_argument(
         "--peers", default=",".join(contenders.CONTENDERS[1:]), metavar="NAMES", help="comma-separated: %(default)s"
     )
@@ -70,7 +70,8 @@ def read_arguments(arguments):
     if chosen.deterministic and not chosen.backward:
         parser.error("--deterministic is of --backward")
     try:
-        chosen.cells = (cells if chosen.backward else grid).choose_cells(chosen.only, chosen.quick)
+        source = decode if chosen.decode else cells if chosen.backward else grid
+        chosen.cells = source.choose_cells(chosen.only, chosen.quick)
     except ValueError as error:
         parser.error(f"--only: {error}")
     if chosen.rounds < 5:
@@ -277,15 +278,15 @@ def compare_fp8(chosen):
 def compare_decode(chosen):
     try:
         import torch
-        from comparison import decode
 
         torch.set_grad_enabled(False)
         lib = library.Library(library.find_library(chosen.library))
     except (ImportError, OSError, library.HeddleError) as error:
         say(f"compare.py: {error}")
         return 2
-    trial = None if chosen.device == "cuda" else decode.cells(sizes=((1, 64), (3, 128)))
-    comparison = decode.Comparison(torch, lib, chosen.device, chosen.rounds, say, trial)
+    trial = chosen.device == "cpu" and not chosen.only
+    picked = decode.cells(sizes=((1, 64), (3, 128))) if trial else chosen.cells
+    comparison = decode.Comparison(torch, lib, chosen.device, chosen.rounds, say, picked)
     entries = comparison.run()
     save(chosen, "decode", entries, decode.markdown(entries, comparison.missing))
     print(json.dumps(entries, indent=1) if chosen.json else decode.markdown(entries, comparison.missing), flush=True)

@@ -38,6 +38,18 @@ def cells(page_sizes=PAGES, sizes=CELLS):
     return [Cell(batch, s, page) for page in page_sizes for batch, s in sizes]
 
 
+def choose_cells(only, quick):
+    """Those whose batch, length, and `dense` or `paged` no text denies: B1, S1024, B1/paged. quick: the first one."""
+    chosen = []
+    for cell in cells():
+        parts = {f"B{cell.batch}", f"S{cell.s}", "paged" if cell.page else "dense"}
+        if not only or any(set(text.split("/")) <= parts for text in only):
+            chosen.append(cell)
+    if not chosen:
+        raise ValueError(f"no cell is {' or '.join(only)}; B, S of {CELLS}, dense and paged are accepted")
+    return chosen[:1] if quick else chosen
+
+
 class Inputs:
     """q [B, 32, 1, 128], and `caches`: (k, v) of each layer, [B, 8, S, 128], or pages [pages, 8, page, 128], which the
     table of pages lists in random order."""
@@ -239,9 +251,9 @@ def layers_of(cell, device):
 
 
 class Comparison:
-    def __init__(self, torch, lib, device, rounds, say, chosen=None):
+    def __init__(self, torch, lib, device, rounds, say, chosen):
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
-        self.cells = chosen or cells()
+        self.cells = chosen
         self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
         self.missing = {}
 

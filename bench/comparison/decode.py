@@ -243,7 +243,11 @@ def graph_of(torch, call, layers):
     with torch.cuda.graph(graph):
         for layer in layers:
             call(layer)
-    return graph.replay
+
+    def replay(kept=call):  # what the graph's kernels read
+        graph.replay()
+
+    return replay
 
 
 def layers_of(cell, device):

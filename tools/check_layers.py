@@ -28,7 +28,7 @@ MAY_INCLUDE = {
     "backend": BELOW_BACKEND,
     "backend/device_text": BELOW_BACKEND,
     "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit"),
-    "backend/portable": (*BELOW_BACKEND, "backend/device_text", "backend/portable/shared"),
+    "backend/portable": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/gpu", "backend/portable/shared"),
     "backend/portable/shared": ("shared",),
     "backend/cpu": (*BELOW_BACKEND, "backend"),
     "backend/libraries": ("base",),
@@ -74,7 +74,8 @@ PORTABLE = ("nvidia/portable/fragments", "portable/fragments")
 KERNELS_MAY_INCLUDE = {
     "common/mods": ("nvidia/mods",),
     "common/fragments": ("nvidia/ptx",),
-    "common/around": ("common/mods", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
+    "common/sequences": (),
+    "common/around": ("common/mods", "common/sequences", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
     "portable/fragments": ("nvidia/ptx", *PORTABLE),
     "portable/rows": (),
     "nvidia/ptx": (),
@@ -92,7 +93,7 @@ KERNELS_MAY_INCLUDE = {
 
 # Rooms that the device code of a family may include, by the folder of kernels that its folder stands in.
 FAMILY_KERNELS_MAY_INCLUDE = {
-    "portable": ("portable/rows", *COMMON_MODS, *PORTABLE),
+    "portable": ("portable/rows", "common/sequences", *COMMON_MODS, *PORTABLE),
     "nvidia": ("nvidia/fragments", *COMMON_MODS),
 }
 

@@ -21,7 +21,7 @@ CELLS = ((1, 1024), (1, 8192), (1, 65536), (16, 8192), (8, 65536), (256, 1024))
 PAGES = (0, 16)
 IN_A_ROW = 32  # calls of a graph, at least
 ROW_BYTES = 256 << 20  # of their caches together, at least
-FAMILIES = ("forward_mma", "forward_sm90")
+FAMILIES = ("decode_mma", "forward_mma", "forward_sm90")
 JUDGED = 16  # sequences
 
 

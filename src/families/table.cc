@@ -17,6 +17,9 @@
 #if HEDDLE_FAMILY_CPU
 #include "families/cpu/cpu_choices.h"
 #endif
+#if HEDDLE_FAMILY_DECODE_MMA
+#include "families/decode_mma/decode_mma_plans.h"
+#endif
 #if HEDDLE_FAMILY_FORWARD_MMA
 #include "families/forward_mma/forward_mma_plans.h"
 #endif
@@ -26,7 +29,7 @@
 #if HEDDLE_FAMILY_REFERENCE
 #include "families/reference/reference_kernel.h"
 #endif
-#if HEDDLE_FAMILY_FORWARD_MMA || HEDDLE_FAMILY_BACKWARD_MMA
+#if HEDDLE_FAMILY_DECODE_MMA || HEDDLE_FAMILY_FORWARD_MMA || HEDDLE_FAMILY_BACKWARD_MMA
 #include "backend/portable/portable_refuses.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_SM90
@@ -138,6 +141,17 @@ constexpr Family kFamilies[] = {
          },
      .settings = [](const Plan& plan) { return forward_sm90_settings(plan.part<shared::ForwardSm90Config>()); },
      .prepare = forward_sm90::prepare},
+#endif
+#if HEDDLE_FAMILY_DECODE_MMA
+    {.name = "decode_mma",
+     .backend = BackendChoice::cuda,
+     .pass = Pass::forward,
+     .refuses = [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
+     .candidates = [](const Request& asked,
+                      const RowsOf&) { return decode_mma(asked.problem, asked.tensors, Nvidia::caps(asked)); },
+     .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
+     .untried = [](const Request& asked) { return portable_untried(Nvidia::caps(asked)); },
+     .prepare = [](const PrepareArguments& arguments) { return decode_mma::prepare(arguments, cuda::cuda_gpu()); }},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
     kForwardMma<Nvidia>,

@@ -65,6 +65,8 @@ constexpr long long clamped(long long x, long long least, long long most) {
   return x < least ? least : x > most ? most : x;
 }
 
+constexpr int larger_row(int x, int y) { return x < y ? y : x; }
+
 /// Rows [begin, end) of a packed tensor, or of a padded sequence.
 struct RowSpan {
   int begin, end;

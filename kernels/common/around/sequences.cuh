@@ -8,19 +8,9 @@
 // place_and_list: both in one launch of one CTA, where tiles are few.
 #pragma once
 
-#include "shared/sequences.h"
+#include "sequences/sequence_rows.cuh"
 
 namespace heddle::sequences {
-
-using shared::RowSpan;
-
-/// Entry i, within 0 and `most`.
-__device__ __forceinline__ int entry(const shared::LengthsView& view, int i, int most) {
-  const long long at = i * view.stride;
-  const long long value = view.is_i64 ? static_cast<const long long*>(view.data)[at]
-                                      : static_cast<long long>(static_cast<const int*>(view.data)[at]);
-  return static_cast<int>(shared::clamped(value, 0, most));
-}
 
 constexpr int kWarps = shared::kSpanThreads / 32;
 
@@ -60,26 +50,16 @@ __device__ __forceinline__ void place(const shared::SequencesParams& params) {
     const bool there = i < params.count;
     RowSpan q = {0, params.max_q_len}, kv = {0, params.max_kv_len};
     if (params.q_packed) {
-      q = q_scan(there ? entry(params.q, i + 1, params.q_rows) : 0);
-    } else if (there && params.q.data != nullptr) {
-      q.end = entry(params.q, i, params.max_q_len);
+      q = q_scan(there ? end_of_queries(params, i) : 0);
+    } else if (there) {
+      q = padded_queries(params, i);
     }
     if (params.kv_packed) {
-      kv = kv_scan(there ? entry(params.kv, i + 1, params.kv_rows) : 0);
-      if (there && params.kv_used.data != nullptr) {
-        kv.end = kv.begin + entry(params.kv_used, i, kv.end - kv.begin);
-      }
-    } else if (there && params.kv.data != nullptr) {
-      kv.end = entry(params.kv, i, params.max_kv_len);
+      kv = kv_scan(there ? end_of_keys(params, i) : 0);
+    } else if (there) {
+      kv = padded_keys(params, i);
     }
-    if (!there) continue;
-    long long start = 0;
-    if (params.q_start.data != nullptr) {
-      const long long at = i * params.q_start.stride;
-      start = params.q_start.is_i64 ? static_cast<const long long*>(params.q_start.data)[at]
-                                    : static_cast<long long>(static_cast<const int*>(params.q_start.data)[at]);
-    }
-    params.spans[i] = shared::span_of(params, q, kv, start);
+    if (there) params.spans[i] = placed(params, i, q, kv);
   }
   if (threadIdx.x == 0) {
     params.spans[params.count] = {};

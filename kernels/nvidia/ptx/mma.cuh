@@ -69,6 +69,9 @@ __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+__device__ __forceinline__ void store_two(SharedAddress to, unsigned halves) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(halves) : "memory");
+}
 __device__ __forceinline__ void store_half(SharedAddress to, unsigned short x) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
 }

@@ -2,60 +2,13 @@
 // keys, so that the result does not depend on which was done first. Sizes of what CTAs leave: forward_mma_memory.h.
 #pragma once
 
-#include "portable/forward_mma/weights.cuh"
+#include "families/forward_mma/shared/forward_mma_params.h"
+#include "portable/rows/row_states.cuh"
 #include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 
-/// The state of one row that a wave or a CTA leaves: the maximum and the sum, and v_columns of O.
-template <class Real>
-struct RowState {
-  Real* numbers;
-  Real* o;
-};
-
-/// `state_of(i)` is where the thread's row i stands; null where it need not be left.
-template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
-__device__ __forceinline__ void leave_state(StateOf&& state_of, const RowWeights<kConfig, F>& weights,
-                                            const typename F::Out (&o)[kFragments][kOutFragments]) {
-#pragma unroll
-  for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
-    const RowState<typename F::Real> to = state_of(i);
-    if (to.numbers == nullptr) continue;
-    if (F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
-#pragma unroll
-    for (int d = 0; d < kOutFragments; ++d) {
-#pragma unroll
-      for (int c = 0; c < F::kOwnOuts; ++c) {
-        to.o[d * F::kOuts + F::own_out(c)] = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
-      }
-    }
-  }
-}
-
-/// The states that stand at state_of(i) join the thread's rows.
-template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
-__device__ __forceinline__ void join_state(StateOf&& state_of, RowWeights<kConfig, F>& weights,
-                                           typename F::Out (&o)[kFragments][kOutFragments]) {
-#pragma unroll
-  for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
-    const RowState<typename F::Real> from = state_of(i);
-    const typename F::Real top = F::larger(weights.m[i], from.numbers[0]);
-    const typename F::Real own = weights.factor_between(weights.m[i], top),
-                           other = weights.factor_between(from.numbers[0], top);
-    weights.m[i] = top;
-    weights.l[i] = F::fused(weights.l[i], own, from.numbers[1] * other);
-#pragma unroll
-    for (int d = 0; d < kOutFragments; ++d) {
-#pragma unroll
-      for (int c = 0; c < F::kOwnOuts; ++c) {
-        typename F::Real& x = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
-        x = F::fused(x, own, from.o[d * F::kOuts + F::own_out(c)] * other);
-      }
-    }
-    F::step();  // else parts of several rows are read at once, and registers spill at D 256
-  }
-}
+using shared::ForwardMmaParams;
 
 /// Merges the waves that share keys into the first one; true in it. By all threads of the CTA, when no wave reads keys
 /// or values any more.
@@ -87,9 +40,6 @@ template <auto kConfig, class F>
 class SplitParts {
  public:
   using Real = typename F::Real;
-  /// Neighbours of O that a thread reads at once.
-  static constexpr int kRun = 16 / static_cast<int>(sizeof(Real));
-  static_assert(kConfig.v_columns() % kRun == 0);
 
   __device__ __forceinline__ SplitParts(const ForwardMmaParams& params, int number)
       : word_(params.tiles.tickets + number),
@@ -121,40 +71,17 @@ class SplitParts {
     return last != 0;
   }
 
-  /// By all threads of the last CTA, which share the elements of all rows: the parts are few and stand in the L2 cache,
-  /// so it is their latency that counts, and every thread has many reads under way. Calls
-  /// visit(row, column, o, weights), where `o` are kRun sums from `column` on, and row 0 of `weights` has the maximum
-  /// and the sum.
+  /// By all threads of the last CTA: merge_parts().
   template <class Has, class Visit>
   __device__ __forceinline__ void merge(RowWeights<kConfig, F> weights, Has&& has, Visit&& visit) const {
-    constexpr int kRuns = kConfig.v_columns() / kRun;
-    for (int i = F::thread(); i < kRows * kRuns; i += F::threads()) {
-      const int row = i / kRuns, column = i % kRuns * kRun;
-      if (!has(row)) continue;
-      const Real* numbers = numbers_of(row);
-      Real top = -F::infinity();
-#pragma unroll kAtOnce
-      for (int split = 0; split < kConfig.splits; ++split) top = F::larger(top, numbers[2 * split]);
-      Real sum = 0, o[kRun] = {};
-#pragma unroll kAtOnce
-      for (int split = 0; split < kConfig.splits; ++split) {
-        const Run part = *reinterpret_cast<const Run*>(o_of(split, row) + column);
-        const Real factor = weights.factor_between(numbers[2 * split], top);
-        sum = F::fused(numbers[2 * split + 1], factor, sum);
-#pragma unroll
-        for (int e = 0; e < kRun; ++e) o[e] = F::fused(part.x[e], factor, o[e]);
-      }
-      weights.m[0] = top;
-      weights.l[0] = sum;
-      visit(row, column, o, weights);
-    }
+    const auto part_of = [&](int split, int row) {
+      return RowState<Real>{numbers_of(row) + 2 * split, o_of(split, row)};
+    };
+    merge_parts<kConfig, F>(kRows, kConfig.splits, part_of, weights, has, visit);
   }
 
  private:
-  static constexpr int kRows = kConfig.rows(), kAtOnce = 8;
-  struct alignas(16) Run {
-    Real x[kRun];
-  };
+  static constexpr int kRows = kConfig.rows();
 
   __device__ __forceinline__ Real* numbers_of(int row) const { return numbers_ + row * (kConfig.splits * 2); }
   __device__ __forceinline__ Real* o_of(int split, int row) const {

@@ -52,9 +52,10 @@ class CopiedBlocks {
   __device__ __forceinline__ void end() const {}
 
  protected:
-  __device__ __forceinline__ explicit CopiedBlocks(char* memory) : base_(ptx::shared_address(memory)) {}
+  __device__ __forceinline__ explicit CopiedBlocks(char* memory)
+      : memory_(ptx::shared_address(memory)), base_(memory_) {}
 
-  ptx::SharedAddress base_;
+  ptx::SharedAddress memory_, base_;  // of the CTA, of its blocks
   int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
 
  private:

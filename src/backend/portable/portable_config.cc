@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <optional>
 
 #include "device/amd_architectures.h"
@@ -59,6 +60,45 @@ static_assert(std::ranges::all_of(device::kAmdArchitectures, [](const device::Am
 }));
 
 }  // namespace
+
+namespace {
+
+/// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
+/// if a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
+int headroom_of(const AttentionProblem& problem, const KernelMods& mods) {
+  constexpr int kMost = 10, kUnknown = 7;
+  if (problem.q_dtype != DType::f16 || problem.normalizer != Normalizer::softmax) return 0;
+  if (mods.weight.empty() || mods.weight_bound == 0) return kMost;
+  if (!std::isfinite(mods.weight_bound)) return kUnknown;
+  return std::clamp(15 - static_cast<int>(std::ceil(std::log2(mods.weight_bound))), 0, kMost);
+}
+
+}  // namespace
+
+shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const KernelMods& mods,
+                                        const AttentionTensors& tensors, MmaTarget target) {
+  shared::ForwardMmaConfig all;
+  all.qk_dim = static_cast<int>(problem.qk_dim);
+  all.v_dim = static_cast<int>(problem.v_dim);
+  all.storage = storage_of(problem.q_dtype);
+  all.fragments = all.element_bytes() == 2 ? target.narrow : target.wide;
+  all.lse = problem.with_lse;
+  all.lse_rest = problem.with_lse_rest;
+  all.masked = !mods.mask.empty();
+  all.scores = mods.form;
+  all.weighted = !mods.weight.empty();
+  all.headroom = headroom_of(problem, mods);
+  all.sinks = problem.with_sinks;
+  all.normalizer = normalizer_of(problem);
+  all.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
+  all.device_lengths = problem.device_lengths;
+  all.page_rows = static_cast<int>(problem.page_rows);
+  all.q_bytes = row_alignment(tensors.q);
+  all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
+  all.o_bytes = row_alignment(tensors.o);
+  all.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
+  return all;
+}
 
 MmaTarget amd_target(std::string_view architecture) {
   const device::AmdArchitecture* row = device::amd_architecture(architecture);

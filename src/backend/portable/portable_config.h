@@ -6,6 +6,7 @@
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "plan/access/kernel_types.h"
+#include "plan/config_fields.h"
 #include "plan/mods/kernel_mods.h"
 #include "problem/problem.h"
 
@@ -29,7 +30,15 @@ struct MmaTarget {
   bool copies_beside = false;
 };
 inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma, true};
+/// What a problem, its mods and the alignment of its rows say of a forward kernel's configuration: all but its tile and
+/// its waves.
+shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,
+                                        const AttentionTensors& tensors, MmaTarget target);
 /// The fragments of an AMD chip: "gfx1100". A chip without the matrix instructions that are known multiplies plainly.
 MmaTarget amd_target(std::string_view architecture);
 
 }  // namespace heddle::plan
+
+#define HEDDLE_CONFIG ForwardMmaConfig
+#define HEDDLE_CONFIG_FIELDS "backend/portable/shared/forward_mma_config.def"
+#include "plan/config_fields.inc"

@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include "backend/device_text/config_text.h"
+#include "backend/portable/portable_config.h"
+#include "heddle/expr.h"
+
 namespace heddle::portable {
 namespace {
 
 using device_text::Rounding;
 using device_text::TakesScore;
+using shared::ForwardMmaConfig;
+using shared::ScoreForm;
 
 // A mod's name, its type, and that of its elements are to be given.
 constexpr const char* kMember = R"(
@@ -42,6 +48,67 @@ void ModTexts::name(const char* type, const char* of) { members_ += fmt::format(
 std::string ModTexts::text() const {
   return fmt::format("{}\nnamespace heddle {{\nstruct GeneratedMods {{{}\n}};\n}}  // namespace heddle\n", functions_,
                      members_);
+}
+
+std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::KernelMods& mods,
+                                 const device_text::ModLayout& layout) {
+  device_text::ModLayout own = layout;
+  own.by_sequence = config.by_sequence;
+  ModTexts texts(own);
+  texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
+  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact,
+            "float");
+  if (config.scores == ScoreForm::mapped && same(mods.score, leaf::score())) {
+    texts.name("Score", "portable::ScoreItself");
+  } else {
+    texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
+              "float");
+  }
+  texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
+  return fmt::format(
+      "#include \"portable/rows/row_mods.cuh\"\n"
+      "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"
+      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
+      device_text::config_text(config, "kConfig"), texts.text());
+}
+
+std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
+  std::string name =
+      fmt::format("{} {} {} d{}", family, shared::name(config.fragments), shared::name(config.storage), config.qk_dim);
+  const auto add = [&](bool there, std::string_view word) {
+    if (there) name += fmt::format(" {}", word);
+  };
+  if (config.v_dim != config.qk_dim) name += fmt::format("/{}", config.v_dim);
+  name += fmt::format(" {}x{}", config.rows(), config.kv_block);
+  add(config.packs(), fmt::format("packed {}", config.packed_heads));
+  add(config.key_waves > 1, fmt::format("{} key waves", config.key_waves));
+  add(config.splits_keys(), fmt::format("{} splits", config.splits));
+  add(config.rings(), fmt::format("{} of {}", config.own_blocks ? "rings" : "ring", config.stages));
+  add(config.masked, "masked");
+  add(config.scores != ScoreForm::plain, shared::name(config.scores));
+  add(config.weighted, "weighted");
+  add(config.by_sequence, "by sequence");
+  add(config.device_lengths, "device lengths");
+  add(config.page_rows > 0, fmt::format("pages of {}", config.page_rows));
+  add(config.q_bytes < 4 || config.kv_bytes < 16 || config.o_bytes < 4,
+      fmt::format("rows at {}/{}/{} bytes", config.q_bytes, config.kv_bytes, config.o_bytes));
+  add(config.sinks, "sinks");
+  add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
+  add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
+  add(config.lse, "lse");
+  add(config.lse_rest, "lse rest");
+  return name;
+}
+
+std::string describe_score(const plan::KernelMods& mods) {
+  switch (mods.form) {
+    case shared::ScoreForm::plain:
+      return mods.factor == 1 ? "" : fmt::format("plain: t = {} * score, folded into the scale", mods.factor);
+    case shared::ScoreForm::added:
+      return fmt::format("added: t = {} * score + {}, for each pair", mods.factor, print(mods.offset));
+    default:
+      return fmt::format("mapped: t = {}, for each pair", print(mods.score));
+  }
 }
 
 }  // namespace heddle::portable

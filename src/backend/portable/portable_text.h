@@ -1,10 +1,12 @@
-// Shared by the texts of all kernels over the portable fragments: mods, fragments.
+// Shared by the texts of all kernels over the portable fragments: configuration, mods, fragments.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "backend/device_text/expression_text.h"
 #include "backend/portable/shared/forward_mma_config.h"
+#include "plan/mods/kernel_mods.h"
 
 namespace heddle::portable {
 
@@ -23,6 +25,17 @@ class ModTexts {
   device_text::ModLayout layout_;
   std::string functions_, members_;
 };
+
+/// "forward_mma bf16 d128 64x64 masked lse"
+std::string name_of(std::string_view family, const shared::ForwardMmaConfig& config);
+
+/// How the kernels compute the score_mod: a sentence; empty without one.
+std::string describe_score(const plan::KernelMods& mods);
+
+/// In namespace heddle: kConfig, and the class GeneratedMods with the mods that the kernel computes. It includes the
+/// headers of kernels/common/mods, src/shared and kernels/portable that it needs; the kernel itself is to follow.
+std::string config_and_mods_text(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
+                                 const device_text::ModLayout& layout);
 
 /// "MmaFragments", and the header that has it: "portable/fragments/mma.cuh".
 std::string fragments_class(shared::FragmentKind kind);

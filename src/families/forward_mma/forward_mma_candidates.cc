@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <functional>
 #include <span>
 
 #include "backend/portable/shared/forward_mma_memory.h"
-#include "plan/access/kernel_types.h"
 #include "plan/tiles/packed_heads.h"
 #include "plan/tiles/schedule.h"
 
@@ -71,16 +69,6 @@ std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind frag
   }
 }
 
-/// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
-/// if a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
-int headroom_of(const AttentionProblem& problem, const KernelMods& mods) {
-  constexpr int kMost = 10, kUnknown = 7;
-  if (problem.q_dtype != DType::f16 || problem.normalizer != Normalizer::softmax) return 0;
-  if (mods.weight.empty() || mods.weight_bound == 0) return kMost;
-  if (!std::isfinite(mods.weight_bound)) return kUnknown;
-  return std::clamp(15 - static_cast<int>(std::ceil(std::log2(mods.weight_bound))), 0, kMost);
-}
-
 int power_of_two_from(std::int64_t x) {
   return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))));
 }
@@ -132,27 +120,7 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
                                                   const AttentionTensors& tensors, std::int64_t shared_memory_bytes,
                                                   MmaTarget target) {
-  ForwardMmaConfig all;
-  all.qk_dim = static_cast<int>(problem.qk_dim);
-  all.v_dim = static_cast<int>(problem.v_dim);
-  all.storage = storage_of(problem.q_dtype);
-  all.fragments = all.element_bytes() == 2 ? target.narrow : target.wide;
-  all.lse = problem.with_lse;
-  all.lse_rest = problem.with_lse_rest;
-  all.masked = !mods.mask.empty();
-  all.scores = mods.form;
-  all.weighted = !mods.weight.empty();
-  all.headroom = headroom_of(problem, mods);
-  all.sinks = problem.with_sinks;
-  all.normalizer = normalizer_of(problem);
-  all.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
-  all.device_lengths = problem.device_lengths;
-  all.page_rows = static_cast<int>(problem.page_rows);
-  all.q_bytes = row_alignment(tensors.q);
-  all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
-  all.o_bytes = row_alignment(tensors.o);
-  all.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
-
+  const ForwardMmaConfig all = forward_config(problem, mods, tensors, target);
   const int dim = std::max(all.qk_dim, all.v_dim), packed = packed_heads_of(problem);
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
   std::vector<ForwardMmaConfig> configs;

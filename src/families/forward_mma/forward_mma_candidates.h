@@ -8,7 +8,6 @@
 
 #include "backend/portable/portable_config.h"
 #include "backend/portable/shared/forward_mma_config.h"
-#include "plan/config_fields.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/setting.h"
 
@@ -29,7 +28,3 @@ std::string forward_mma_misfit(const shared::ForwardMmaConfig& config, const pro
 std::vector<Setting> forward_mma_settings(const shared::ForwardMmaConfig& config);
 
 }  // namespace heddle::plan
-
-#define HEDDLE_CONFIG ForwardMmaConfig
-#define HEDDLE_CONFIG_FIELDS "backend/portable/shared/forward_mma_config.def"
-#include "plan/config_fields.inc"

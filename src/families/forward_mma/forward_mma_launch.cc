@@ -12,10 +12,11 @@
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
+#include "backend/portable/portable_arguments.h"
 #include "backend/portable/shared/forward_mma_memory.h"
-#include "families/forward_mma/forward_mma_arguments.h"
 #include "families/forward_mma/forward_mma_plans.h"
 #include "families/forward_mma/forward_mma_text.h"
+#include "families/forward_mma/shared/forward_mma_params.h"
 
 namespace heddle::forward_mma {
 namespace {
@@ -35,8 +36,9 @@ class ForwardMmaKernel final : public backend::Kernel {
         program_(gpu.load(device_, source_)),
         kv_start_(gpu.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),
-        function_(program_->function("forward_mma", shared_bytes_)),
-        params_(constant_params(arguments)) {
+        function_(program_->function("forward_mma", shared_bytes_)) {
+    portable::set_constants(arguments, params_);
+    params_.listed.q_heads = static_cast<int>(arguments.problem.q_heads);
     if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     const plan::TileSchedule& schedule = *arguments.plan.schedule;
     const auto items = static_cast<int>(schedule.items.size());
@@ -60,7 +62,7 @@ class ForwardMmaKernel final : public backend::Kernel {
   void launch(const backend::RunArguments& arguments) const override {
     if (grid_ == 0) return;
     ForwardMmaParams params = params_;
-    set_addresses(config_, arguments, params);
+    portable::set_addresses(config_, arguments, params);
     if (sequences_) {
       sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
                          params.listed);
@@ -100,7 +102,7 @@ class ForwardMmaKernel final : public backend::Kernel {
   gpu::KvStartValues kv_start_;
   int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
   void* function_;
-  ForwardMmaParams params_;
+  ForwardMmaParams params_{};
   long long split_at_ = 0, parts_at_ = 0;  // in the workspace
   std::optional<gpu::DeviceLists> lists_;
   std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device

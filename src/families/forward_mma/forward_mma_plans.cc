@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "heddle/error.h"
 #include "shared/sequences.h"
@@ -73,17 +74,6 @@ std::string describe(const ForwardMmaConfig& config) {
   return fmt::format("{} rows{} x {} keys", config.rows(), heads, config.kv_block);
 }
 
-std::string describe_element_score(const KernelMods& mods) {
-  switch (mods.form) {
-    case shared::ScoreForm::plain:
-      return mods.factor == 1 ? "" : fmt::format("plain: t = {} * score, folded into the scale", mods.factor);
-    case shared::ScoreForm::added:
-      return fmt::format("added: t = {} * score + {}, for each pair", mods.factor, print(mods.offset));
-    default:
-      return fmt::format("mapped: t = {}, for each pair", print(mods.score));
-  }
-}
-
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
                  const device::GpuCaps& caps, const FewQueriesTimes* times, const RowsOf& rows_of,
                  double share_of_splits = 1) {
@@ -110,7 +100,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   if (config.splits_keys()) {
     plan.workspace_bytes = (plan.workspace_bytes + 255) / 256 * 256 + shared::split_memory(config, tiles).bytes;
   }
-  plan.forms = {.score = describe_element_score(mods),
+  plan.forms = {.score = portable::describe_score(mods),
                 .mask = mods.mask.empty() ? "" : "computed for each pair of a partial block",
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
   plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));

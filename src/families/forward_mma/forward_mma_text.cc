@@ -2,21 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
-#include "backend/device_text/config_text.h"
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
-#include "families/forward_mma/forward_mma_candidates.h"
-#include "heddle/expr.h"
 
 namespace heddle::forward_mma {
 namespace {
-
-using device_text::Rounding;
-using device_text::TakesScore;
-using shared::ForwardMmaConfig;
-using shared::ScoreForm;
 
 // The kernel, to be given the fragments' header and class, launch bounds, what stands before parameters, the shared
 // memory, the number of a CTA and how many there are.
@@ -33,63 +23,15 @@ constexpr const char* kKernel =
 
 }  // namespace
 
-std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::KernelMods& mods,
-                                 const device_text::ModLayout& layout) {
-  device_text::ModLayout own = layout;
-  own.by_sequence = config.by_sequence;
-  portable::ModTexts texts(own);
-  texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
-  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact,
-            "float");
-  if (config.scores == ScoreForm::mapped && same(mods.score, leaf::score())) {
-    texts.name("Score", "portable::ScoreItself");
-  } else {
-    texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
-              "float");
-  }
-  texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
-  return fmt::format(
-      "#include \"portable/rows/row_mods.cuh\"\n"
-      "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"
-      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
-      device_text::config_text(config, "kConfig"), texts.text());
-}
-
-jit::Source source(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
+jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
                    const gpu::Dialect& dialect, const std::string& architecture) {
   const std::string kernel =
       fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
                   dialect.bounds("heddle::kConfig", portable::waves_a_simd(config)), dialect.params,
                   dialect.memory(shared::forward_mma_memory(config).bytes), dialect.cta, dialect.ctas);
-  return dialect.source(name_of(config), config_and_mods_text(config, mods, layout) + kernel, architecture);
+  return dialect.source(name_of(config), portable::config_and_mods_text(config, mods, layout) + kernel, architecture);
 }
 
-std::string name_of(const ForwardMmaConfig& config) {
-  std::string name =
-      fmt::format("forward_mma {} {} d{}", shared::name(config.fragments), shared::name(config.storage), config.qk_dim);
-  const auto add = [&](bool there, std::string_view word) {
-    if (there) name += fmt::format(" {}", word);
-  };
-  if (config.v_dim != config.qk_dim) name += fmt::format("/{}", config.v_dim);
-  name += fmt::format(" {}x{}", config.rows(), config.kv_block);
-  add(config.packs(), fmt::format("packed {}", config.packed_heads));
-  add(config.key_waves > 1, fmt::format("{} key waves", config.key_waves));
-  add(config.splits_keys(), fmt::format("{} splits", config.splits));
-  add(config.rings(), fmt::format("ring of {}", config.stages));
-  add(config.masked, "masked");
-  add(config.scores != ScoreForm::plain, shared::name(config.scores));
-  add(config.weighted, "weighted");
-  add(config.by_sequence, "by sequence");
-  add(config.device_lengths, "device lengths");
-  add(config.page_rows > 0, fmt::format("pages of {}", config.page_rows));
-  add(config.q_bytes < 4 || config.kv_bytes < 16 || config.o_bytes < 4,
-      fmt::format("rows at {}/{}/{} bytes", config.q_bytes, config.kv_bytes, config.o_bytes));
-  add(config.sinks, "sinks");
-  add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
-  add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
-  add(config.lse, "lse");
-  add(config.lse_rest, "lse rest");
-  return name;
-}
+std::string name_of(const shared::ForwardMmaConfig& config) { return portable::name_of("forward_mma", config); }
 
 }  // namespace heddle::forward_mma

@@ -13,11 +13,6 @@ namespace heddle::forward_mma {
 /// "forward_mma bf16 d128 64x64 masked lse"
 std::string name_of(const shared::ForwardMmaConfig& config);
 
-/// In namespace heddle: kConfig, and the class GeneratedMods with the mods that the kernel computes. It includes the
-/// headers of kernels/common/mods, src/shared and kernels/portable that it needs; the kernel itself is to follow.
-std::string config_and_mods_text(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
-                                 const device_text::ModLayout& layout);
-
 /// Kernel forward_mma, which takes shared::ForwardMmaParams, for that architecture: "sm_80", "gfx1100". `layout`: of
 /// the mods' params and captures.
 jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,

@@ -15,7 +15,6 @@
 #include "families/backward_mma/backward_mma_arguments.h"
 #include "families/backward_mma/backward_mma_plans.h"
 #include "families/backward_mma/backward_mma_text.h"
-#include "families/forward_mma/forward_mma_arguments.h"
 #include "heddle/check.h"
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"

@@ -14,13 +14,13 @@
 
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/portable/portable_arguments.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
-#include "families/forward_mma/forward_mma_arguments.h"
 #include "families/forward_mma/forward_mma_plans.h"
 #include "families/forward_mma/forward_mma_text.h"
 #include "heddle/error.h"
@@ -46,7 +46,7 @@ extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsig
 
 std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
                     const device_text::ModLayout& layout) {
-  return "#include \"lanes.h\"\n" + forward_mma::config_and_mods_text(config, mods, layout) +
+  return "#include \"lanes.h\"\n" + portable::config_and_mods_text(config, mods, layout) +
          fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
 
@@ -60,22 +60,6 @@ std::string contents(const std::filesystem::path& path) {
 std::map<std::string, void*>& kernels() {
   static std::map<std::string, void*> all;
   return all;
-}
-
-/// The value of kv_start as a param or capture; `kept` holds what it points to.
-Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionProblem& problem, Tensor& kept) {
-  Bindings own;
-  if (start.form == plan::KvStart::Form::param) {
-    own.params[plan::kKvStartName] = static_cast<std::int32_t>(problem.sequences.front().kv_start);
-  }
-  if (start.form == plan::KvStart::Form::capture) {
-    kept = Tensor::empty(DType::i32, {std::ssize(problem.sequences)});
-    for (std::size_t i = 0; i < problem.sequences.size(); ++i) {
-      static_cast<std::int32_t*>(kept.data())[i] = static_cast<std::int32_t>(problem.sequences[i].kv_start);
-    }
-    own.captures[plan::kKvStartName] = kept;
-  }
-  return own;
 }
 
 /// The tensors of a case. Captures are not among them: a case with mods runs on the host only.
@@ -99,6 +83,21 @@ void add(std::vector<KernelMemory>& memory, const char* name, const std::vector<
 }
 
 }  // namespace
+
+Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionProblem& problem, Tensor& kept) {
+  Bindings own;
+  if (start.form == plan::KvStart::Form::param) {
+    own.params[plan::kKvStartName] = static_cast<std::int32_t>(problem.sequences.front().kv_start);
+  }
+  if (start.form == plan::KvStart::Form::capture) {
+    kept = Tensor::empty(DType::i32, {std::ssize(problem.sequences)});
+    for (std::size_t i = 0; i < problem.sequences.size(); ++i) {
+      static_cast<std::int32_t*>(kept.data())[i] = static_cast<std::int32_t>(problem.sequences[i].kv_start);
+    }
+    own.captures[plan::kKvStartName] = kept;
+  }
+  return own;
+}
 
 const device::CudaCaps& known_gpu(std::string_view name) {
   return std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name)->caps;
@@ -156,8 +155,10 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
 
   const backend::PrepareArguments prepared = {problem, choice.plan,      tensors,
                                               options, options.bindings, choice.block_mask.get()};
-  shared::ForwardMmaParams params = forward_mma::constant_params(prepared);
-  forward_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, nullptr}, params);
+  shared::ForwardMmaParams params{};
+  portable::set_constants(prepared, params);
+  params.listed.q_heads = static_cast<int>(problem.q_heads);
+  portable::set_addresses(config, {tensors, &options, &options.bindings, nullptr, nullptr}, params);
   params.tiles.items = schedule.items.data();
   params.tiles.item_count = static_cast<int>(schedule.items.size());
   params.tiles.runs = schedule.runs.data();
@@ -184,7 +185,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     add(memory, "fills", schedule.fills);
     add(memory, "sequences", spans);
     memory.push_back({"workspace", base, static_cast<std::size_t>(split.bytes), true, true});
-    run.execute({config, forward_mma::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
+    run.execute({config, portable::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
   } else {
     const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, choice.plan.mods, layout)));
     entry(params, static_cast<unsigned>(ctas), c != nullptr ? static_cast<unsigned>(c->spec().seed) : run.seed);

@@ -13,6 +13,7 @@
 #include "backend/portable/shared/forward_mma_config.h"
 #include "engine/attention_case.h"
 #include "families/forward_mma/shared/forward_mma_params.h"
+#include "plan/mods/kv_start.h"
 #include "plan/plan.h"
 
 namespace heddle::test {
@@ -48,6 +49,9 @@ struct HostRun {
 /// Function run_kernel of a text, which the host's compiler compiles once a process. Throws runtime_error where it
 /// refuses.
 void* compile_on_host(const std::string& text);
+
+/// The value of kv_start as a param or capture; `kept` holds what it points to.
+Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionProblem& problem, Tensor& kept);
 
 /// A row of known_gpus.h.
 const device::CudaCaps& known_gpu(std::string_view name);

@@ -6,11 +6,22 @@
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
+#include "portable/fragments/wave_blocks.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
 #include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
+
+/// Blocks of the CTA, or of each wave.
+template <auto kConfig, class Own, bool kOfWave>
+struct ChosenBlocks {
+  using Type = CopiedBlocks<kConfig, Own>;
+};
+template <auto kConfig, class Own>
+struct ChosenBlocks<kConfig, Own, true> {
+  using Type = WaveBlocks<kConfig, Own>;
+};
 
 template <auto kConfig>
 struct MmaFragments : WarpOfThreads {
@@ -45,8 +56,8 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
   static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
 
-  class Stream : public CopiedBlocks<kConfig, Stream> {
-    using Blocks = CopiedBlocks<kConfig, Stream>;
+  class Stream : public ChosenBlocks<kConfig, Stream, kConfig.own_blocks>::Type {
+    using Blocks = typename ChosenBlocks<kConfig, Stream, kConfig.own_blocks>::Type;
     friend Blocks;
 
    public:
@@ -60,10 +71,16 @@ struct MmaFragments : WarpOfThreads {
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
           const char* from = row(f * kOwnRows + r);
-          if constexpr (kConfig.shared_queries) {
+          const ptx::SharedAddress to = queries_of_wave() + (16 * f + own_row(r)) * kMemory.k_pitch;
+          if constexpr (kConfig.shared_queries && kConfig.own_blocks) {
+            // All waves bring the same, and none waits for another: copies that are waited for would hold up the ring.
+#pragma unroll
+            for (int column = lane() % 4 * 2; column < kConfig.qk_columns(); column += 8) {
+              ptx::store_two(to + 2 * column, two(from, column));
+            }
+          } else if constexpr (kConfig.shared_queries) {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
-            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(
-                queries_of_wave() + (16 * f + own_row(r)) * kMemory.k_pitch, from, from != nullptr, lane() % 4);
+            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4);
           } else {
 #pragma unroll
             for (int k = 0; k < kSteps; ++k) {
@@ -99,17 +116,21 @@ struct MmaFragments : WarpOfThreads {
     }
 
    private:
-    using Blocks::base_, Blocks::read_;
+    using Blocks::memory_, Blocks::base_, Blocks::read_;
 
     __device__ __forceinline__ ptx::SharedAddress queries_of_wave() const {
-      return base_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.k_pitch);
+      return memory_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.k_pitch);
     }
+
+    static constexpr int kBlock = kConfig.block_keys();
+    /// The thread's number among those that copy a block.
+    __device__ __forceinline__ static int copier() { return kConfig.own_blocks ? lane() : thread(); }
 
     /// Rows `first` and on of a tensor; those from `end` on, and columns that it lacks, become 0.
     template <int kDim, int kColumns, class Source>
     __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                int end) {
-      if (Source::kLinear && first + kConfig.kv_block <= end) {
+      if (Source::kLinear && first + kBlock <= end) {
         ask_rows<kDim, kColumns, true>(source, to, pitch, first, end);
       } else {
         ask_rows<kDim, kColumns, false>(source, to, pitch, first, end);
@@ -119,21 +140,21 @@ struct MmaFragments : WarpOfThreads {
     template <int kDim, int kColumns, bool kWhole, class Source>
     __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                     int end) {
-      constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes, kThreads = 32 * kConfig.waves();
+      constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes, kThreads = kConfig.own_blocks ? 32 : 32 * kConfig.waves();
       // A thread's chunks are of one column where they can be.
       constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
       constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
-      constexpr int kRounds = (kConfig.kv_block * kTogether + kThreads - 1) / kThreads;
+      constexpr int kRounds = (kBlock * kTogether + kThreads - 1) / kThreads;
       const auto copy = [&](int round, auto&& row_at) {
-        const int own = round * kThreads + thread(), row = own / kTogether;
-        if (kConfig.kv_block * kTogether % kThreads != 0 && row >= kConfig.kv_block) return;
+        const int own = round * kThreads + copier(), row = own / kTogether;
+        if (kBlock * kTogether % kThreads != 0 && row >= kBlock) return;
         copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row),
                                                               kWhole || first + row < end, own % kTogether);
       };
       const int last = end > 0 ? end - 1 : 0;
       const auto inside = [&](int key) { return kWhole || key < last ? key : last; };
       if constexpr (kWhole && Source::kLinear && kThreads % kTogether == 0) {
-        const char* steady = source.row(first + thread() / kTogether);
+        const char* steady = source.row(first + copier() / kTogether);
 #pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
         for (int i = 0; i < kRounds; ++i) {
           copy(i, [&](int) { return steady; });
@@ -147,7 +168,7 @@ struct MmaFragments : WarpOfThreads {
           int pages[kAtOnce];
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
-            pages[i] = source.page_of(inside(first + ((begin + i) * kThreads + thread()) / kTogether));
+            pages[i] = source.page_of(inside(first + ((begin + i) * kThreads + copier()) / kTogether));
           }
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {

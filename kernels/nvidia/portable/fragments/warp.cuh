@@ -22,11 +22,47 @@ struct WarpOfThreads {
   static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
   /// The compiler begins nothing that stands below before what stands above is done.
   static __device__ __forceinline__ void step() { __syncwarp(__activemask()); }
+  /// Until all threads of the wave have come; what they wrote to shared memory is seen.
+  static __device__ __forceinline__ void wave_barrier() { __syncwarp(~0U); }
   static __device__ __forceinline__ bool any_of_wave(bool x) { return __any_sync(~0U, x) != 0; }
   static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
                                                                         unsigned long long to) {
     return atomicCAS(at, from, to);
   }
+  static __device__ __forceinline__ unsigned long long add(unsigned long long* at, unsigned long long x) {
+    return atomicAdd(at, x);
+  }
+
+  // Over the threads of a wave.
+  static __device__ __forceinline__ int from_lane(int x, int lane) { return __shfl_sync(~0U, x, lane); }
+  static __device__ __forceinline__ int wave_sum(int x) {
+    for (int distance = 1; distance < 32; distance *= 2) x += __shfl_xor_sync(~0U, x, distance);
+    return x;
+  }
+  static __device__ __forceinline__ int wave_max(int x) {
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_xor_sync(~0U, x, distance);
+      x = x < other ? other : x;
+    }
+    return x;
+  }
+  /// Over the lanes up to the own one.
+  static __device__ __forceinline__ int sum_to(int x) {
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int left = __shfl_up_sync(~0U, x, distance);
+      if (lane() >= distance) x += left;
+    }
+    return x;
+  }
+  static __device__ __forceinline__ int max_to(int x) {
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int left = __shfl_up_sync(~0U, x, distance);
+      if (lane() >= distance && x < left) x = left;
+    }
+    return x;
+  }
+  /// The first lane where it holds; -1: none.
+  static __device__ __forceinline__ int first_lane(bool holds) { return __ffs(static_cast<int>(__ballot_sync(~0U, holds))) - 1; }
 
   template <class Params>
   static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }

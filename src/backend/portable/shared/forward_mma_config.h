@@ -40,6 +40,8 @@ struct ForwardMmaConfig {
   constexpr bool splits_keys() const { return splits > 1; }
   /// Blocks of keys and values come in a ring of `stages` buffers.
   constexpr bool rings() const { return blocks == StepBlocks::keys_and_values && stages > 1; }
+  /// Keys of a block: those that are copied together.
+  constexpr int block_keys() const { return own_blocks ? wave_keys() : kv_block; }
   /// Columns that are multiplied: what the tensors lack of them is zero.
   constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
   constexpr int v_columns() const {

@@ -16,6 +16,7 @@ struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; queries as keys. transposed: of v, whose rows are its columns
   int k, v, q;           // q: [tile rows], shared_queries
   int stage;             // from a buffer to the next; 0: there is one
+  int wave;              // own_blocks: from a wave's ring to the next one's
   int bytes;
 };
 
@@ -25,17 +26,18 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const bool transposed = config.shape().transposed;
   memory.k_pitch = row_pitch(config.qk_columns(), bytes);
   memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);
-  const int keys = config.kv_block * memory.k_pitch;
-  const int values = (transposed ? config.v_columns() : config.kv_block) * memory.v_pitch;
+  const int keys = config.block_keys() * memory.k_pitch;
+  const int values = (transposed ? config.v_columns() : config.block_keys()) * memory.v_pitch;
   // Values that are the keys stand apart only where they are transposed.
   const bool apart =
       config.blocks == StepBlocks::keys_and_values || (config.blocks == StepBlocks::both_ways && transposed);
   memory.v = apart ? keys : 0;
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;
-  memory.q = config.stages * block;
+  memory.wave = config.own_blocks ? config.stages * block : 0;
+  memory.q = (config.own_blocks ? config.waves() : 1) * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.k_pitch : 0);
-  if (config.key_waves > 1) {
+  if (config.key_waves > 1 && !config.own_blocks) {
     const int real = config.storage == Storage::f64 ? 8 : 4;
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;
     if (merged > memory.bytes) memory.bytes = merged;

@@ -7,6 +7,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -231,6 +232,19 @@ template <class T>
 T __shfl_xor_sync(unsigned, T x, int mask) {
   return heddle::lanes::from_lane(x, heddle::lanes::cta.lane() ^ mask);
 }
+template <class T>
+T __shfl_up_sync(unsigned, T x, int distance) {
+  const int lane = heddle::lanes::cta.lane();
+  return heddle::lanes::from_lane(x, lane < distance ? lane : lane - distance);
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+  return heddle::lanes::together<unsigned>("ballot", x, [](const bool* const* in, unsigned* const* out) {
+    unsigned all = 0;
+    for (int i = 0; i < heddle::lanes::cta.wave; ++i) all |= (*in[i] ? 1U : 0U) << i;
+    for (int i = 0; i < heddle::lanes::cta.wave; ++i) *out[i] = all;
+  });
+}
+inline int __ffs(int bits) { return std::countr_zero(static_cast<unsigned>(bits)) % 32 + (bits != 0 ? 1 : 0); }
 inline unsigned __activemask() { return ~0U; }
 inline void __syncwarp(unsigned) {}  // of the compiler's order alone
 inline bool __any_sync(unsigned, bool x) {
@@ -239,6 +253,11 @@ inline bool __any_sync(unsigned, bool x) {
     for (int i = 0; i < heddle::lanes::cta.wave; ++i) any |= *in[i];
     for (int i = 0; i < heddle::lanes::cta.wave; ++i) *out[i] = any;
   });
+}
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long x) {
+  const unsigned long long found = *at;
+  *at = found + x;
+  return found;
 }
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long from, unsigned long long to) {
   const unsigned long long found = *at;

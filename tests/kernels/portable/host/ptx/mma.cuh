@@ -86,6 +86,7 @@ template <int kGroups>
 void await_copies() {
   lanes::await_groups(kGroups);
 }
+inline void store_two(SharedAddress to, unsigned halves) { std::memcpy(lanes::cta.memory + to, &halves, 4); }
 inline void store_half(SharedAddress to, unsigned short x) { std::memcpy(lanes::cta.memory + to, &x, 2); }
 
 }  // namespace heddle::ptx

@@ -1,8 +1,9 @@
-// Rows of o and lse on their way out, and rows that no tile computes.
+// Rows of o and lse on their way out, and rows that no tile computes. `Params`: a family's, with outputs, lse_rest and
+// sinks.
 #pragma once
 
-#include "portable/forward_mma/weights.cuh"
 #include "portable/rows/row_output.cuh"
+#include "portable/rows/row_weights.cuh"
 
 namespace heddle::portable {
 
@@ -33,17 +34,38 @@ __device__ __forceinline__ void store_lse(const shared::Outputs& out, int batch,
   to[batch * out.lse_stride[0] + head * out.lse_stride[1] + row * out.lse_stride[2]] = lse;
 }
 
-template <class Real>
-__device__ __forceinline__ void store_lse_rest(const ForwardMmaParams& params, int batch, int head, int row,
+template <class Real, class Params>
+__device__ __forceinline__ void store_lse_rest(const Params& params, int batch, int head, int row,
                                                Real rest) {
   const shared::RowNumbers& out = params.lse_rest;
   Real* to = static_cast<Real*>(static_cast<void*>(out.data));
   to[batch * out.stride[0] + head * out.stride[1] + row * out.stride[2]] = rest;
 }
 
+/// lse of a finished row, where it is asked for.
+template <auto kConfig, class Real, class Params>
+__device__ __forceinline__ void store_row_numbers(const Params& params, int batch, int head, int row,
+                                                  const RowEnd<Real>& end) {
+  if constexpr (kConfig.lse) store_lse<Real>(params.outputs, batch, head, row, end.lse);
+  if constexpr (kConfig.lse_rest) store_lse_rest<Real>(params, batch, head, row, end.rest);
+}
+
+/// kRun sums of a row, from `column` on, times `factor`.
+template <auto kConfig, class F, int kRun, class Params>
+__device__ __forceinline__ void store_run(const Params& params, int batch, int head, int row, int column,
+                                          typename F::Real factor, const typename F::Real (&sums)[kRun]) {
+  constexpr OutputType kType = output_type<kConfig>();
+  constexpr int kAtOnce = neighbours_at_once<kType, kConfig.o_bytes, F>(kRun);
+  auto* to = output_row<kConfig, F>(params.outputs, batch, head, row);
+#pragma unroll
+  for (int e = 0; e < kRun; e += kAtOnce) {
+    store_neighbours<kType, kConfig.v_dim, kConfig.o_bytes, F, kAtOnce>(to, column + e, factor, sums + e);
+  }
+}
+
 /// o = 0 and lse for rows of one head, by all threads of the CTA; NaN, where the lse of a sink is.
-template <auto kConfig, class F>
-__device__ __forceinline__ void store_fill(const ForwardMmaParams& params, const shared::RowFill& at,
+template <auto kConfig, class F, class Params>
+__device__ __forceinline__ void store_fill(const Params& params, const shared::RowFill& at,
                                            bool of_sequence) {
   using Real = typename F::Real;
   using Element = OutputElement<output_type<kConfig>(), F>;
@@ -59,38 +81,6 @@ __device__ __forceinline__ void store_fill(const ForwardMmaParams& params, const
     for (int i = F::thread(); i < at.rows; i += F::threads()) {
       store_lse<Real>(out, at.batch, at.head, at.row + i, lse);
       if constexpr (kConfig.lse_rest) store_lse_rest<Real>(params, at.batch, at.head, at.row + i, lse == lse ? 0 : lse);
-    }
-  }
-}
-
-/// Lengths on the device, by all CTAs: the rows that each sequence has (`of_sequence`), or those that none has.
-template <auto kConfig, class F>
-__device__ __forceinline__ void store_fills_by_sequence(const ForwardMmaParams& params, int cta, int ctas,
-                                                        bool of_sequence) {
-  constexpr int kRows = 64;  // of a part
-  const shared::ListedTiles& listed = params.listed;
-  for (int batch = 0; batch < listed.sequence_count; ++batch) {
-    const shared::SequenceSpan* span = params.mod.sequences + batch;
-    const int begin = of_sequence ? span->q_begin : span->q_begin + span->q_len;
-    const int rows = of_sequence ? span->q_len : (listed.packed ? span[1].q_begin : listed.q_rows) - begin;
-    const int parts = (rows + kRows - 1) / kRows;
-    for (int i = cta; i < parts * listed.q_heads; i += ctas) {
-      const int part = i % parts * kRows, left = rows - part;
-      store_fill<kConfig, F>(params, {begin + part, left < kRows ? left : kRows, i / parts, batch}, of_sequence);
-    }
-  }
-}
-
-/// By all CTAs: the rows that the list of fills names, or that the lengths on the device leave to no tile.
-template <auto kConfig, class F>
-__device__ __forceinline__ void store_fills(const ForwardMmaParams& params, int cta, int ctas) {
-  if constexpr (kConfig.device_lengths) {
-    store_fills_by_sequence<kConfig, F>(params, cta, ctas, false);
-    // Without keys the list has no tiles.
-    if (params.mod.kv_len == 0) store_fills_by_sequence<kConfig, F>(params, cta, ctas, true);
-  } else {
-    for (int i = cta; i < params.fills.count; i += ctas) {
-      store_fill<kConfig, F>(params, params.fills.fills[i], i < params.fills.unattending);
     }
   }
 }

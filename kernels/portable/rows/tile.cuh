@@ -1,37 +1,12 @@
-// A CTA's tile: the queries and keys that it reads, the key blocks that it walks, and where its rows stand.
+// A CTA's tile: where its queries and keys are, and which row is which query of which head.
 #pragma once
 
-#include "families/forward_mma/shared/forward_mma_params.h"
 #include "backend/portable/shared/forward_mma_config.h"
+#include "shared/mod_values.h"
+#include "shared/paging.h"
+#include "shared/strided.h"
 
 namespace heddle::portable {
-
-
-/// The steps of a tile from number `first` on, `left` of them.
-class Walk {
- public:
-  __device__ __forceinline__ Walk(const shared::KvRun* runs, const shared::WorkItem& item, int first, int left)
-      : runs_(runs + item.first_run), run_(item.run), left_(left) {
-    if (left <= 0) return;
-    while (first >= run_.end - run_.begin) {
-      first -= run_.end - run_.begin;
-      run_ = *++runs_;
-    }
-    run_.begin += first;
-  }
-  __device__ __forceinline__ bool any() const { return left_ > 0; }
-  __device__ __forceinline__ int left() const { return left_; }
-  __device__ __forceinline__ int block() const { return run_.begin; }
-  __device__ __forceinline__ int flags() const { return run_.flags; }
-  __device__ __forceinline__ void next() {
-    if (--left_ > 0 && ++run_.begin == run_.end) run_ = *++runs_;
-  }
-
- private:
-  const shared::KvRun* runs_;  // the one that is walked
-  shared::KvRun run_;          // what is left of it
-  int left_;
-};
 
 template <auto kConfig>
 struct Tile {
@@ -40,22 +15,22 @@ struct Tile {
   int q_first;               // its first query
   int q_begin, q_len, q_start, kv_begin, kv_len;  // of the sequence
 
-  __device__ __forceinline__ Tile(const shared::ForwardMmaParams& params, const shared::WorkItem& item)
-      : batch(item.batch), head(item.head), kv_head(item.kv_head), heads(1),
-        q_first(item.q_tile * kConfig.tile().queries()), q_begin(0), q_len(params.mod.q_len),
-        q_start(params.mod.q_start), kv_begin(0), kv_len(params.mod.kv_len) {
+  /// `group`: query heads that read one head of keys. `mod`: lengths of all sequences, where they do not differ.
+  __device__ __forceinline__ Tile(int batch, int head, int kv_head, int q_first, int group,
+                                  const shared::ModValues& mod)
+      : batch(batch), head(head), kv_head(kv_head), heads(1), q_first(q_first), q_begin(0), q_len(mod.q_len),
+        q_start(mod.q_start), kv_begin(0), kv_len(mod.kv_len) {
     if constexpr (kConfig.packs()) {
-      const int left = (item.kv_head + 1) * params.group - item.head;
+      const int left = (kv_head + 1) * group - head;
       heads = left < kConfig.packed_heads ? left : kConfig.packed_heads;
     }
-    if constexpr (kConfig.by_sequence) {
-      const shared::SequenceSpan& span = params.mod.sequences[item.batch];
-      q_begin = span.q_begin;
-      q_len = span.q_len;
-      q_start = span.q_start;
-      kv_begin = kConfig.page_rows > 0 ? 0 : span.kv_begin;
-      kv_len = span.kv_len;
-    }
+  }
+  __device__ __forceinline__ void stand_at(const shared::SequenceSpan& span) {
+    q_begin = span.q_begin;
+    q_len = span.q_len;
+    q_start = span.q_start;
+    kv_begin = kConfig.page_rows > 0 ? 0 : span.kv_begin;
+    kv_len = span.kv_len;
   }
 
   /// The head of a row of the tile. A row without a head counts as the last head's.
@@ -68,6 +43,13 @@ struct Tile {
   __device__ __forceinline__ int q_idx_of(int row) const { return q_start + query_of(row); }
   __device__ __forceinline__ bool has(int row) const {
     return query_of(row) < q_len && (!kConfig.packs() || row % kConfig.packed_heads < heads);
+  }
+  /// Where a row's query is in that tensor; null: there is none.
+  __device__ __forceinline__ const char* query_row(const shared::RowsOfTensor& q, int row) const {
+    if (!has(row)) return nullptr;
+    const long long at =
+        batch * q.stride[0] + head_of(row) * q.stride[1] + (q_begin + query_of(row)) * q.stride[2];
+    return static_cast<const char*>(q.data) + at * kConfig.element_bytes();
   }
 };
 
@@ -100,6 +82,23 @@ class KeySource {
       return base_ +
              (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.element_bytes();
     }
+  }
+  /// Rows that lie in one page from row j on, whose number is `page`, whatever the table holds.
+  class InPage {
+   public:
+    static constexpr bool kLinear = true;
+    __device__ __forceinline__ InPage(const char* row, int number, long long stride)
+        : row_(row), number_(number), stride_(stride) {}
+    __device__ __forceinline__ const char* row(int j) const { return row_ + (j - number_) * stride_; }
+    __device__ __forceinline__ const char* below(const char* row, int rows) const { return row + rows * stride_; }
+
+   private:
+    const char* row_;
+    int number_;
+    long long stride_;
+  };
+  __device__ __forceinline__ InPage in_page(int j, int page) const {
+    return {row(j, page), j, tensor_.stride[2] * kConfig.element_bytes()};
   }
   /// The table's entry for row j, whatever it holds.
   __device__ __forceinline__ int page_of(int j) const {

@@ -1,14 +1,13 @@
-#include "families/forward_mma/forward_mma_arguments.h"
+#include "backend/portable/portable_arguments.h"
 
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 
-namespace heddle::forward_mma {
+namespace heddle::portable {
 
-shared::ForwardMmaParams constant_params(const backend::PrepareArguments& arguments) {
+void set_constants(const backend::PrepareArguments& arguments, shared::ForwardParams& params) {
   const problem::AttentionProblem& problem = arguments.problem;
   const AttentionTensors& tensors = arguments.tensors;
-  shared::ForwardMmaParams params{};
   const bool paged = problem.page_rows > 0;
   gpu::set_strides(tensors.q, problem.packed, params.q);
   gpu::set_strides(tensors.k, problem.packed && !paged, params.k);
@@ -31,12 +30,10 @@ shared::ForwardMmaParams constant_params(const backend::PrepareArguments& argume
   params.mod.kv_len = gpu::longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
   if (problem.with_sinks) params.sinks.stride = arguments.options.sinks->strides[0];
-  params.listed.q_heads = static_cast<int>(problem.q_heads);
-  return params;
 }
 
 void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments,
-                   shared::ForwardMmaParams& params) {
+                   shared::ForwardParams& params) {
   const AttentionTensors& tensors = arguments.tensors;
   gpu::check_address("q", tensors.q.data, config.q_bytes);
   gpu::check_address("k", tensors.k.data, config.kv_bytes);
@@ -52,4 +49,4 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   if (config.page_rows > 0) params.table.data = static_cast<const int*>(arguments.options->page_table->data);
 }
 
-}  // namespace heddle::forward_mma
+}  // namespace heddle::portable

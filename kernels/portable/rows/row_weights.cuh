@@ -9,12 +9,11 @@
 // - none: each row has a running power of its own, from its largest t.
 #pragma once
 
-#include "families/forward_mma/shared/forward_mma_params.h"
 #include "backend/portable/shared/forward_mma_config.h"
+#include "shared/storage.h"
 
 namespace heddle::portable {
 
-using shared::ForwardMmaParams;
 using shared::Normalizer;
 
 /// How a row ends.

@@ -1,0 +1,61 @@
+// The blocks of keys and values of one wave, which it alone asks for and reads (kConfig.own_blocks).
+#pragma once
+
+#include "portable/fragments/ring_slot.cuh"
+#include "portable/fragments/warp.cuh"
+#include "ptx/mma.cuh"
+#include "backend/portable/shared/forward_mma_memory.h"
+
+namespace heddle::portable {
+
+/// `Own`: the stream that is made of it. It has ask<kDim, kColumns>(source, to, pitch, first, end), which asks for the
+/// rows of one block, by the threads of the wave.
+template <auto kConfig, class Own>
+class WaveBlocks {
+  static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
+
+ public:
+  /// Asks for the next block, of keys and values: each is a group of copies.
+  template <class Source>
+  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
+    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
+                                                            end);
+    ptx::commit_copies();
+    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
+                                                          end);
+    ptx::commit_copies();
+    asked_.advance();
+  }
+  /// In place of a block that is not there.
+  __device__ __forceinline__ void skip_block() {
+    ptx::commit_copies();
+    ptx::commit_copies();
+    asked_.advance();
+  }
+  /// Waits until the wave sees the keys of the oldest block; then its values.
+  __device__ __forceinline__ void keys_arrive() {
+    ptx::await_copies<2 * kConfig.stages - 1>();
+    WarpOfThreads::wave_barrier();
+    read_ = ring_.at;
+    ring_.advance();
+  }
+  __device__ __forceinline__ void values_arrive() const {
+    ptx::await_copies<2 * kConfig.stages - 2>();
+    WarpOfThreads::wave_barrier();
+  }
+  /// Its place may be asked for.
+  __device__ __forceinline__ void block_is_read() const { WarpOfThreads::wave_barrier(); }
+
+ protected:
+  __device__ __forceinline__ explicit WaveBlocks(char* memory)
+      : memory_(ptx::shared_address(memory)), base_(memory_ + WarpOfThreads::wave() * kMemory.wave) {}
+
+  ptx::SharedAddress memory_, base_;  // of the CTA, of the wave's ring
+  int read_ = 0;  // where the block that is read begins
+
+ private:
+  using Slot = RingSlot<kConfig.stages, kMemory.stage>;
+  Slot asked_ = {0}, ring_ = {0};
+};
+
+}  // namespace heddle::portable

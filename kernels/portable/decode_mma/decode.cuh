@@ -1,0 +1,209 @@
+// Few queries against many keys, bound by memory. Each CTA walks its gang's part of the line (line.cuh) for one tile of
+// every sequence there: up to 32 rows, queries of heads that read the same keys. Its waves share the keys of a unit, 16
+// each, and wait for nobody while they walk: a wave brings its own keys and values, by copies into a ring of its own,
+// which goes on across the ends of tiles. At the end of a tile the waves' rows meet in shared memory; where a tile's keys
+// are shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
+#pragma once
+
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "portable/decode_mma/line.cuh"
+#include "portable/decode_mma/parts.cuh"
+#include "portable/rows/tile_output.cuh"
+#include "portable/rows/tile_scores.cuh"
+
+namespace heddle::portable {
+
+/// `F`: the architecture's fragments. `Mods`: of the generated text (TileScores).
+template <auto kConfig, class F, class Mods>
+class Decode {
+ public:
+  __device__ __forceinline__ Decode(const DecodeMmaParams& params, char* memory)
+      : params_(params), memory_(memory), scores_(params, params.mod) {}
+
+  /// CTA number `cta` of the launch, of `ctas`.
+  __device__ __forceinline__ void run(int cta, int ctas) {
+    const int gang = cta / params_.tiles;
+    tile_ = cta - gang * params_.tiles;
+    const Line<kConfig, F> line(params_);
+    const LineCut cut(line.units(), ctas / params_.tiles);
+    if (gang < cut.gangs) walk(line, cut, gang);
+    if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
+  }
+
+ private:
+  using Scores = TileScores<kConfig, F, Mods, DecodeMmaParams>;
+  static constexpr int kFragments = Scores::kFragments, kKeyFragments = Scores::kKeyFragments;
+  static constexpr int kOutFragments = kConfig.v_columns() / F::kOuts;
+  static constexpr bool kHasMods = kConfig.masked || kConfig.weighted || Scores::kMapped;
+  static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
+  using Out = typename F::Out[kFragments][kOutFragments];
+
+  __device__ __forceinline__ Tile<kConfig> tile_at(const LinePlace& place) const {
+    const int kv_head = tile_ / params_.tiles_of_kv_head;
+    const int of_head = (tile_ - kv_head * params_.tiles_of_kv_head) * kConfig.packed_heads;
+    Tile<kConfig> tile(place.batch, kv_head * params_.group + of_head, kv_head, 0, params_.group, params_.mod);
+    if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
+    return tile;
+  }
+
+  __device__ __forceinline__ void walk(const Line<kConfig, F>& line, const LineCut& cut, int gang) {
+    typename F::Stream stream(memory_);
+    int unit = cut.begin(gang), asked = unit;
+    const int end = cut.begin(gang + 1), own_keys = scores_.key_wave() * kConfig.wave_keys();
+    LinePlace place = line.at(unit), ahead = place;
+    // The page of the block that is asked for next: asked for one block before, for nothing read moves past a copy.
+    int page = 0;
+    const auto find_page = [&] {
+      if constexpr (kBlocksInPages) {
+        if (asked >= end) return;
+        const Tile<kConfig> tile = tile_at(ahead);
+        const int key = ahead.unit * kConfig.kv_block + own_keys;
+        if (key < tile.kv_len) page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
+      }
+    };
+    const auto ask = [&] {
+      if (asked >= end) return stream.skip_block();
+      const Tile<kConfig> tile = tile_at(ahead);
+      const int key = ahead.unit * kConfig.kv_block + own_keys;
+      if (key < tile.kv_len) {
+        const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+        if constexpr (kBlocksInPages) {
+          stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, tile.kv_len);
+        } else {
+          stream.ask_block(keys, values, key, tile.kv_len);
+        }
+      } else {
+        stream.skip_block();
+      }
+      ++asked;
+      if (++ahead.unit == ahead.units) line.next(ahead);
+      find_page();
+    };
+    find_page();
+#pragma unroll 1
+    for (int i = 1; i < kConfig.stages; ++i) ask();
+    while (unit < end) {
+      const int first = unit - place.unit;  // of the tile
+      const int stop = first + place.units < end ? first + place.units : end;
+      const Tile<kConfig> tile = tile_at(place);
+      int from = gang, to = gang;  // gangs that have the tile's keys
+      if (place.unit > 0) from = cut.gang_of(first);
+      if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
+      const SharedTile<kConfig, F> shared_tile(params_, from, tile_);
+      if (from < to && F::thread() == 0) shared_tile.begin();
+      begin_mods(tile, place);
+      RowWeights<kConfig, F> weights = scores_.no_weights();
+      Out o;
+      clear(o);
+      typename F::Queries q[kFragments];
+      stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+#pragma unroll 1
+      for (; unit < stop; ++unit, ++place.unit) {
+        ask();
+        const int kv_first = place.unit * kConfig.kv_block;
+        stream.keys_arrive();
+        const bool any = kv_first + own_keys < tile.kv_len;
+        typename F::Scores s[kFragments][kKeyFragments];
+        if (any) {
+          F::multiply_keys(s, q, stream, 0);
+          scores_.attend(tile, true, kv_first, weights, s, o);
+        }
+        stream.values_arrive();
+        if (any) F::add_values(o, s, stream, 0);
+        stream.block_is_read();
+      }
+      finish(tile, shared_tile, from, to, gang, weights, o);
+      if (place.unit == place.units) line.next(place);
+    }
+  }
+
+  /// Blocks of keys lie in one page each.
+  static constexpr bool kBlocksInPages = kConfig.page_rows > 0 && kConfig.page_rows % kConfig.wave_keys() == 0;
+
+  __device__ __forceinline__ static void clear(Out& o) {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int d = 0; d < kOutFragments; ++d) F::clear(o[f][d]);
+    }
+  }
+
+  __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const LinePlace& place) {
+    if constexpr (kHasMods && kConfig.device_lengths) {
+      // Mods read the numbers of a sequence where nobody else has written them. All waves that come here write the same.
+      if (F::lane() == 0) const_cast<SequenceSpan*>(params_.mod.sequences)[place.batch] = place.span;
+      F::wave_barrier();
+    }
+    if constexpr (kHasMods) scores_.begin(tile);
+  }
+
+  /// The CTA's keys of a tile have been walked: by all gangs from `from` to `to`.
+  __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile, int from,
+                                         int to, int gang, RowWeights<kConfig, F>& weights, const Out& o) {
+    float* const states = reinterpret_cast<float*>(memory_ + kMemory.states);
+    const auto of_wave = [&](int wave, int row) {
+      return row_of_part<kConfig>(states + wave * (kConfig.live_rows * shared::decode_row_floats(kConfig)), row);
+    };
+    const auto has = [&](int row) { return tile.has(row); };
+    weights.join();
+    leave_state(
+        [&](int i) {
+          const int row = scores_.row_of(i);
+          return tile.has(row) ? of_wave(scores_.key_wave(), row) : RowState<float>{};
+        },
+        weights, o);
+    F::barrier();
+    const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
+      const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);
+      const RowEnd<float> row_end = merged.close(0, params_.sinks, head);
+      store_run<kConfig, F>(params_, tile.batch, head, at, column, row_end.factor, sums);
+      if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
+    };
+    bool stores = true;
+    if (from == to) {
+      merge_parts<kConfig, F>(kConfig.live_rows, kConfig.waves(), of_wave, weights, has, store);
+      F::barrier();  // the states may be left anew
+    } else {
+      float* const part = shared_tile.part_of(gang);
+      merge_parts<kConfig, F>(kConfig.live_rows, kConfig.waves(), of_wave, weights, has,
+                              [&](int row, int column, const auto& sums, const auto& merged) {
+                                const RowState<float> left = row_of_part<kConfig>(part, row);
+#pragma unroll
+                                for (int e = 0; e < kRunOfPart<float>; ++e) left.o[column + e] = sums[e];
+                                if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
+                              });
+      F::barrier();
+      int& last = *reinterpret_cast<int*>(memory_ + kMemory.last);
+      if (F::thread() == 0) last = shared_tile.arrive(to - from + 1) ? 1 : 0;
+      F::barrier();
+      stores = last != 0;
+      if (stores) {
+        merge_parts<kConfig, F>(
+            kConfig.live_rows, to - from + 1,
+            [&](int i, int row) { return row_of_part<kConfig>(shared_tile.part_of(from + i), row); }, weights, has,
+            store);
+      }
+    }
+    if constexpr (kConfig.by_sequence) {
+      if (stores && !params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);
+    }
+  }
+
+  /// Rows [begin, end) of the tile's heads hold no query: o = 0, and lse is that of none.
+  __device__ __forceinline__ void fill(int begin, int end, int batch) const {
+    if (begin >= end) return;
+    LinePlace place{};
+    place.batch = batch;
+    const Tile<kConfig> tile = tile_at(place);
+    for (int i = 0; i < tile.heads; ++i) {
+      store_fill<kConfig, F>(params_, {begin, end - begin, tile.head + i, batch}, false);
+    }
+  }
+
+  const DecodeMmaParams& params_;
+  char* memory_;
+  Scores scores_;
+  int tile_ = 0;  // of each sequence
+};
+
+}  // namespace heddle::portable

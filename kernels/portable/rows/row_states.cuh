@@ -1,0 +1,98 @@
+// What waves and CTAs have found of the same rows: maxima, sums and O, left and merged in the order of the keys, so that
+// the result does not depend on which was done first.
+#pragma once
+
+#include "portable/rows/row_weights.cuh"
+
+namespace heddle::portable {
+
+/// The state of one row that a wave or a CTA leaves: the maximum and the sum, and v_columns of O.
+template <class Real>
+struct RowState {
+  Real* numbers;
+  Real* o;
+};
+
+/// `state_of(i)` is where the thread's row i stands; null where it need not be left.
+template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
+__device__ __forceinline__ void leave_state(StateOf&& state_of, const RowWeights<kConfig, F>& weights,
+                                            const typename F::Out (&o)[kFragments][kOutFragments]) {
+#pragma unroll
+  for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
+    const RowState<typename F::Real> to = state_of(i);
+    if (to.numbers == nullptr) continue;
+    if (F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
+#pragma unroll
+    for (int d = 0; d < kOutFragments; ++d) {
+#pragma unroll
+      for (int c = 0; c < F::kOwnOuts; ++c) {
+        to.o[d * F::kOuts + F::own_out(c)] = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
+      }
+    }
+  }
+}
+
+/// The states that stand at state_of(i) join the thread's rows.
+template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
+__device__ __forceinline__ void join_state(StateOf&& state_of, RowWeights<kConfig, F>& weights,
+                                           typename F::Out (&o)[kFragments][kOutFragments]) {
+#pragma unroll
+  for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
+    const RowState<typename F::Real> from = state_of(i);
+    const typename F::Real top = F::larger(weights.m[i], from.numbers[0]);
+    const typename F::Real own = weights.factor_between(weights.m[i], top),
+                           other = weights.factor_between(from.numbers[0], top);
+    weights.m[i] = top;
+    weights.l[i] = F::fused(weights.l[i], own, from.numbers[1] * other);
+#pragma unroll
+    for (int d = 0; d < kOutFragments; ++d) {
+#pragma unroll
+      for (int c = 0; c < F::kOwnOuts; ++c) {
+        typename F::Real& x = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c];
+        x = F::fused(x, own, from.o[d * F::kOuts + F::own_out(c)] * other);
+      }
+    }
+    F::step();  // else parts of several rows are read at once, and registers spill at D 256
+  }
+}
+
+/// Neighbours of O that a thread of merge_parts() has.
+template <class Real>
+constexpr int kRunOfPart = 16 / static_cast<int>(sizeof(Real));
+
+/// Merges `count` parts of `rows` rows, by all threads of the CTA, which share the elements of all rows: the parts are
+/// few and near, so it is their latency that counts, and every thread has many reads under way. `part_of(part, row)`:
+/// where a part's RowState stands, in the order of the keys. Calls visit(row, column, o, weights) for rows with
+/// has(row), where `o` are kRunOfPart sums from `column` on, and row 0 of `weights` has the maximum and the sum.
+template <auto kConfig, class F, class PartOf, class Has, class Visit>
+__device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_of, RowWeights<kConfig, F> weights,
+                                            Has&& has, Visit&& visit) {
+  using Real = typename F::Real;
+  constexpr int kRun = kRunOfPart<Real>, kRuns = kConfig.v_columns() / kRun, kAtOnce = 8;
+  static_assert(kConfig.v_columns() % kRun == 0);
+  struct alignas(16) Run {
+    Real x[kRun];
+  };
+  for (int i = F::thread(); i < rows * kRuns; i += F::threads()) {
+    const int row = i / kRuns, column = i % kRuns * kRun;
+    if (!has(row)) continue;
+    Real top = -F::infinity();
+#pragma unroll kAtOnce
+    for (int part = 0; part < count; ++part) top = F::larger(top, part_of(part, row).numbers[0]);
+    Real sum = 0, o[kRun] = {};
+#pragma unroll kAtOnce
+    for (int part = 0; part < count; ++part) {
+      const RowState<Real> from = part_of(part, row);
+      const Run run = *reinterpret_cast<const Run*>(from.o + column);
+      const Real factor = weights.factor_between(from.numbers[0], top);
+      sum = F::fused(from.numbers[1], factor, sum);
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) o[e] = F::fused(run.x[e], factor, o[e]);
+    }
+    weights.m[0] = top;
+    weights.l[0] = sum;
+    visit(row, column, o, weights);
+  }
+}
+
+}  // namespace heddle::portable

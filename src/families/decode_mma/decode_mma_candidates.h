@@ -1,0 +1,31 @@
+// decode_mma's configurations of a problem.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/portable/portable_config.h"
+#include "device/caps.h"
+#include "plan/setting.h"
+
+namespace heddle::plan {
+
+/// What the family does not take: a sentence that names the given value and the accepted ones. Empty: it takes the
+/// problem.
+std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                               const device::CudaCaps& caps);
+
+/// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on the
+/// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have.
+std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::AttentionProblem& problem,
+                                                         const KernelMods& mods, const AttentionTensors& tensors,
+                                                         std::int64_t shared_memory_bytes);
+
+/// Tiles of each sequence.
+int decode_mma_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
+
+/// explain()'s lines about a kernel.
+std::vector<Setting> decode_mma_settings(const shared::ForwardMmaConfig& config);
+
+}  // namespace heddle::plan

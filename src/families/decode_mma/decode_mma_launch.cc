@@ -1,0 +1,90 @@
+// decode_mma's kernel on a GPU, ready to launch.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "backend/gpu/device_lists.h"
+#include "backend/gpu/kernel_facts.h"
+#include "backend/gpu/kv_start.h"
+#include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequence_spans.h"
+#include "backend/gpu/sequences.h"
+#include "families/decode_mma/decode_mma_parameters.h"
+#include "families/decode_mma/decode_mma_plans.h"
+#include "families/decode_mma/decode_mma_text.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+
+namespace heddle::decode_mma {
+namespace {
+
+using shared::DecodeMmaParams;
+using shared::ForwardMmaConfig;
+
+class DecodeMmaKernel final : public backend::Kernel {
+ public:
+  DecodeMmaKernel(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu)
+      : gpu_(gpu),
+        device_(arguments.plan.device),
+        grid_(arguments.plan.grid),
+        config_(arguments.plan.part<ForwardMmaConfig>()),
+        shared_bytes_(shared::decode_mma_memory(config_).bytes),
+        layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false))),
+        source_(source(config_, arguments.plan.mods, layout_, gpu.dialect(), gpu.architecture_of(device_))),
+        program_(gpu.load(device_, source_)),
+        kv_start_(gpu.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
+                  arguments.options.kv_start),
+        function_(program_->function("decode_mma", shared_bytes_)),
+        params_(constant_params(arguments)) {
+    if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
+    if (!config_.by_sequence || config_.device_lengths) return;
+    const std::vector<shared::SequenceSpan> spans = gpu::spans_of(arguments.problem);
+    spans_.emplace(gpu.devices(), device_, spans.size() * sizeof(spans.front()));
+    gpu.devices().copy_and_wait(device_, spans_->data(), spans.data(), spans.size() * sizeof(spans.front()));
+    params_.mod.sequences = static_cast<const shared::SequenceSpan*>(spans_->data());
+  }
+
+  void launch(const backend::RunArguments& arguments) const override {
+    DecodeMmaParams params = params_;
+    set_addresses(config_, arguments, grid_, params);
+    params.run = gpu::next_run();
+    gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
+    if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
+    const gpu::Launch launch = {.ctas = static_cast<unsigned>(grid_),
+                                .threads = static_cast<unsigned>(config_.threads()),
+                                .shared_bytes = static_cast<unsigned>(shared_bytes_)};
+    program_->launch(function_, launch, arguments.stream, &params, "launching decode_mma");
+  }
+
+  std::int64_t held_bytes() const override { return spans_ ? static_cast<std::int64_t>(spans_->bytes()) : 0; }
+
+  nlohmann::ordered_json facts() const override {
+    return gpu::kernel_facts(gpu_, source_, program_->code(),
+                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
+                                         shared_bytes_),
+                             static_cast<std::size_t>(held_bytes()));
+  }
+
+ private:
+  const gpu::Gpu& gpu_;
+  int device_, grid_;
+  ForwardMmaConfig config_;
+  int shared_bytes_;
+  device_text::ModLayout layout_;
+  jit::Source source_;
+  std::unique_ptr<gpu::Program> program_;
+  gpu::KvStartValues kv_start_;
+  int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
+  void* function_;
+  DecodeMmaParams params_;
+  std::optional<gpu::Memory> spans_;  // where the host knows them, and they differ
+};
+
+}  // namespace
+
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu) {
+  return std::make_unique<DecodeMmaKernel>(arguments, gpu);
+}
+
+}  // namespace heddle::decode_mma

@@ -1,0 +1,36 @@
+#include "families/decode_mma/decode_mma_parameters.h"
+
+#include "backend/gpu/sequences.h"
+#include "backend/portable/portable_arguments.h"
+#include "families/decode_mma/decode_mma_candidates.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+
+namespace heddle::decode_mma {
+
+shared::DecodeMmaParams constant_params(const backend::PrepareArguments& arguments) {
+  const problem::AttentionProblem& problem = arguments.problem;
+  const auto& config = arguments.plan.part<shared::ForwardMmaConfig>();
+  shared::DecodeMmaParams params{};
+  portable::set_constants(arguments, params);
+  params.sequences = static_cast<int>(problem.batch);
+  params.tiles = plan::decode_mma_tiles(problem, config);
+  params.tiles_of_kv_head = params.tiles / static_cast<int>(problem.kv_heads);
+  params.q_rows = static_cast<int>(problem.q_rows);
+  params.q_packed = problem.packed;
+  if (problem.device_lengths) params.lengths = gpu::sequences_params(problem);
+  return params;
+}
+
+void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments, int ctas,
+                   shared::DecodeMmaParams& params) {
+  portable::set_addresses(config, arguments, params);
+  char* workspace = static_cast<char*>(arguments.workspace);
+  const shared::DecodeMmaWorkspace at = shared::decode_mma_workspace(config, params.sequences, ctas);
+  params.words = reinterpret_cast<shared::TicketWord*>(workspace);
+  params.parts = workspace + at.parts;
+  if (!config.device_lengths) return;
+  gpu::set_lengths(*arguments.options, params.lengths);
+  params.mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(workspace + at.spans);
+}
+
+}  // namespace heddle::decode_mma

@@ -1,0 +1,104 @@
+#include "families/decode_mma/decode_mma_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "backend/portable/portable_text.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "heddle/error.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardMmaConfig;
+
+/// Units of all sequences, as long as they may be.
+std::int64_t units_of(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  std::int64_t units = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
+  }
+  return units;
+}
+
+/// As many gangs as multiprocessors hold, as long as each has a unit.
+std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
+  const std::int64_t tiles = decode_mma_tiles(problem, config);
+  const std::int64_t room = std::max<std::int64_t>(1, std::int64_t{config.ctas} * caps.multiprocessors / tiles);
+  return std::min(room, units_of(problem, config));
+}
+
+/// Of a run; bytes of keys and values in a second. Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph
+/// (docs/notes/decode.md).
+struct MemoryTimes {
+  double launch, bytes_per_second, paged_per_second;
+};
+constexpr MemoryTimes kHopperTimes = {9e-6, 4.4e12, 4.3e12};
+
+std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                  const device::CudaCaps& caps) {
+  if (caps.major != 9) return {};
+  const double keys = static_cast<double>(units_of(problem, config) * config.kv_block * decode_mma_tiles(problem, config)),
+               dims = static_cast<double>(problem.qk_dim + problem.v_dim);
+  const double bytes = keys * dims * config.element_bytes();
+  const double rate = problem.page_rows > 0 ? kHopperTimes.paged_per_second : kHopperTimes.bytes_per_second;
+  return Prediction{
+      .seconds = kHopperTimes.launch + bytes / rate, .flops = 2 * dims * keys * config.rows(), .bytes = bytes};
+}
+
+std::string describe(const ForwardMmaConfig& config) {
+  return fmt::format("{} rows of {} heads x {} keys, rings of {}", config.live_rows, config.packed_heads,
+                     config.kv_block, config.stages);
+}
+
+Choice choice_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const KernelMods& mods,
+                 const device::CudaCaps& caps) {
+  Choice choice;
+  Plan& plan = choice.plan;
+  plan.family = "decode_mma";
+  plan.device = caps.index;
+  plan.multiprocessors = caps.multiprocessors;
+  plan.mods = mods;
+  plan.packed_heads = static_cast<int>(std::min<std::int64_t>(config.packed_heads, problem.group()));
+  plan.packed_queries = config.live_rows / config.packed_heads;
+  plan.family_part = config;
+  plan.tile = {config.live_rows, config.kv_block};
+  const std::int64_t ctas = gangs_of(problem, config, caps) * decode_mma_tiles(problem, config);
+  plan.grid = static_cast<int>(ctas);
+  plan.workspace_bytes = shared::decode_mma_workspace(config, problem.batch, ctas).bytes;
+  plan.predicted = predict(problem, config, caps);
+  plan.forms = {.score = portable::describe_score(mods),
+                .mask = mods.mask.empty() ? "" : "computed for each pair",
+                .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
+  return choice;
+}
+
+}  // namespace
+
+std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
+                               const device::CudaCaps& caps) {
+  const KernelMods mods = portable_mods(problem);
+  std::vector<Choice> choices;
+  for (const ForwardMmaConfig& config : decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes)) {
+    choices.push_back(choice_of(problem, config, mods, caps));
+  }
+  if (choices.empty()) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
+  }
+  const std::string first = describe(choices.front().plan.part<ForwardMmaConfig>());
+  for (Choice& choice : choices) {
+    for (const Choice& other : choices) {
+      if (&other <= &choice) continue;
+      choice.plan.rejected.push_back(
+          fmt::format("{}: fewer bytes are under way, or fewer waves compute, than with {}",
+                      describe(other.plan.part<ForwardMmaConfig>()), first));
+    }
+  }
+  return choices;
+}
+
+}  // namespace heddle::plan

@@ -1,0 +1,44 @@
+// decode_mma's memory, from the configuration alone: a CTA's shared memory, and the workspace. Read by the planner, by the
+// launcher, and by the kernel itself: no headers but these, plain integers only.
+#pragma once
+
+#include "backend/portable/shared/forward_mma_memory.h"
+#include "shared/sequence_span.h"
+#include "shared/tile_walk.h"
+
+namespace heddle::shared {
+
+/// A row that a wave or a CTA leaves: its maximum and its sum, in the first of 16 bytes, and v_columns of O.
+constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
+
+/// Offsets in a CTA's shared memory, in bytes: the waves' rings, then these.
+struct DecodeMmaMemory {
+  int states;  // [waves][live_rows] rows that waves leave each other
+  int last;    // int: this CTA is the last one of its tile
+  int bytes;
+};
+constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
+  DecodeMmaMemory memory{};
+  memory.states = forward_mma_memory(config).bytes;
+  memory.last = memory.states + config.waves() * config.live_rows * decode_row_floats(config) * 4;
+  memory.bytes = memory.last + 16;
+  return memory;
+}
+
+/// The workspace: a word for each CTA; SequenceSpan [sequences], where lengths are on the device; then two parts of each
+/// CTA, one of the tile that it begins with, if that began in a gang before, and one of the tile that goes on in the
+/// next gang.
+struct DecodeMmaWorkspace {
+  long long spans, parts, bytes;
+};
+constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long sequences, long long ctas) {
+  const auto aligned = [](long long bytes) { return (bytes + 255) / 256 * 256; };
+  DecodeMmaWorkspace memory{};
+  memory.spans = aligned(ctas * static_cast<long long>(sizeof(TicketWord)));
+  const long long spans = config.device_lengths ? sequences * static_cast<long long>(sizeof(SequenceSpan)) : 0;
+  memory.parts = memory.spans + aligned(spans);
+  memory.bytes = memory.parts + ctas * 2 * config.live_rows * decode_row_floats(config) * 4;
+  return memory;
+}
+
+}  // namespace heddle::shared

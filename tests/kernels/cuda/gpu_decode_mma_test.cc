@@ -1,0 +1,145 @@
+// decode_mma on a GPU, against the reference by the one criterion: lengths from the host and on the device, every cut of
+// the line, graphs that are replayed while lengths and tables change.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/changing_tables.h"
+#include "kernels/cuda/gpu_test.h"
+#include "kernels/portable/decode_specs.h"
+
+namespace heddle::test {
+namespace {
+
+class GpuDecodeMma : public GpuTest {
+  const ScopedVariable family_{"HEDDLE_FAMILY", gpu_backend() == BackendChoice::cuda ? "decode_mma" : nullptr};
+};
+
+std::vector<CaseSpec> drawn(int count, DecodeSpecs& source) {
+  std::vector<CaseSpec> specs;
+  while (std::ssize(specs) < (reduced() ? count / 10 : count)) specs.push_back(source.draw());
+  return specs;
+}
+
+TEST_F(GpuDecodeMma, Grid) {
+  DecodeSpecs source(660'000, 200'000, 2100);
+  run_all(drawn(160, source));
+}
+
+TEST_F(GpuDecodeMma, LengthsOnTheDevice) {
+  DecodeSpecs source(670'000, 200'000, 2100);
+  // Mods that read captures by indices of which only the device knows the ends are refused.
+  Deck<std::string> mask({"", "causal_lower_right", "causal", "sliding_window"}, 1), starts({"none", "aligned"}, 2),
+      score({"", "", "alibi", "softcap", "streamed_inside"}, 3);
+  std::vector<CaseSpec> specs = drawn(160, source);
+  for (CaseSpec& spec : specs) {
+    if (spec.sequences == "whole") spec.sequences = "lengths";
+    spec.device_lengths = true;
+    spec.mask = mask.deal();
+    spec.score = score.deal();
+    spec.weight.clear();
+    spec.q_start = starts.deal();
+    spec.kv_start = "none";
+  }
+  run_all(specs);
+}
+
+/// One query of 32 heads on 8, D 128, bf16.
+CaseSpec plain(std::int64_t batch, std::int64_t keys, std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.batch = batch;
+  spec.kv_heads = 8;
+  spec.group = 4;
+  spec.q_rows = 1;
+  spec.kv_rows = keys;
+  spec.qk_dim = spec.v_dim = 128;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.layout = Layout::bshd;
+  spec.with_lse = true;
+  return spec;
+}
+
+TEST_F(GpuDecodeMma, EveryLength) {
+  std::vector<CaseSpec> specs;
+  for (std::int64_t keys = 1; keys <= 300; ++keys) {
+    CaseSpec spec = plain(3, keys, static_cast<std::uint64_t>(680'000 + keys));
+    spec.kv_heads = 2;
+    spec.sequences = keys % 3 == 0 ? "lengths" : "whole";
+    spec.page_rows = keys % 4 == 0 ? 16 : 0;
+    specs.push_back(spec);
+  }
+  run_all(specs);
+}
+
+// Enough keys that each CTA's ring goes round many times, and all gangs share a tile.
+TEST_F(GpuDecodeMma, LongSequences) {
+  std::vector<CaseSpec> specs;
+  for (const std::int64_t page : {0, 16, 1, 64}) {
+    for (const std::int64_t keys : {5000, 20000}) {
+      CaseSpec spec = plain(keys == 5000 ? 3 : 1, reduced() ? keys / 10 : keys, static_cast<std::uint64_t>(690'000 + page + keys));
+      spec.page_rows = page;
+      spec.sequences = keys == 5000 ? "lengths" : "whole";
+      spec.device_lengths = page > 0 && keys == 5000;
+      specs.push_back(spec);
+    }
+  }
+  run_all(specs, 3);
+}
+
+// Parts of tiles are merged in one order: a run gives the bits of the run before.
+TEST_F(GpuDecodeMma, GivesTheSameBitsEachTime) {
+  DecodeSpecs source(700'000, 100'000, 3000);
+  for_each_spec(drawn(30, source), [](const CaseSpec& spec) {
+    GpuCase c(spec);
+    if (!c.run()) return;
+    const auto once = outputs_of(c.host());
+    for (int i = 0; i < 20; ++i) {
+      c.run();
+      EXPECT_EQ(outputs_of(c.host()), once);
+    }
+  });
+}
+
+// One plan, and one graph, while lengths and the table change: from nothing to the most that was planned for.
+TEST_F(GpuDecodeMma, LengthsAndTablesMayChange) {
+  constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
+  std::vector<Change> changes = {{{3, 3, 3, 3}, {336, 336, 336, 336}},  {{1, 1, 1, 1}, {17, 0, 336, 200}},
+                                 {{0, 1, 2, 3}, {0, 1, 80, 335}, true}, {{0, 0, 0, 0}, {0, 0, 0, 0}},
+                                 {{3, 2, 0, 1}, {0, 0, 333, 129}},      {{4, kFar, -1, 2}, {337, -kFar, 5, kFar}, true}};
+  std::mt19937 rng(5);
+  for (int i = 0; i < (reduced() ? 2 : 20); ++i) {
+    Change change{{3, 3, 3, 3}, {}};
+    for (int b = 0; b < 4; ++b) change.kv.push_back(rng() % 337);
+    changes.push_back(change);
+  }
+  for (const bool graph : {false, true}) {
+    for (const std::int64_t group : {2, 20}) {
+      CaseSpec spec = changing(710'000, false, 3);
+      spec.group = group;
+      GpuCase c(spec);
+      expect_each_change(c, changes, false, graph);
+    }
+  }
+}
+
+TEST_F(GpuDecodeMma, LengthsOfPackedQueriesMayChange) {
+  const std::vector<Change> changes = {{{0, 1, 2, 3, 4}, {336, 336, 336, 336}},
+                                       {{0, 8, 16, 24, 31}, {17, 0, 336, 200}},
+                                       {{0, 0, 10, 10, 31}, {5, 64, 16, 0}, true},
+                                       {{0, 0, 0, 0, 0}, {3, 0, 2, 1}},
+                                       {{0, 7, 7, 8, 14}, {336, 1, 335, 160}}};
+  for (const bool graph : {false, true}) {
+    GpuCase c(changing(720'000, true, 31));
+    expect_each_change(c, changes, true, graph);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::test

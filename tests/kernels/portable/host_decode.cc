@@ -1,0 +1,97 @@
+#include "kernels/portable/host_decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/gpu/mod_values.h"
+#include "backend/gpu/sequence_spans.h"
+#include "backend/portable/portable_text.h"
+#include "families/decode_mma/decode_mma_parameters.h"
+#include "families/decode_mma/decode_mma_plans.h"
+#include "families/decode_mma/decode_mma_text.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "heddle/error.h"
+#include "kernels/portable/host_kernel.h"
+
+namespace heddle::test {
+namespace {
+
+using shared::ForwardMmaConfig;
+using Entry = void (*)(const shared::DecodeMmaParams&, unsigned ctas, unsigned seed);
+
+constexpr const char* kEnd = R"(
+#include "{0}"
+#include "portable/decode_mma/decode.cuh"
+extern "C" void run_kernel(const heddle::shared::DecodeMmaParams& params, unsigned ctas, unsigned seed) {{
+  using namespace heddle;
+  lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::decode_mma_memory(kConfig).bytes, seed,
+                [&](char* memory) {{
+    portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory)
+        .run(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  }});
+}}
+)";
+
+std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
+                    const device_text::ModLayout& layout) {
+  return "#include \"lanes.h\"\n" + portable::config_and_mods_text(config, mods, layout) +
+         fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
+}
+
+/// The plan to run.
+plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase& c, const AttentionOptions& options,
+                   const DecodeRun& run) {
+  const device::CudaCaps& caps = known_gpu(run.gpu);
+  if (std::string reason = plan::decode_mma_refuses(problem, options, caps); !reason.empty()) {
+    throw Error(ErrorCode::unsupported, reason);
+  }
+  std::vector<plan::Choice> choices = plan::decode_mma(problem, c.tensors(), caps);
+  plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
+  auto& config = plan.part<ForwardMmaConfig>();
+  if (run.lengths_there) config.by_sequence = config.device_lengths = true;
+  if (run.gangs) plan.grid = *run.gangs * plan::decode_mma_tiles(problem, config);
+  return plan;
+}
+
+/// The workspace of a run, of any content before.
+struct Workspace {
+  std::vector<std::byte> memory;
+  void* base;
+  explicit Workspace(long long bytes)
+      : memory(static_cast<std::size_t>(bytes) + 256, std::byte{0xff}),
+        base(memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256)) {}
+};
+
+}  // namespace
+
+void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
+  const AttentionOptions& options = c.options();
+  problem::AttentionProblem problem = problem::validate(c.tensors(), options);
+  problem::validate_bindings(problem, options.bindings);
+  const plan::Plan plan = plan_of(problem, c, options, run);
+  const auto& config = plan.part<ForwardMmaConfig>();
+  SCOPED_TRACE(fmt::format("{}, {} CTAs{}", decode_mma::name_of(config), plan.grid,
+                           run.lengths_there ? ", lengths there" : ""));
+  problem.device_lengths = run.lengths_there;
+  const AttentionTensors tensors = c.tensors();
+  shared::DecodeMmaParams params =
+      decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr});
+  const shared::DecodeMmaWorkspace sizes = shared::decode_mma_workspace(config, problem.batch, plan.grid);
+  const Workspace workspace(sizes.bytes);
+  decode_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, workspace.base}, plan.grid, params);
+  const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
+  if (!run.lengths_there) params.mod.sequences = spans.data();
+  const auto layout = device_text::layout_of(plan.mods.of_kernel(false));
+  Tensor starts;
+  gpu::set_mod_values(layout, options.bindings, kv_start_bindings(plan.mods.kv_start, problem, starts), params.mod);
+  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout)));
+  for (int i = 0; i < run.runs; ++i) {
+    params.run = 77;  // as a graph that repeats a run has it
+    entry(params, static_cast<unsigned>(plan.grid), static_cast<unsigned>(c.spec().seed) + static_cast<unsigned>(i));
+  }
+  judge(c);
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,26 @@
+// Kernels of decode_mma, compiled by the host's compiler and run there: planned for a GPU that is not there, launched over
+// tensors of the host.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/attention_case.h"
+
+namespace heddle::test {
+
+/// How a case is run.
+struct DecodeRun {
+  std::string_view gpu = "a100";     // of known_gpus.h, that is planned for
+  int candidate = 0;                 // which of the plans; past their end: the last
+  std::optional<int> gangs{};        // instead of the planned ones
+  bool lengths_there = false;        // the kernel reads lengths and starts as it would from the device's memory
+  int runs = 1;                      // in the same workspace
+};
+
+/// Plans, compiles, runs, and expects everything that each run owes. Throws Error(unsupported) where the family refuses
+/// the case.
+void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run);
+
+}  // namespace heddle::test

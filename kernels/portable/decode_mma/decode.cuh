@@ -17,15 +17,19 @@ namespace heddle::portable {
 template <auto kConfig, class F, class Mods>
 class Decode {
  public:
-  __device__ __forceinline__ Decode(const DecodeMmaParams& params, char* memory)
-      : params_(params), memory_(memory), scores_(params, params.mod) {}
+  /// For tile number `tile` of each sequence.
+  __device__ __forceinline__ Decode(const DecodeMmaParams& params, char* memory, int tile)
+      : params_(params),
+        memory_(memory),
+        scores_(params, params.mod),
+        tile_(tile),
+        kv_head_(params.tiles_of_kv_head == 1 ? tile : tile / params.tiles_of_kv_head),
+        head_(kv_head_ * params.group + (tile - kv_head_ * params.tiles_of_kv_head) * kConfig.packed_heads) {}
 
-  /// CTA number `cta` of the launch, of `ctas`.
-  __device__ __forceinline__ void run(int cta, int ctas) {
-    const int gang = cta / params_.tiles;
-    tile_ = cta - gang * params_.tiles;
+  /// As one of `gangs` gangs.
+  __device__ __forceinline__ void run(int gang, int gangs) {
     const Line<kConfig, F> line(params_);
-    const LineCut cut(line.units(), ctas / params_.tiles);
+    const shared::LineCut cut = kConfig.device_lengths ? shared::line_cut(line.units(), gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
     if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
   }
@@ -39,14 +43,12 @@ class Decode {
   using Out = typename F::Out[kFragments][kOutFragments];
 
   __device__ __forceinline__ Tile<kConfig> tile_at(const LinePlace& place) const {
-    const int kv_head = tile_ / params_.tiles_of_kv_head;
-    const int of_head = (tile_ - kv_head * params_.tiles_of_kv_head) * kConfig.packed_heads;
-    Tile<kConfig> tile(place.batch, kv_head * params_.group + of_head, kv_head, 0, params_.group, params_.mod);
+    Tile<kConfig> tile(place.batch, head_, kv_head_, 0, params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
     return tile;
   }
 
-  __device__ __forceinline__ void walk(const Line<kConfig, F>& line, const LineCut& cut, int gang) {
+  __device__ __forceinline__ void walk(const Line<kConfig, F>& line, const shared::LineCut& cut, int gang) {
     typename F::Stream stream(memory_);
     int unit = cut.begin(gang), asked = unit;
     const int end = cut.begin(gang + 1), own_keys = scores_.key_wave() * kConfig.wave_keys();
@@ -203,7 +205,7 @@ class Decode {
   const DecodeMmaParams& params_;
   char* memory_;
   Scores scores_;
-  int tile_ = 0;  // of each sequence
+  int tile_, kv_head_, head_;  // of each sequence; the first query head
 };
 
 }  // namespace heddle::portable

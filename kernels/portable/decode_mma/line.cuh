@@ -25,9 +25,8 @@ class Line {
  public:
   __device__ __forceinline__ explicit Line(const DecodeMmaParams& params) : params_(params) {}
 
-  /// Units of all sequences. By all threads of a wave, as all members are.
+  /// Units of all sequences, at least 1. By all threads of a wave, as all members are.
   __device__ __forceinline__ int units() const {
-    if constexpr (!kConfig.by_sequence) return params_.sequences * units_of(params_.mod.kv_len);
     int sum = 0;
     Ends ends;
     for (int first = 0; first < params_.sequences; first += kLanes) {
@@ -168,26 +167,6 @@ class Line {
   }
 
   const DecodeMmaParams& params_;
-};
-
-/// The line's parts: gang g has units [begin(g), begin(g + 1)).
-struct LineCut {
-  int gangs;  // that have a part
-  unsigned share, extra;
-
-  __device__ __forceinline__ LineCut(int units, int gangs_there)
-      : gangs(units < gangs_there ? units : gangs_there),
-        share(static_cast<unsigned>(units) / static_cast<unsigned>(gangs)),
-        extra(static_cast<unsigned>(units) - share * static_cast<unsigned>(gangs)) {}
-  __device__ __forceinline__ int begin(int gang) const {
-    return gang * static_cast<int>(share) + (gang < static_cast<int>(extra) ? gang : static_cast<int>(extra));
-  }
-  /// The gang that has a unit.
-  __device__ __forceinline__ int gang_of(int unit) const {
-    const unsigned number = static_cast<unsigned>(unit), larger = extra * (share + 1);
-    if (number < larger) return static_cast<int>(number / (share + 1));
-    return static_cast<int>(extra + (number - larger) / share);
-  }
 };
 
 }  // namespace heddle::portable

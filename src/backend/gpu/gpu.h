@@ -20,6 +20,7 @@ struct Launch {
   unsigned ctas, height = 1;
   unsigned threads;
   unsigned shared_bytes = 0;
+  bool overlaps = false;  // it may begin while the kernel before it on the stream ends, for which it waits itself
 };
 
 /// The kernels of a source in a device's memory.

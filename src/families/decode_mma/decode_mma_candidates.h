@@ -25,6 +25,9 @@ std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::Attentio
 /// Tiles of each sequence.
 int decode_mma_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
 
+/// Units of all sequences, as long as they may be.
+std::int64_t decode_mma_units(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
+
 /// explain()'s lines about a kernel.
 std::vector<Setting> decode_mma_settings(const shared::ForwardMmaConfig& config);
 

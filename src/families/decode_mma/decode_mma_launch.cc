@@ -51,9 +51,11 @@ class DecodeMmaKernel final : public backend::Kernel {
     params.run = gpu::next_run();
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
     if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
-    const gpu::Launch launch = {.ctas = static_cast<unsigned>(grid_),
+    const gpu::Launch launch = {.ctas = static_cast<unsigned>(params_.tiles),
+                                .height = static_cast<unsigned>(grid_ / params_.tiles),
                                 .threads = static_cast<unsigned>(config_.threads()),
-                                .shared_bytes = static_cast<unsigned>(shared_bytes_)};
+                                .shared_bytes = static_cast<unsigned>(shared_bytes_),
+                                .overlaps = config_.overlaps};
     program_->launch(function_, launch, arguments.stream, &params, "launching decode_mma");
   }
 

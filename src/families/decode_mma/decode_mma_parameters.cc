@@ -17,6 +17,8 @@ shared::DecodeMmaParams constant_params(const backend::PrepareArguments& argumen
   params.tiles_of_kv_head = params.tiles / static_cast<int>(problem.kv_heads);
   params.q_rows = static_cast<int>(problem.q_rows);
   params.q_packed = problem.packed;
+  const int gangs = arguments.plan.grid / params.tiles;
+  params.cut = shared::line_cut(static_cast<int>(plan::decode_mma_units(problem, config)), gangs);
   if (problem.device_lengths) params.lengths = gpu::sequences_params(problem);
   return params;
 }

@@ -15,20 +15,11 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
 
-/// Units of all sequences, as long as they may be.
-std::int64_t units_of(const AttentionProblem& problem, const ForwardMmaConfig& config) {
-  std::int64_t units = 0;
-  for (const Sequence& sequence : problem.sequences) {
-    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
-  }
-  return units;
-}
-
 /// As many gangs as multiprocessors hold, as long as each has a unit.
 std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
   const std::int64_t tiles = decode_mma_tiles(problem, config);
   const std::int64_t room = std::max<std::int64_t>(1, std::int64_t{config.ctas} * caps.multiprocessors / tiles);
-  return std::min(room, units_of(problem, config));
+  return std::min(room, decode_mma_units(problem, config));
 }
 
 /// Of a run; bytes of keys and values in a second. Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph
@@ -38,15 +29,30 @@ struct MemoryTimes {
 };
 constexpr MemoryTimes kHopperTimes = {9e-6, 4.4e12, 4.3e12};
 
+/// Of keys and values, as long as sequences may be.
+double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  const double dims = static_cast<double>(problem.qk_dim + problem.v_dim);
+  return static_cast<double>(decode_mma_units(problem, config) * config.kv_block * problem.kv_heads) * dims *
+         config.element_bytes();
+}
+
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
                                   const device::CudaCaps& caps) {
   if (caps.major != 9) return {};
-  const double keys = static_cast<double>(units_of(problem, config) * config.kv_block * decode_mma_tiles(problem, config)),
-               dims = static_cast<double>(problem.qk_dim + problem.v_dim);
-  const double bytes = keys * dims * config.element_bytes();
+  const double bytes = bytes_of(problem, config);
+  const double tiles_of_kv_head = static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
   const double rate = problem.page_rows > 0 ? kHopperTimes.paged_per_second : kHopperTimes.bytes_per_second;
-  return Prediction{
-      .seconds = kHopperTimes.launch + bytes / rate, .flops = 2 * dims * keys * config.rows(), .bytes = bytes};
+  // A product of 16 bits has as many flops a byte as rows.
+  return Prediction{.seconds = kHopperTimes.launch + bytes / rate,
+                    .flops = bytes * tiles_of_kv_head * config.rows(),
+                    .bytes = bytes};
+}
+
+/// Runs that read little overlap with the kernel before them. CTAs of longer runs would stand in the way of the run
+/// before, which is still reading: up to 2 % were lost where a run reads 0.5 GB and more (docs/notes/decode.md).
+bool overlaps(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
+  constexpr double kMostBytes = 300e6;
+  return caps.major >= 9 && bytes_of(problem, config) <= kMostBytes;
 }
 
 std::string describe(const ForwardMmaConfig& config) {
@@ -54,8 +60,9 @@ std::string describe(const ForwardMmaConfig& config) {
                      config.kv_block, config.stages);
 }
 
-Choice choice_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const KernelMods& mods,
+Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
                  const device::CudaCaps& caps) {
+  config.overlaps = overlaps(problem, config, caps);
   Choice choice;
   Plan& plan = choice.plan;
   plan.family = "decode_mma";

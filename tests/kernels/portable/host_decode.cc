@@ -28,8 +28,9 @@ extern "C" void run_kernel(const heddle::shared::DecodeMmaParams& params, unsign
   using namespace heddle;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::decode_mma_memory(kConfig).bytes, seed,
                 [&](char* memory) {{
-    portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory)
-        .run(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+    const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+    portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory, cta % params.tiles)
+        .run(cta / params.tiles, ctas / params.tiles);
   }});
 }}
 )";

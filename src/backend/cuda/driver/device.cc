@@ -239,6 +239,9 @@ CUfunction Module::function(const char* name, int shared_bytes) const {
 }
 
 void launch_kernel(CUfunction function, const Launch& launch, void* stream, void** parameters, const char* what) {
+  CUlaunchAttribute overlaps{};
+  overlaps.id = CUlaunchAttributeID::programmatic_stream_serialization;
+  overlaps.value.programmaticStreamSerializationAllowed = 1;
   const CUlaunchConfig config = {.gridDimX = launch.ctas,
                                  .gridDimY = launch.height,
                                  .gridDimZ = 1,
@@ -247,8 +250,8 @@ void launch_kernel(CUfunction function, const Launch& launch, void* stream, void
                                  .blockDimZ = 1,
                                  .sharedMemBytes = launch.shared_bytes,
                                  .hStream = static_cast<CUstream>(stream),
-                                 .attrs = nullptr,
-                                 .numAttrs = 0};
+                                 .attrs = launch.overlaps ? &overlaps : nullptr,
+                                 .numAttrs = launch.overlaps ? 1U : 0U};
   check(driver().LaunchKernelEx(&config, function, parameters, nullptr), what);
 }
 

@@ -79,6 +79,7 @@ struct Launch {
   unsigned ctas, height = 1;
   unsigned threads;
   unsigned shared_bytes = 0;
+  bool overlaps = false;  // compute capability 9.0: it begins while the kernel before it ends, and waits for it itself
 };
 /// Enqueues a kernel on a stream (null: the legacy one) of the current context. `what`: of it, for errors: "launching
 /// merge_states".

@@ -17,8 +17,11 @@ class CudaProgram final : public gpu::Program {
   void enqueue(void* function, const gpu::Launch& launch, void* stream, void** parameters,
                const char* what) const override {
     const ContextScope scope(device_);
-    const Launch own = {
-        .ctas = launch.ctas, .height = launch.height, .threads = launch.threads, .shared_bytes = launch.shared_bytes};
+    const Launch own = {.ctas = launch.ctas,
+                        .height = launch.height,
+                        .threads = launch.threads,
+                        .shared_bytes = launch.shared_bytes,
+                        .overlaps = launch.overlaps};
     launch_kernel(static_cast<CUfunction>(function), own, stream, parameters, what);
   }
 

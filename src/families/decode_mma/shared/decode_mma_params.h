@@ -8,13 +8,36 @@
 
 namespace heddle::shared {
 
+/// Equal parts of a line of units: gang g has units [begin(g), begin(g + 1)).
+struct LineCut {
+  int gangs;            // that have a part
+  unsigned share, more;  // units of each; and this many gangs have one more
+
+  constexpr int begin(int gang) const {
+    const int before = gang < static_cast<int>(more) ? gang : static_cast<int>(more);
+    return gang * static_cast<int>(share) + before;
+  }
+  /// The gang that has a unit.
+  constexpr int gang_of(int unit) const {
+    const unsigned number = static_cast<unsigned>(unit), of_larger = more * (share + 1);
+    if (number < of_larger) return static_cast<int>(number / (share + 1));
+    return static_cast<int>(more + (number - of_larger) / share);
+  }
+};
+/// `units`, at least 1, cut for up to `most` gangs.
+constexpr LineCut line_cut(int units, int most) {
+  const int gangs = units < most ? units : most;
+  const unsigned share = static_cast<unsigned>(units) / static_cast<unsigned>(gangs);
+  return {gangs, share, static_cast<unsigned>(units) - share * static_cast<unsigned>(gangs)};
+}
+
 /// A tile is a sequence's queries of some heads that read the same keys; a gang is as many CTAs as a sequence has tiles.
-/// CTA c is number c % tiles of gang c / tiles.
 struct DecodeMmaParams : ForwardParams {
   int sequences, tiles;     // of a sequence
   int tiles_of_kv_head;     // tiles whose heads read the same keys
   int q_rows;               // of the tensor
   int q_packed;             // its rows are packed sequences
+  LineCut cut;              // where the host knows the lengths
   SequencesParams lengths;  // device_lengths: where they are; its spans and lists are not used
   TicketWord* words;        // [gangs][tiles]: of a tile that several CTAs share, in the first gang's row
   TicketWord run;           // number of this launch, not 0, below 2^(64 - kTicketBits)

@@ -59,6 +59,14 @@ __device__ __forceinline__ void copy_async(SharedAddress to, const void* from, i
                  : "memory");
   }
 }
+/// copy_async() of 16 bytes that are read once: they leave the L2 cache before others.
+__device__ __forceinline__ void copy_async_once(SharedAddress to, const void* from, int valid) {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(valid), "l"(policy)
+               : "memory");
+}
 /// All that this thread has asked for is there. (A barrier makes it so for others.)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /// The copies that this thread has asked for since the last commit become a group.

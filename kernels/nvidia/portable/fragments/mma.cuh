@@ -205,7 +205,13 @@ struct MmaFragments : WarpOfThreads {
         if constexpr (kBytes == 2) {
           ptx::store_half(to + at, left > 0 ? *reinterpret_cast<const unsigned short*>(from + at) : 0);
         } else {
-          ptx::copy_async<kBytes>(to + at, left > 0 ? from + at : from, left < 0 ? 0 : left < kBytes ? left : kBytes);
+          const char* const first = left > 0 ? from + at : from;
+          const int valid = left < 0 ? 0 : left < kBytes ? left : kBytes;
+          if constexpr (kConfig.own_blocks && kBytes == 16) {
+            ptx::copy_async_once(to + at, first, valid);
+          } else {
+            ptx::copy_async<kBytes>(to + at, first, valid);
+          }
         }
       }
     }

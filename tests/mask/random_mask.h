@@ -194,4 +194,9 @@ class RandomMasks {
   Bindings bindings_;
 };
 
+/// Masks over the captures of RandomMasks that read outside them; `none` is an i32 tensor of rank 1 without elements.
+inline constexpr std::array kMasksThatReadOutside = {"doc[q_idx + 30] == doc[kv_idx - 40]",
+                                                     "doc[-q_idx] <= doc[kv_idx * 7]", "doc[kv_idx - q_idx] > 3",
+                                                     "pattern[q_idx, kv_idx]", "none[q_idx] == 0 and q_idx >= kv_idx"};
+
 }  // namespace heddle::test

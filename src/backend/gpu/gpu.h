@@ -49,9 +49,12 @@ class Gpu {
   virtual const Dialect& dialect() const = 0;
   /// The architecture that the compiler compiles for, so that the device runs it: "sm_90a", "gfx1100".
   virtual std::string architecture_of(int device) const = 0;
-  /// A source for one of the devices, which may include the library's device code.
+  /// A source for one of the devices, which may include the library's device code, of a kernel beside attention: no
+  /// plan has another one in its place, so it is taken even if it spills.
   jit::Source source(int device, std::string name, const std::string& text) const {
-    return dialect().source(std::move(name), text, architecture_of(device));
+    jit::Source source = dialect().source(std::move(name), text, architecture_of(device));
+    source.has_alternative = false;
+    return source;
   }
   /// Compiles a source, or finds what was compiled before, and loads it. Throws as jit::Builder::build(), and
   /// Error(device).

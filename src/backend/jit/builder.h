@@ -10,7 +10,7 @@
 
 namespace heddle::jit {
 
-/// Thrown for a kernel that spills, say.
+/// Thrown for a kernel that spills, say, if its source has an alternative.
 using base::Rejected;
 
 /// Since the process began: how often the compiler ran, how often build() answered from memory and from disk, and how
@@ -32,8 +32,9 @@ class Builder {
   /// compiled or read from disk is left there for people to read; Error(io) when it cannot be.
   std::shared_ptr<const MachineCode> build(const Source& source);
 
-  /// The kernel's name in the cache: a hash of its name, its text, the headers that it includes, the options, the
-  /// architecture and the compiler's version. Throws as build() does where there is no compiler.
+  /// The kernel's name in the cache: a hash of its name, its text, whether it has an alternative, the headers that it
+  /// includes, the options, the architecture and the compiler's version. Throws as build() does where there is no
+  /// compiler.
   std::string key_of(const Source& source) const;
 
   /// Where the cache is, and what went wrong with it so far: lines for explain().

@@ -20,6 +20,9 @@ struct Source {
   std::vector<Header> headers{};
   std::string architecture{};          // "sm_90a", "gfx1100"; must be set
   std::vector<std::string> options{};  // further options of the compiler
+  /// True if another kernel can do the same work: the builder then rejects this one if it spills registers, needs
+  /// scratch memory (AMD) or has serialised products. A kernel without an alternative is taken: it is slow, but right.
+  bool has_alternative = true;
 };
 
 }  // namespace heddle::jit

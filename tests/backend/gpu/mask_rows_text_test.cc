@@ -76,26 +76,41 @@ class MaskRowsCompile : public testing::Test {
     if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
     GTEST_SKIP() << missing;
   }
-  static void expect_compiles(const Expr& mask) {
-    SCOPED_TRACE(print(mask));
-    const auto cubin = cuda::jit::build(cuda_dialect().source("mask_rows", mask_rows_text(prepared(mask)), "sm_90a"));
+  /// Returns the bytes that the kernels spill.
+  static int compile(const Expr& mask) {
+    jit::Source source = cuda_dialect().source("mask_rows", mask_rows_text(prepared(mask)), "sm_90a");
+    source.has_alternative = false;  // as Gpu::source() says
+    const auto cubin = cuda::jit::build(source);
     EXPECT_FALSE(cubin->bytes.empty());
-    EXPECT_EQ(cubin->spill_bytes, 0);
-    fmt::print("{} registers, {} bytes of stack, {:.0f} ms: {}\n", cubin->registers, cubin->stack_bytes,
-               cubin->compile_ms, print(mask));
+    fmt::print("{} registers, {} bytes spilled, {} bytes of stack, {:.0f} ms: {}\n", cubin->registers,
+               cubin->spill_bytes, cubin->stack_bytes, cubin->compile_ms, print(mask));
+    return cubin->spill_bytes;
   }
+  static void expect_no_spills(const Expr& mask) { EXPECT_EQ(compile(mask), 0) << print(mask); }
 };
 
 TEST_F(MaskRowsCompile, ReadyMadeMasks) {
   const heddle::test::ReadyMade ready;
   for (const char* name : {"causal", "causal documents", "documents by batch", "tree", "neighbourhood_2d"}) {
-    expect_compiles(ready.masks().at(name));
+    expect_no_spills(ready.masks().at(name));
   }
 }
 
 TEST_F(MaskRowsCompile, RandomMasks) {
   heddle::test::RandomMasks random(3);
-  for (int i = 0; i < 5; ++i) expect_compiles(random.draw());
+  for (int i = 0; i < 5; ++i) expect_no_spills(random.draw());
+}
+
+// With NVRTC 13.0 the first two spill 10 bytes. Such kernels are taken: no other kernel finds rows.
+TEST_F(MaskRowsCompile, MasksThatReadOutside) {
+  constexpr int kFewBytes = 64;
+  heddle::test::RandomMasks random(21);
+  Bindings bindings = random.bindings();
+  const Tensor none = Tensor::zeros(DType::i32, {0});
+  bindings.captures["none"] = none;
+  for (const char* text : heddle::test::kMasksThatReadOutside) {
+    EXPECT_LE(compile(parse(text, Symbols(bindings))), kFewBytes) << text;
+  }
 }
 
 }  // namespace

@@ -94,21 +94,14 @@ class RandomMaskRowsOnGpu : public MaskRowsOnGpu, public testing::WithParamInter
 TEST_P(RandomMaskRowsOnGpu, AreTheHosts) {
   constexpr int kMasks = 8, kShapes = 12;
   heddle::test::RandomMasks random(static_cast<std::uint64_t>(GetParam()));
-  int spilled = 0;  // such rows are the host's: build_mask() gives the reason
   for (int i = 0; i < kMasks; ++i) {
     const Expr mask = random.draw();
     Builder builder(mask);
     const Bindings on_gpu = there(random.bindings());
-    try {
-      for (int k = 0; k < kShapes; ++k) {
-        expect_equal(builder, mask, random.shape(), random.block(), random.bindings(), on_gpu);
-      }
-    } catch (const jit::Rejected& rejected) {
-      EXPECT_NE(std::string(rejected.what()).find("bytes are spilled"), std::string::npos) << rejected.what();
-      ++spilled;
+    for (int k = 0; k < kShapes; ++k) {
+      expect_equal(builder, mask, random.shape(), random.block(), random.bindings(), on_gpu);
     }
   }
-  EXPECT_LE(spilled, 1);
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomMaskRowsOnGpu, testing::Range(0, 8));
 
@@ -139,9 +132,7 @@ TEST_F(MaskRowsOnGpu, ReadsOutside) {
   Bindings here = random.bindings();
   here.captures["none"] = empty;
   const Bindings on_gpu = there(here);
-  for (const char* text :
-       {"doc[q_idx + 30] == doc[kv_idx - 40]", "doc[-q_idx] <= doc[kv_idx * 7]", "doc[kv_idx - q_idx] > 3",
-        "pattern[q_idx, kv_idx]", "none[q_idx] == 0 and q_idx >= kv_idx"}) {
+  for (const char* text : heddle::test::kMasksThatReadOutside) {
     const Expr mask = parse(text, Symbols(here));
     Builder builder(mask);
     for (const BlockSize block : {BlockSize{16, 16}, {128, 64}}) {

@@ -22,9 +22,12 @@ namespace {
                                               source.architecture, compilation.result_text, compilation.log));
 }
 
-std::string verdict_on(const CodeObjectFacts& facts) {
-  if (facts.spilled_vector > 0) return fmt::format("{} vector registers are spilled", facts.spilled_vector);
-  if (facts.scratch_bytes > 0) return fmt::format("a thread needs {} bytes of scratch memory", facts.scratch_bytes);
+std::string verdict_on(const jit::Source& source, const CodeObjectFacts& facts) {
+  if (source.has_alternative) {
+    if (facts.spilled_vector > 0) return fmt::format("{} vector registers are spilled", facts.spilled_vector);
+    if (facts.scratch_bytes > 0) return fmt::format("a thread needs {} bytes of scratch memory", facts.scratch_bytes);
+  }
+  // Never right: a launch does not know how much scratch memory to give.
   return facts.dynamic_stack ? "its stack has no fixed size" : "";
 }
 
@@ -38,7 +41,7 @@ jit::Record judge_kernel(const jit::Source& source, const jit::Compilation& comp
                                                 source.name, compiler_version(), compilation.log));
   }
   jit::Record record;
-  record.verdict = verdict_on(*facts);
+  record.verdict = verdict_on(source, *facts);
   record.code.log = fmt::format(
       "{}{}{} vector registers, {} spilled, {} scalar ones spilled, {} bytes of scratch memory, {} bytes of "
       "LDS",

@@ -7,7 +7,8 @@
 
 namespace heddle::amd {
 
-/// The builder of this process over hipRTC. It rejects kernels that spill vector registers or need scratch memory.
+/// The builder of this process over hipRTC. It rejects kernels that spill vector registers or need scratch memory, if
+/// they have an alternative; in any case those whose stack has no fixed size.
 jit::Builder& builder();
 
 /// Empty when hipRTC was found and has its functions; else the reason, a sentence. Never throws.

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <utility>
 
 #include "backend/cuda/jit/compiler_log.h"
 #include "backend/cuda/jit/cubin_elf.h"
@@ -42,13 +41,24 @@ Resources figures_of(const Compilation& compilation) {
                                               compilation.result_text, compilation.log));
 }
 
+/// Why another kernel is better, if there is one: spills, then serialised products. Empty: no reason.
+std::string losses_of(const Compilation& compilation, int spill_bytes) {
+  std::string losses = performance_losses(compilation.log);
+  if (spill_bytes == 0) return losses;
+  const char* const words = resources_in(compilation.log).spill_bytes >= 0
+                                ? "{} bytes are spilled"
+                                : "the log does not say what is spilled, and {} bytes of stack may hold it";
+  const std::string spills = fmt::format(fmt::runtime(words), spill_bytes);
+  return losses.empty() ? spills : spills + "; " + losses;
+}
+
 /// The record to keep of a compilation. Throws when there is no kernel to judge.
 heddle::jit::Record judge_kernel(const Source& source, const Compilation& compilation) {
   heddle::jit::Record record;
-  record.verdict = performance_losses(compilation.log);
   record.code.log = compilation.log;
   record.code.compile_ms = compilation.milliseconds;
   if (compilation.result != 0) {
+    record.verdict = performance_losses(compilation.log);
     if (record.verdict.empty() || compilation.result == heddle::jit::kCompilerOutOfMemory)
       throw_failure(source, compilation);
     return record;
@@ -64,13 +74,7 @@ heddle::jit::Record judge_kernel(const Source& source, const Compilation& compil
   record.code.spill_bytes = resources.spill_bytes;
   record.code.stack_bytes = resources.stack_bytes;
   record.code.static_shared_bytes = resources.static_shared_bytes;
-  if (resources.spill_bytes > 0) {
-    const char* const words = resources_in(compilation.log).spill_bytes >= 0
-                                  ? "{} bytes are spilled"
-                                  : "the log does not say what is spilled, and {} bytes of stack may hold it";
-    const std::string losses = std::exchange(record.verdict, fmt::format(fmt::runtime(words), resources.spill_bytes));
-    if (!losses.empty()) record.verdict += "; " + losses;
-  }
+  if (source.has_alternative) record.verdict = losses_of(compilation, resources.spill_bytes);
   if (record.verdict.empty()) record.code.bytes = compilation.code;
   return record;
 }

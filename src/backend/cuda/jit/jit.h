@@ -13,7 +13,8 @@ using heddle::jit::Header;
 using heddle::jit::Source;
 using Cubin = heddle::jit::MachineCode;
 
-/// Thrown for a kernel that spills, or whose tensor-core products the compiler serialised (C75xx).
+/// Thrown for a kernel that spills, or whose tensor-core products the compiler serialised (C75xx), if the source has an
+/// alternative; in any case for one that does not fit its registers (C76xx).
 using heddle::jit::Rejected;
 
 /// jit::Builder::build() with NVRTC.

@@ -132,14 +132,65 @@ TEST_F(AmdJit, ShowsTheCompilersLog) {
                     HasSubstr("for gfx1100: HIPRTC_ERROR_COMPILATION"), HasSubstr("no_such_thing")));
 }
 
+const char* const kScratch = "volatile float y[40]; for (int i = 0; i < 40; ++i) y[i] = x[i]; *x = y[(int)*x];";
+
 TEST_F(AmdJit, RejectsScratchMemory) {
-  const auto report = [] {
-    return built(source("volatile float y[40]; for (int i = 0; i < 40; ++i) y[i] = x[i]; *x = y[(int)*x];"));
-  };
+  const auto report = [] { return built(source(kScratch)); };
   EXPECT_THAT(in_process(report), AllOf(StartsWith("rejected: kernel 'kernel' is rejected: a thread needs 1"),
                                         HasSubstr("bytes of scratch memory")));
   EXPECT_THAT(in_process(report), StartsWith("rejected"));
   EXPECT_EQ(compilations(), 1U);
+}
+
+/// 200 values live across a barrier, in 64 registers a thread.
+jit::Source spilling_source() {
+  jit::Source spilling = source(
+      "x += __builtin_amdgcn_workitem_id_x(); float y[200];\n"
+      "#pragma unroll\n"
+      "for (int i = 0; i < 200; ++i) y[i] = x[i * 64];\n"
+      "__builtin_amdgcn_s_barrier();\n"
+      "#pragma unroll\n"
+      "for (int i = 0; i < 200; ++i) x[i * 7 % 200 * 64] = y[i] * y[i * 5 % 200];\n");
+  spilling.text.insert(spilling.text.find("__attribute__((global))"), "__attribute__((amdgpu_num_vgpr(64))) ");
+  return spilling;
+}
+
+TEST_F(AmdJit, RejectsSpills) {
+  EXPECT_THAT(
+      in_process([] { return built(spilling_source()); }),
+      testing::ContainsRegex("^rejected: kernel 'kernel' is rejected: [1-9][0-9]* vector registers are spilled"));
+}
+
+// The figures stay what they are, and the cache keeps both verdicts.
+TEST_F(AmdJit, TakesSpillsAndScratchMemoryIfThereIsNoAlternative) {
+  const auto only = [](jit::Source source) {
+    source.has_alternative = false;
+    const auto code = builder().build(source);
+    return fmt::format("{}, {}, {}", jit::name(code->from), code->spill_bytes > 0 ? "spills" : "no spills",
+                       code->stack_bytes > 0 ? "scratch" : "no scratch");
+  };
+  const auto scratch = [&] { return only(source(kScratch)); };
+  const auto spills = [&] { return only(spilling_source()); };
+  const auto family = [] { return built(source(kScratch)); };
+  EXPECT_THAT(in_process(family), StartsWith("rejected"));
+  EXPECT_EQ(in_process(scratch), "compiled, no spills, scratch");
+  EXPECT_THAT(in_process(family), StartsWith("rejected"));
+  EXPECT_EQ(in_process(scratch), "from the disk cache, no spills, scratch");
+  EXPECT_EQ(compilations(), 2U);
+  EXPECT_EQ(in_process(spills), "compiled, spills, scratch");
+}
+
+// A launch would not know how much scratch memory to give.
+TEST_F(AmdJit, RejectsAStackWithoutAFixedSizeInAnyCase) {
+  EXPECT_THAT(in_process([] {
+                jit::Source endless = source("*x = deep(x, 3);");
+                endless.text.insert(endless.text.find("extern"),
+                                    "__attribute__((device, noinline)) float deep(float* x, int n) {"
+                                    "  return n > *x ? *x : x[n] * deep(x + n, n + 1) + deep(x, n + 2); }\n");
+                endless.has_alternative = false;
+                return built(endless);
+              }),
+              StartsWith("rejected: kernel 'kernel' is rejected: its stack has no fixed size"));
 }
 
 TEST_F(AmdJit, DumpsWhatPeopleRead) {

@@ -156,6 +156,49 @@ TEST_F(Build, RejectsKernelsThatSpill) {
   EXPECT_THAT(sentence, HasSubstr("12 bytes spill stores")) << "the log is in the sentence";
 }
 
+/// A source whose kernel nothing replaces.
+Source without_alternative(Source source) {
+  source.has_alternative = false;
+  return source;
+}
+
+TEST_F(Build, TakesAKernelThatSpillsIfItHasNoAlternative) {
+  const Source family = {.name = "k", .text = kSpills, .architecture = "sm_90a"}, only = without_alternative(family);
+  const auto cubin = build(only);
+  EXPECT_EQ(text_of(*cubin), kSpills);
+  EXPECT_EQ(cubin->registers, 168);
+  EXPECT_EQ(cubin->spill_bytes, 20);
+  EXPECT_EQ(cubin->stack_bytes, 8);
+  EXPECT_THAT(cubin->log, HasSubstr("12 bytes spill stores"));
+  const auto both =
+      build(without_alternative({.name = "l", .text = std::string(kSerialises) + kSpills, .architecture = "sm_90a"}));
+  EXPECT_EQ(both->spill_bytes, 20);
+  EXPECT_THAT(both->log, HasSubstr("(C7512)"));
+}
+
+TEST_F(Build, KeepsBothVerdictsOnOneText) {
+  const Source family = {.name = "k", .text = kSpills, .architecture = "sm_90a"}, only = without_alternative(family);
+  for (const Cubin::From from : {Cubin::From::compiler, Cubin::From::disk}) {
+    EXPECT_THAT(rejection_of(family), HasSubstr("20 bytes are spilled"));
+    const auto cubin = build(only);
+    EXPECT_EQ(cubin->from, from);
+    EXPECT_EQ(cubin->spill_bytes, 20);
+    EXPECT_THAT(rejection_of(family), HasSubstr("20 bytes are spilled"));
+    EXPECT_EQ(build(only)->from, Cubin::From::memory);
+    forget();
+  }
+  EXPECT_THAT(listing(cache()), SizeIs(2));
+  expect_counts({.compiled = 2, .from_memory = 2, .from_disk = 1, .rejected = 4});
+}
+
+/// There is no machine code to take.
+TEST_F(Build, RejectsWhatDoesNotFitTheRegistersInAnyCase) {
+  EXPECT_THAT(
+      rejection_of(without_alternative(
+          {.name = "m", .text = "//log ptxas fatal : (C7602) needs 300\n//result 6\n", .architecture = "sm_90a"})),
+      StartsWith("kernel 'm' is rejected: (C7602) needs 300\n"));
+}
+
 TEST_F(Build, RejectsKernelsThatSerialise) {
   EXPECT_THAT(rejection_of(fake_source("k", kSerialises)),
               StartsWith("kernel 'k' is rejected: (C7512) Potential Performance Loss: serialized\n"));
@@ -206,6 +249,7 @@ TEST_F(Build, TakesFromTheCubinWhatTheLogDoesNotSay) {
   EXPECT_THAT(
       rejection_of(source_of("stack", 24, "")),
       StartsWith("kernel 'stack' is rejected: the log does not say what is spilled, and 24 bytes of stack may"));
+  EXPECT_EQ(build(without_alternative(source_of("stack", 24, "")))->spill_bytes, 24);
   EXPECT_EQ(build(source_of("half", 0,
                             "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
                             "//log ptxas info    : Used 40 registers, 128 bytes smem\n"))

@@ -98,6 +98,18 @@ TEST_F(Dump, KeepsWhatIsRejectedAndWhatDoesNotCompile) {
   EXPECT_EQ(json().count("registers"), 0u);
 }
 
+TEST_F(Dump, ShowsWhatAKernelWithoutAlternativeSpills) {
+  build({.name = "k",
+         .text = "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+                 "//log ptxas         .     8 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n"
+                 "//log ptxas info    : Used 168 registers\n",
+         .architecture = "sm_90a",
+         .has_alternative = false});
+  EXPECT_EQ(json()["rejected"], nullptr);
+  EXPECT_EQ(json()["spill_bytes"], 20);
+  EXPECT_THAT(dumped(".log"), HasSubstr("12 bytes spill stores"));
+}
+
 TEST_F(Dump, DoesWithoutADisassembler) {
   install_nvdisasm("echo half; exit 3");
   EXPECT_NO_THROW(build(fake_source("k")));

@@ -136,6 +136,13 @@ TEST_F(Nvrtc, RejectsAKernelThatSpills) {
   }
 }
 
+TEST_F(Nvrtc, TakesAKernelThatSpillsIfItHasNoAlternative) {
+  const auto cubin = build({.name = "spilling", .text = kSpilling, .architecture = "sm_90a", .has_alternative = false});
+  EXPECT_THAT(text_of(*cubin), StartsWith("\177ELF"));
+  EXPECT_GT(cubin->spill_bytes, 0);
+  EXPECT_GT(cubin->stack_bytes, 0);
+}
+
 TEST_F(Nvrtc, RejectsAKernelThatSerialisesItsProducts) {
   Source source{.name = "products", .text = kProduct, .architecture = "sm_90a"};
   EXPECT_EQ(performance_losses(build(source)->log), "");
@@ -148,6 +155,8 @@ TEST_F(Nvrtc, RejectsAKernelThatSerialisesItsProducts) {
                 testing::ContainsRegex("kernel 'products' is rejected: .C75[0-9][0-9]. Potential "
                                        "Performance Loss: wgmma.mma_async instructions are serialized"));
   }
+  source.has_alternative = false;
+  EXPECT_NE(performance_losses(build(source)->log), "");
 }
 
 TEST_F(Nvrtc, SaysTheSameInItsLogAndInTheCubin) {

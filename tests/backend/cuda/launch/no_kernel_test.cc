@@ -15,23 +15,31 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// The error of planning, its code's number in front, where HEDDLE_NVRTC is `nvrtc`; the fake of jit/fake_nvrtc.cc
-/// obeys `lines`. `modules`: how many must have been loaded. Nothing may stay on the device.
+/// The compiler of this process; the fake of jit/fake_nvrtc.cc obeys `lines`.
+void set_compiler(const char* nvrtc, const std::string& lines) {
+  setenv("HEDDLE_NVRTC", nvrtc, 1);
+  setenv("FAKE_NVRTC_LINES", lines.c_str(), 1);
+  const std::string cache = fmt::format("{}/{}", std::getenv("HEDDLE_CACHE_DIR"), getpid());  // keeps verdicts, too
+  setenv("HEDDLE_CACHE_DIR", cache.c_str(), 1);
+}
+
+/// The error of planning, its code's number in front.
+std::string error_of_plan() {
+  const CallTensors call;
+  try {
+    AttentionPlan(call.tensors(), {});
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
+  }
+  return "nothing was thrown";
+}
+
+/// The error of planning where HEDDLE_NVRTC is `nvrtc`. `modules`: how many must have been loaded. Nothing may stay on
+/// the device.
 std::string planning_error(const char* nvrtc, const std::string& lines = "", int modules = 0) {
   return in_child([&]() -> std::string {
-    setenv("HEDDLE_NVRTC", nvrtc, 1);
-    setenv("FAKE_NVRTC_LINES", lines.c_str(), 1);
-    const std::string cache = fmt::format("{}/{}", std::getenv("HEDDLE_CACHE_DIR"), getpid());  // keeps verdicts, too
-    setenv("HEDDLE_CACHE_DIR", cache.c_str(), 1);
-    std::string sentence = "nothing was thrown";
-    {
-      const CallTensors call;
-      try {
-        AttentionPlan(call.tensors(), {});
-      } catch (const Error& error) {
-        sentence = fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
-      }
-    }
+    set_compiler(nvrtc, lines);
+    const std::string sentence = error_of_plan();
     if (fake().allocations != fake().frees || fake().modules != fake().unloads || fake().pushes != fake().pops ||
         fake().modules != modules || fake().copies != 0 || fake().launches != 0) {
       return fmt::format("{} launches, {}; {}", fake().launches.load(), work_done(), sentence);
@@ -60,6 +68,24 @@ TEST(LaunchWithoutKernel, NoneThatIsMadeWell) {
               AllOf(StartsWith(coded(ErrorCode::compile, "the compiler makes none of the planned kernels well:")),
                     HasSubstr("forward_sm90 with tile 128 x 128: kernel"),
                     HasSubstr("forward_sm90 with tile 192 x 80: kernel"), HasSubstr("(C7512) serialized")));
+}
+
+// A family's kernels that spill are rejected: another one may be planned. Kernels beside attention have no other one.
+TEST(LaunchWithoutKernel, KernelsBesideAttentionMaySpill) {
+  const std::string text = in_child([] {
+    set_compiler(FAKE_NVRTC,
+                 "//log ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+                 "//log ptxas         .     8 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n"
+                 "//log ptxas info    : Used 168 registers\n//kernels\n");
+    const Tensor part = Tensor::empty_on(kFirst, DType::f32, {1, 2, 5, 64}),
+                 o = Tensor::empty_on(kFirst, DType::f32, {1, 2, 5, 64}),
+                 lse = Tensor::empty_on(kFirst, DType::f32, {1, 2, 5});
+    merge_states(std::vector<ConstTensorView>{part, part}, std::vector<ConstTensorView>{lse, lse}, o);
+    return fmt::format("{} launched; {}", fake().launches.load(), error_of_plan());
+  });
+  EXPECT_THAT(text, StartsWith("1 launched; " +
+                               coded(ErrorCode::compile, "the compiler makes none of the planned kernels well:")));
+  EXPECT_THAT(text, HasSubstr("20 bytes are spilled"));
 }
 
 TEST(LaunchWithoutKernel, MachineCodeThatIsNone) {

@@ -71,7 +71,7 @@ struct MmaFragments : WarpOfThreads {
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
           const char* from = row(f * kOwnRows + r);
-          const ptx::SharedAddress to = queries_of_wave() + (16 * f + own_row(r)) * kMemory.k_pitch;
+          const ptx::SharedAddress to = queries_of_wave() + (16 * f + own_row(r)) * kMemory.q_pitch;
           if constexpr (kConfig.shared_queries && kConfig.own_blocks) {
             // All waves bring the same, and none waits for another: copies that are waited for would hold up the ring.
 #pragma unroll
@@ -98,7 +98,7 @@ struct MmaFragments : WarpOfThreads {
     __device__ __forceinline__ void query(unsigned (&a)[4], const Queries& q, int f, int k) const {
       if constexpr (kConfig.shared_queries) {
         ptx::load_matrices<false>(
-            a, queries_of_wave() + (16 * f + lane() % 16) * kMemory.k_pitch + 32 * k + lane() / 16 * 16);
+            a, queries_of_wave() + (16 * f + lane() % 16) * kMemory.q_pitch + 32 * k + lane() / 16 * 16);
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = q.a[k][i];
@@ -107,19 +107,27 @@ struct MmaFragments : WarpOfThreads {
     /// Both halves of 16 keys, of step k of the depth.
     __device__ __forceinline__ void keys(unsigned (&b)[4], int key, int k) const {
       const int own = lane() / 16 * 8 + lane() % 8, chunk = lane() / 8 % 2;
-      ptx::load_matrices<false>(b, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch + 32 * k + 16 * chunk);
+      ptx::load_matrices<false>(b, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch +
+                                       turned<kMemory.k_pitch>(32 * k + 16 * chunk, own));
     }
     /// Both halves of 16 columns, of 16 keys.
     __device__ __forceinline__ void values(unsigned (&b)[4], int key, int column) const {
       const int own = lane() / 8 % 2 * 8 + lane() % 8, chunk = lane() / 16;
-      ptx::load_matrices<true>(b, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch + 2 * column + 16 * chunk);
+      ptx::load_matrices<true>(b, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch +
+                                      turned<kMemory.v_pitch>(2 * column + 16 * chunk, own));
     }
 
    private:
+    /// Where byte `at` of a row stands in it; the row's number counts from a multiple of 8.
+    template <int kPitch>
+    __device__ __forceinline__ static int turned(int at, int row) {
+      return shared::is_swizzled(kPitch) ? at ^ shared::turn_of(row) : at;
+    }
+
     using Blocks::memory_, Blocks::base_, Blocks::read_;
 
     __device__ __forceinline__ ptx::SharedAddress queries_of_wave() const {
-      return memory_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.k_pitch);
+      return memory_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.q_pitch);
     }
 
     static constexpr int kBlock = kConfig.block_keys();
@@ -148,8 +156,9 @@ struct MmaFragments : WarpOfThreads {
       const auto copy = [&](int round, auto&& row_at) {
         const int own = round * kThreads + copier(), row = own / kTogether;
         if (kBlock * kTogether % kThreads != 0 && row >= kBlock) return;
+        const int turn = shared::is_swizzled(pitch) ? shared::turn_of(row) : 0;
         copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row),
-                                                              kWhole || first + row < end, own % kTogether);
+                                                              kWhole || first + row < end, own % kTogether, turn);
       };
       const int last = end > 0 ? end - 1 : 0;
       const auto inside = [&](int key) { return kWhole || key < last ? key : last; };
@@ -193,9 +202,10 @@ struct MmaFragments : WarpOfThreads {
     template <int kBytes>
     static constexpr int kCopiesAtOnce = kBytes >= 8 ? 256 : 4;
 
-    /// Chunks `own`, own + kTogether, ... of a row of halves.
+    /// Chunks `own`, own + kTogether, ... of a row of halves, swizzled by `turn`.
     template <int kDim, int kColumns, int kBytes, int kTogether>
-    __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own) {
+    __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own,
+                                                    int turn = 0) {
       constexpr int kChunks = 2 * kColumns / kBytes;
 #pragma unroll kCopiesAtOnce < kBytes>
       for (int first = 0; first < kChunks; first += kTogether) {
@@ -203,14 +213,14 @@ struct MmaFragments : WarpOfThreads {
         if (kChunks % kTogether != 0 && chunk >= kChunks) break;
         const int at = chunk * kBytes, left = there ? 2 * kDim - at : 0;
         if constexpr (kBytes == 2) {
-          ptx::store_half(to + at, left > 0 ? *reinterpret_cast<const unsigned short*>(from + at) : 0);
+          ptx::store_half(to + (at ^ turn), left > 0 ? *reinterpret_cast<const unsigned short*>(from + at) : 0);
         } else {
           const char* const first = left > 0 ? from + at : from;
           const int valid = left < 0 ? 0 : left < kBytes ? left : kBytes;
           if constexpr (kConfig.own_blocks && kBytes == 16) {
-            ptx::copy_async_once(to + at, first, valid);
+            ptx::copy_async_once(to + (at ^ turn), first, valid);
           } else {
-            ptx::copy_async<kBytes>(to + at, first, valid);
+            ptx::copy_async<kBytes>(to + (at ^ turn), first, valid);
           }
         }
       }

@@ -11,9 +11,15 @@ namespace heddle::shared {
 /// banks.
 constexpr int row_pitch(int columns, int element_bytes) { return ((columns * element_bytes + 15) / 16 | 1) * 16; }
 
+/// Or they are a multiple of 128 bytes apart, and swizzled: what belongs to byte b of a row stands at b ^ turn_of(row).
+/// Copies of 16 bytes a thread then fill whole lines: rows that straddle lines cost 4 % of decode_mma's rate of reading.
+constexpr bool is_swizzled(int pitch) { return pitch % 128 == 0; }
+constexpr int turn_of(int row) { return row % 8 * 16; }
+
 /// Offsets in bytes. When a tile ends its waves' rows stand where keys and values were.
 struct ForwardMmaMemory {
-  int k_pitch, v_pitch;  // from one row to the next; queries as keys. transposed: of v, whose rows are its columns
+  int k_pitch, v_pitch;  // from one row to the next; transposed: of v, whose rows are its columns
+  int q_pitch;
   int k, v, q;           // q: [tile rows], shared_queries
   int stage;             // from a buffer to the next; 0: there is one
   int wave;              // own_blocks: from a wave's ring to the next one's
@@ -26,6 +32,11 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const bool transposed = config.shape().transposed;
   memory.k_pitch = row_pitch(config.qk_columns(), bytes);
   memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);
+  memory.q_pitch = memory.k_pitch;
+  if (config.own_blocks) {
+    if (is_swizzled(config.qk_columns() * bytes)) memory.k_pitch = config.qk_columns() * bytes;
+    if (is_swizzled(config.v_columns() * bytes)) memory.v_pitch = config.v_columns() * bytes;
+  }
   const int keys = config.block_keys() * memory.k_pitch;
   const int values = (transposed ? config.v_columns() : config.block_keys()) * memory.v_pitch;
   // Values that are the keys stand apart only where they are transposed.
@@ -36,7 +47,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   memory.stage = config.stages > 1 ? block : 0;
   memory.wave = config.own_blocks ? config.stages * block : 0;
   memory.q = (config.own_blocks ? config.waves() : 1) * config.stages * block;
-  memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.k_pitch : 0);
+  memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = config.storage == Storage::f64 ? 8 : 4;
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;

@@ -59,13 +59,10 @@ __device__ __forceinline__ void copy_async(SharedAddress to, const void* from, i
                  : "memory");
   }
 }
-/// copy_async() of 16 bytes that are read once: they leave the L2 cache before others.
-__device__ __forceinline__ void copy_async_once(SharedAddress to, const void* from, int valid) {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-               "r"(valid), "l"(policy)
-               : "memory");
+/// copy_async() of 16 bytes, of rows that are whole lines of 128: the L2 cache fetches the line. (With a policy of the L2
+/// cache, too, ptxas 13.0 makes instructions of some kernels that the chip does not know: "[R12+UR0], desc[UR1]".)
+__device__ __forceinline__ void copy_async_of_line(SharedAddress to, const void* from, int valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
 }
 /// All that this thread has asked for is there. (A barrier makes it so for others.)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -80,7 +80,7 @@ struct MmaFragments : WarpOfThreads {
             }
           } else if constexpr (kConfig.shared_queries) {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
-            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4);
+            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
           } else {
 #pragma unroll
             for (int k = 0; k < kSteps; ++k) {
@@ -205,7 +205,7 @@ struct MmaFragments : WarpOfThreads {
     /// Chunks `own`, own + kTogether, ... of a row of halves, swizzled by `turn`.
     template <int kDim, int kColumns, int kBytes, int kTogether>
     __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own,
-                                                    int turn = 0) {
+                                                    int turn) {
       constexpr int kChunks = 2 * kColumns / kBytes;
 #pragma unroll kCopiesAtOnce < kBytes>
       for (int first = 0; first < kChunks; first += kTogether) {
@@ -215,12 +215,12 @@ struct MmaFragments : WarpOfThreads {
         if constexpr (kBytes == 2) {
           ptx::store_half(to + (at ^ turn), left > 0 ? *reinterpret_cast<const unsigned short*>(from + at) : 0);
         } else {
-          const char* const first = left > 0 ? from + at : from;
+          const char* const chunk_begin = left > 0 ? from + at : from;
           const int valid = left < 0 ? 0 : left < kBytes ? left : kBytes;
-          if constexpr (kConfig.own_blocks && kBytes == 16) {
-            ptx::copy_async_once(to + (at ^ turn), first, valid);
+          if constexpr (kConfig.own_blocks && kBytes == 16 && 2 * kDim % 128 == 0) {
+            ptx::copy_async_of_line(to + (at ^ turn), chunk_begin, valid);
           } else {
-            ptx::copy_async<kBytes>(to + (at ^ turn), first, valid);
+            ptx::copy_async<kBytes>(to + (at ^ turn), chunk_begin, valid);
           }
         }
       }

@@ -147,8 +147,10 @@ constexpr Family kFamilies[] = {
      .backend = BackendChoice::cuda,
      .pass = Pass::forward,
      .refuses = [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
-     .candidates = [](const Request& asked,
-                      const RowsOf&) { return decode_mma(asked.problem, asked.tensors, Nvidia::caps(asked)); },
+     .candidates =
+         [](const Request& asked, const RowsOf& rows_of) {
+           return decode_mma(asked.problem, asked.tensors, Nvidia::caps(asked), rows_of);
+         },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
      .untried = [](const Request& asked) { return portable_untried(Nvidia::caps(asked)); },
      .prepare = [](const PrepareArguments& arguments) { return decode_mma::prepare(arguments, cuda::cuda_gpu()); }},

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 from program import ROOT, ProgramTest, heddle, write_safetensors  # noqa: E402
 
 STATES = {"measured", "simulated", "compiled"}
-FAMILIES = ("forward_sm90", "backward_sm90", "forward_mma", "backward_mma")
+FAMILIES = ("forward_sm90", "backward_sm90", "decode_mma", "forward_mma", "backward_mma")
 
 
 def table(text, head):
@@ -40,8 +40,9 @@ def chips(cell):
 class Support(ProgramTest):
     def explain(self, gpu, backward, dtype="bf16", dim=64, family=None):
         """What `heddle explain --json` says, or the sentence that refuses."""
-        path, shape = self.folder / f"{dim}.safetensors", [1, 1, 256, dim]
-        write_safetensors(path, {name: ("F32", shape, bytes(4 * 256 * dim)) for name in ("q", "k", "v", "do")})
+        rows = 16 if family == "decode_mma" else 256
+        path, shape = self.folder / f"{rows}x{dim}.safetensors", [1, 1, rows, dim]
+        write_safetensors(path, {name: ("F32", shape, bytes(4 * rows * dim)) for name in ("q", "k", "v", "do")})
         gradients = ("--backward", f"DO={path}:do", "--gradients", "q,k,v") if backward else ()
         environment = {**os.environ, **({"HEDDLE_FAMILY": family} if family else {})}
         result = heddle("explain", path, "--gpu", gpu, "--dtype", dtype, "--json", *gradients, env=environment)

@@ -132,7 +132,7 @@ TEST(Explain, HasATextOfEveryFamily) {
     plan.multiprocessors = gpu ? 8 : 0;
     if (family.name == "forward_sm90") plan.family_part = shared::ForwardSm90Config();
     if (family.name == "backward_sm90") plan.family_part = shared::BackwardSm90Config();
-    if (family.name == "forward_mma") plan.family_part = shared::ForwardMmaConfig();
+    if (family.name == "decode_mma" || family.name == "forward_mma") plan.family_part = shared::ForwardMmaConfig();
     if (family.name == "backward_mma") plan.family_part.emplace<plan::BackwardMmaKernels>().passes.resize(1);
     plan.packed_heads = 3, plan.packed_queries = 7;
     plan.access = {"k is copied"}, plan.gradients = {"'x' is summed"};

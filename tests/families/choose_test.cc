@@ -120,12 +120,13 @@ TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
   old.name = "NVIDIA V100";
   expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
                "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA V100) has compute "
-               "capability 7.0; 9.0 is accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
+               "capability 7.0; 9.0 is accepted; decode_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and later "
+               "are accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
                "later are accepted");
   expect_error(
       [&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
       "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 264; 1 "
-      "to 256 are accepted; forward_mma: q and k have head dimension 264; 1 to 256 are accepted");
+      "to 256 are accepted; decode_mma: q and k have head dimension 264; 1 to 256 are accepted; forward_mma: q and k have head dimension 264; 1 to 256 are accepted");
 }
 
 // The first choice brings its mods and tiles, so that no later stage works them out again; with_schedule() makes the
@@ -198,12 +199,12 @@ TEST(Choose, FewQueriesGoWhereTheyArePredictedFaster) {
     return chosen(call, kCuda, BackendChoice::automatic, machine_with(h200()));
   };
   const plan::Plan one = chosen_for(1, 65536, 8);
-  EXPECT_EQ(one.family, "forward_mma");
+  EXPECT_EQ(one.family, "decode_mma");
   EXPECT_THAT(one.rejected, testing::Contains(testing::StartsWith("forward_sm90: predicted ")));
   EXPECT_EQ(one.untried, "");
-  EXPECT_EQ(chosen_for(1, 8192, 8).family, "forward_mma");
-  EXPECT_EQ(chosen_for(1, 1024, 8).family, "forward_sm90");     // measured: 17 and 20 us
-  EXPECT_EQ(chosen_for(1, 1024, 2048).family, "forward_sm90");  // tiles fill the GPU: 258 and 290 us
+  EXPECT_EQ(chosen_for(1, 8192, 8).family, "decode_mma");
+  EXPECT_EQ(chosen_for(1, 1024, 8).family, "decode_mma");
+  EXPECT_EQ(chosen_for(33, 1024, 8).family, "forward_sm90");
   const plan::Plan many = chosen_for(2000, 2000, 8);
   EXPECT_EQ(many.family, "forward_sm90");
   EXPECT_THAT(many.rejected, testing::Contains("forward_mma: its time is not predicted, so forward_sm90 goes before"));

@@ -1,8 +1,8 @@
 // Few queries against many keys, bound by memory. Each CTA walks its gang's part of the line (line.cuh) for one tile of
 // every sequence there: up to 32 rows, queries of heads that read the same keys. Its waves share the keys of a unit, 16
 // each, and wait for nobody while they walk: a wave brings its own keys and values, by copies into a ring of its own,
-// which goes on across the ends of tiles. At the end of a tile the waves' rows meet in shared memory; where a tile's keys
-// are shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
+// which goes on across the ends of tiles. At the end of a tile the waves' rows meet in shared memory; where a tile's
+// keys are shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
@@ -132,7 +132,8 @@ class Decode {
 
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const LinePlace& place) {
     if constexpr (kHasMods && kConfig.device_lengths) {
-      // Mods read the numbers of a sequence where nobody else has written them. All waves that come here write the same.
+      // Mods read the numbers of a sequence where nobody else has written them. All waves that come here write the
+      // same.
       if (F::lane() == 0) const_cast<SequenceSpan*>(params_.mod.sequences)[place.batch] = place.span;
       F::wave_barrier();
     }

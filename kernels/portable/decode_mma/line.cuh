@@ -1,7 +1,7 @@
-// The line of units that the gangs of a launch share: all sequences one after the other, each in units of kv_block keys. A
-// gang takes an equal part of the line, wherever it begins and ends; its CTAs read the same keys at the same time, each
-// for other heads, so that memory gives whole rows of all heads. Lengths may be on the device: every wave reads them all
-// and finds its place, so a launch needs none before it.
+// The line of units that the gangs of a launch share: all sequences one after the other, each in units of kv_block
+// keys. A gang takes an equal part of the line, wherever it begins and ends; its CTAs read the same keys at the same
+// time, each for other heads, so that memory gives whole rows of all heads. Lengths may be on the device: every wave
+// reads them all and finds its place, so a launch needs none before it.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"

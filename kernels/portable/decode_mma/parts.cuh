@@ -1,5 +1,5 @@
-// What the CTAs of a tile leave each other in the workspace, and what the waves of a CTA leave in shared memory
-// (decode_mma_memory.h): rows of a maximum, a sum and O.
+// Rows of a maximum, a sum and O: CTAs of a tile leave them to each other in the workspace, waves of a CTA in shared
+// memory (decode_mma_memory.h).
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
@@ -34,8 +34,8 @@ class SharedTile {
     const shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word_);
     if (found >> shared::kTicketBits != run_) F::compare_and_swap(word_, found, run_ << shared::kTicketBits);
   }
-  /// By one thread, behind what its CTA has left: whether it is the last of `count` CTAs. The last one leaves 0, so that
-  /// a run repeated by a graph, which has the same number, begins anew.
+  /// By one thread, behind what its CTA has left: whether it is the last of `count` CTAs. The last one leaves 0, so
+  /// that a run repeated by a graph, which has the same number, begins anew.
   __device__ __forceinline__ bool arrive(int count) const {
     F::fence();
     const shared::TicketWord before = F::add(word_, 1);

@@ -1,5 +1,5 @@
-// What waves and CTAs have found of the same rows: maxima, sums and O, left and merged in the order of the keys, so that
-// the result does not depend on which was done first.
+// Several waves, or several CTAs, find maxima, sums and O of the same rows. They leave them here and there, and merge them
+// in the order of the keys, so that the result does not depend on which was done first.
 #pragma once
 
 #include "portable/rows/row_weights.cuh"

@@ -1,5 +1,5 @@
-// The parameters of the portable families' forward kernels, which are the same on every device: those that a plan fixes,
-// and those that each run brings.
+// The parameters of the portable families' forward kernels, which are the same on every device: those that a plan
+// fixes, and those that each run brings.
 #pragma once
 
 #include "backend/backend.h"

@@ -30,7 +30,7 @@ struct MmaTarget {
   bool copies_beside = false;
 };
 inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma, true};
-/// What a problem, its mods and the alignment of its rows say of a forward kernel's configuration: all but its tile and
+/// A forward kernel's configuration as a problem, its mods and the alignment of its rows decide it: all but its tile and
 /// its waves.
 shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,
                                         const AttentionTensors& tensors, MmaTarget target);

@@ -52,9 +52,8 @@ ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& prob
   config.packed_heads = packed_heads_of(problem, most);
   config.live_rows = static_cast<int>(longest_queries(problem) * config.packed_heads);
   config.row_fragments = config.live_rows > config.shape().rows ? 2 : 1;
-  // Beside so many sums queries have no room in registers.
-  config.shared_queries =
-      config.row_fragments == 2 || std::max(config.qk_dim, config.v_dim) > kMostDimOfTwoFragments;
+  // Queries have no room in registers beside so many sums.
+  config.shared_queries = config.row_fragments == 2 || std::max(config.qk_dim, config.v_dim) > kMostDimOfTwoFragments;
   return config;
 }
 
@@ -65,7 +64,7 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, std::int64
     int resident, under_way;  // CTAs of a multiprocessor; bytes that come while others are computed
   };
   std::vector<Fitting> fitting;
-  for (const int waves : {8, 4}) {
+  for (const int waves : {8, 4, 2}) {
     for (const int stages : {3, 2}) {
       ForwardMmaConfig config = all;
       config.key_waves = waves;
@@ -99,9 +98,9 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionO
   if (problem.sequences.empty()) return "there is no sequence; one at least is accepted";
   const std::int64_t queries = longest_queries(problem), most = std::min(kMostQueries, most_rows(problem));
   if (queries > most) {
-    return fmt::format("sequences have up to {} queries; up to {} are accepted{}", queries, most,
-                       most < kMostQueries ? fmt::format(" beside head dimensions above {}", kMostDimOfTwoFragments)
-                                           : "");
+    return fmt::format(
+        "sequences have up to {} queries; up to {} are accepted{}", queries, most,
+        most < kMostQueries ? fmt::format(" beside head dimensions above {}", kMostDimOfTwoFragments) : "");
   }
   if (options.block_mask && options.block_mask->is_from_lists()) {
     return "block_mask is made of lists; masks by a mask_mod are accepted";
@@ -116,9 +115,11 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
   all.own_blocks = true;
   all.row_waves = 1;
   std::vector<ForwardMmaConfig> configs = configs_of(with_rows(all, problem, most_rows(problem)), shared_memory_bytes);
-  // One fragment of rows takes fewer registers. Its tiles read the same keys at the same time, through the L2 cache.
+  // One fragment of rows takes fewer registers and less memory. Its tiles read the same keys at the same time, through
+  // the L2 cache.
   const int fragment = all.shape().rows;
-  if (configs.empty() || configs.front().row_fragments == 1 || longest_queries(problem) > fragment) return configs;
+  if (with_rows(all, problem, most_rows(problem)).row_fragments == 1 || longest_queries(problem) > fragment)
+    return configs;
   std::ranges::copy(configs_of(with_rows(all, problem, fragment), shared_memory_bytes), std::back_inserter(configs));
   return configs;
 }

@@ -11,13 +11,13 @@
 
 namespace heddle::plan {
 
-/// What the family does not take: a sentence that names the given value and the accepted ones. Empty: it takes the
-/// problem.
+/// A sentence where the family does not take the problem: it names the given value and the accepted ones. Empty: it
+/// does.
 std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                const device::CudaCaps& caps);
 
-/// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on the
-/// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have.
+/// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on
+/// the strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have.
 std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::AttentionProblem& problem,
                                                          const KernelMods& mods, const AttentionTensors& tensors,
                                                          std::int64_t shared_memory_bytes);

@@ -62,10 +62,10 @@ class DecodeMmaKernel final : public backend::Kernel {
   std::int64_t held_bytes() const override { return spans_ ? static_cast<std::int64_t>(spans_->bytes()) : 0; }
 
   nlohmann::ordered_json facts() const override {
-    return gpu::kernel_facts(gpu_, source_, program_->code(),
-                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
-                                         shared_bytes_),
-                             static_cast<std::size_t>(held_bytes()));
+    return gpu::kernel_facts(
+        gpu_, source_, program_->code(),
+        fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(), shared_bytes_),
+        static_cast<std::size_t>(held_bytes()));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "backend/portable/portable_text.h"
@@ -15,21 +16,21 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
 
-/// As many gangs as multiprocessors hold, as long as each has a unit.
+/// The gangs that multiprocessors hold at once, as long as each has a unit.
 std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
   const std::int64_t tiles = decode_mma_tiles(problem, config);
   const std::int64_t room = std::max<std::int64_t>(1, std::int64_t{config.ctas} * caps.multiprocessors / tiles);
   return std::min(room, decode_mma_units(problem, config));
 }
 
-/// Of a run; bytes of keys and values in a second. Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph
-/// (docs/notes/decode.md).
+/// A run takes `launch` seconds, and reads so many bytes of keys and values in a second. A guess for an H200, from an
+/// H100's figures and the H200's rate of reading (docs/notes/decode.md).
 struct MemoryTimes {
   double launch, bytes_per_second, paged_per_second;
 };
-constexpr MemoryTimes kHopperTimes = {9e-6, 4.4e12, 4.3e12};
+constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.2e12};
 
-/// Of keys and values, as long as sequences may be.
+/// Bytes of keys and values, as long as sequences may be.
 double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config) {
   const double dims = static_cast<double>(problem.qk_dim + problem.v_dim);
   return static_cast<double>(decode_mma_units(problem, config) * config.kv_block * problem.kv_heads) * dims *
@@ -40,10 +41,12 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
                                   const device::CudaCaps& caps) {
   if (caps.major != 9) return {};
   const double bytes = bytes_of(problem, config);
-  const double tiles_of_kv_head = static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
+  const double tiles_of_kv_head =
+      static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
   const double rate = problem.page_rows > 0 ? kHopperTimes.paged_per_second : kHopperTimes.bytes_per_second;
-  // A product of 16 bits has as many flops a byte as rows.
-  return Prediction{.seconds = kHopperTimes.launch + bytes / rate,
+  // Tiles of the same keys read them through the L2 cache; not measured. A product of 16 bits has as many flops a byte
+  // as rows.
+  return Prediction{.seconds = kHopperTimes.launch + tiles_of_kv_head * bytes / rate,
                     .flops = bytes * tiles_of_kv_head * config.rows(),
                     .bytes = bytes};
 }
@@ -53,6 +56,19 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
 bool overlaps(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
   constexpr double kMostBytes = 300e6;
   return caps.major >= 9 && bytes_of(problem, config) <= kMostBytes;
+}
+
+/// Families that walk the mask's rows read what the mask leaves.
+void check_density(const AttentionProblem& problem, const RowsOf& rows_of) {
+  constexpr double kLeast = 0.8;
+  if (problem.mask_mod.empty() || problem.device_lengths) return;
+  const std::shared_ptr<const BlockMask> rows = rows_of({shared::kWarpgroupRows, shared::kWarpgroupRows});
+  if (rows == nullptr || rows->statistics().density() >= kLeast) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format(
+          "the mask leaves {:.0f} % of the blocks of keys, and all would be read; {:.0f} % and more are accepted",
+          100 * rows->statistics().density(), 100 * kLeast));
 }
 
 std::string describe(const ForwardMmaConfig& config) {
@@ -86,8 +102,9 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
 }  // namespace
 
 std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
-                               const device::CudaCaps& caps) {
+                               const device::CudaCaps& caps, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
+  check_density(problem, rows_of);
   std::vector<Choice> choices;
   for (const ForwardMmaConfig& config : decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes)) {
     choices.push_back(choice_of(problem, config, mods, caps));
@@ -100,9 +117,8 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
   for (Choice& choice : choices) {
     for (const Choice& other : choices) {
       if (&other <= &choice) continue;
-      choice.plan.rejected.push_back(
-          fmt::format("{}: fewer bytes are under way, or fewer waves compute, than with {}",
-                      describe(other.plan.part<ForwardMmaConfig>()), first));
+      choice.plan.rejected.push_back(fmt::format("{}: fewer bytes are under way, or fewer waves compute, than with {}",
+                                                 describe(other.plan.part<ForwardMmaConfig>()), first));
     }
   }
   return choices;

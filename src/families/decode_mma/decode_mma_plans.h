@@ -11,9 +11,10 @@
 
 namespace heddle::plan {
 
-/// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits.
+/// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits, and where the mask
+/// leaves few of the keys: the kernels read all of them.
 std::vector<Choice> decode_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                               const device::CudaCaps& caps);
+                               const device::CudaCaps& caps, const RowsOf& rows_of);
 
 }  // namespace heddle::plan
 

@@ -32,10 +32,9 @@ std::string name_of(const shared::ForwardMmaConfig& config) { return portable::n
 
 jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                    const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture) {
-  const std::string kernel =
-      fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
-                  dialect.bounds("heddle::kConfig", 0), dialect.params,
-                  dialect.memory(shared::decode_mma_memory(config).bytes));
+  const std::string kernel = fmt::format(
+      kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
+      dialect.bounds("heddle::kConfig", 0), dialect.params, dialect.memory(shared::decode_mma_memory(config).bytes));
   return dialect.source(name_of(config), portable::config_and_mods_text(config, mods, layout) + kernel, architecture);
 }
 

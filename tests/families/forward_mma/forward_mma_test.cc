@@ -237,8 +237,8 @@ TEST(ForwardMma, OtherFamiliesAreRefusedWhereTheEnvironmentAsksForOne) {
   const ScopedVariable family("HEDDLE_FAMILY", "forward_gemm");
   expect_error(
       [&] { chosen({.q_rows = 500}, h200()); }, ErrorCode::invalid_argument,
-      "HEDDLE_FAMILY is 'forward_gemm'; backend cuda has no kernel family of that name, but forward_sm90, forward_mma, "
-      "backward_sm90, backward_mma");
+      "HEDDLE_FAMILY is 'forward_gemm'; backend cuda has no kernel family of that name, but forward_sm90, decode_mma, "
+      "forward_mma, backward_sm90, backward_mma");
 }
 
 const device::AmdCaps& amd_caps_of(std::string_view gpu) {

@@ -1,5 +1,5 @@
-// decode_mma on a GPU, against the reference by the one criterion: lengths from the host and on the device, every cut of
-// the line, graphs that are replayed while lengths and tables change.
+// decode_mma on a GPU, against the reference by the one criterion: lengths from the host and on the device, every cut
+// of the line, graphs that are replayed while lengths and tables change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,7 +83,8 @@ TEST_F(GpuDecodeMma, LongSequences) {
   std::vector<CaseSpec> specs;
   for (const std::int64_t page : {0, 16, 1, 64}) {
     for (const std::int64_t keys : {5000, 20000}) {
-      CaseSpec spec = plain(keys == 5000 ? 3 : 1, reduced() ? keys / 10 : keys, static_cast<std::uint64_t>(690'000 + page + keys));
+      CaseSpec spec =
+          plain(keys == 5000 ? 3 : 1, reduced() ? keys / 10 : keys, static_cast<std::uint64_t>(690'000 + page + keys));
       spec.page_rows = page;
       spec.sequences = keys == 5000 ? "lengths" : "whole";
       spec.device_lengths = page > 0 && keys == 5000;
@@ -110,9 +111,10 @@ TEST_F(GpuDecodeMma, GivesTheSameBitsEachTime) {
 // One plan, and one graph, while lengths and the table change: from nothing to the most that was planned for.
 TEST_F(GpuDecodeMma, LengthsAndTablesMayChange) {
   constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
-  std::vector<Change> changes = {{{3, 3, 3, 3}, {336, 336, 336, 336}},  {{1, 1, 1, 1}, {17, 0, 336, 200}},
-                                 {{0, 1, 2, 3}, {0, 1, 80, 335}, true}, {{0, 0, 0, 0}, {0, 0, 0, 0}},
-                                 {{3, 2, 0, 1}, {0, 0, 333, 129}},      {{4, kFar, -1, 2}, {337, -kFar, 5, kFar}, true}};
+  std::vector<Change> changes = {
+      {{3, 3, 3, 3}, {336, 336, 336, 336}},  {{1, 1, 1, 1}, {17, 0, 336, 200}},
+      {{0, 1, 2, 3}, {0, 1, 80, 335}, true}, {{0, 0, 0, 0}, {0, 0, 0, 0}},
+      {{3, 2, 0, 1}, {0, 0, 333, 129}},      {{4, kFar, -1, 2}, {337, -kFar, 5, kFar}, true}};
   std::mt19937 rng(5);
   for (int i = 0; i < (reduced() ? 2 : 20); ++i) {
     Change change{{3, 3, 3, 3}, {}};

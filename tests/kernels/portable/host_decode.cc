@@ -48,7 +48,7 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase
   if (std::string reason = plan::decode_mma_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
-  std::vector<plan::Choice> choices = plan::decode_mma(problem, c.tensors(), caps);
+  std::vector<plan::Choice> choices = plan::decode_mma(problem, c.tensors(), caps, [](BlockSize) { return nullptr; });
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
   if (run.lengths_there) config.by_sequence = config.device_lengths = true;
@@ -73,8 +73,8 @@ void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   problem::validate_bindings(problem, options.bindings);
   const plan::Plan plan = plan_of(problem, c, options, run);
   const auto& config = plan.part<ForwardMmaConfig>();
-  SCOPED_TRACE(fmt::format("{}, {} CTAs{}", decode_mma::name_of(config), plan.grid,
-                           run.lengths_there ? ", lengths there" : ""));
+  SCOPED_TRACE(
+      fmt::format("{}, {} CTAs{}", decode_mma::name_of(config), plan.grid, run.lengths_there ? ", lengths there" : ""));
   problem.device_lengths = run.lengths_there;
   const AttentionTensors tensors = c.tensors();
   shared::DecodeMmaParams params =

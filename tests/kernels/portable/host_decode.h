@@ -1,5 +1,5 @@
-// Kernels of decode_mma, compiled by the host's compiler and run there: planned for a GPU that is not there, launched over
-// tensors of the host.
+// Kernels of decode_mma, compiled by the host's compiler and run there: planned for a GPU that is not there, launched
+// over tensors of the host.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@ namespace heddle::test {
 
 /// How a case is run.
 struct DecodeRun {
-  std::string_view gpu = "a100";     // of known_gpus.h, that is planned for
-  int candidate = 0;                 // which of the plans; past their end: the last
-  std::optional<int> gangs{};        // instead of the planned ones
-  bool lengths_there = false;        // the kernel reads lengths and starts as it would from the device's memory
-  int runs = 1;                      // in the same workspace
+  std::string_view gpu = "a100";  // of known_gpus.h, that is planned for
+  int candidate = 0;              // which of the plans; past their end: the last
+  std::optional<int> gangs{};     // instead of the planned ones
+  bool lengths_there = false;     // the kernel reads lengths and starts as it would from the device's memory
+  int runs = 1;                   // in the same workspace
 };
 
 /// Plans, compiles, runs, and expects everything that each run owes. Throws Error(unsupported) where the family refuses

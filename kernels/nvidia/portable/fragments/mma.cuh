@@ -171,7 +171,8 @@ struct MmaFragments : WarpOfThreads {
         }
       } else if constexpr (kConfig.rings() && !Source::kLinear && kConfig.kv_bytes >= 8) {
         // The compiler moves no read of the table before a copy: so some rounds' entries are read before their copies.
-        constexpr int kAtOnce = kRounds < 8 ? kRounds : 8;
+        constexpr int kMost = kConfig.own_blocks && kColumns > 128 ? 4 : 8;
+        constexpr int kAtOnce = kRounds < kMost ? kRounds : kMost;
 #pragma unroll 1
         for (int begin = 0; begin < kRounds; begin += kAtOnce) {
           int pages[kAtOnce];

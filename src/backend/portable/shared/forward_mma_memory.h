@@ -12,7 +12,8 @@ namespace heddle::shared {
 constexpr int row_pitch(int columns, int element_bytes) { return ((columns * element_bytes + 15) / 16 | 1) * 16; }
 
 /// Or they are a multiple of 128 bytes apart, and swizzled: what belongs to byte b of a row stands at b ^ turn_of(row).
-/// Copies of 16 bytes a thread then fill whole lines: rows that straddle lines cost 4 % of decode_mma's rate of reading.
+/// Copies of 16 bytes a thread then fill whole lines: rows that straddle lines cost 4 % of decode_mma's rate of
+/// reading.
 constexpr bool is_swizzled(int pitch) { return pitch % 128 == 0; }
 constexpr int turn_of(int row) { return row % 8 * 16; }
 
@@ -20,9 +21,9 @@ constexpr int turn_of(int row) { return row % 8 * 16; }
 struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; transposed: of v, whose rows are its columns
   int q_pitch;
-  int k, v, q;           // q: [tile rows], shared_queries
-  int stage;             // from a buffer to the next; 0: there is one
-  int wave;              // own_blocks: from a wave's ring to the next one's
+  int k, v, q;  // q: [tile rows], shared_queries
+  int stage;    // from a buffer to the next; 0: there is one
+  int wave;     // own_blocks: from a wave's ring to the next one's
   int bytes;
 };
 

@@ -1,5 +1,5 @@
-// What each run passes to any forward kernel of the portable families. Read by the launchers and by the kernels: no
-// headers but these, plain integers only.
+// Each run passes these to a forward kernel of the portable families. Launchers and kernels read this file: no headers
+// but these, plain integers only.
 #pragma once
 
 #include "shared/mod_values.h"

@@ -1,5 +1,5 @@
-// decode_mma's memory, from the configuration alone: a CTA's shared memory, and the workspace. Read by the planner, by the
-// launcher, and by the kernel itself: no headers but these, plain integers only.
+// decode_mma's memory, from the configuration alone: a CTA's shared memory, and the workspace. Read by the planner, by
+// the launcher, and by the kernel itself: no headers but these, plain integers only.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_memory.h"
@@ -25,9 +25,9 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   return memory;
 }
 
-/// The workspace: a word for each CTA; SequenceSpan [sequences], where lengths are on the device; then two parts of each
-/// CTA, one of the tile that it begins with, if that began in a gang before, and one of the tile that goes on in the
-/// next gang.
+/// The workspace: a word for each CTA; SequenceSpan [sequences], where lengths are on the device; then two parts of
+/// each CTA, one of the tile that it begins with, if that began in a gang before, and one of the tile that goes on in
+/// the next gang.
 struct DecodeMmaWorkspace {
   long long spans, parts, bytes;
 };

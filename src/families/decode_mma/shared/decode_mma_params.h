@@ -1,5 +1,5 @@
-// decode_mma's parameters: what each run passes to the kernel. Read by the launchers and by the kernel itself: no headers
-// but these, plain integers only.
+// decode_mma's parameters: what each run passes to the kernel. Read by the launchers and by the kernel itself: no
+// headers but these, plain integers only.
 #pragma once
 
 #include "backend/portable/shared/forward_params.h"
@@ -10,7 +10,7 @@ namespace heddle::shared {
 
 /// Equal parts of a line of units: gang g has units [begin(g), begin(g + 1)).
 struct LineCut {
-  int gangs;            // that have a part
+  int gangs;             // that have a part
   unsigned share, more;  // units of each; and this many gangs have one more
 
   constexpr int begin(int gang) const {
@@ -31,7 +31,8 @@ constexpr LineCut line_cut(int units, int most) {
   return {gangs, share, static_cast<unsigned>(units) - share * static_cast<unsigned>(gangs)};
 }
 
-/// A tile is a sequence's queries of some heads that read the same keys; a gang is as many CTAs as a sequence has tiles.
+/// A tile is a sequence's queries of some heads that read the same keys; a gang is as many CTAs as a sequence has
+/// tiles.
 struct DecodeMmaParams : ForwardParams {
   int sequences, tiles;     // of a sequence
   int tiles_of_kv_head;     // tiles whose heads read the same keys

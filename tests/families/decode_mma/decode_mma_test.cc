@@ -1,0 +1,149 @@
+// The family of few queries on NVIDIA's GPUs: its refusals, its kernels, its cut of the work.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "device/known_gpus.h"
+#include "expect_error.h"
+#include "families/choose.h"
+#include "families/decode_mma/decode_mma_plans.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "families/decode_mma/shared/decode_mma_params.h"
+#include "heddle/mods.h"
+#include "plan/hopper.h"
+
+namespace heddle::test {
+namespace {
+
+using shared::ForwardMmaConfig;
+
+const device::CudaCaps& caps_of(std::string_view gpu) {
+  return std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name)->caps;
+}
+
+/// `queries` of 4 heads on each of 8.
+HopperCall few(std::int64_t queries = 1, std::int64_t keys = 8192, std::int64_t dim = 128) {
+  return {.batch = 2, .q_heads = 32, .kv_heads = 8, .q_rows = queries, .kv_rows = keys, .dim = dim};
+}
+
+std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
+  return plan::decode_mma_refuses(call.problem(), call.all_options(), caps_of(gpu));
+}
+
+std::vector<plan::Choice> offered(const HopperCall& call, std::string_view gpu = "h200") {
+  return plan::decode_mma(call.problem(), call.tensors(), caps_of(gpu),
+                          [&](BlockSize block) { return call.rows_of(block); });
+}
+ForwardMmaConfig first_of(const HopperCall& call, std::string_view gpu = "h200") {
+  return offered(call, gpu).front().plan.part<ForwardMmaConfig>();
+}
+
+TEST(DecodeMma, TakesFewQueriesOf16Bits) {
+  EXPECT_EQ(refusal(few()), "");
+  EXPECT_EQ(refusal(few(32), "a100"), "");
+  EXPECT_EQ(refusal(few(16, 8192, 256), "l4"), "");
+  EXPECT_EQ(refusal(few(33)), "sequences have up to 33 queries; up to 32 are accepted");
+  EXPECT_EQ(refusal(few(17, 8192, 256)),
+            "sequences have up to 17 queries; up to 16 are accepted beside head dimensions above 128");
+  HopperCall wide = few();
+  wide.dtype = DType::f32;
+  EXPECT_EQ(refusal(wide), "q is f32; f16 and bf16 are accepted");
+}
+
+TEST(DecodeMma, RefusesListsOfBlocks) {
+  HopperCall call = few();
+  BlockLists lists;
+  lists.kv_num_blocks = Tensor::zeros(DType::i32, {1, 1, 1});
+  lists.kv_indices = Tensor::zeros(DType::i32, {1, 1, 1, 64});
+  const problem::AttentionProblem problem = call.problem();
+  call.options.block_mask =
+      std::make_shared<BlockMask>(BlockMask::from_lists(lists, {problem.q_heads, problem.sequences}, {128, 128}, {}));
+  EXPECT_EQ(refusal(call), "block_mask is made of lists; masks by a mask_mod are accepted");
+}
+
+// All keys are read, so masks that leave few of them go to families that walk the mask's rows.
+TEST(DecodeMma, LeavesSparseMasksToOthers) {
+  HopperCall most = few(), window = few();
+  most.mask = leaf::kv_idx() >= 100;
+  window.mask = leaf::kv_idx() >= 7000;
+  EXPECT_EQ(offered(most).front().plan.family, "decode_mma");
+  expect_error([&] { offered(window); }, ErrorCode::unsupported,
+               "the mask leaves 15 % of the blocks of keys, and all would be read; 80 % and more are accepted");
+}
+
+TEST(DecodeMma, FillsAMultiprocessor) {
+  for (const device::KnownGpu& gpu : device::kKnownGpus) {
+    for (const std::int64_t dim : {64, 80, 128, 256}) {
+      for (const std::int64_t queries : {1, 4, 16}) {
+        if (dim == 256 && queries > 1 && gpu.caps.shared_memory_bytes < (128 << 10)) continue;  // forward_mma takes it
+        SCOPED_TRACE(fmt::format("{} D {} queries {}", gpu.name, dim, queries));
+        const ForwardMmaConfig config = first_of(few(queries, 8192, dim), gpu.name);
+        const int bytes = shared::decode_mma_memory(config).bytes;
+        EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
+        EXPECT_GE(shared::resident_ctas(bytes, gpu.caps.shared_memory_bytes), config.ctas);
+        EXPECT_EQ(config.row_waves, 1);
+        EXPECT_EQ(config.wave_keys(), 16);
+        EXPECT_GE(config.live_rows, queries);
+        EXPECT_LE(config.live_rows, config.rows());
+        EXPECT_LE(config.ctas * config.threads(), 256);
+      }
+    }
+  }
+}
+
+TEST(DecodeMma, PacksHeadsThatReadTheSameKeys) {
+  EXPECT_EQ(first_of(few(1)).packed_heads, 4);
+  EXPECT_EQ(first_of(few(1)).live_rows, 4);
+  EXPECT_EQ(first_of(few(8)).packed_heads, 4);  // 32 rows
+  EXPECT_EQ(first_of(few(16)).packed_heads, 2);
+  HopperCall odd = few(1);
+  odd.q_heads = 8 * 71;
+  const ForwardMmaConfig config = first_of(odd);
+  EXPECT_EQ(config.packed_heads, 32);
+  EXPECT_EQ(plan::decode_mma_tiles(odd.problem(), config), 8 * 3);
+}
+
+// As many gangs of CTAs as there is room for, and no gang without a unit.
+TEST(DecodeMma, CutsTheLineForTheChip) {
+  const auto grid = [](const HopperCall& call) { return offered(call).front().plan.grid; };
+  EXPECT_EQ(grid(few(1, 65536)), 16 * 8);  // 132 multiprocessors hold 16 gangs of 8 tiles
+  EXPECT_EQ(grid(few(1, 128)), 2 * 8);     // two sequences of a unit each
+  EXPECT_EQ(grid(few(1, 0)), 2 * 8);
+}
+
+TEST(DecodeMma, CutsAreEqualAndWhole) {
+  for (const int units : {1, 2, 7, 16, 17, 1000, 123457}) {
+    for (const int most : {1, 2, 16, 33, 264}) {
+      const shared::LineCut cut = shared::line_cut(units, most);
+      EXPECT_EQ(cut.gangs, std::min(units, most));
+      EXPECT_EQ(cut.begin(0), 0);
+      EXPECT_EQ(cut.begin(cut.gangs), units);
+      for (int gang = 0; gang < cut.gangs; ++gang) {
+        const int begin = cut.begin(gang), end = cut.begin(gang + 1);
+        EXPECT_GE(end - begin, units / cut.gangs);
+        EXPECT_LE(end - begin, units / cut.gangs + 1);
+        EXPECT_EQ(cut.gang_of(begin), gang);
+        EXPECT_EQ(cut.gang_of(end - 1), gang);
+      }
+    }
+  }
+}
+
+// Short runs begin while the kernel before them ends; long ones do not, nor those of chips that cannot.
+TEST(DecodeMma, ShortRunsOverlap) {
+  EXPECT_TRUE(first_of(few(1, 1024)).overlaps);
+  EXPECT_FALSE(first_of(few(1, 1 << 20)).overlaps);
+  EXPECT_FALSE(first_of(few(1, 1024), "a100").overlaps);
+}
+
+TEST(DecodeMma, TheWorkspaceHoldsTwoPartsOfEachCta) {
+  const plan::Plan plan = offered(few(1, 65536)).front().plan;
+  const auto& config = plan.part<ForwardMmaConfig>();
+  EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, 2, plan.grid).bytes);
+  EXPECT_GE(plan.workspace_bytes, plan.grid * (8 + 2 * 4 * (128 + 2) * 4));
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -1,0 +1,108 @@
+// Kernels of decode_mma as the planner would have them on each chip: by NVRTC, without spills, within the shared memory
+// that the chip lends a CTA. By default each chip compiles a part of the problems; HEDDLE_TEST_FULL compiles all.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/jit/jit.h"
+#include "device/known_gpus.h"
+#include "families/decode_mma/decode_mma_plans.h"
+#include "families/decode_mma/decode_mma_text.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "heddle/mods.h"
+#include "plan/hopper.h"
+#include "sample.h"
+
+namespace heddle::test {
+namespace {
+
+struct Case {
+  std::int64_t dim, queries, group, page_rows;
+  Expr mask{}, score{};
+  bool lengths_there = false;
+};
+
+std::vector<Case> cases() {
+  const Expr alibi = mods::alibi(Capture("slopes", DType::f32, 1)), softcap = 20.0 * tanh(leaf::score() / 20.0);
+  std::vector<Case> all;
+  for (const std::int64_t dim : {64, 80, 128, 192, 256, 33}) {
+    for (const std::int64_t queries : {1, 4, 16}) {
+      all.push_back({dim, queries, 4, 0});
+      all.push_back({dim, queries, 8, 16, mods::causal(), alibi, true});
+      all.push_back({dim, queries, 1, 1, {}, softcap, true});
+    }
+  }
+  all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
+  return all;
+}
+
+/// What no kernel of the family fits: forward_mma takes it.
+bool too_large(const Case& c, const device::KnownGpu& gpu) {
+  return c.dim > 128 && c.queries > 1 && gpu.caps.shared_memory_bytes < (128 << 10);
+}
+
+/// One of the plans' kernels is accepted; without mods the first one.
+void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
+  HopperCall call = {.batch = 2,
+                     .q_heads = 8 * c.group,
+                     .kv_heads = 8,
+                     .q_rows = c.queries,
+                     .kv_rows = 8192,
+                     .dim = c.dim,
+                     .mask = c.mask};
+  problem::AttentionProblem problem = call.problem();
+  problem.score_mod = c.score;
+  problem.page_rows = c.page_rows;
+  problem.device_lengths = c.lengths_there;
+  const plan::KernelMods mods = plan::portable_mods(problem);
+  const auto choices = plan::decode_mma(problem, call.tensors(), gpu.caps, [](BlockSize) { return nullptr; });
+  for (const plan::Choice& choice : choices) {
+    const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
+    EXPECT_LE(shared::decode_mma_memory(config).bytes, gpu.caps.shared_memory_bytes);
+    try {
+      const auto cubin = cuda::jit::build(
+          decode_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
+                             fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor)));
+      EXPECT_EQ(cubin->spill_bytes, 0);
+      return;
+    } catch (const cuda::jit::Rejected& rejected) {
+      fmt::print("{}: {}\n", gpu.name, rejected.what());
+      EXPECT_FALSE(c.score.empty()) << rejected.what();
+    }
+  }
+  // forward_mma takes wide rows whose mods need more registers.
+  EXPECT_TRUE(c.dim > 128 && !c.score.empty()) << "none of " << choices.size() << " kernels was accepted";
+}
+
+TEST(CompileTableDecodeMma, EveryChipHasAKernelWithoutSpills) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("heddle-decode-{}", getpid())).string();
+  ::setenv("HEDDLE_CACHE_DIR", folder.c_str(), 1);
+  cuda::jit::forget();
+  if (const std::string missing = cuda::jit::compiler_missing(); !missing.empty()) {
+    if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
+    GTEST_SKIP() << missing;
+  }
+  const std::vector<Case> all = cases();
+  unsigned number = 0;
+  for (const device::KnownGpu& gpu : device::kKnownGpus) {
+    for (const Case& c : all) {
+      if (too_large(c, gpu) || !is_drawn(number++, 60)) continue;
+      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}", gpu.name, c.dim, c.queries, c.group,
+                               c.page_rows));
+      try {
+        expect_kernel(c, gpu);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace heddle::test

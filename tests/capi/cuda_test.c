@@ -78,7 +78,7 @@ static heddle_tensor device_tensor(int32_t rank, const int64_t* shape, uint32_t 
 }
 
 // More tiles than a GPU has multiprocessors, so that a run needs its workspace.
-enum { kBatch = 2, kHeads = 96, kKvHeads = 32, kRows = 20, kKeys = 40, kDim = 64 };
+enum { kBatch = 2, kHeads = 96, kKvHeads = 32, kRows = 40, kKeys = 40, kDim = 64 };
 
 typedef struct {
   heddle_tensor q, k, v, o, lse;

@@ -103,6 +103,8 @@ Json plan_json(const plan::Plan& plan) {
   }
   if (!plan.access.empty()) json["access"] = plan.access;
   if (!plan.gradients.empty()) json["gradients"] = plan.gradients;
+  if (!plan.has_alternative)
+    json["made_badly"] = "the compiler makes no planned kernel well; this one is right, but slow";
   if (!plan.untried.empty()) json["untried"] = plan.untried;
   return json;
 }
@@ -202,6 +204,7 @@ void add_plan(Text& text, const Json& plan) {
     if (!plan.contains(list)) continue;
     for (const Json& sentence : plan.at(list)) text.below(plain(sentence));
   }
+  if (plan.contains("made_badly")) text.below(plain(plan["made_badly"]));
   if (plan.contains("untried")) text.below(plain(plan["untried"]));
 }
 

@@ -32,16 +32,20 @@ Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_o
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {
   std::vector<std::string> reasons;
   std::string logs;
-  for (plan::Choice& choice : choices) {
-    try {
-      std::unique_ptr<backend::Kernel> kernel = prepare(choice);
-      choice.plan.rejected.insert(choice.plan.rejected.begin(), reasons.begin(), reasons.end());
-      return {std::move(choice.plan), std::move(choice.block_mask), std::move(kernel)};
-    } catch (const backend::Rejected& rejected) {
-      const std::string candidate =
-          fmt::format("{} with tile {} x {}", choice.plan.family, choice.plan.tile.q, choice.plan.tile.kv);
-      reasons.push_back(fmt::format("{}: {}", candidate, first_line(rejected.what())));
-      logs += fmt::format("\n{}: {}", candidate, rejected.what());
+  for (const bool well : {true, false}) {
+    for (plan::Choice& choice : choices) {
+      choice.plan.has_alternative = well;
+      try {
+        std::unique_ptr<backend::Kernel> kernel = prepare(choice);
+        choice.plan.rejected.insert(choice.plan.rejected.begin(), reasons.begin(), reasons.end());
+        return {std::move(choice.plan), std::move(choice.block_mask), std::move(kernel)};
+      } catch (const backend::Rejected& rejected) {
+        if (!well) continue;
+        const std::string candidate =
+            fmt::format("{} with tile {} x {}", choice.plan.family, choice.plan.tile.q, choice.plan.tile.kv);
+        reasons.push_back(fmt::format("{}: {}", candidate, first_line(rejected.what())));
+        logs += fmt::format("\n{}: {}", candidate, rejected.what());
+      }
     }
   }
   throw Error(ErrorCode::compile, fmt::format("the compiler makes none of the planned kernels well:{}", logs));

@@ -23,7 +23,8 @@ Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_o
 using Prepare = std::function<std::unique_ptr<backend::Kernel>(const plan::Choice&)>;
 
 /// The first choice whose kernel the compiler makes well (backend::Rejected: not); its plan's `rejected` tells of
-/// those before it. Throws Error(compile) with all reasons when there is none; other errors pass.
+/// those before it. Where there is none, the first one that it makes at all: it spills, but is right. Throws
+/// Error(compile) with all reasons when there is none either; other errors pass.
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare);
 
 }  // namespace heddle::engine

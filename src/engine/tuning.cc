@@ -77,10 +77,7 @@ Contest prepare_all(std::vector<plan::Choice> choices, const Prepare& prepare) {
           fmt::format("{}: {}", tune::kernel_name(choice.plan), text.substr(0, text.find('\n'))));
     }
   }
-  if (contest.kernels.empty()) {
-    throw Error(ErrorCode::compile, fmt::format("the compiler makes none of the planned kernels well:\n{}",
-                                                fmt::join(contest.rejected, "\n")));
-  }
+  if (contest.kernels.empty()) contest.kernels.push_back(prepare_first(std::move(choices), prepare));
   return contest;
 }
 

@@ -67,6 +67,7 @@ struct Plan {
   TensorCopies copies{};
   std::vector<std::string> access{};     // of tensors that TMA does not bring from where they are: how, and why
   std::vector<std::string> gradients{};  // of captures, params and sinks: how each is summed
+  bool has_alternative = true;           // false: a kernel that spills is taken, since no plan has one that does not
   std::string untried{};                 // the family's kernels have not run on a chip like this one: a sentence
   std::vector<std::string> rejected;     // alternatives that do not stand before it, each with its reason
 

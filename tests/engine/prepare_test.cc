@@ -56,6 +56,21 @@ TEST(Prepare, TakesTheFirstThatTheCompilerMakesWell) {
             std::vector<std::string>({"forward_sm90 with tile 128 x 176: 176 bytes are spilled", "96 does not fit"}));
 }
 
+// Rather a kernel that spills than none.
+TEST(Prepare, TakesOneThatSpillsWhereAllDo) {
+  const engine::Prepare spills = [](const plan::Choice& choice) -> std::unique_ptr<backend::Kernel> {
+    const std::string own = std::to_string(choice.plan.tile.kv);
+    if (choice.plan.has_alternative || choice.plan.tile.kv == 176) throw cuda::jit::Rejected(ErrorCode::compile, own);
+    return std::make_unique<NamedKernel>(own);
+  };
+  const engine::Prepared taken = engine::prepare_first({choice(176), choice(128), choice(64)}, spills);
+  EXPECT_EQ(taken.plan.tile.kv, 128);
+  EXPECT_FALSE(taken.plan.has_alternative);
+  EXPECT_EQ(taken.plan.rejected,
+            std::vector<std::string>({"forward_sm90 with tile 128 x 176: 176", "forward_sm90 with tile 128 x 128: 128",
+                                      "forward_sm90 with tile 128 x 64: 64"}));
+}
+
 TEST(Prepare, SaysWhyNoneIsTaken) {
   expect_error(
       [] {

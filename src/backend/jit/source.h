@@ -25,4 +25,10 @@ struct Source {
   bool has_alternative = true;
 };
 
+/// The source, whose kernel has an alternative, or none.
+inline Source with_alternative(Source source, bool there) {
+  source.has_alternative = there;
+  return source;
+}
+
 }  // namespace heddle::jit

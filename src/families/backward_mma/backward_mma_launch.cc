@@ -32,7 +32,8 @@ class BackwardMmaKernel final : public backend::Kernel {
         problem_(arguments.problem),
         mods_(plan::backward_mods(arguments.problem)),
         layout_(device_text::layout_of(mods_.all())),
-        source_(source(kernels_, mods_, layout_, gpu.dialect(), gpu.architecture_of(device_))),
+        source_(jit::with_alternative(source(kernels_, mods_, layout_, gpu.dialect(), gpu.architecture_of(device_)),
+                                      arguments.plan.has_alternative)),
         program_(gpu.load(device_, source_)),
         kv_start_(gpu.devices(), device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
         params_(constant_params(arguments)) {

@@ -134,15 +134,19 @@ BackwardReadKernels::BackwardReadKernels(const backend::PrepareArguments& argume
       grid_(read_grid(arguments.problem)),
       any_partials_(std::ranges::any_of(
           reads.reads, [](const plan::BackwardRead& read) { return shared::has_partials(read.kind); })),
-      sums_(cuda::cuda_gpu().load(arguments.plan.device,
-                                  sums_source(config_, reads, types_of_reads(reads, *arguments.backward), layout))),
+      sums_(cuda::cuda_gpu().load(
+          arguments.plan.device,
+          jit::with_alternative(sums_source(config_, reads, types_of_reads(reads, *arguments.backward), layout),
+                                arguments.plan.has_alternative))),
       clear_(sums_->function("clear_reads")),
       collect_(sums_->function("collect_reads")),
       scatter_(sums_->function("scatter_reads")),
       store_(sums_->function("store_reads")) {
   if (!reads.visits_pairs()) return;
-  pass_ = cuda::cuda_gpu().load(arguments.plan.device,
-                                reads_source(config_, mods, reads, types_of_reads(reads, *arguments.backward), layout));
+  pass_ = cuda::cuda_gpu().load(
+      arguments.plan.device,
+      jit::with_alternative(reads_source(config_, mods, reads, types_of_reads(reads, *arguments.backward), layout),
+                            arguments.plan.has_alternative));
   visit_ = pass_->function("backward_reads", shared::backward_sm90_memory(config_).bytes);
 }
 

@@ -32,7 +32,9 @@ class ForwardMmaKernel final : public backend::Kernel {
         config_(arguments.plan.part<shared::ForwardMmaConfig>()),
         shared_bytes_(gpu.dialect().kernels_declare_memory ? 0 : shared::forward_mma_memory(config_).bytes),
         layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false))),
-        source_(source(config_, arguments.plan.mods, layout_, gpu.dialect(), gpu.architecture_of(device_))),
+        source_(jit::with_alternative(
+            source(config_, arguments.plan.mods, layout_, gpu.dialect(), gpu.architecture_of(device_)),
+            arguments.plan.has_alternative)),
         program_(gpu.load(device_, source_)),
         kv_start_(gpu.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),

@@ -58,8 +58,8 @@ $build/bin/attention_map $input 2 0 508 $out/attention.svg
 $build/bin/attention_map $input 0 0 64 $out/attention_words.svg
 
 if [[ -n $python ]]; then
-  step "from Python: the README's first example"
-  sed -n '/^```python$/,/^```$/p' README.md | sed '1d;$d' |
+  step "from Python: the guide's first example, which needs no PyTorch"
+  sed -n '/^```python$/,/^```$/p;/^```$/q' docs/guide/python.md | sed '1d;$d' |
     PYTHONPATH=build/release/python $python -
 fi
 

@@ -11,7 +11,7 @@
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
-#include "families/decode_mma/decode_mma_parameters.h"
+#include "families/decode_mma/decode_mma_arguments.h"
 #include "families/decode_mma/decode_mma_plans.h"
 #include "families/decode_mma/decode_mma_text.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"

@@ -105,7 +105,7 @@ TEST(DecodeMma, PacksHeadsThatReadTheSameKeys) {
   EXPECT_EQ(plan::decode_mma_tiles(odd.problem(), config), 8 * 3);
 }
 
-// As many gangs of CTAs as there is room for, and no gang without a unit.
+// Gangs of CTAs fill the chip, and each gang has a unit.
 TEST(DecodeMma, CutsTheLineForTheChip) {
   const auto grid = [](const HopperCall& call) { return offered(call).front().plan.grid; };
   EXPECT_EQ(grid(few(1, 65536)), 16 * 8);  // 132 multiprocessors hold 16 gangs of 8 tiles

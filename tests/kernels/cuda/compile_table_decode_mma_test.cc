@@ -40,7 +40,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// What no kernel of the family fits: forward_mma takes it.
+/// True where no kernel of the family fits into shared memory; forward_mma takes the case then.
 bool too_large(const Case& c, const device::KnownGpu& gpu) {
   return c.dim > 128 && c.queries > 1 && gpu.caps.shared_memory_bytes < (128 << 10);
 }

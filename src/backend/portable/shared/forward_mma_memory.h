@@ -12,7 +12,7 @@ namespace heddle::shared {
 constexpr int row_pitch(int columns, int element_bytes) { return ((columns * element_bytes + 15) / 16 | 1) * 16; }
 
 /// Or they are a multiple of 128 bytes apart, and swizzled: what belongs to byte b of a row stands at b ^ turn_of(row).
-/// Copies of 16 bytes a thread then fill whole lines: rows that straddle lines cost 4 % of decode_mma's rate of
+/// Copies of 16 bytes a thread then fill whole lines: rows that straddle lines cost 3 % of decode_mma's rate of
 /// reading.
 constexpr bool is_swizzled(int pitch) { return pitch % 128 == 0; }
 constexpr int turn_of(int row) { return row % 8 * 16; }

@@ -1,4 +1,4 @@
-#include "families/decode_mma/decode_mma_parameters.h"
+#include "families/decode_mma/decode_mma_arguments.h"
 
 #include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"

@@ -1,9 +1,8 @@
 // The parameters of decode_mma's kernels: those that a plan fixes, and those that each run brings.
 #pragma once
 
-#include <span>
-
 #include "backend/backend.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 
 namespace heddle::decode_mma {

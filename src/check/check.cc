@@ -49,7 +49,8 @@ class RowJudge {
                  .plain = plain.o[d],
                  .floor = floor,
                  .tolerance = 4 * unit_ * reference.magnitude[d] + floor,
-                 .rounding = plain.roundings.empty() ? 0 : plain.roundings[d]});
+                 .rounding = plain.roundings.empty() ? 0 : plain.roundings[d],
+                 .alike = plain.round_alike});
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
@@ -160,6 +161,7 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
                                    .log_sum = 0,
                                    .max_score = -INFINITY,
                                    .roundings = {},
+                                   .round_alike = false,
                                    .lse = -INFINITY};
   RowJudge judge(problem, tensors, on_gpu);
   reference::attend(

@@ -63,7 +63,7 @@ void Criterion::add(const Judged& element) {
   if (std::isfinite(element.plain)) plain_.add(std::abs(element.plain - element.reference));
   rounding_.add(std::abs(expected - element.reference));
   floor_.add(element.floor);
-  weight_.add(element.rounding);
+  (element.alike ? alike_ : weight_).add(element.rounding);
   if (by_row_ && error > 0) {
     worst_ = std::max(worst_, error / (element.tolerance + one_rounding(dtype_, element.reference)));
   }
@@ -76,6 +76,7 @@ void Criterion::merge(const Criterion& other) {
   plain_.merge(other.plain_);
   rounding_.merge(other.rounding_);
   floor_.merge(other.floor_);
+  alike_.merge(other.alike_);
   weight_.largest = std::max(weight_.largest, other.weight_.largest);
   weight_.sum = std::max(weight_.sum, other.weight_.sum);
   worst_ = std::max(worst_, other.worst_);
@@ -89,9 +90,14 @@ TensorCheck Criterion::finish() const {
   check.plain_max_error = plain_.largest;
   check.plain_mean_error = plain_.sum / count;
   const double base = std::max(plain_.largest, rounding_.largest), base_sum = std::max(plain_.sum, rounding_.sum);
-  const bool one_decides = weight_.sum > base_sum;
-  check.max_allowed = base + (one_decides ? std::max(base, weight_.largest) : base) + floor_.largest;
-  check.mean_allowed = (base_sum + std::max(base_sum, weight_.sum) + floor_.sum) / count;
+  double largest = base, sum = base_sum;
+  for (const Errors& weight : {weight_, alike_}) {
+    if (weight.sum <= base_sum) continue;
+    largest = std::max(largest, weight.largest);
+    sum = std::max(sum, weight.sum);
+  }
+  check.max_allowed = base + largest + floor_.largest;
+  check.mean_allowed = (base_sum + sum + floor_.sum) / count;
   check.worst_row = worst_;
   check.mismatched_specials = mismatched_specials_;
   check.passed = mismatched_specials_ == 0 && check.max_error <= check.max_allowed &&

@@ -30,6 +30,7 @@ struct Judged {
   double floor;         // of this element
   double tolerance;     // (b) without the rounding of the result: 4 u magnitude + floor
   double rounding = 0;  // of o: what rounding one weight may change
+  bool alike = false;   // it is what rounding all equal weights of the row may change
 };
 
 /// Gathers the figures of one tensor.
@@ -56,7 +57,8 @@ class Criterion {
   std::int64_t finite_ = 0, mismatched_specials_ = 0;
   Errors own_, plain_, rounding_, floor_;  // rounding: of the reference, rounded to the dtype
   Errors
-      weight_;  // what rounding one weight may change; its sum is that of the row (a merged criterion) which has most
+      weight_;    // what rounding one weight may change; its sum is that of the row (a merged criterion) which has most
+  Errors alike_;  // what rounding equal weights may change; rows of equal scores may all err to one side
   double worst_ = 0;
 };
 

@@ -37,7 +37,13 @@ class Plain {
   static constexpr Real kMasked = -std::numeric_limits<Real>::infinity();
 
   static PlainRow without_lse(std::vector<double> o, double largest) {
-    return {.o = std::move(o), .top = -INFINITY, .log_sum = 0, .max_score = largest, .roundings = {}, .lse = -INFINITY};
+    return {.o = std::move(o),
+            .top = -INFINITY,
+            .log_sum = 0,
+            .max_score = largest,
+            .roundings = {},
+            .round_alike = false,
+            .lse = -INFINITY};
   }
 
   void compute_scores() {
@@ -64,9 +70,14 @@ class Plain {
     const double largest = static_cast<double>(p_.empty() ? kMasked : *std::ranges::max_element(p_));
     if (m == kMasked) return without_lse(std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), largest);
     Real l = std::exp(sink - m);
-    // A weight that is 1 is exact beside any maximum that a kernel has by then.
+    // A weight that is 1 is exact beside the row's maximum. Where all are 1, and a kernel began with another maximum,
+    // its weights are another number, and all round alike.
     std::vector<bool> largest_of_row(p_.size());
-    for (std::size_t j = 0; j < p_.size(); ++j) largest_of_row[j] = p_[j] == m;
+    bool alike = true;
+    for (std::size_t j = 0; j < p_.size(); ++j) {
+      largest_of_row[j] = p_[j] == m;
+      alike = alike && (largest_of_row[j] || !attends_[j]);
+    }
     for (Real& t : p_) {
       t = std::exp(t - m);
       l += t;
@@ -76,24 +87,30 @@ class Plain {
             .top = static_cast<double>(m),
             .log_sum = static_cast<double>(log_sum),
             .max_score = largest,
-            .roundings = roundings(l, largest_of_row),
+            .roundings = roundings(l, largest_of_row, alike),
+            .round_alike = alike,
             .lse = static_cast<double>(m + log_sum)};
   }
 
-  /// u |p w v| / l of the term that is largest in each column. Empty where P is not rounded.
-  std::vector<double> roundings(Real l, const std::vector<bool>& exact) const {
+  /// u |p w v| / l of the term that is largest in each column; of the sum of all, if they round alike. Empty where P is
+  /// not rounded.
+  std::vector<double> roundings(Real l, const std::vector<bool>& exact, bool alike) const {
     const int bits = significand_bits(problem_.q_dtype);
     if (bits >= std::numeric_limits<Real>::digits) return {};
-    std::vector<double> largest(static_cast<std::size_t>(problem_.v_dim));
+    std::vector<double> found(static_cast<std::size_t>(problem_.v_dim));
     for (std::int64_t j = 0; j < inputs_.kv_len; ++j) {
       const auto at = static_cast<std::size_t>(j);
-      if (!attends_[at] || exact[at]) continue;
-      const double weight = std::abs(static_cast<double>(p_[at]) * mods_.weight(inputs_.position, j));
+      if (!attends_[at] || (exact[at] && !alike)) continue;
+      const double weight = static_cast<double>(p_[at]) * mods_.weight(inputs_.position, j);
       const double unit = std::ldexp(weight / static_cast<double>(l), -bits);
       const double* value = inputs_.values + j * problem_.v_dim;
-      for (std::size_t d = 0; d < largest.size(); ++d) largest[d] = std::max(largest[d], unit * std::abs(value[d]));
+      for (std::size_t d = 0; d < found.size(); ++d) {
+        const double term = unit * value[d];
+        found[d] = alike ? found[d] + term : std::max(found[d], std::abs(term));
+      }
     }
-    return largest;
+    for (double& x : found) x = std::abs(x);
+    return found;
   }
 
   std::vector<double> multiply_by_values(Real l) const {

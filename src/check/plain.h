@@ -12,6 +12,7 @@ struct PlainRow {
   std::vector<double> o;           // [Dv], rounded to o's dtype
   double top, log_sum, max_score;  // lse in two parts, as reference::RowResult has it
   std::vector<double> roundings;   // [Dv] what rounding one weight may change; empty: nothing
+  bool round_alike;                // it is what rounding all of them may, for they are equal
   double lse;                      // m + ln l in the reals
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "engine/callers_mask.h"
 #include "engine/machine.h"
 #include "engine/pointers.h"
 #include "engine/prepare.h"
@@ -43,6 +44,7 @@ template <class Tensors>
 void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptions& given) {
   options = given;
   problem = problem::validate(tensors, options);
+  options.block_mask = engine::followed_mask(problem, options);
   planned = problem::PlannedTensors(tensors);
   reads_depend_on_values = problem::reads_depend_on_values(problem, options.bindings);
   const plan::Request asked = request();

@@ -1,6 +1,7 @@
 // The plan of an attention on a GPU that need not be here.
 
 #include "device/known_gpus.h"
+#include "engine/callers_mask.h"
 #include "engine/explain.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
@@ -50,12 +51,14 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
   }
 
   const problem::AttentionProblem problem = problem::validate(there, options_there);
+  AttentionOptions options_here = options;  // its captures are where the caller has them
+  options_here.block_mask = options_there.block_mask = engine::followed_mask(problem, options);
   engine::MaskRows rows;
   const problem::PlannedTensors planned(there);
   const plan::Request request = {problem, planned.tensors, options_there, target.machine,
                                  planned.backward ? &*planned.backward : nullptr};
   const std::vector<plan::Choice> choices =
-      plan::choose(request, [&](BlockSize block) { return rows(problem, options, block); });
+      plan::choose(request, [&](BlockSize block) { return rows(problem, options_here, block); });
   const nlohmann::ordered_json explanation =
       engine::explanation(problem, choices.front().block_mask.get(), rows.place(), choices.front().plan, nullptr);
   return {engine::to_text(explanation), explanation.dump(2)};

@@ -13,16 +13,6 @@
 namespace heddle::engine {
 namespace {
 
-/// The values that the mask reads, in host memory.
-Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host) {
-  Bindings own = {.captures = {}, .params = given.params};
-  if (mask.empty()) return own;
-  for (const auto& [name, declared] : symbols_of(mask).captures) {
-    own.captures[name] = host.view(given.captures.at(name));
-  }
-  return own;
-}
-
 /// The GPU in whose memory all captures of the mask are; none when it reads nothing, or something elsewhere.
 std::optional<Device> device_of_captures(const Expr& mask, const Bindings& bindings) {
   std::optional<Device> device;
@@ -49,6 +39,15 @@ mask::Rows all_partial(const MaskShape& shape, BlockSize block, std::span<const 
 }
 
 }  // namespace
+
+Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host) {
+  Bindings own = {.captures = {}, .params = given.params};
+  if (mask.empty()) return own;
+  for (const auto& [name, declared] : symbols_of(mask).captures) {
+    own.captures[name] = host.view(given.captures.at(name));
+  }
+  return own;
+}
 
 std::shared_ptr<const BlockMask> MaskRows::operator()(const problem::AttentionProblem& problem,
                                                       const AttentionOptions& options, BlockSize block) {

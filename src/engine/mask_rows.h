@@ -5,10 +5,14 @@
 #include <string>
 
 #include "backend/device.h"
+#include "base/on_host.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
 
 namespace heddle::engine {
+
+/// The values that the mask reads, in host memory: what is elsewhere is copied, and `host` keeps the copies.
+Bindings mask_bindings(const Expr& mask, const Bindings& given, base::OnHost& host);
 
 /// Gives rows in blocks of any size: the caller's block mask, checked; else built from the mask; null without one. The
 /// rows of a mask that reads a GPU's memory are found there or, if that is impossible, on the host from copies.

@@ -216,7 +216,6 @@ TEST(Check, FailsOneBadRowInAGoodTensor) {
   EXPECT_FALSE(report.passed);
 }
 
-// A small bias everywhere: no element is badly wrong, but the mean error tells.
 // A right result may round the weight up or down; plain's own weight, 1 / 256, is exact.
 TEST(Check, AllowsARoundingOfTheOneWeightThatDecides) {
   const auto first = leaf::kv_idx() == 0;
@@ -238,6 +237,26 @@ TEST(Check, AllowsARoundingOfTheOneWeightThatDecides) {
   for (const double units : {1.05, -1.05}) EXPECT_FALSE(passes(units)) << units;
 }
 
+// Equal weights are exact beside their own maximum. Beside another one they are some other number, and all round alike.
+TEST(Check, AllowsEqualWeightsToRoundAlike) {
+  const auto passes = [](const Expr& score, double units) {
+    AttentionOptions options;
+    options.score_mod = score;
+    const Tensor q = random_tensor(DType::f16, {1, 2, 20, 16}, 1), k = random_tensor(DType::f16, {1, 2, 256, 16}, 2),
+                 v = random_tensor(DType::f16, {1, 2, 256, 16}, 3), o = Tensor::empty(DType::f32, {1, 2, 20, 16});
+    options.backend = BackendChoice::reference;
+    attention_into({.q = q, .k = k, .v = v, .o = o}, options);
+    float* const first = static_cast<float*>(o.data());
+    std::for_each(first, first + o.count(), [&](float& x) { x *= static_cast<float>(1 + units * 0x1p-11); });
+    return check_attention(q, k, v, options, o, {}).passed;
+  };
+  const Expr equal(0.5), different = leaf::kv_idx() * -0.001;
+  for (const double units : {0.0, 0.99, -0.99}) EXPECT_TRUE(passes(equal, units)) << units;
+  for (const double units : {1.05, -1.05}) EXPECT_FALSE(passes(equal, units)) << units;
+  for (const double units : {0.99, -0.99}) EXPECT_FALSE(passes(different, units)) << units;
+}
+
+// A small bias everywhere: no element is badly wrong, but the mean error tells.
 TEST(Check, FailsASmallBias) {
   for (const auto& [dtype, bias] : {std::pair(DType::f64, 1e-13), std::pair(DType::f32, 2e-5),
                                     std::pair(DType::f16, 6e-4), std::pair(DType::bf16, 6e-3)}) {

@@ -52,8 +52,8 @@ def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dense(counts: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """The inverse of ordered()."""
-    listed = torch.arange(columns.shape[-1], device=columns.device) < counts.unsqueeze(-1)
+    """The inverse of ordered(). An entry of -1 is the block of a page that is not assigned."""
+    listed = (torch.arange(columns.shape[-1], device=columns.device) < counts.unsqueeze(-1)) & (columns != -1)
     blocks = torch.zeros((*columns.shape[:-1], columns.shape[-1] + 1), dtype=torch.bool, device=columns.device)
     inside = torch.where(listed, columns.long(), columns.shape[-1])
     return blocks.scatter_(-1, inside, True)[..., :-1]

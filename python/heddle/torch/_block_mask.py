@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn.attention import flex_attention as flex
@@ -282,10 +283,25 @@ def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> 
             x = x.detach().resolve_neg().cpu().to(torch.int32)
             return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
 
+    partial = without_unassigned(flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4))
+    full = without_unassigned(flat(mask.full_kv_num_blocks, 3), flat(mask.full_kv_indices, 4))
     return heddle.BlockMask.from_lists(
-        flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4), flat(mask.full_kv_num_blocks, 3),
-        flat(mask.full_kv_indices, 4), q_len=mask.seq_lengths[0], kv_len=mask.seq_lengths[1], batch=batch, heads=heads,
+        *partial, *full, q_len=mask.seq_lengths[0], kv_len=mask.seq_lengths[1], batch=batch, heads=heads,
         block=block_size(mask.BLOCK_SIZE), mask_mod=bound.expr)
+
+
+def without_unassigned(counts: Any, indices: Any) -> tuple[Any, Any]:
+    """The lists without entries of -1, which torch's PagedAttention writes for a page that is not assigned: a block
+    without keys."""
+    if counts is None or indices is None or counts.shape != indices.shape[:3]:
+        return counts, indices  # from_lists() says what is wrong
+    listed = np.arange(indices.shape[3]) < counts[..., None]
+    unassigned = listed & (indices == -1)
+    if not unassigned.any():
+        return counts, indices
+    order = np.argsort(~listed | unassigned, axis=-1, kind="stable")
+    kept = counts - unassigned.sum(-1, dtype=counts.dtype)
+    return kept, np.ascontiguousarray(np.take_along_axis(indices, order, -1))
 
 
 def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,

@@ -60,8 +60,11 @@ def in_places(made: Sequence[torch.Tensor], call: Call, wanted: Wanted) -> list[
 
 
 def empty_gradient(x: torch.Tensor) -> torch.Tensor:
-    """For the gradient of rows: dense, its axes in the order of x's strides, the last one contiguous."""
+    """For the gradient of rows: dense, its axes in the order of x's strides, the last one contiguous. In f32 if it is
+    one of those that sums_of_sequences() adds up."""
     dtype = x.dtype if x.dtype in FLOATING else torch.bfloat16
+    if x.shape[0] > 1 and x.stride(0) == 0 and x.device.type != "cpu":
+        return torch.empty(x.shape, dtype=torch.promote_types(dtype, torch.float32), device=x.device)
     if x.dtype == dtype and (x.stride(3) == 1 or x.shape[3] == 1) and 0 not in x.stride():
         return torch.empty_like(x)
     return ordered_out(x, x.shape[3], dtype)
@@ -79,6 +82,37 @@ def empty_gradients(call: Call, wanted: Wanted) -> list[torch.Tensor]:
     return made
 
 
+def of_sequences(call: Call, wanted: Wanted) -> Call:
+    """`call`, in which each sequence has keys and values of its own, where one serves all and its gradient is wanted.
+    A GPU's kernels compute the gradient of each sequence; a CPU's sum them."""
+    batch = call.query.shape[0]
+    if call.query.device.type == "cpu" or batch == 1:
+        return call
+    shared = {name: x.expand(batch, *x.shape[1:])
+              for name, x, is_wanted in (("key", call.key, wanted.key), ("value", call.value, wanted.value))
+              if is_wanted and x.shape[0] == 1}
+    return call.changed(**shared) if shared else call
+
+
+def written_gradients(call: Call, each: Call, wanted: Wanted) -> list[torch.Tensor]:
+    """What the kernels of `each`, which is of_sequences(call), write, in the order of Wanted. In f32 where
+    summed_gradients() adds them up."""
+    made = empty_gradients(call, wanted)
+    pairs = zip((call.query, call.key, call.value), (each.query, each.key, each.value), wanted[:3])
+    for i, (x, own) in enumerate((x, own) for x, own, is_wanted in pairs if is_wanted):
+        if own is not x:
+            made[i] = torch.empty(own.shape, dtype=torch.promote_types(made[i].dtype, torch.float32), device=x.device)
+    return made
+
+
+def summed_gradients(written: Sequence[torch.Tensor], call: Call, wanted: Wanted) -> list[torch.Tensor]:
+    """The gradients of `call`, in the order of Wanted, from those that written_gradients() has."""
+    inputs = [x for x, is_wanted in zip((call.query, call.key, call.value), wanted[:3]) if is_wanted]
+    sums = [x if x.shape[0] == of.shape[0] else empty_gradient(of).copy_(x.sum(0, keepdim=True))
+            for x, of in zip(written, inputs)]
+    return [*sums, *written[len(inputs):]]
+
+
 def rows(x: torch.Tensor) -> torch.Tensor:
     """Gradients may come expanded; the library takes rows that are contiguous."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
@@ -92,32 +126,33 @@ def is_deterministic() -> bool:
 def backward_request(
     call: Call, results: Results, wanted: Wanted
 ) -> tuple[_core.BackwardInputs, _core.Targets, _core.Arguments, list[torch.Tensor]]:
-    """Inputs, targets and arguments of a backward, and the targets in the order of Wanted."""
-    made = empty_gradients(call, wanted)
-    targets, written = _core.Targets(), iter(made)
+    """Inputs, targets and arguments of a backward, and the targets for summed_gradients()."""
+    each = of_sequences(call, wanted)
+    written = written_gradients(call, each, wanted)
+    targets, rest = _core.Targets(), iter(written)
     for name, is_wanted in zip(("q", "k", "v", "sinks"), wanted):
         if is_wanted:
-            setattr(targets, name, next(written))
-    targets.captures = dict(zip(wanted.captures, written))
+            setattr(targets, name, next(rest))
+    targets.captures = dict(zip(wanted.captures, rest))
     arguments = call.arguments()
     arguments.deterministic = is_deterministic()
     out, lse, lse_rest, d_out, d_lse = results
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
-    inputs = _core.BackwardInputs(call.query, call.key, call.value, out, lse, d_out,
+    inputs = _core.BackwardInputs(each.query, each.key, each.value, out, lse, d_out,
                                   None if d_lse is None else rows(d_lse), lse_rest)
-    return inputs, targets, arguments, made
+    return inputs, targets, arguments, written
 
 
 def backward(call: Call, results: Results, wanted: Wanted) -> list[torch.Tensor]:
     """The wanted gradients, in the order of Wanted. Waits for nothing."""
     if not any(wanted):
         return []
-    inputs, targets, arguments, made = backward_request(call, results, wanted)
+    inputs, targets, arguments, written = backward_request(call, results, wanted)
     if call.query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         run_in_graph(inputs, targets, arguments, call.query.device)
     else:
         _core.attention_backward(inputs, targets, arguments)
-    return made
+    return summed_gradients(written, call, wanted)
 
 
 _in_graphs: list[Any] = []  # plans that graphs run; the graphs do not say when they end

@@ -7,7 +7,7 @@ from torch.nn.attention import flex_attention as flex
 
 import heddle.torch
 
-# HEDDLE_TEST_DEVICE=cuda runs the mods' tests on a GPU, in bf16: tensor cores take no f32.
+# HEDDLE_TEST_DEVICE=cuda runs the mods' tests on a GPU, in the type that models have there.
 DEVICE = os.environ.get("HEDDLE_TEST_DEVICE", "cpu")
 DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
 

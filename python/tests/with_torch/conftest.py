@@ -1,6 +1,7 @@
 """Skips this folder where torch is not installed."""
 
 import importlib.util
+import os
 import sys
 import types
 from pathlib import Path
@@ -17,6 +18,22 @@ def pytest_report_header():
     import torch
 
     return f"torch {torch.__version__}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache(tmp_path_factory):
+    """This process's own folder of compiled kernels: the library asks once where it is, before its first kernel."""
+    folder = tmp_path_factory.mktemp("kernels")
+    os.environ["HEDDLE_CACHE_DIR"] = str(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_draws(request):
+    """A test draws the same numbers in whatever order tests run, and on however many workers."""
+    generator = getattr(request.module, "GENERATOR", None)
+    if generator is not None:
+        generator.manual_seed(generator.initial_seed())
 
 
 @pytest.fixture

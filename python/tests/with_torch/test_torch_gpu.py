@@ -126,9 +126,7 @@ def test_max_scores():
     torch.testing.assert_close(out, flex_attention(q, k, v, alibi, mask), atol=2e-2, rtol=2e-2)
 
 
-def test_new_numbers_and_batches_compile_nothing(monkeypatch, tmp_path):
-    monkeypatch.setenv("HEDDLE_CACHE_DIR", str(tmp_path))
-
+def test_new_numbers_and_batches_compile_nothing(kernel_cache):
     def scaled(number):
         # A kernel that no other test of the process has compiled.
         return lambda score, b, h, q_idx, kv_idx: score * number + slopes[h] * slopes[h] * 0.37
@@ -137,12 +135,13 @@ def test_new_numbers_and_batches_compile_nothing(monkeypatch, tmp_path):
         q, k, v = (random(batch, 4, 96, 64) for _ in range(3))
         flex_attention(q, k, v, scaled(number), create_block_mask(causal, None, None, 96, 96, DEVICE))
 
+    before = sorted(kernel_cache.rglob("*"))
     attend(0.5, 2)
-    kernels, traces = sorted(tmp_path.rglob("*")), heddle.torch.trace_counts()
-    assert bool(kernels) == (DEVICE == "cuda")
+    kernels, traces = sorted(kernel_cache.rglob("*")), heddle.torch.trace_counts()
+    assert (kernels != before) == (DEVICE == "cuda")
     for number, batch in ((0.25, 2), (0.75, 1), (1.5, 3)):
         attend(number, batch)
-    assert sorted(tmp_path.rglob("*")) == kernels and heddle.torch.trace_counts() == traces
+    assert sorted(kernel_cache.rglob("*")) == kernels and heddle.torch.trace_counts() == traces
 
 
 # --- block masks ---------------------------------------------------------------------------------------------------
@@ -171,6 +170,39 @@ def test_torchs_own_block_masks():
     for mask in (torchs, lists):
         for _ in range(2):
             torch.testing.assert_close(flex_attention(q, k, v, alibi, mask), want)
+
+
+@pytest.mark.parametrize("block", [16, (1, 128), (32, 16), (100, 64), 48])
+@pytest.mark.parametrize("queries", [1, 200])
+def test_torchs_own_block_masks_in_blocks_of_any_size(block, queries):
+    """A GPU's kernels take blocks of 64 and more; the mask_mod says what lists in other blocks say."""
+    q, k, v = random(2, 4, queries, 64), random(2, 2, 300, 64), random(2, 2, 300, 64)
+
+    def later(b, h, q_idx, kv_idx):
+        return q_idx + 100 >= kv_idx + 7 * h
+
+    mask = flex.create_block_mask(later, None, 4, queries, 300, DEVICE, BLOCK_SIZE=block)
+    ours = create_block_mask(later, None, 4, queries, 300, DEVICE)
+    got, want = (flex_attention(q, k, v, alibi, x, enable_gqa=True) for x in (mask, ours))
+    torch.testing.assert_close(got, want)
+
+
+def test_blocks_of_pages_that_are_not_assigned():
+    """torch's PagedAttention lists them as -1. They are blocks without keys."""
+    q, k, v = (random(1, 2, 256, 64) for _ in range(3))
+    counts = torch.tensor([[[3, 2]]], dtype=torch.int32, device=DEVICE)
+    indices = torch.tensor([[[[-1, 0, 1, -1], [1, -1, -1, 0]]]], dtype=torch.int32, device=DEVICE)
+    lists = heddle.torch.BlockMask.from_kv_blocks(counts, indices, mask_mod=causal, seq_lengths=(256, 512))
+    k, v = (torch.cat([x, x], 2) for x in (k, v))
+
+    def assigned(b, h, q_idx, kv_idx):
+        return causal(b, h, q_idx, kv_idx) & ((q_idx < 128) | (kv_idx >= 128)) & (kv_idx < 256)
+
+    want = flex_attention(q, k, v, alibi, create_block_mask(assigned, None, None, 256, 512, DEVICE))
+    torch.testing.assert_close(flex_attention(q, k, v, alibi, lists), want)
+    lists.kv_indices[0, 0, 0, 0] = -2
+    with pytest.raises(ValueError, match="kv_indices"):
+        flex_attention(q, k, v, alibi, lists)
 
 
 def test_block_masks_of_tensors_that_come_and_go():
@@ -379,7 +411,10 @@ def test_take_over():
         heddle.torch.clear_log()
         with heddle.torch.enabled():
             torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
-        assert heddle.torch.log()[0].where == "torch: torch.float32 on cuda"
+            flex.flex_attention(q.float(), k.float(), v.float(), alibi)
+        assert [(entry.function, entry.where) for entry in heddle.torch.log()] == [
+            ("scaled_dot_product_attention", "torch: its own is faster for torch.float32 on cuda"),
+            ("flex_attention", "heddle")]
 
 
 def test_the_flash_attention_implementation():

@@ -115,6 +115,27 @@ def test_shapes(name):
     assert_gradients(given, alibi, causal, enable_gqa=given[0].shape[1] != given[1].shape[1], scale=0.11)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("mask", ["causal", "documents"])
+def test_keys_and_values_that_serve_all_sequences(mask, dtype):
+    """Their gradient is the sum over the sequences."""
+    q, k, v = qkv(batch=3, heads=8, kv_heads=2, dtype=dtype)
+    k, v = (x.detach()[:1].contiguous().requires_grad_() for x in (k, v))
+    assert_gradients([q, k, v], alibi, MASKS[mask], with_lse=True, batch=3, enable_gqa=True)
+
+
+def test_keys_alone_that_serve_all_sequences():
+    q, k, v = qkv(batch=3)
+    k, v = k.detach()[:1].requires_grad_(), v.detach()[:1]
+    mask = create_block_mask(MASKS["causal"], None, None, 200, 200, DEVICE)
+    got = torch.autograd.grad(flex_attention(q, k, v, block_mask=mask).float().square().sum(), k)[0]
+    each = k.detach().repeat(3, 1, 1, 1).requires_grad_()
+    out = flex_attention(q, each, v.repeat(3, 1, 1, 1), block_mask=mask)
+    want = torch.autograd.grad(out.float().square().sum(), each)[0].float().sum(0, keepdim=True)
+    assert got.shape == k.shape and got.dtype == k.dtype
+    torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2 * want.abs().max().item())
+
+
 @pytest.mark.parametrize("dim", [64, 128])
 def test_lse(dim):
     assert_gradients(qkv(dim=dim), alibi, MASKS["documents"], with_lse=True, batch=2)
@@ -286,6 +307,11 @@ def test_gradients_of_captures(dim, kind):
     same = [x.detach().requires_grad_() for x in given]
     want, plain = (gradients(dense(*x[:3], score_of(x[3]), None, None)[:1], x, [incoming.to(x[0].dtype)])
                    for x in (exact, same))
+    # sum(d_out * out) of a row is of the out that was stored: what its rounding changes adds up in such gradients.
+    wide, lse = dense(*exact[:3], score_of(exact[3]), None, None)
+    rounding = ((wide.to(out.dtype) - wide).detach() * incoming).sum(-1)
+    stored = gradients([lse], exact, [rounding])
+    want = [x - y for x, y in zip(want, stored)]
     assert_close(got, want, plain, ("query", "key", "value", "capture"))
 
 

@@ -1,0 +1,112 @@
+// Block masks whose blocks no kernel of a GPU follows: those that say what their mask_mod says are built anew, and only
+// the others are refused. On a GPU that need not be here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "heddle/backward.h"
+#include "heddle/error.h"
+#include "heddle/mods.h"
+
+namespace heddle {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kRows = 200;
+const MaskShape kShape = {4, {{.q_len = kRows, .kv_len = kRows}}};
+
+AttentionOptions options_with(BlockMask mask) {
+  AttentionOptions options;
+  options.block_mask = std::make_shared<const BlockMask>(std::move(mask));
+  return options;
+}
+
+/// The forward's plan as text, or the sentence of an error.
+std::string plan_of(const AttentionOptions& options, std::int64_t queries = kRows) {
+  const Tensor q = Tensor::zeros(DType::bf16, {1, 4, queries, 64}), k = Tensor::zeros(DType::bf16, {1, 2, kRows, 64});
+  const Tensor o = Tensor::zeros(DType::bf16, {1, 4, queries, 64});
+  try {
+    return explain_on("h200", AttentionTensors{.q = q, .k = k, .v = k, .o = o}, options).text;
+  } catch (const Error& error) {
+    return std::string("refused: ") + error.what();
+  }
+}
+
+std::string backward_plan_of(const AttentionOptions& options) {
+  const Tensor q = Tensor::zeros(DType::bf16, {1, 4, kRows, 64}), k = Tensor::zeros(DType::bf16, {1, 2, kRows, 64});
+  const Tensor lse = Tensor::zeros(DType::f32, {1, 4, kRows});
+  const Tensor dq = Tensor::zeros(DType::bf16, {1, 4, kRows, 64});
+  try {
+    return explain_on("h200", BackwardTensors{.q = q, .k = k, .v = k, .o = q, .lse = lse, .d_o = q, .dq = dq}, options)
+        .text;
+  } catch (const Error& error) {
+    return std::string("refused: ") + error.what();
+  }
+}
+
+BlockMask lists_of(const Expr& mask, BlockSize block, const Expr& said) {
+  return BlockMask::from_lists(BlockMask::build(mask, kShape, block).to_lists(), kShape, block, said);
+}
+BlockMask lists_of(const Expr& mask, BlockSize block) { return lists_of(mask, block, mask); }
+
+const std::string kRefused = "of a block of block_mask";
+
+TEST(CallersMask, BuiltMasksInAnyBlocksAreTaken) {
+  for (const BlockSize block : {BlockSize{16, 16}, BlockSize{1, 100}, BlockSize{96, 64}, BlockSize{64, 24}}) {
+    const AttentionOptions options = options_with(BlockMask::build(mods::causal(), kShape, block));
+    EXPECT_THAT(plan_of(options), testing::AllOf(Not(HasSubstr("refused")), HasSubstr("blocks of 64 x"))) << block.q;
+    EXPECT_THAT(backward_plan_of(options), Not(HasSubstr("refused"))) << block.q;
+  }
+}
+
+TEST(CallersMask, ListsThatSayWhatTheirMaskSaysAreTaken) {
+  for (const Expr& mask : {mods::causal(), mods::sliding_window(40), leaf::kv_idx() < leaf::h() * 40}) {
+    for (const BlockSize block : {BlockSize{16, 16}, BlockSize{32, 128}, BlockSize{1, 100}}) {
+      EXPECT_THAT(plan_of(options_with(lists_of(mask, block))), Not(HasSubstr("refused")))
+          << print(mask) << " in blocks of " << block.q;
+    }
+  }
+}
+
+TEST(CallersMask, ListsOfOneQueryThatHaveEverything) {
+  const MaskShape shape = {4, {{.q_len = 1, .kv_len = kRows}}};
+  const BlockMask all = BlockMask::build(leaf::kv_idx() >= 0, shape, {1, 128});
+  EXPECT_THAT(plan_of(options_with(BlockMask::from_lists(all.to_lists(), shape, {1, 128})), 1),
+              Not(HasSubstr("refused")));
+}
+
+TEST(CallersMask, ListsThatSayMoreAreFollowedOrRefused) {
+  const BlockSize block = {16, 64};
+  // Blocks are skipped that the mask has; blocks are filled that the mask does not fill.
+  EXPECT_THAT(plan_of(options_with(lists_of(mods::sliding_window(20), block, mods::causal()))), HasSubstr(kRefused));
+  EXPECT_THAT(plan_of(options_with(lists_of(mods::causal(), block, mods::sliding_window(20)))), HasSubstr(kRefused));
+  EXPECT_THAT(plan_of(options_with(lists_of(mods::causal(), block, Expr()))), HasSubstr(kRefused));
+  // In the last head alone.
+  EXPECT_THAT(plan_of(options_with(lists_of((leaf::kv_idx() < 64) | (leaf::h() < 3), block, leaf::kv_idx() >= 0))),
+              HasSubstr(kRefused));
+  // In blocks that kernels take, lists are followed.
+  EXPECT_THAT(plan_of(options_with(lists_of(mods::sliding_window(20), {64, 64}, mods::causal()))),
+              Not(HasSubstr("refused")));
+}
+
+TEST(CallersMask, ListsWhoseMaskMayChangeAreFollowed) {
+  const Expr window = leaf::q_idx() - leaf::kv_idx() < param("width", ExprType::i32);
+  Bindings bindings;
+  bindings.params["width"] = 20;
+  const BlockSize block = {16, 64};
+  const BlockMask built = BlockMask::build(window, kShape, block, bindings);
+  AttentionOptions options = options_with(BlockMask::from_lists(built.to_lists(), kShape, block, window));
+  options.bindings = bindings;
+  EXPECT_THAT(plan_of(options), HasSubstr(kRefused));
+  options.block_mask = std::make_shared<const BlockMask>(built);
+  EXPECT_THAT(plan_of(options), Not(HasSubstr("refused")));
+  options.bindings.params["width"] = 30;
+  EXPECT_THAT(plan_of(options), HasSubstr("update it first"));
+}
+
+}  // namespace
+}  // namespace heddle

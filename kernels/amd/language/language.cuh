@@ -145,7 +145,8 @@ __device__ __forceinline__ unsigned ballot_of_32(bool x) {
   return static_cast<unsigned>(ballot<kWave>(x) >> (kWave == 64 ? thread() & 32 : 0));
 }
 __device__ __forceinline__ bool any_of_wave(bool x) { return any<kWave>(x); }
-__device__ __forceinline__ int add_atomically(int* at, int x) {
+template <class Number>
+__device__ __forceinline__ Number add_atomically(Number* at, Number x) {
   return __hip_atomic_fetch_add(at, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "portable/backward_mma/elements.cuh"
+#include "portable/backward_mma/read_sums.cuh"
 #include "portable/backward_mma/tile.cuh"
 #include "portable/rows/row_output.cuh"
 #include "shared/tile_walk.h"
@@ -15,8 +16,8 @@
 namespace heddle::portable {
 
 /// `Qk`, `Dv`: the architecture's fragments for scores_side() and values_side(). `Mods`: the generated text's Mask,
-/// Offset, Score, Derivative and Weight.
-template <auto kConfig, class Qk, class Dv, class Mods>
+/// Offset, Score, Derivative and Weight. `Reads`: of captures and params whose gradients the pass sums.
+template <auto kConfig, class Qk, class Dv, class Mods, class... Reads>
 class Backward {
  public:
   __device__ __forceinline__ Backward(const shared::BackwardMmaParams& params, char* memory)
@@ -32,6 +33,7 @@ class Backward {
     d_v.clear();
     walk(tile, item, d_qk, d_v);
     if constexpr (kConfig.d_qk) {
+      if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
       store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, params_.scale, d_qk.o);
     }
     if constexpr (kConfig.d_v) store<kConfig.d_v_type, kConfig.v_dim, Dv>(params_.d_v, tile, 1, d_v.o);
@@ -39,6 +41,7 @@ class Backward {
 
  private:
   using Elements = BackwardElements<kConfig, Qk, Mods>;
+  using ReadGradients = ReadSums<kConfig, Qk, Reads...>;
   using Source = RowSource<shared::bytes_of(kConfig.storage)>;
   static constexpr int kFragments = kConfig.row_fragments, kRows = Elements::kRows, kOwnRows = Qk::kOwnRows;
   static constexpr int kStepFragments = kConfig.step / Qk::kKeys;
@@ -90,6 +93,7 @@ class Backward {
     scores.load_queries(of_scores, row_places(tile, params_.rows[0]));
     if constexpr (kConfig.d_qk) values.load_queries(of_values, row_places(tile, params_.rows[1]));
     begin_rows(tile);
+    if constexpr (ReadGradients::kAny) reads_.clear();
     Scores s, d_p;
     for (bool more = true; more;) {
       const int first = steps.first(), head = steps.head(), flags = steps.flags() >> unit_of_wave();
@@ -116,6 +120,18 @@ class Backward {
     }
     scores.end();
     values.end();
+    flush_reads(tile);
+  }
+
+  /// Sums of reads of the head whose mods have begun.
+  __device__ __forceinline__ void flush_reads(const BackwardTile<kConfig>& tile) {
+    if constexpr (ReadGradients::kAny) {
+      if (head_ < 0) return;
+      reads_.flush(params_, [&](int i) -> ElementPlace {
+        const int row = tile.index_of_row(tile.first + row_of(i));
+        return {tile.batch, head_, kConfig.of_keys ? 0 : row, kConfig.of_keys ? row : 0};
+      });
+    }
   }
 
   /// The bits of the wave's rows in the flags of a list, which are of 64 rows.
@@ -192,7 +208,10 @@ class Backward {
   __device__ __forceinline__ void differentiate(const BackwardTile<kConfig>& tile, int head, int first, int flags,
                                                 Scores& s, Scores& d_p) {
     if constexpr (kConfig.of_keys) {
-      if (head != head_) begin_mods(tile, head);
+      if (head != head_) {
+        flush_reads(tile);
+        begin_mods(tile, head);
+      }
     }
     const bool partial = kConfig.masked && (flags & shared::kStepPartial) != 0;
     if (partial || first + kConfig.step > tile.step_length) {
@@ -204,7 +223,7 @@ class Backward {
   }
   template <bool kCut>
   __device__ __forceinline__ void visit(const BackwardTile<kConfig>& tile, int head, int first, bool partial, Scores& s,
-                                        Scores& d_p) const {
+                                        Scores& d_p) {
 #pragma unroll
     for (int n = 0; n < kStepFragments; ++n) {
       if constexpr (kNumbers) Qk::fork();  // numbers of later columns are to be read later: registers
@@ -222,7 +241,7 @@ class Backward {
               const int row = tile.index_of_row(tile.first + row_of(i));
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
-            [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; });
+            [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; }, reads_);
       }
     }
   }
@@ -257,6 +276,7 @@ class Backward {
   int row_wave_ = 0, head_ = -1;
   QueryNumbers rows_[kConfig.of_keys ? 1 : kRows];
   Elements elements_;
+  ReadGradients reads_;
 };
 
 }  // namespace heddle::portable

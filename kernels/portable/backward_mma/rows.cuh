@@ -33,6 +33,16 @@ struct ElementOf<OutputType::f64> {
   using Type = ops::F64;
 };
 
+/// OutputElement's 16 bits, outside of fragments.
+struct RoundedHalves {
+  static __device__ __forceinline__ unsigned short half_bits(float x) {
+    return static_cast<unsigned short>(ptx::pack<true>(x, 0));
+  }
+  static __device__ __forceinline__ unsigned short bfloat_bits(float x) {
+    return static_cast<unsigned short>(ptx::pack<false>(x, 0));
+  }
+};
+
 /// Threads that share a row; and a row's stride in the shares of a block: one more float keeps rows out of each other's
 /// banks.
 inline constexpr int kSharesOfRow = 16, kShareStep = kSharesOfRow + 1;
@@ -91,15 +101,7 @@ class BackwardRows {
                               kDOType = output_type(OutputType::same, kRows.storage);
   using O = typename ElementOf<kOType>::Type;
   using DO = typename ElementOf<kDOType>::Type;
-  struct Rounding {
-    static __device__ __forceinline__ unsigned short half_bits(float x) {
-      return static_cast<unsigned short>(ptx::pack<true>(x, 0));
-    }
-    static __device__ __forceinline__ unsigned short bfloat_bits(float x) {
-      return static_cast<unsigned short>(ptx::pack<false>(x, 0));
-    }
-  };
-  using SinkElement = OutputElement<output_type(kRows.d_sinks_type, kRows.storage), Rounding>;
+  using SinkElement = OutputElement<output_type(kRows.d_sinks_type, kRows.storage), RoundedHalves>;
 
   template <class Storage>
   __device__ __forceinline__ static float element(const char* row, int column) {

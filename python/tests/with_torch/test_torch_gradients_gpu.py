@@ -290,18 +290,20 @@ def test_a_model_learns_as_with_torchs():
 # --- refused on a GPU ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("kind", ["of a head", "of a key", "of a distance"])
-def test_gradients_of_captures(dim, kind):
-    given = [*qkv(q_len=150, dim=dim), random(4, 300, dtype=torch.float32)]
+@pytest.mark.parametrize("dim, dtype", [(64, torch.bfloat16), (128, torch.bfloat16), (256, torch.bfloat16),
+                                        (64, torch.float32)])
+@pytest.mark.parametrize("kind", ["of a head", "of a key", "of a query", "of a distance"])
+def test_gradients_of_captures(dim, dtype, kind):
+    given = [*qkv(q_len=150, dim=dim, dtype=dtype), random(4, 300, dtype=torch.float32)]
 
     def score_of(x):
         return {"of a head": lambda score, b, h, q_idx, kv_idx: score + x[h, 0] * (kv_idx - q_idx) * 0.1,
                 "of a key": lambda score, b, h, q_idx, kv_idx: score * (1 + 0.1 * x[h, kv_idx]),
+                "of a query": lambda score, b, h, q_idx, kv_idx: score * (1 + 0.1 * x[h, q_idx]),
                 "of a distance": lambda score, b, h, q_idx, kv_idx: score + x[h, kv_idx - q_idx + 150]}[kind]
 
     out = flex_attention(*given[:3], score_of(given[3]))
-    incoming = random(*out.shape, requires_grad=False)
+    incoming = random(*out.shape, dtype=dtype, requires_grad=False)
     got = gradients([out], given, [incoming])
     exact = [x.detach().double().requires_grad_() for x in given]
     same = [x.detach().requires_grad_() for x in given]
@@ -316,11 +318,15 @@ def test_gradients_of_captures(dim, kind):
 
 
 @on_a_gpu
-def test_gradients_of_captures_above_128_are_refused():
+def test_ordered_gradients_of_captures_above_128_are_refused():
     q, k, v = qkv(dim=256)
     bias = random(4, dtype=torch.float32)
-    with pytest.raises(NotImplementedError, match="head dim"):
-        flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[h])
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(NotImplementedError, match="deterministic is asked for"):
+            flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[h])
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("dim", [64, 256])

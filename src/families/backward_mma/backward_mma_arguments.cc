@@ -1,5 +1,6 @@
 #include "families/backward_mma/backward_mma_arguments.h"
 
+#include <algorithm>
 #include <numbers>
 #include <optional>
 #include <string_view>
@@ -8,6 +9,7 @@
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_mma/backward_mma_plans.h"
+#include "plan/access/kernel_types.h"
 #include "plan/mods/backward_mods.h"
 
 namespace heddle::backward_mma {
@@ -35,6 +37,7 @@ shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& argume
   params.scale = static_cast<float>(scale);
   params.scale_log2 =
       static_cast<float>(scale * (pass.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e));
+  params.score_scale = static_cast<float>(problem.scale);
   params.mod.q_len = gpu::longest(problem, &Sequence::q_len);
   params.mod.kv_len = gpu::longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
@@ -53,24 +56,56 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
   const auto check = [&](std::string_view name, bool there, const std::optional<TensorView>& view) {
     if (there) gpu::check_address(name, view->data, pass.gradient_bytes);
   };
-  check("dq", !pass.of_keys, tensors.dq);
+  check("dq", !pass.of_keys && tensors.dq, tensors.dq);
   check("dk", pass.of_keys && pass.d_qk, tensors.dk);
   check("dv", pass.d_v, tensors.dv);
 }
 
+const TensorView& gradient_of(const plan::CaptureSum& sum, const BackwardTensors& tensors) {
+  return (sum.param ? tensors.d_params : tensors.d_captures).find(sum.name)->second;
+}
+
+/// All but addresses.
+shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors) {
+  constexpr std::int64_t kMostCtas = 1024;
+  shared::MmaSumsParams params{};
+  params.all = reads.floats();
+  params.ctas = static_cast<int>(
+      std::clamp<std::int64_t>((params.all + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
+  for (std::size_t i = 0; i < reads.sums.size(); ++i) {
+    const plan::CaptureSum& sum = reads.sums[i];
+    const TensorView& gradient = gradient_of(sum, tensors);
+    shared::MmaSumsParams::Stored& stored = params.stored[i];
+    stored.count = sum.count;
+    std::ranges::fill(stored.sum.extent, 1);
+    for (int axis = 0; axis < sum.shape.size(); ++axis) {
+      stored.sum.extent[axis] = static_cast<int>(sum.shape[axis]);
+      stored.stride[axis] = gradient.strides[axis];
+    }
+  }
+  return params;
+}
+
 }  // namespace
 
-Params constant_params(const backend::PrepareArguments& arguments) {
+std::vector<shared::OutputType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors) {
+  std::vector<shared::OutputType> types;
+  for (const plan::CaptureSum& sum : reads.sums) types.push_back(plan::output_type_of(gradient_of(sum, tensors).dtype));
+  return types;
+}
+
+Params constant_params(const backend::PrepareArguments& arguments, const plan::MmaReads& reads) {
   Params params;
   for (const BackwardMmaConfig& pass : arguments.plan.part<plan::BackwardMmaKernels>().passes) {
     params.passes.push_back(params_of_pass(arguments, pass));
   }
   params.rows = gpu::backward_rows_params(arguments);
+  params.sums = sums_params(reads, *arguments.backward);
   return params;
 }
 
 void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProblem& problem,
-                   const backend::RunArguments& arguments, Params& params) {
+                   const plan::MmaReads& reads, const backend::RunArguments& arguments, Params& params) {
   const BackwardTensors& tensors = *arguments.backward;
   for (const BackwardMmaConfig& pass : kernels.passes) check_pass(pass, tensors);
   const plan::BackwardMmaWorkspace at = plan::backward_mma_workspace(problem, kernels);
@@ -79,6 +114,14 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   gpu::set_row_addresses(arguments, rows);
+  float* floats = params.sums.floats = reinterpret_cast<float*>(workspace + at.sums);
+  for (std::size_t i = 0; i < reads.sums.size(); ++i) {
+    shared::MmaSumsParams::Stored& stored = params.sums.stored[i];
+    stored.data = gradient_of(reads.sums[i], tensors).data;
+    stored.sum.floats = floats;
+    floats += stored.count;
+    for (shared::BackwardMmaParams& pass : params.passes) pass.sums[i] = stored.sum;
+  }
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
     const bool of_keys = kernels.passes[i].of_keys;
     shared::BackwardMmaParams& pass = params.passes[i];

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/backward_mma_reads.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 
 namespace heddle::backward_mma {
@@ -14,14 +15,18 @@ namespace heddle::backward_mma {
 struct Params {
   std::vector<shared::BackwardMmaParams> passes;
   shared::BackwardRowsParams rows{};
+  shared::MmaSumsParams sums{};
 };
 
+/// The types in which the gradients of captures and params are stored.
+std::vector<shared::OutputType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors);
+
 /// All but addresses, lists and values of mods.
-Params constant_params(const backend::PrepareArguments& arguments);
+Params constant_params(const backend::PrepareArguments& arguments, const plan::MmaReads& reads);
 
 /// The addresses of a run. Throws Error(invalid_argument), naming the tensor, where one is aligned less than planned.
 void set_addresses(const plan::BackwardMmaKernels& kernels, const problem::AttentionProblem& problem,
-                   const backend::RunArguments& arguments, Params& params);
+                   const plan::MmaReads& reads, const backend::RunArguments& arguments, Params& params);
 
 /// For lengths on the device: lets the kernels of a run read the lists in its workspace.
 void set_lists_to_read(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,

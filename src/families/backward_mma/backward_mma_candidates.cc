@@ -88,8 +88,9 @@ BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
 }
 
 /// A tile's rows are keys: of dk, dv or both.
-BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tensors, bool d_k, bool d_v) {
+BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tensors, bool d_k, bool d_v, int reads) {
   const DType own = tensors.q.dtype;
+  config.reads = d_k ? reads : 0;
   config.of_keys = true;
   config.d_qk = d_k;
   config.d_v = d_v;
@@ -100,34 +101,38 @@ BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tenso
   config.gradient_bytes = std::min(d_k ? row_alignment(*tensors.dk) : 16, d_v ? row_alignment(*tensors.dv) : 16);
   return config;
 }
-BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& tensors) {
+BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& tensors, int reads) {
   config.d_qk = true;
+  config.reads = reads;
   config.row_bytes = std::min(row_alignment(tensors.q), row_alignment(tensors.d_o));
   config.step_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
+  if (!tensors.dq) return config;
   config.d_qk_type = output_type_of(tensors.dq->dtype, tensors.q.dtype);
   config.gradient_bytes = row_alignment(*tensors.dq);
   return config;
 }
 
-/// The passes of a row of the table, as far as their gradients are asked for.
+/// The passes of a row of the table, as far as their gradients are asked for, or sums of reads.
 std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, const BackwardMmaConfig& all,
-                                         const BackwardTensors& tensors) {
+                                         const MmaReads& reads, const BackwardTensors& tensors) {
   std::vector<BackwardMmaConfig> passes;
   const bool d_k = tensors.dk.has_value(), d_v = tensors.dv.has_value(), apart = kernels.values.row_waves > 0;
+  const ReadsOfPasses own = reads_of_passes(reads, d_k, tensors.dq.has_value());
   if (apart) {
-    if (d_k) passes.push_back(shaped(of_keys(all, tensors, true, false), kernels.keys));
-    if (d_v) passes.push_back(shaped(of_keys(all, tensors, false, true), kernels.values));
+    if (d_k) passes.push_back(shaped(of_keys(all, tensors, true, false, own.keys), kernels.keys));
+    if (d_v) passes.push_back(shaped(of_keys(all, tensors, false, true, 0), kernels.values));
   } else if (d_k || d_v) {
-    passes.push_back(shaped(of_keys(all, tensors, d_k, d_v), kernels.keys));
+    passes.push_back(shaped(of_keys(all, tensors, d_k, d_v, own.keys), kernels.keys));
   }
-  if (tensors.dq) passes.push_back(shaped(of_queries(all, tensors), kernels.queries));
+  if (tensors.dq || own.queries != 0) passes.push_back(shaped(of_queries(all, tensors, own.queries), kernels.queries));
   return passes;
 }
 
 }  // namespace
 
 std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& problem, const BackwardMods& mods,
-                                                     const BackwardTensors& tensors, MmaTarget target) {
+                                                     const MmaReads& reads, const BackwardTensors& tensors,
+                                                     MmaTarget target) {
   BackwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
@@ -150,7 +155,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
     for (const BackwardKernels& kernels : kernels_of(fragments)) {
-      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, tensors), rows});
+      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.floats()});
     }
   };
   const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.narrow : target.wide;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/portable/portable_config.h"
+#include "families/backward_mma/backward_mma_reads.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
@@ -18,13 +19,16 @@ namespace heddle::plan {
 struct BackwardMmaKernels {
   std::vector<shared::BackwardMmaConfig> passes;
   shared::BackwardMmaRows rows;
+  std::int64_t sum_floats = 0;  // of gradients of captures and params
 };
 
 /// The kernels for a problem on a GPU, best first. What depends on strides is as `tensors` have them.
 std::vector<BackwardMmaKernels> backward_mma_kernels(const problem::AttentionProblem& problem, const BackwardMods& mods,
-                                                     const BackwardTensors& tensors, MmaTarget target);
+                                                     const MmaReads& reads, const BackwardTensors& tensors,
+                                                     MmaTarget target);
 
-/// The name of a pass in kernels' names and in explain(): "dk and dv", "dk", "dv", "dq".
+/// The name of a pass in kernels' names and in explain(): "dk and dv", "dk", "dv", "dq" (also of a pass that only sums
+/// reads).
 std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
 
 /// explain()'s lines about the kernels.

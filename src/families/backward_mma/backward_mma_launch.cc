@@ -31,12 +31,14 @@ class BackwardMmaKernel final : public backend::Kernel {
         kernels_(arguments.plan.part<plan::BackwardMmaKernels>()),
         problem_(arguments.problem),
         mods_(plan::backward_mods(arguments.problem)),
-        layout_(device_text::layout_of(mods_.all())),
-        source_(jit::with_alternative(source(kernels_, mods_, layout_, gpu.dialect(), gpu.architecture_of(device_)),
+        reads_(plan::mma_reads(arguments.problem, arguments.options.bindings, mods_.kv_start)),
+        layout_(layout_of(mods_, reads_)),
+        source_(jit::with_alternative(source(kernels_, mods_, reads_, types_of_sums(reads_, *arguments.backward),
+                                             layout_, gpu.dialect(), gpu.architecture_of(device_)),
                                       arguments.plan.has_alternative)),
         program_(gpu.load(device_, source_)),
         kv_start_(gpu.devices(), device_, mods_.kv_start, arguments.problem.sequences, arguments.options.kv_start),
-        params_(constant_params(arguments)) {
+        params_(constant_params(arguments, reads_)) {
     if (problem_.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     std::vector<plan::BackwardSchedule> schedules;
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
@@ -53,6 +55,10 @@ class BackwardMmaKernel final : public backend::Kernel {
       rows_ = program_->function("backward_mma_rows");
       if (kernels_.rows.sinks) sinks_ = program_->function("backward_mma_sinks");
     }
+    if (reads_.any()) {
+      clear_ = program_->function("backward_mma_clear");
+      store_ = program_->function("backward_mma_store");
+    }
     if (problem_.device_lengths && problem_.batch > 0) {
       sequences_.emplace(gpu, device_, gpu::backward_sequences_params(problem_, std::ssize(blocks)));
     }
@@ -60,13 +66,14 @@ class BackwardMmaKernel final : public backend::Kernel {
 
   void launch(const backend::RunArguments& arguments) const override {
     Params own = params_;
-    set_addresses(kernels_, problem_, arguments, own);
+    set_addresses(kernels_, problem_, reads_, arguments, own);
     if (sequences_) {
       gpu::BackwardSequencesParams params = sequences_->params();
       set_lists_to_read(arguments, problem_, kernels_, params, own);
       sequences_->launch(params, arguments.stream);
     }
     if (rows_ != nullptr) launch_rows(own.rows, arguments.stream);
+    if (reads_.any()) launch_sums(clear_, own.sums, arguments.stream);
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       if (ctas_[i] == 0) continue;
       shared::BackwardMmaParams& pass = own.passes[i];
@@ -77,6 +84,7 @@ class BackwardMmaKernel final : public backend::Kernel {
                                   .shared_bytes = static_cast<unsigned>(shared_bytes(kernels_.passes[i]))};
       program_->launch(functions_[i], launch, arguments.stream, &pass, "launching backward_mma");
     }
+    if (reads_.any()) launch_sums(store_, own.sums, arguments.stream);
   }
 
   std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
@@ -127,11 +135,17 @@ class BackwardMmaKernel final : public backend::Kernel {
                      "launching backward_mma_sinks");
   }
 
+  void launch_sums(void* function, shared::MmaSumsParams& sums, void* stream) const {
+    program_->launch(function, {.ctas = static_cast<unsigned>(sums.ctas), .threads = shared::kSumThreads}, stream,
+                     &sums, "launching backward_mma's sums");
+  }
+
   const gpu::Gpu& gpu_;
   int device_;
   plan::BackwardMmaKernels kernels_;
   problem::AttentionProblem problem_;
   plan::BackwardMods mods_;
+  plan::MmaReads reads_;
   device_text::ModLayout layout_;
   jit::Source source_;
   std::unique_ptr<gpu::Program> program_;
@@ -140,7 +154,7 @@ class BackwardMmaKernel final : public backend::Kernel {
   Params params_;
   std::vector<unsigned> ctas_;    // of each pass
   std::vector<void*> functions_;  // likewise
-  void *rows_ = nullptr, *sinks_ = nullptr;
+  void *rows_ = nullptr, *sinks_ = nullptr, *clear_ = nullptr, *store_ = nullptr;
   gpu::DeviceArrays arrays_;                         // the lists of all passes
   std::optional<gpu::BackwardSequences> sequences_;  // where lengths are on the device
 };

@@ -47,15 +47,8 @@ std::string refuse_pages(const AttentionProblem& problem) {
   return fmt::format("k and v are pages of {} rows; k and v without a page table are accepted", problem.page_rows);
 }
 
-std::string refuse_reads(const Request& request) {
-  const BackwardTensors& tensors = *request.backward;
-  if (!tensors.d_captures.empty()) {
-    return fmt::format("the gradient of capture '{}' is asked for; gradients of q, k, v and sinks are accepted",
-                       tensors.d_captures.begin()->first);
-  }
-  if (tensors.d_params.empty()) return {};
-  return fmt::format("the gradient of param '{}' is asked for; gradients of q, k, v and sinks are accepted",
-                     tensors.d_params.begin()->first);
+MmaReads reads_of(const Request& request) {
+  return mma_reads(request.problem, request.options.bindings, backward_mods(request.problem).kv_start);
 }
 
 std::string refuse_blocks(const AttentionOptions& options) {
@@ -81,7 +74,7 @@ std::string refuses_on(const Request& request, const Caps& caps) {
   std::string reason = portable_refuses(problem, request.options, caps);
   if (!reason.empty()) return reason;
   std::array<std::string, 6> reasons = {refuse_types(request),          refuse_pages(problem),
-                                        refuse_broadcasts(request),     refuse_reads(request),
+                                        refuse_broadcasts(request),     refuses_mma_reads(problem, reads_of(request)),
                                         refuse_blocks(request.options), refuse_sizes(problem)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
@@ -96,7 +89,7 @@ std::string describe_kernels(const BackwardMmaKernels& kernels) {
 }
 
 void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels, const BackwardMods& mods,
-              Plan& plan) {
+              const MmaReads& reads, Plan& plan) {
   plan.forms.score = describe_derivative(mods);
   if (!mods.mask.empty()) plan.forms.mask = "computed for each pair of a partial block";
   if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
@@ -106,6 +99,7 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
                     pass.of_keys ? "over the queries of all query heads of the group" : "over the keys",
                     pass.d_qk ? " and dP are" : " is"));
   }
+  for (std::string& sentence : describe_mma_reads(reads)) plan.gradients.push_back(std::move(sentence));
   if (problem.wanted.sinks) {
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
@@ -118,9 +112,10 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
                                const RowsOf& rows_of) {
   const AttentionProblem& problem = request.problem;
   const BackwardMods mods = backward_mods(problem);
+  const MmaReads reads = reads_of(request);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
-  for (const BackwardMmaKernels& kernels : backward_mma_kernels(problem, mods, *request.backward, target)) {
+  for (const BackwardMmaKernels& kernels : backward_mma_kernels(problem, mods, reads, *request.backward, target)) {
     if (const std::string reason = backward_mma_misfit(kernels, caps.shared_memory_bytes); !reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe_kernels(kernels), reason));
       continue;
@@ -140,7 +135,7 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
       plan.grid = std::max(plan.grid, ctas);
       plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
     }
-    describe(problem, kernels, mods, plan);
+    describe(problem, kernels, mods, reads, plan);
     choices.push_back(std::move(choice));
   }
   if (choices.empty()) {
@@ -203,7 +198,8 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   const bool softmax = kernels.rows.normalizer == shared::Normalizer::softmax;
   workspace.sinks = softmax ? aligned(blocks * shared::portable_numbers(kernels.rows.lse_rest) * 4) : 0;
   workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * 4) : 0);
-  workspace.bytes = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
+  workspace.sums = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
+  workspace.bytes = workspace.sums + aligned(kernels.sum_floats * 4);
   return workspace;
 }
 

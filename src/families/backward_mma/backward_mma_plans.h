@@ -40,6 +40,7 @@ struct BackwardMmaWorkspace {
   std::int64_t numbers;  // softmax: portable_numbers() of each block and head
   std::int64_t sinks;    // a float of each block and head
   std::int64_t lists;    // lengths on the device: what backward_lists_memory() says, without tiles
+  std::int64_t sums;     // floats of the gradients of captures and params
   std::int64_t bytes;
 };
 BackwardMmaWorkspace backward_mma_workspace(const problem::AttentionProblem& problem,

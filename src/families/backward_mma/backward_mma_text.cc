@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "backend/device_text/config_text.h"
+#include "backend/device_text/read_text.h"
 #include "backend/portable/portable_text.h"
 #include "families/backward_mma/backward_mma_candidates.h"
 
@@ -35,6 +36,18 @@ constexpr const char* kAround =
     "  heddle::portable::BackwardRows<heddle::kRows>(params, shares).{1}({3});\n"
     "}}\n";
 
+// A kernel around the reads, to be given its name, the class, what stands before parameters and the number of a CTA.
+constexpr const char* kAroundReads =
+    "\nextern \"C\" __global__ void __launch_bounds__(heddle::shared::kSumThreads)\n"
+    "    backward_mma_{0}({2} heddle::shared::MmaSumsParams params) {{\n"
+    "  {1}::{0}(params, {3});\n"
+    "}}\n";
+// Takes a read's sum, rows and of_weight.
+constexpr const char* kReadConstants =
+    "  static constexpr int kSum = {};\n"
+    "  static constexpr shared::ReadRows kRows = shared::ReadRows::{};\n"
+    "  static constexpr bool kOfWeight = {};\n";
+
 std::string rows_text(const shared::BackwardMmaRows& rows) {
   return device_text::wrapped(fmt::format(
       "constexpr heddle::shared::BackwardMmaRows kRows = {{.storage = {}, .v_dim = {}, .normalizer = {}, .o_type = {}, "
@@ -47,7 +60,7 @@ std::string rows_text(const shared::BackwardMmaRows& rows) {
 }  // namespace
 
 std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
-                                 const device_text::ModLayout& layout) {
+                                 const plan::MmaReads& reads, const device_text::ModLayout& layout) {
   device_text::ModLayout own = layout;
   std::string configs = rows_text(kernels.rows);
   std::string headers;
@@ -65,29 +78,52 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   texts.add("score", "Score", mapped, mods.score, TakesScore::yes, Rounding::contracted, "float");
   texts.add("derivative", "Derivative", mapped, mods.derivative, TakesScore::yes, Rounding::contracted, "float");
   texts.add("weight", "Weight", !mods.weight.empty(), mods.weight, TakesScore::no, Rounding::exact, "float");
+  std::string of_reads;
+  for (std::size_t i = 0; i < reads.reads.size(); ++i) {
+    const plan::MmaRead& read = reads.reads[i];
+    const std::string constants = fmt::format(kReadConstants, read.sum, name(read.rows), read.of_weight);
+    of_reads += device_text::read_text(i, read.slope, read.indices, constants, own);
+  }
   return fmt::format(
       "{}#include \"portable/backward_mma/backward.cuh\"\n"
       "#include \"portable/backward_mma/rows.cuh\"\n\n"
-      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}",
-      headers, configs, texts.text());
+      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}{}",
+      headers, configs, texts.text(), of_reads);
 }
 
 std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass) {
   const std::string fragments = portable::fragments_class(kernels.passes[pass].fragments);
+  std::string reads;
+  for (int i = 0; i < shared::kMostMmaReads; ++i) {
+    if ((kernels.passes[pass].reads >> i & 1) != 0) reads += fmt::format(", heddle::Read{}", i);
+  }
   return fmt::format(
       "heddle::portable::Backward<heddle::kPass{0}, "
       "heddle::portable::{1}<heddle::shared::scores_side(heddle::kPass{0})>, "
-      "heddle::portable::{1}<heddle::shared::values_side(heddle::kPass{0})>, heddle::GeneratedMods>",
-      pass, fragments);
+      "heddle::portable::{1}<heddle::shared::values_side(heddle::kPass{0})>, heddle::GeneratedMods{2}>",
+      pass, fragments, reads);
+}
+
+std::string sums_class(const std::vector<shared::OutputType>& types) {
+  std::string text = "heddle::portable::StoredSums<heddle::portable::RoundedHalves";
+  for (const shared::OutputType type : types) text += ", " + value_text("OutputType", type);
+  return text + ">";
+}
+
+device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::MmaReads& reads) {
+  std::vector<Expr> all = mods.all();
+  for (const Expr& e : reads.all()) all.push_back(e);
+  return device_text::layout_of(all);
 }
 
 bool has_rows(const plan::BackwardMmaKernels& kernels) {
   return kernels.rows.normalizer == shared::Normalizer::softmax;
 }
 
-jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
-                   const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture) {
-  std::string text = config_and_mods_text(kernels, mods, layout);
+jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods, const plan::MmaReads& reads,
+                   const std::vector<shared::OutputType>& types, const device_text::ModLayout& layout,
+                   const gpu::Dialect& dialect, const std::string& architecture) {
+  std::string text = config_and_mods_text(kernels, mods, reads, layout);
   for (std::size_t i = 0; i < kernels.passes.size(); ++i) {
     const BackwardMmaConfig& pass = kernels.passes[i];
     text += fmt::format(kPass, i, pass_class(kernels, i),
@@ -96,6 +132,9 @@ jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::Backward
   }
   if (has_rows(kernels)) text += fmt::format(kAround, "rows", "run", dialect.params, dialect.cta);
   if (kernels.rows.sinks) text += fmt::format(kAround, "sinks", "sum_sinks", dialect.params, dialect.cta);
+  for (const char* name : {"clear", "store"}) {
+    if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(types), dialect.params, dialect.cta);
+  }
   return dialect.source(name_of(kernels), text, architecture);
 }
 
@@ -117,6 +156,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
   add(any.lse_rest, "lse rest");
+  add(kernels.sum_floats > 0, "reads");
   add(any.by_sequence, "by sequence");
   add(any.device_lengths, "device lengths");
   return name;

@@ -7,59 +7,27 @@
 #include <string_view>
 
 #include "backend/device_code/headers.h"
+#include "backend/device_text/read_text.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 
 namespace heddle::backward_sm90 {
 namespace {
 
 using device_text::ModLayout;
-using device_text::TakesScore;
 using plan::BackwardRead;
 using plan::BackwardReads;
 using shared::BackwardSm90Config;
 using shared::OutputType;
 
-/// The letter of a read's number, or of an axis: names of mods are small letters.
-char letter(std::size_t number) { return static_cast<char>('a' + number); }
-
-// Takes the read's number, its sum, rank, kind, of_weight, letter, and the text of index().
-constexpr const char* kRead = R"(
-struct Read{0} {{
-  static constexpr int kNumber = {0}, kSum = {1}, kAxes = {2};
-  static constexpr shared::ReadKind kKind = shared::ReadKind::{3};
-  static constexpr bool kOfWeight = {4};
-  using Slope = Slope{5}Mod;
-  static __device__ __forceinline__ float slope(const shared::ModValues& mod, const Slope::Uniform& u,
-                                                const Slope::Row& r, const Slope::Column& c, float score, int b, int h,
-                                                int q_idx, int kv_idx) {{
-    return slope{5}_element(mod, u, r, c, score, b, h, q_idx, kv_idx);
-  }}
-  static __device__ __forceinline__ void index(const shared::ModValues& mod, float score, int b, int h, int q_idx,
-                                               int kv_idx, int (&index)[4]) {{
-{6}  }}
-}};
-)";
-// Takes the read's and the axis' letters, and the axis.
-constexpr const char* kIndex = R"(    {{
-      const auto u = index{0}{1}_uniform(mod, b, h);
-      const auto r = index{0}{1}_row(mod, u, b, h, q_idx);
-      const auto c = index{0}{1}_column(mod, u, b, h, kv_idx);
-      index[{2}] = index{0}{1}_element(mod, u, r, c, score, b, h, q_idx, kv_idx);
-    }}
-)";
+// Takes the read's sum, kind and of_weight.
+constexpr const char* kConstants =
+    "  static constexpr int kSum = {};\n"
+    "  static constexpr shared::ReadKind kKind = shared::ReadKind::{};\n"
+    "  static constexpr bool kOfWeight = {};\n";
 
 std::string read_text(std::size_t number, const BackwardRead& read, const ModLayout& layout) {
-  const char own = letter(number);
-  std::string text = device_text::mod_text(fmt::format("slope{}", own), read.slope, layout, TakesScore::yes);
-  std::string index;
-  for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
-    text +=
-        device_text::mod_text(fmt::format("index{}{}", own, letter(axis)), read.indices[axis], layout, TakesScore::yes);
-    index += fmt::format(kIndex, own, letter(axis), axis);
-  }
-  return text + "namespace heddle {\n" +
-         fmt::format(kRead, number, read.sum, read.indices.size(), name(read.kind), read.of_weight, own, index) +
-         "\n}  // namespace heddle\n";
+  const std::string constants = fmt::format(kConstants, read.sum, name(read.kind), read.of_weight);
+  return device_text::read_text(number, read.slope, read.indices, constants, layout);
 }
 
 /// The reads, the types of sums, and which reads and sums a kernel walks.

@@ -241,6 +241,12 @@ inline BackwardList captured_by_pairs() {
   return list;
 }
 
+/// Without an order of adds.
+inline BackwardList in_any_order(BackwardList list) {
+  for (BackwardSpecs& at : list) at.backward.deterministic = false;
+  return list;
+}
+
 /// dq of several tiles of keys, in order.
 inline BackwardList deterministic() {
   BackwardList list;

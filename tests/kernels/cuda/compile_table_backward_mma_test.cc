@@ -15,6 +15,7 @@
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "device/known_gpus.h"
+#include "families/backward_mma/backward_mma_arguments.h"
 #include "families/backward_mma/backward_mma_plans.h"
 #include "families/backward_mma/backward_mma_text.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
@@ -31,7 +32,8 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   bool sinks = false, packed = false;
-  bool first = true;  // the planner's first choice is to be accepted
+  bool first = true;                  // the planner's first choice is to be accepted
+  std::vector<std::string> wanted{};  // captures whose gradients are asked for
 };
 
 std::vector<Case> cases() {
@@ -64,6 +66,17 @@ std::vector<Case> cases() {
     add({.name = "none f16", .dtype = DType::f16, .normalizer = Normalizer::none});
     add({.name = "causal f32", .dtype = DType::f32, .mask = mods::causal(), .first = false});
   }
+  const Capture slopes("slopes", DType::f32, 1), keys("keys", DType::f32, 1), distances("distances", DType::f32, 1);
+  all.push_back({.name = "captures",
+                 .score = leaf::score() + slopes(leaf::h()) * leaf::kv_idx() + keys(leaf::kv_idx()) +
+                          distances(leaf::q_idx() - leaf::kv_idx() + 8192),
+                 .first = false,
+                 .wanted = {"slopes", "keys", "distances"}});
+  all.push_back({.name = "captures f32",
+                 .dtype = DType::f32,
+                 .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
+                 .first = false,
+                 .wanted = {"slopes", "keys"}});
   all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
   return all;
 }
@@ -82,6 +95,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.with_sinks = c.sinks;
   problem.wanted.q = problem.wanted.k = problem.wanted.v = true;
   problem.wanted.sinks = c.sinks;
+  problem.wanted.captures = c.wanted;
   problem.scale = 0.1;
   problem.normalizer = c.normalizer;
   problem.score_mod = c.score;
@@ -98,7 +112,16 @@ problem::AttentionProblem problem_of(const Case& c) {
   return problem;
 }
 
-BackwardTensors tensors_of(const problem::AttentionProblem& problem) {
+/// Captures are vectors of this length.
+constexpr std::int64_t kCaptured = 12288;
+TensorView captured() { return TensorView(nullptr, DType::f32, Dims{kCaptured}); }
+Bindings bindings_of(const Case& c) {
+  Bindings bindings;
+  for (const std::string& name : c.wanted) bindings.captures[name] = captured();
+  return bindings;
+}
+
+BackwardTensors tensors_of(const problem::AttentionProblem& problem, const Case& c) {
   const auto view = [&](std::int64_t rows, std::int64_t dim) {
     return TensorView(nullptr, problem.q_dtype, Dims{problem.packed ? 1 : problem.batch, problem.q_heads, rows, dim});
   };
@@ -111,6 +134,7 @@ BackwardTensors tensors_of(const problem::AttentionProblem& problem) {
   tensors.dk = view(problem.kv_rows, problem.qk_dim);
   tensors.dv = view(problem.kv_rows, problem.v_dim);
   if (problem.wanted.sinks) tensors.d_sinks = TensorView(nullptr, DType::f32, Dims{problem.q_heads});
+  for (const std::string& name : c.wanted) tensors.d_captures[name] = captured();
   return tensors;
 }
 
@@ -138,14 +162,17 @@ class CompileTableBackwardMma : public testing::Test {
 void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
   const problem::AttentionProblem problem = problem_of(c);
   const plan::BackwardMods mods = plan::backward_mods(problem);
-  const BackwardTensors tensors = tensors_of(problem);
+  const BackwardTensors tensors = tensors_of(problem, c);
+  const plan::MmaReads reads = plan::mma_reads(problem, bindings_of(c), mods.kv_start);
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
-  for (const plan::BackwardMmaKernels& kernels : plan::backward_mma_kernels(problem, mods, tensors, plan::kNvidia)) {
+  for (const plan::BackwardMmaKernels& kernels :
+       plan::backward_mma_kernels(problem, mods, reads, tensors, plan::kNvidia)) {
     if (!plan::backward_mma_misfit(kernels, gpu.caps.shared_memory_bytes).empty()) continue;
     ++tried;
     const jit::Source source =
-        backward_mma::source(kernels, mods, device_text::layout_of(mods.all()), gpu::cuda_dialect(), architecture);
+        backward_mma::source(kernels, mods, reads, backward_mma::types_of_sums(reads, tensors),
+                             backward_mma::layout_of(mods, reads), gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

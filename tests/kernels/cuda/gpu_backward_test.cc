@@ -45,7 +45,7 @@ TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
 
-/// The portable family: no gradients of captures, and f32 besides.
+/// The portable family: gradients of captures in no order, and f32 besides.
 class GpuBackwardMma : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_mma"};
 };
@@ -72,6 +72,13 @@ TEST_F(GpuBackwardMma, WideTiles) { run_all_backwards(wide_tiles()); }
 TEST_F(GpuBackwardMma, WideGroups) { run_all_backwards(widened(grouped())); }
 TEST_F(GpuBackwardMma, WideScores) { run_all_backwards(widened(scored())); }
 TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
+TEST_F(GpuBackwardMma, CapturesByKeys) { run_all_backwards(in_any_order(captured_by_keys())); }
+TEST_F(GpuBackwardMma, CapturesByRows) { run_all_backwards(in_any_order(captured_by_rows())); }
+TEST_F(GpuBackwardMma, CapturesByPairs) { run_all_backwards(in_any_order(captured_by_pairs())); }
+TEST_F(GpuBackwardMma, CapturesInF32) {
+  run_all_backwards(of_f32(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}))));
+}
+TEST_F(GpuBackwardMma, WideCaptures) { run_all_backwards(widened(in_any_order(captured_by_keys()))); }
 TEST_F(GpuBackwardMma, F32) {
   run_all_backwards(of_f32(ragged_ends()));
   run_all_backwards(of_f32(scored()));

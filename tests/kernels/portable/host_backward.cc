@@ -24,7 +24,7 @@ namespace {
 
 using Entry = void (*)(const void* params, int kernel, unsigned ctas, unsigned seed);
 
-constexpr int kRowsKernel = -1, kSinksKernel = -2;  // other numbers are passes
+constexpr int kRowsKernel = -1, kSinksKernel = -2, kClearKernel = -3, kStoreKernel = -4;  // other numbers are passes
 
 constexpr const char* kBegin = "#include \"lanes.h\"\n#define __shared__ static\n";
 constexpr const char* kOfPass = R"(
@@ -36,7 +36,7 @@ constexpr const char* kOfPass = R"(
   }}
 )";
 constexpr const char* kOfRows = R"(
-  if (kernel < 0) {
+  if (kernel == -1 || kernel == -2) {
     static float shares[portable::kRowShares];
     lanes::launch(ctas, shared::kRowThreads, 32, 0, seed, [&](char*) {
       portable::BackwardRows<kRows> rows(*static_cast<const shared::BackwardRowsParams*>(params), shares);
@@ -45,15 +45,26 @@ constexpr const char* kOfRows = R"(
   }
 )";
 
+// Takes the class of the sums.
+constexpr const char* kOfSums = R"(
+  if (kernel < -2) {{
+    const auto& sums = *static_cast<const shared::MmaSumsParams*>(params);
+    lanes::launch(ctas, shared::kSumThreads, 32, 0, seed, [&](char*) {{
+      kernel == -3 ? {0}::clear(sums, static_cast<int>(blockIdx.x)) : {0}::store(sums, static_cast<int>(blockIdx.x));
+    }});
+  }}
+)";
+
 std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
-                    const device_text::ModLayout& layout) {
-  std::string text = kBegin + backward_mma::config_and_mods_text(kernels, mods, layout) +
+                    const plan::MmaReads& reads, const BackwardTensors& tensors, const device_text::ModLayout& layout) {
+  std::string text = kBegin + backward_mma::config_and_mods_text(kernels, mods, reads, layout) +
                      "\nextern \"C\" void run_kernel(const void* params, int kernel, unsigned ctas, unsigned seed) {\n"
                      "  using namespace heddle;\n";
   for (std::size_t i = 0; i < kernels.passes.size(); ++i) {
     text += fmt::format(kOfPass, i, backward_mma::pass_class(kernels, i));
   }
   if (backward_mma::has_rows(kernels)) text += kOfRows;
+  if (reads.any()) text += fmt::format(kOfSums, backward_mma::sums_class(backward_mma::types_of_sums(reads, tensors)));
   return text + "}\n";
 }
 
@@ -135,15 +146,16 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   plan::Choice choice =
       plan::backward_mma(request, caps, [&](BlockSize block) { return rows(problem, options, block); }).front();
   const plan::BackwardMods mods = plan::backward_mods(problem);
+  const plan::MmaReads reads = plan::mma_reads(problem, options.bindings, mods.kv_start);
   const std::vector<plan::BackwardMmaKernels> all =
-      plan::backward_mma_kernels(problem, mods, tensors, {run.fragments, run.fragments});
+      plan::backward_mma_kernels(problem, mods, reads, tensors, {run.fragments, run.fragments});
   const plan::BackwardMmaKernels kernels = all[std::min(run.candidate, all.size() - 1)];
   choice.plan.family_part = kernels;
-  const device_text::ModLayout layout = device_text::layout_of(mods.all());
+  const device_text::ModLayout layout = backward_mma::layout_of(mods, reads);
   const backend::PrepareArguments prepared = {
       problem, choice.plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
 
-  backward_mma::Params params = backward_mma::constant_params(prepared);
+  backward_mma::Params params = backward_mma::constant_params(prepared, reads);
   std::vector<shared::SequenceSpan> spans = gpu::spans_of(known);
   std::vector<plan::BackwardSchedule> schedules;
   for (const shared::BackwardMmaConfig& pass : kernels.passes) {
@@ -157,7 +169,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
   const backend::RunArguments arguments = {forward, &options, &options.bindings, choice.block_mask.get(),
                                            aligned, nullptr,  &tensors};
-  backward_mma::set_addresses(kernels, problem, arguments, params);
+  backward_mma::set_addresses(kernels, problem, reads, arguments, params);
   std::vector<std::int32_t> kv_starts;
   const Bindings starts = kv_start_bindings(mods.kv_start, problem, options, kv_starts);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
@@ -177,16 +189,19 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
     write_lists(lists.lists, spans);
   }
 
-  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(kernels, mods, layout)));
+  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(kernels, mods, reads, tensors, layout)));
   if (backward_mma::has_rows(kernels)) {
     const auto heads = static_cast<unsigned>(problem.q_heads);
     entry(&params.rows, kRowsKernel, static_cast<unsigned>(blocks.size()) * heads, run.seed);
     if (kernels.rows.sinks) entry(&params.rows, kSinksKernel, heads, run.seed);
   }
+  const auto sum_ctas = static_cast<unsigned>(params.sums.ctas);
+  if (reads.any()) entry(&params.sums, kClearKernel, sum_ctas, run.seed);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
     const auto ctas = static_cast<unsigned>(std::ssize(schedules[i].items) * kernels.passes[i].parts());
     entry(&params.passes[i], static_cast<int>(i), ctas, run.seed);
   }
+  if (reads.any()) entry(&params.sums, kStoreKernel, sum_ctas, run.seed);
   return backward_mma::name_of(kernels);
 }
 

@@ -13,6 +13,20 @@ namespace heddle::shared {
 /// Floats of a block of 64 rows and a head: each of row_numbers() of all rows, then the next.
 constexpr int portable_numbers(bool lse_rest) { return row_numbers(lse_rest) * kBlockRows; }
 
+/// Which rows the place of a read's gradient depends on. pairs: on both kinds.
+enum class ReadRows : int { none, keys, queries, pairs };
+inline constexpr const char* kReadRows[] = {"none", "keys", "queries", "pairs"};
+constexpr const char* name(ReadRows rows) { return kReadRows[static_cast<int>(rows)]; }
+
+inline constexpr int kMostMmaReads = 16;
+inline constexpr int kMostMmaSums = 16;  // gradients of captures and params
+
+/// The sum of the gradient of one capture or param: CTAs add to it in any order. Elements are numbered row by row.
+struct MmaSum {
+  float* floats;
+  int extent[4];  // 1 past the capture's rank
+};
+
 struct BackwardMmaParams {
   // CTA c computes part c % parts of item c / parts. With lengths on the device the list is that for the longest
   // sequences: a tile, or a step, may lie past the end.
@@ -26,9 +40,25 @@ struct BackwardMmaParams {
   int padded_rows;    // rows of a gradient that are written of a sequence: with padding all; 0: those of the sequence
   float scale;        // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;   // scale * log2(e); normalizer none: scale
-  const float* numbers;  // portable_numbers() of each block and head
-  RowGradient d_qk, d_v;
+  const float* numbers;   // portable_numbers() of each block and head
+  RowGradient d_qk, d_v;  // d_qk without an address: the pass is for its reads alone
   ModValues mod;
+  float score_scale;  // what makes mods' scores of products
+  MmaSum sums[kMostMmaSums];
 };
+
+/// Parameters of the kernels that clear the sums before the passes, and store the gradients after them.
+struct MmaSumsParams {
+  struct Stored {
+    void* data;
+    long long stride[4], count;
+    MmaSum sum;
+  };
+  float* floats;  // of all sums, one after the other
+  long long all;
+  int ctas;  // of each kernel
+  Stored stored[kMostMmaSums];
+};
+inline constexpr int kSumThreads = 256;
 
 }  // namespace heddle::shared

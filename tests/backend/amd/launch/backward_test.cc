@@ -38,6 +38,16 @@ TEST_F(AmdBackward, AppliesModsToSequences) {
   test::GpuBackwardCase(at).run_and_judge();
 }
 
+TEST_F(AmdBackward, SumsGradientsOfCaptures) {
+  for (const char* score : {"temperature_and_gate", "relative_bias"}) {
+    BackwardSpecs at = {test::captured(score, "", 32, "all")};
+    at.spec.q_rows = 50;
+    at.spec.kv_rows = 70;
+    at.spec.batch = 1;
+    test::GpuBackwardCase(at).run_and_judge();
+  }
+}
+
 // Packed keys of which not all count: NaN stands behind them, and their gradients are zero.
 TEST_F(AmdBackward, LeavesTheKeysThatDoNotCount) {
   BackwardSpecs at = backward_of(50, 70, 32);

@@ -254,6 +254,11 @@ inline bool __any_sync(unsigned, bool x) {
     for (int i = 0; i < heddle::lanes::cta.wave; ++i) *out[i] = any;
   });
 }
+inline float atomicAdd(float* at, float x) {
+  const float found = *at;
+  *at = found + x;
+  return found;
+}
 inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long x) {
   const unsigned long long found = *at;
   *at = found + x;

@@ -1,0 +1,49 @@
+// How backward_mma sums the gradients of captures and params (kernels/portable/backward_mma/read_sums.cuh).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "plan/capture_sums.h"
+#include "plan/mods/kv_start.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+struct MmaRead {
+  int sum = 0;  // into MmaReads::sums
+  bool of_weight = false;
+  shared::ReadRows rows{};    // that its place depends on
+  std::vector<Expr> indices;  // of positions, as kernels read them
+  Expr slope;
+};
+
+struct MmaReads {
+  std::vector<CaptureSum> sums;
+  std::vector<MmaRead> reads;
+
+  bool any() const { return !sums.empty(); }
+  /// Elements of all sums.
+  std::int64_t floats() const;
+  /// For a layout of their captures and params.
+  std::vector<Expr> all() const;
+};
+/// Empty without gradients of captures and params. Bindings: the captures' shapes.
+MmaReads mma_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const KvStart& start);
+
+/// Empty where the family takes them; else a sentence.
+std::string refuses_mma_reads(const problem::AttentionProblem& problem, const MmaReads& reads);
+
+/// A sentence for each sum.
+std::vector<std::string> describe_mma_reads(const MmaReads& reads);
+
+/// Which reads the passes sum: bits of their numbers. `d_k`, `d_q`: that gradient is asked for. A pass of queries is
+/// there for what it sums, too.
+struct ReadsOfPasses {
+  int keys = 0, queries = 0;
+};
+ReadsOfPasses reads_of_passes(const MmaReads& reads, bool d_k, bool d_q);
+
+}  // namespace heddle::plan

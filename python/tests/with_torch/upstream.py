@@ -36,9 +36,6 @@ def compile_on_heddle(model=None, **options):
     return call
 
 
-torch.compile = compile_on_heddle
-
-
 def pytest_addoption(parser):
     parser.addoption("--upstream-results", metavar="FILE", help="a line for each test: outcome, calls, error")
 
@@ -60,6 +57,7 @@ def pytest_runtest_call(item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    torch.compile = compile_on_heddle
     if config.getoption("--upstream-results") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Results(config.getoption("--upstream-results")))
 

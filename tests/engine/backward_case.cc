@@ -130,7 +130,7 @@ void BackwardCase::make_row_gradients() {
 }
 
 void BackwardCase::make_gradients_of_reads() {
-  if (spec_.wanted != "all" && spec_.wanted != "reads") return;
+  if (spec_.wanted != "all" && spec_.wanted.find("reads") == std::string::npos) return;
   const AttentionOptions& options = forward_.options();
   const DType real = forward_.spec().q_dtype == DType::f64 ? DType::f64 : DType::f32;
   if (options.sinks) make_gradient("d_sinks", dtype_of(real), options.sinks->shape);

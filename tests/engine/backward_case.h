@@ -24,7 +24,7 @@ struct BackwardSpec {
   std::optional<DType> gradient_dtype{};  // of all gradients; else those that attention_backward gives them
   bool with_d_lse = true;                 // softmax only
   bool deterministic = false;             // is asked for
-  std::string wanted = "all";             // all, q, k, v, kv, reads (sinks, captures, params; q if there are none)
+  std::string wanted = "all";  // all, q, k, v, kv, reads (sinks, captures, params; q if there are none), k reads
   std::string text() const;
 };
 

@@ -208,10 +208,12 @@ inline BackwardSpecs on_device(BackwardSpecs at) {
 
 /// Gradients whose place reads the key alone, or neither; and one of the query, in closed form.
 inline BackwardList captured_by_keys() {
-  BackwardList list = {captured("alibi", "", 64, "all"), captured("temperature_and_gate", "", 64, "reads"),
+  BackwardList list = {captured("alibi", "", 64, "all"),
+                       captured("temperature_and_gate", "", 64, "reads"),
                        captured("scaled_by_param", "dropout_by_params", 64, "reads"),
                        captured("padded", "weights_by_key", 128, "all"),
-                       of_packed(captured("temperature_and_gate", "", 64, "reads"))};
+                       of_packed(captured("temperature_and_gate", "", 64, "reads")),
+                       captured("scaled_keys_of_head", "", 64, "all")};
   list[1].spec.sinks = "normal";
   list[3].spec.sequences = "lengths";
   list[4] = on_device(list[4]);

@@ -161,7 +161,7 @@ TEST(BackwardOnHost, CapturesOverGfx9) { judge_all(7, in_any_order(captured_by_k
 TEST(BackwardOnHost, CapturesBesideFewRows) {
   if (!is_drawn(3, 2)) GTEST_SKIP() << "not drawn";
   for (const char* wanted : {"reads", "k reads", "q reads", "v reads"}) {
-    for (const char* score : {"padded", "t5_bias", "full_bias", "temperature_and_gate"}) {
+    for (const char* score : {"padded", "t5_bias", "full_bias", "scaled_keys_of_head"}) {
       BackwardSpecs at = captured(score, "", 64, wanted);
       at.spec.batch = 1;
       if (full() || is_drawn(static_cast<unsigned>(wanted[0] + score[0]), 4)) judge(at, FragmentKind::host, 0);

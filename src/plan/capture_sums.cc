@@ -1,5 +1,7 @@
 #include "plan/capture_sums.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -87,6 +89,14 @@ std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bind
   add_reads(problem.weight_mod, true, problem, sums);
   for (CaptureSum& sum : sums) find_owners(problem, sum);
   return sums;
+}
+
+std::string named(const CaptureSum& sum) {
+  return fmt::format("{}['{}']", sum.param ? "d_params" : "d_captures", sum.name);
+}
+
+const TensorView& gradient_of(const CaptureSum& sum, const BackwardTensors& tensors) {
+  return (sum.param ? tensors.d_params : tensors.d_captures).find(sum.name)->second;
 }
 
 }  // namespace heddle::plan

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "expr/differentiate.h"
+#include "heddle/backward.h"
 #include "problem/problem.h"
 
 namespace heddle::plan {
@@ -40,5 +41,10 @@ struct CaptureSum {
 
 /// The gradients of captures and params that the problem wants, captures first. Bindings: the captures' shapes.
 std::vector<CaptureSum> capture_sums(const problem::AttentionProblem& problem, const Bindings& bindings);
+
+/// "d_captures['bias']"
+std::string named(const CaptureSum& sum);
+/// Where the sum is stored.
+const TensorView& gradient_of(const CaptureSum& sum, const BackwardTensors& tensors);
 
 }  // namespace heddle::plan

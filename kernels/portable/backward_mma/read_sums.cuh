@@ -10,7 +10,6 @@
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "portable/backward_mma/elements.cuh"
-#include "portable/rows/row_output.cuh"
 
 namespace heddle::portable {
 
@@ -65,8 +64,9 @@ class ReadSum {
     long long number = 0;
 #pragma unroll
     for (int axis = 0; axis < Read::kAxes; ++axis) {
-      const int last = sum.extent[axis] - 1, below = index[axis] < last ? index[axis] : last;
-      number = number * sum.extent[axis] + (below > 0 ? below : 0);
+      const int last = sum.extent[axis] - 1;
+      const int inside = index[axis] < 0 ? 0 : index[axis] < last ? index[axis] : last;
+      number = number * sum.extent[axis] + inside;
     }
     atomicAdd(sum.floats + number, gradient);
   }
@@ -88,40 +88,6 @@ class ReadSums : ReadSum<kConfig, F, Reads>... {
   template <class At>
   __device__ __forceinline__ void flush(const shared::BackwardMmaParams& params, At&& at) {
     (ReadSum<kConfig, F, Reads>::flush(params, at), ...);
-  }
-};
-
-/// The kernels around the passes, by kSumThreads threads of params.ctas CTAs. kTypes: of the gradients.
-template <class Rounding, OutputType... kTypes>
-class StoredSums {
- public:
-  __device__ __forceinline__ static void clear(const shared::MmaSumsParams& params, int cta) {
-    for (long long i = first(cta); i < params.all; i += step(params)) params.floats[i] = 0;
-  }
-  __device__ __forceinline__ static void store(const shared::MmaSumsParams& params, int cta) {
-    int number = 0;
-    (store_one<kTypes>(params, params.stored[number++], cta), ...);
-  }
-
- private:
-  __device__ __forceinline__ static long long first(int cta) {
-    return static_cast<long long>(cta) * shared::kSumThreads + static_cast<int>(threadIdx.x);
-  }
-  __device__ __forceinline__ static long long step(const shared::MmaSumsParams& params) {
-    return static_cast<long long>(params.ctas) * shared::kSumThreads;
-  }
-  template <OutputType kType>
-  __device__ __forceinline__ static void store_one(const shared::MmaSumsParams& params,
-                                                   const shared::MmaSumsParams::Stored& to, int cta) {
-    using Element = OutputElement<kType, Rounding>;
-    for (long long i = first(cta); i < to.count; i += step(params)) {
-      long long rest = i, offset = 0;
-      for (int axis = 3; axis >= 0; --axis) {
-        offset += rest % to.sum.extent[axis] * to.stride[axis];
-        rest /= to.sum.extent[axis];
-      }
-      static_cast<typename Element::Bits*>(to.data)[offset] = Element::of(to.sum.floats[i]);
-    }
   }
 };
 

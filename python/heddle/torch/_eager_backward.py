@@ -98,8 +98,9 @@ def written_gradients(call: Call, each: Call, wanted: Wanted) -> list[torch.Tens
     """What the kernels of `each`, which is of_sequences(call), write, in the order of Wanted. In f32 where
     summed_gradients() adds them up."""
     made = empty_gradients(call, wanted)
-    pairs = zip((call.query, call.key, call.value), (each.query, each.key, each.value), wanted[:3])
-    for i, (x, own) in enumerate((x, own) for x, own, is_wanted in pairs if is_wanted):
+    inputs, of_each = (call.query, call.key, call.value), (each.query, each.key, each.value)
+    pairs = [(x, own) for x, own, is_wanted in zip(inputs, of_each, wanted[:3]) if is_wanted]
+    for i, (x, own) in enumerate(pairs):
         if own is not x:
             made[i] = torch.empty(own.shape, dtype=torch.promote_types(made[i].dtype, torch.float32), device=x.device)
     return made

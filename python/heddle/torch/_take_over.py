@@ -74,9 +74,8 @@ def refuses(query: Any, *others: Any) -> str:
     return ""
 
 
-def is_slower(function: str, query: torch.Tensor) -> bool:
-    """Whether torch's kernel is the faster one: on GPUs its scaled_dot_product_attention of f32 and f64 is. (Its
-    flex_attention multiplies f32 as tf32, or without a compiler holds all scores.)"""
+def is_left_to_torch(function: str, query: torch.Tensor) -> bool:
+    """On GPUs scaled_dot_product_attention of f32 and f64 is, which heddle multiplies without tensor cores."""
     wide = query.dtype in (torch.float32, torch.float64)
     return function == "scaled_dot_product_attention" and query.device.type == "cuda" and wide
 
@@ -91,8 +90,8 @@ def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args
     tensors = (*args, *kwargs.values())
     query = next((x for x in tensors if isinstance(x, torch.Tensor)), None)
     reason = "no tensor is given" if query is None else refuses(query, *tensors)
-    if not reason and query is not None and is_slower(name, query):
-        reason = f"its own is faster for {query.dtype} on {query.device.type}"
+    if not reason and query is not None and is_left_to_torch(name, query):
+        reason = f"heddle multiplies {query.dtype} on {query.device.type} without tensor cores"
     if torch.compiler.is_dynamo_compiling():
         return torchs(*args, **kwargs) if reason else ours(*args, **kwargs)
     if not reason:

@@ -1,7 +1,6 @@
 """Skips this folder where torch is not installed."""
 
 import importlib.util
-import os
 import sys
 import types
 from pathlib import Path
@@ -24,8 +23,9 @@ def pytest_report_header():
 def kernel_cache(tmp_path_factory):
     """This process's own folder of compiled kernels: the library asks once where it is, before its first kernel."""
     folder = tmp_path_factory.mktemp("kernels")
-    os.environ["HEDDLE_CACHE_DIR"] = str(folder)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEDDLE_CACHE_DIR", str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)

@@ -413,7 +413,7 @@ def test_take_over():
             torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
             flex.flex_attention(q.float(), k.float(), v.float(), alibi)
         assert [(entry.function, entry.where) for entry in heddle.torch.log()] == [
-            ("scaled_dot_product_attention", "torch: its own is faster for torch.float32 on cuda"),
+            ("scaled_dot_product_attention", "torch: heddle multiplies torch.float32 on cuda without tensor cores"),
             ("flex_attention", "heddle")]
 
 

@@ -61,10 +61,6 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
   check("dv", pass.d_v, tensors.dv);
 }
 
-const TensorView& gradient_of(const plan::CaptureSum& sum, const BackwardTensors& tensors) {
-  return (sum.param ? tensors.d_params : tensors.d_captures).find(sum.name)->second;
-}
-
 /// All but addresses.
 shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors) {
   constexpr std::int64_t kMostCtas = 1024;
@@ -74,7 +70,7 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
       std::clamp<std::int64_t>((params.all + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const plan::CaptureSum& sum = reads.sums[i];
-    const TensorView& gradient = gradient_of(sum, tensors);
+    const TensorView& gradient = plan::gradient_of(sum, tensors);
     shared::MmaSumsParams::Stored& stored = params.stored[i];
     stored.count = sum.count;
     std::ranges::fill(stored.sum.extent, 1);
@@ -90,7 +86,8 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
 
 std::vector<shared::OutputType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors) {
   std::vector<shared::OutputType> types;
-  for (const plan::CaptureSum& sum : reads.sums) types.push_back(plan::output_type_of(gradient_of(sum, tensors).dtype));
+  for (const plan::CaptureSum& sum : reads.sums)
+    types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
   return types;
 }
 
@@ -117,7 +114,7 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   float* floats = params.sums.floats = reinterpret_cast<float*>(workspace + at.sums);
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     shared::MmaSumsParams::Stored& stored = params.sums.stored[i];
-    stored.data = gradient_of(reads.sums[i], tensors).data;
+    stored.data = plan::gradient_of(reads.sums[i], tensors).data;
     stored.sum.floats = floats;
     floats += stored.count;
     for (shared::BackwardMmaParams& pass : params.passes) pass.sums[i] = stored.sum;

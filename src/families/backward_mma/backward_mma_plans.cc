@@ -94,6 +94,7 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   if (!mods.mask.empty()) plan.forms.mask = "computed for each pair of a partial block";
   if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
   for (const BackwardMmaConfig& pass : kernels.passes) {
+    if (!pass.of_keys && !problem.wanted.q) continue;  // it is there for sums of reads alone
     plan.gradients.push_back(
         fmt::format("{}: in registers of one CTA, {}; S{} recomputed; the same bits in each run", name_of_pass(pass),
                     pass.of_keys ? "over the queries of all query heads of the group" : "over the keys",

@@ -25,10 +25,6 @@ ReadRows rows_of(ReadPlace place) {
   }
 }
 
-std::string named(const CaptureSum& sum) {
-  return fmt::format("{}['{}']", sum.param ? "d_params" : "d_captures", sum.name);
-}
-
 std::string_view how(ReadRows rows) {
   switch (rows) {
     case ReadRows::none:

@@ -86,7 +86,8 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   }
   return fmt::format(
       "{}#include \"portable/backward_mma/backward.cuh\"\n"
-      "#include \"portable/backward_mma/rows.cuh\"\n\n"
+      "#include \"portable/backward_mma/rows.cuh\"\n"
+      "#include \"portable/backward_mma/stored_sums.cuh\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}{}",
       headers, configs, texts.text(), of_reads);
 }
@@ -105,8 +106,10 @@ std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass
 }
 
 std::string sums_class(const std::vector<shared::OutputType>& types) {
-  std::string text = "heddle::portable::StoredSums<heddle::portable::RoundedHalves";
-  for (const shared::OutputType type : types) text += ", " + value_text("OutputType", type);
+  std::string text = "heddle::portable::StoredSums<";
+  for (const shared::OutputType type : types) {
+    text += fmt::format("{}{}", text.back() == '<' ? "" : ", ", value_text("OutputType", type));
+  }
   return text + ">";
 }
 

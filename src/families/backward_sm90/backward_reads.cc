@@ -63,10 +63,6 @@ ReadKind kind_of(const AttentionProblem& problem, const CaptureSum& sum, const R
   return ReadKind::added;
 }
 
-std::string named(const CaptureSum& sum) {
-  return fmt::format("{}['{}']", sum.param ? "d_params" : "d_captures", sum.name);
-}
-
 std::string_view how(ReadKind kind) {
   switch (kind) {
     case ReadKind::columns:

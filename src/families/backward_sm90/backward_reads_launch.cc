@@ -22,10 +22,6 @@ using shared::ReadKind;
 constexpr int kCtas = 1056;  // of kernels that walk elements: eight for each multiprocessor
 constexpr std::int64_t kMostShares = 64;
 
-const TensorView& gradient_of(const plan::CaptureSum& sum, const BackwardTensors& tensors) {
-  return (sum.param ? tensors.d_params : tensors.d_captures).find(sum.name)->second;
-}
-
 Sequence longest(const AttentionProblem& problem) {
   Sequence most{};
   for (const Sequence& sequence : problem.sequences) {
@@ -49,7 +45,7 @@ std::int64_t all_keys(const AttentionProblem& problem) {
 
 std::vector<OutputType> types_of_reads(const BackwardReads& reads, const BackwardTensors& tensors) {
   std::vector<OutputType> types;
-  for (const plan::CaptureSum& sum : reads.sums) types.push_back(plan::output_type_of(gradient_of(sum, tensors).dtype));
+  for (const plan::CaptureSum& sum : reads.sums) types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
   return types;
 }
 
@@ -60,7 +56,7 @@ BackwardReadsParams backward_reads_params(const backend::PrepareArguments& argum
   BackwardReadsParams params{};
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const plan::CaptureSum& sum = reads.sums[i];
-    const TensorView& gradient = gradient_of(sum, *arguments.backward);
+    const TensorView& gradient = plan::gradient_of(sum, *arguments.backward);
     shared::ReadSum& own = params.sums[i];
     own.rank = sum.shape.size();
     own.count = sum.count;
@@ -98,7 +94,7 @@ void set_reads(const backend::RunArguments& arguments, const BackwardReads& read
   };
   params.zeros = memory;
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
-    params.sums[i].data = gradient_of(reads.sums[i], *arguments.backward).data;
+    params.sums[i].data = plan::gradient_of(reads.sums[i], *arguments.backward).data;
     place(at.fixed[i], params.sums[i].fixed);
     place(at.floats[i], params.sums[i].floats);
     place(at.largest[i], params.sums[i].largest);

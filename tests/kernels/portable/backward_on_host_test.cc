@@ -157,11 +157,11 @@ TEST(BackwardOnHost, CapturesOverFma) {
 TEST(BackwardOnHost, CapturesOverGfx11) { judge_all(5, in_any_order(captured_by_rows()), FragmentKind::gfx11); }
 TEST(BackwardOnHost, CapturesOverGfx9) { judge_all(7, in_any_order(captured_by_keys()), FragmentKind::gfx9); }
 
-// Captures alone; beside dk alone: reads by keys, by queries and by pairs ride on one pass.
+// Captures alone; beside dk alone, where a pass of keys sums all reads, those by heads too (alibi), head after head.
 TEST(BackwardOnHost, CapturesBesideFewRows) {
   if (!is_drawn(3, 2)) GTEST_SKIP() << "not drawn";
   for (const char* wanted : {"reads", "k reads", "q reads", "v reads"}) {
-    for (const char* score : {"padded", "t5_bias", "full_bias", "scaled_keys_of_head"}) {
+    for (const char* score : {"padded", "t5_bias", "full_bias", "alibi"}) {
       BackwardSpecs at = captured(score, "", 64, wanted);
       at.spec.batch = 1;
       if (full() || is_drawn(static_cast<unsigned>(wanted[0] + score[0]), 4)) judge(at, FragmentKind::host, 0);

@@ -241,7 +241,8 @@ class Backward {
               const int row = tile.index_of_row(tile.first + row_of(i));
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
-            [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; }, reads_);
+            [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
+            [&](int i) { return tile.first + row_of(i) < tile.length; }, reads_);
       }
     }
   }

@@ -109,10 +109,12 @@ class BackwardElements {
 
   /// A column of the thread's elements: s becomes p w, and d_p becomes ds. kCut: not all attend; `inside`: the column
   /// is a row of the sequence; `partial`: the mask decides. `at(i)` and `numbers(i)` are the row i's.
-  /// `sums`: the pass's ReadSums.
-  template <bool kCut, class ScoreOf, class SlopeOf, class At, class Numbers, class Sums>
+  /// `sums`: the pass's ReadSums, which take rows of the sequence alone, as `is_row(i)` says: nothing else of a row
+  /// past the end is stored.
+  template <bool kCut, class ScoreOf, class SlopeOf, class At, class Numbers, class IsRow, class Sums>
   __device__ __forceinline__ void column(const shared::BackwardMmaParams& params, bool inside, bool partial, int index,
-                                         ScoreOf&& s, SlopeOf&& d_p, At&& at, Numbers&& numbers, Sums& sums) const {
+                                         ScoreOf&& s, SlopeOf&& d_p, At&& at, Numbers&& numbers, IsRow&& is_row,
+                                         Sums& sums) const {
     const shared::ModValues& mod = params.mod;
     const ElementPlace any = at(0);
     const auto of_mask = mask_.across(mod, any.batch, any.head, index);
@@ -162,7 +164,8 @@ class BackwardElements {
         const float of_weights = kConfig.weighted ? d_p(i) * of_weight_mod : d_p(i);
         const float d_t = factor * (kSoftmax ? of_weights - row.delta : of_weights);
         if constexpr (Sums::kAny) {
-          if (!kChosen || attends) sums.add(params, i, e, product * params.score_scale, d_t, weight * d_p(i));
+          const bool counts = (!kChosen || attends) && is_row(i);
+          if (counts) sums.add(params, i, e, product * params.score_scale, d_t, weight * d_p(i));
         }
         d_p(i) = !kChosen || attends ? kMapped ? d_t * slope : d_t : 0.0F;
       }

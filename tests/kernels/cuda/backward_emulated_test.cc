@@ -58,6 +58,7 @@ TEST(BackwardEmulated, FewRows) { judge_all(1, few_rows()); }
 TEST(BackwardEmulated, CapturesByKeys) { judge_all(8, captured_by_keys()); }
 TEST(BackwardEmulated, CapturesByRows) { judge_all(9, captured_by_rows()); }
 TEST(BackwardEmulated, CapturesByPairs) { judge_all(10, captured_by_pairs()); }
+TEST(BackwardEmulated, CapturesWithoutMask) { judge_all(11, captured_without_mask()); }
 // Sums of queries and of distances whose tiles add to the same partials.
 TEST(BackwardEmulated, MixedPartials) {
   if (!takes_all()) GTEST_SKIP() << "asks for all cases";

@@ -243,6 +243,27 @@ inline BackwardList captured_by_pairs() {
   return list;
 }
 
+/// No mask hides what lies past the ends of sequences, where the mods of keys and queries are not 0.
+inline BackwardList captured_without_mask() {
+  BackwardList list;
+  for (const char* score : {"padded", "full_bias", "alibi", "t5_bias"}) {
+    for (const char* wanted : {"all", "k reads", "q reads"}) {
+      BackwardSpecs at = captured(score, score == std::string("padded") ? "weights_by_key" : "", 64, wanted);
+      at.spec.mask = "";
+      at.spec.q_rows = 70;
+      at.spec.kv_rows = 77;
+      list.push_back(at);
+    }
+  }
+  list[0].spec.sequences = list[3].spec.sequences = "lengths";
+  list[3] = on_device(list[3]);
+  list[1] = on_device(of_packed(list[1]));
+  list[4] = of_packed(list[4]);
+  list[6].spec.normalizer = Normalizer::sigmoid;
+  list[9].spec.normalizer = Normalizer::none;
+  return list;
+}
+
 /// Without an order of adds.
 inline BackwardList in_any_order(BackwardList list) {
   for (BackwardSpecs& at : list) at.backward.deterministic = false;

@@ -32,6 +32,7 @@ TEST_F(GpuBackward, WideDeviceLengths) { run_all_backwards(widened(lengths_there
 TEST_F(GpuBackward, CapturesByKeys) { run_all_backwards(captured_by_keys()); }
 TEST_F(GpuBackward, CapturesByRows) { run_all_backwards(captured_by_rows()); }
 TEST_F(GpuBackward, CapturesByPairs) { run_all_backwards(captured_by_pairs()); }
+TEST_F(GpuBackward, CapturesWithoutMask) { run_all_backwards(captured_without_mask()); }
 TEST_F(GpuBackward, Deterministic) { run_all_backwards(deterministic()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
@@ -75,6 +76,11 @@ TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_ty
 TEST_F(GpuBackwardMma, CapturesByKeys) { run_all_backwards(in_any_order(captured_by_keys())); }
 TEST_F(GpuBackwardMma, CapturesByRows) { run_all_backwards(in_any_order(captured_by_rows())); }
 TEST_F(GpuBackwardMma, CapturesByPairs) { run_all_backwards(in_any_order(captured_by_pairs())); }
+TEST_F(GpuBackwardMma, CapturesWithoutMask) {
+  run_all_backwards(in_any_order(captured_without_mask()));
+  run_all_backwards(of_f32(in_any_order(captured_without_mask())));
+  run_all_backwards(widened(in_any_order(captured_without_mask())));
+}
 TEST_F(GpuBackwardMma, CapturesInF32) {
   run_all_backwards(of_f32(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}))));
 }

@@ -147,6 +147,7 @@ TEST(BackwardOnHost, CapturesInF32) {
   judge_all(6,
             of_type(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})), DType::f32));
 }
+TEST(BackwardOnHost, CapturesWithoutMask) { judge_all(3, in_any_order(captured_without_mask())); }
 TEST(BackwardOnHost, WideCaptures) {
   judge_all(7, widened(in_any_order(joined({captured_by_keys(), captured_by_rows()}))));
 }

@@ -82,9 +82,7 @@ class Runner {
     const plan::Choice& choice = choices.at(number);
     name = backward_mma::name_of(choice.plan.part<plan::BackwardMmaKernels>());
     rows_ = choice.block_mask;
-    kernel_ = plan::family_of(choice.plan.family, BackendChoice::cuda)
-                  ->prepare({problem, choice.plan, forward, memory.options, memory.options.bindings, rows_.get(),
-                             &tensors_});
+    kernel_ = plan::prepare_kernel(choice.plan, rows_.get(), request, memory.options.bindings);
     workspace_ =
         Tensor::empty_on(tensors_.q.device, DType::u8, {std::max<std::int64_t>(1, choice.plan.workspace_bytes)});
   }

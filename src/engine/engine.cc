@@ -9,7 +9,9 @@
 #include "engine/pointers.h"
 #include "engine/prepare.h"
 #include "engine/state.h"
+#include "engine/tuning.h"
 #include "families/choose.h"
+#include "families/table.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -38,6 +40,20 @@ AttentionTensors shared_with_forward(const BackwardTensors& tensors) { return pr
 const BackwardTensors* backward_of(const AttentionTensors&) { return nullptr; }
 const BackwardTensors* backward_of(const BackwardTensors& tensors) { return &tensors; }
 
+/// The planner's first choice, or the one that a measurement found fastest, prepared, with what became of tuning.
+/// Throws as plan::choose() and prepare_first().
+engine::Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of) {
+  const engine::Prepare prepare = [&](const plan::Choice& choice) {
+    return plan::prepare_kernel(choice.plan, choice.block_mask.get(), request, request.options.bindings);
+  };
+  engine::Tuner tuner(request);
+  std::vector<plan::Choice> choices = tuner.ordered(plan::choose(request, rows_of, tuner.wants_variants()));
+  if (tuner.measures(choices)) return tuner.fastest_of(std::move(choices), prepare);
+  engine::Prepared first = engine::prepare_first(std::move(choices), prepare);
+  first.plan.tuning_trouble = tuner.trouble();
+  return first;
+}
+
 }  // namespace
 
 template <class Tensors>
@@ -49,7 +65,7 @@ void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptio
   reads_depend_on_values = problem::reads_depend_on_values(problem, options.bindings);
   const plan::Request asked = request();
   engine::Prepared prepared =
-      engine::prepare_chosen(asked, [&](BlockSize block) { return mask_rows(problem, options, block); });
+      prepare_chosen(asked, [&](BlockSize block) { return mask_rows(problem, options, block); });
   plan = std::move(prepared.plan);
   plan.schedule.reset();  // the kernel has its own copy of the lists
   block_mask = std::move(prepared.block_mask);
@@ -138,6 +154,6 @@ std::int64_t AttentionPlan::workspace_bytes() const { return state_->plan.worksp
 
 const BlockMask* AttentionPlan::block_mask() const { return state_->block_mask.get(); }
 
-BackendChoice AttentionPlan::backend() const { return state_->plan.backend; }
+BackendChoice AttentionPlan::backend() const { return state_->plan.family->backend; }
 
 }  // namespace heddle

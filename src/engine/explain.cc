@@ -87,7 +87,8 @@ Json config_json(const std::vector<plan::Setting>& settings) {
 }
 
 Json plan_json(const plan::Plan& plan) {
-  Json json = {{"family", plan.family}, {"backend", name(plan.backend)}, {"tile", {plan.tile.q, plan.tile.kv}}};
+  Json json = {
+      {"family", plan.family->name}, {"backend", name(plan.family->backend)}, {"tile", {plan.tile.q, plan.tile.kv}}};
   if (plan.multiprocessors > 0) {
     json["device"] = plan.device;
     json["grid"] = plan.grid;
@@ -95,8 +96,7 @@ Json plan_json(const plan::Plan& plan) {
     json["threads"] = plan.threads;
   }
   json["workspace_bytes"] = plan.workspace_bytes;
-  const plan::Family* family = plan::family_of(plan.family, plan.backend);
-  if (family != nullptr && family->settings != nullptr) json["config"] = config_json(family->settings(plan));
+  if (plan.family->settings != nullptr) json["config"] = config_json(plan.family->settings(plan));
   if (plan.packed_heads > 0) {
     json["packed_heads"] = plan.packed_heads;
     json["packed_queries"] = plan.packed_queries;
@@ -309,6 +309,12 @@ std::string to_text(const Json& explanation) {
 }
 
 }  // namespace engine
+
+nlohmann::ordered_json AttentionPlan::State::explanation() const {
+  nlohmann::ordered_json all = engine::explanation(problem, block_mask.get(), mask_rows.place(), plan, kernel->facts());
+  if (cached) all["plan_cache"] = engine::to_json(plan_cache_counts());
+  return all;
+}
 
 std::string AttentionPlan::explain() const { return engine::to_text(state_->explanation()); }
 

@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/tuning.h"
-#include "families/choose.h"
+#include "families/table.h"
 #include "heddle/error.h"
 
 namespace heddle::engine {
@@ -16,18 +15,6 @@ namespace {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
-
-Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of) {
-  const Prepare prepare = [&](const plan::Choice& choice) {
-    return plan::prepare_kernel(choice.plan, choice.block_mask.get(), request, request.options.bindings);
-  };
-  Tuner tuner(request);
-  std::vector<plan::Choice> choices = tuner.ordered(plan::choose(request, rows_of, tuner.wants_variants()));
-  if (tuner.measures(choices)) return tuner.fastest_of(std::move(choices), prepare);
-  Prepared first = prepare_first(std::move(choices), prepare);
-  first.plan.tuning_trouble = tuner.trouble();
-  return first;
-}
 
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare) {
   std::vector<std::string> reasons;
@@ -42,7 +29,7 @@ Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare
       } catch (const backend::Rejected& rejected) {
         if (!well) continue;
         const std::string candidate =
-            fmt::format("{} with tile {} x {}", choice.plan.family, choice.plan.tile.q, choice.plan.tile.kv);
+            fmt::format("{} with tile {} x {}", choice.plan.family->name, choice.plan.tile.q, choice.plan.tile.kv);
         reasons.push_back(fmt::format("{}: {}", candidate, first_line(rejected.what())));
         logs += fmt::format("\n{}: {}", candidate, rejected.what());
       }

@@ -1,4 +1,4 @@
-// From a request to a kernel that is ready.
+// From planned kernels to one that is ready.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,6 @@ struct Prepared {
   std::shared_ptr<const BlockMask> block_mask;
   std::unique_ptr<backend::Kernel> kernel;
 };
-
-/// The planner's first choice, or the one that a measurement found fastest (engine/tuning.h), prepared, with what
-/// became of tuning. Throws as plan::choose() and prepare_first().
-Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf& rows_of);
 
 using Prepare = std::function<std::unique_ptr<backend::Kernel>(const plan::Choice&)>;
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 
 #include "backend/backend.h"
-#include "engine/explain.h"
 #include "engine/mask_rows.h"
 #include "heddle/attention.h"
 #include "plan/plan.h"
@@ -31,12 +31,7 @@ struct AttentionPlan::State {
   void run(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const;
   plan::Request request() const;
 
-  nlohmann::ordered_json explanation() const {
-    nlohmann::ordered_json all =
-        engine::explanation(problem, block_mask.get(), mask_rows.place(), plan, kernel->facts());
-    if (cached) all["plan_cache"] = engine::to_json(plan_cache_counts());
-    return all;
-  }
+  nlohmann::ordered_json explanation() const;
 };
 
 }  // namespace heddle

@@ -67,21 +67,22 @@ void check_device(const Device& device, const device::Machine& machine) {
 
 /// Why a family's plans stand behind those of the family that is chosen.
 std::string standing_behind(const Plan& other, const Plan& first) {
+  const std::string_view name = other.family->name;
   if (!other.predicted)
-    return fmt::format("{}: its time is not predicted, so {} goes before", other.family, first.family);
-  if (!first.predicted) return fmt::format("{}: predicted {:.4g} ms", other.family, other.predicted->seconds * 1e3);
+    return fmt::format("{}: its time is not predicted, so {} goes before", name, first.family->name);
+  if (!first.predicted) return fmt::format("{}: predicted {:.4g} ms", name, other.predicted->seconds * 1e3);
   const double ratio = other.predicted->seconds / first.predicted->seconds;
   if (ratio < 1) {
-    return fmt::format("{}: predicted {:.4g} ms, too little faster", other.family, other.predicted->seconds * 1e3);
+    return fmt::format("{}: predicted {:.4g} ms, too little faster", name, other.predicted->seconds * 1e3);
   }
-  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", other.family, other.predicted->seconds * 1e3,
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", name, other.predicted->seconds * 1e3,
                      100 * (ratio - 1));
 }
 
 /// The lists of several families, in the order of the table. The list with the least predicted time comes first,
 /// if it is enough faster than the table's first; lists without a prediction come last.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
-  const std::string preferred = lists.front().front().plan.family;
+  const Family* preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
     const Plan& best = list.front().plan;
     if (!best.predicted) return std::numeric_limits<double>::infinity();
@@ -147,8 +148,7 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
       std::ranges::move(family.variants(request, rows_of), std::back_inserter(lists.back()));
     }
     for (Choice& choice : lists.back()) {
-      choice.plan.backend = backend;
-      choice.plan.family = family.name;
+      choice.plan.family = &family;
       if (family.untried != nullptr) choice.plan.untried = family.untried(request);
     }
   }
@@ -164,21 +164,16 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
 }
 
 Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask) {
-  const Family* family = family_of(plan.family, plan.backend);
-  if (plan.schedule == nullptr && family != nullptr && family->schedule != nullptr) {
-    plan.schedule = std::make_shared<const TileSchedule>(family->schedule(plan, request, block_mask));
+  if (plan.schedule == nullptr && plan.family->schedule != nullptr) {
+    plan.schedule = std::make_shared<const TileSchedule>(plan.family->schedule(plan, request, block_mask));
   }
   return plan;
 }
 
 std::unique_ptr<backend::Kernel> prepare_kernel(const Plan& plan, const BlockMask* block_mask, const Request& request,
                                                 const Bindings& bindings) {
-  const Family* family = family_of(plan.family, plan.backend);
-  if (family == nullptr) {
-    throw Error(ErrorCode::internal, fmt::format("backend {} has no family '{}'", name(plan.backend), plan.family));
-  }
   const Plan listed = with_schedule(plan, request, block_mask);
-  return family->prepare(
+  return plan.family->prepare(
       {request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
 }
 

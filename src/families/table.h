@@ -14,7 +14,7 @@
 namespace heddle::plan {
 
 struct Family {
-  std::string_view name;  // Plan::family
+  std::string_view name;
   BackendChoice backend;
   problem::Pass pass;
   /// Empty if the family takes the problem; else a sentence that names the given value and the accepted ones. Null: it

@@ -43,10 +43,11 @@ struct Tuned {
   std::string planned;      // the one that the planner's model put first
 };
 
+struct Family;  // families/table.h
+
 struct Plan {
-  BackendChoice backend = BackendChoice::automatic;
-  std::string family;  // a name of the table (families/table.h)
-  BlockSize tile;      // queries x keys of one kernel step
+  const Family* family = nullptr;  // whose kernel this is; choose() writes it
+  BlockSize tile;                  // queries x keys of one kernel step
   std::int64_t workspace_bytes = 0;
   int threads = 1;          // CPU
   int device = 0;           // GPU: its index

@@ -11,15 +11,14 @@
 namespace heddle::tune {
 
 std::string kernel_name(const plan::Plan& plan) {
-  std::string name = fmt::format("{} {} x {}", plan.family, plan.tile.q, plan.tile.kv);
-  const plan::Family* family = plan::family_of(plan.family, plan.backend);
-  if (family != nullptr && family->settings != nullptr) {
-    for (const plan::Setting& setting : family->settings(plan)) {
+  std::string name = fmt::format("{} {} x {}", plan.family->name, plan.tile.q, plan.tile.kv);
+  if (plan.family->settings != nullptr) {
+    for (const plan::Setting& setting : plan.family->settings(plan)) {
       std::visit([&](const auto& value) { name += fmt::format(", {} {}", setting.name, value); }, setting.value);
     }
   }
   if (plan.packed_heads > 0) name += fmt::format(", packs {} heads", plan.packed_heads);
-  const bool backward = family != nullptr && family->pass == problem::Pass::backward;
+  const bool backward = plan.family->pass == problem::Pass::backward;
   const std::array<std::string_view, 4> copied = {"q", "k", "v", backward ? "dO" : "the streamed capture"};
   for (std::size_t i = 0; i < copied.size(); ++i) {
     if (plan.copies[i]) name += fmt::format(", copies {}", copied[i]);

@@ -25,8 +25,7 @@ std::vector<std::string> keys_of(const Json& object) {
 
 plan::Plan cpu_plan() {
   plan::Plan plan;
-  plan.backend = BackendChoice::cpu;
-  plan.family = "cpu_forward";
+  plan.family = plan::family_of("cpu_forward", BackendChoice::cpu);
   plan.tile = {48, 64};
   plan.threads = 3;
   plan.workspace_bytes = 4096;
@@ -35,8 +34,7 @@ plan::Plan cpu_plan() {
 
 plan::Plan hopper_plan() {
   plan::Plan plan;
-  plan.backend = BackendChoice::cuda;
-  plan.family = "forward_sm90";
+  plan.family = plan::family_of("forward_sm90", BackendChoice::cuda);
   plan.tile = {128, 80};
   plan.device = 1;
   plan.multiprocessors = 132;
@@ -126,8 +124,7 @@ TEST(Explain, SaysWhichHeadsShareATile) {
 TEST(Explain, HasATextOfEveryFamily) {
   for (const plan::Family& family : plan::families()) {
     plan::Plan plan;
-    plan.family = family.name;
-    plan.backend = family.backend;
+    plan.family = &family;
     const bool gpu = family.backend == BackendChoice::cuda || family.backend == BackendChoice::amd;
     plan.multiprocessors = gpu ? 8 : 0;
     if (family.name == "forward_sm90") plan.family_part = shared::ForwardSm90Config();

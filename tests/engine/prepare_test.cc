@@ -7,6 +7,7 @@
 
 #include "backend/cuda/jit/jit.h"
 #include "expect_error.h"
+#include "families/table.h"
 
 namespace heddle::test {
 namespace {
@@ -23,7 +24,7 @@ class NamedKernel final : public backend::Kernel {
 
 plan::Choice choice(std::int64_t keys, std::vector<std::string> rejected = {}) {
   plan::Plan plan;
-  plan.family = "forward_sm90";
+  plan.family = plan::family_of("forward_sm90", BackendChoice::cuda);
   plan.tile = {128, keys};
   plan.rejected = std::move(rejected);
   return {plan, std::make_shared<BlockMask>()};

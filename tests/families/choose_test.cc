@@ -6,6 +6,7 @@
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
+#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/plan.h"
@@ -29,13 +30,13 @@ TEST(Choose, TakesTheCpuFamilyUnlessAskedForTheReference) {
   caps.cores = 5;
   for (const BackendChoice wanted : {BackendChoice::automatic, BackendChoice::cpu}) {
     const plan::Plan plan = first_choice(problem, wanted, 0, caps);
-    EXPECT_EQ(plan.backend, BackendChoice::cpu);
-    EXPECT_EQ(plan.family, "cpu_forward");
+    EXPECT_EQ(plan.family->backend, BackendChoice::cpu);
+    EXPECT_EQ(plan.family->name, "cpu_forward");
     EXPECT_EQ(plan.threads, 5);
   }
   const plan::Plan reference = first_choice(problem, BackendChoice::reference, 3, caps);
-  EXPECT_EQ(reference.backend, BackendChoice::reference);
-  EXPECT_EQ(reference.family, "reference");
+  EXPECT_EQ(reference.family->backend, BackendChoice::reference);
+  EXPECT_EQ(reference.family->name, "reference");
   EXPECT_EQ(reference.threads, 3);
   EXPECT_EQ(reference.workspace_bytes, 0);
 }
@@ -69,10 +70,10 @@ device::Machine machine_with(const device::CudaCaps& caps) { return {.cpu = {}, 
 TEST(Choose, GoesByTheTensorsDevice) {
   const device::Machine machine = machine_with(h200());
   for (const BackendChoice wanted : {BackendChoice::automatic, BackendChoice::cuda}) {
-    EXPECT_EQ(chosen({}, kCuda, wanted, machine).family, "forward_sm90");
+    EXPECT_EQ(chosen({}, kCuda, wanted, machine).family->name, "forward_sm90");
   }
-  EXPECT_EQ(chosen({}, kCpu, BackendChoice::automatic, machine).family, "cpu_forward");
-  EXPECT_EQ(chosen({}, kCpu, BackendChoice::automatic, kNoGpu).family, "cpu_forward");
+  EXPECT_EQ(chosen({}, kCpu, BackendChoice::automatic, machine).family->name, "cpu_forward");
+  EXPECT_EQ(chosen({}, kCpu, BackendChoice::automatic, kNoGpu).family->name, "cpu_forward");
 }
 
 TEST(Choose, TakesTheDeviceOfThatIndex) {
@@ -118,15 +119,17 @@ TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
   device::CudaCaps old = h200();
   old.major = 7;
   old.name = "NVIDIA V100";
-  expect_error([&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
-               "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA V100) has compute "
-               "capability 7.0; 9.0 is accepted; decode_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and later "
-               "are accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
-               "later are accepted");
+  expect_error(
+      [&] { chosen({}, kCuda, BackendChoice::automatic, machine_with(old)); }, ErrorCode::unsupported,
+      "no kernel family of backend cuda computes this forward: forward_sm90: cuda:0 (NVIDIA V100) has compute "
+      "capability 7.0; 9.0 is accepted; decode_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and later "
+      "are accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
+      "later are accepted");
   expect_error(
       [&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
       "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 264; 1 "
-      "to 256 are accepted; decode_mma: q and k have head dimension 264; 1 to 256 are accepted; forward_mma: q and k have head dimension 264; 1 to 256 are accepted");
+      "to 256 are accepted; decode_mma: q and k have head dimension 264; 1 to 256 are accepted; forward_mma: q and k "
+      "have head dimension 264; 1 to 256 are accepted");
 }
 
 // The first choice brings its mods and tiles, so that no later stage works them out again; with_schedule() makes the
@@ -146,8 +149,8 @@ TEST(Choose, ThePlanCarriesModsAndTiles) {
   const plan::Request request = {problem, tensors, options, machine};
   const std::vector<plan::Choice> choices = plan::choose(request, [&](BlockSize block) { return call.rows_of(block); });
   ASSERT_GT(choices.size(), 1U);
-  EXPECT_EQ(choices.front().plan.family, "forward_sm90");
-  EXPECT_EQ(choices.back().plan.family, "forward_mma");
+  EXPECT_EQ(choices.front().plan.family->name, "forward_sm90");
+  EXPECT_EQ(choices.back().plan.family->name, "forward_mma");
   for (const plan::Choice& choice : choices) {
     EXPECT_EQ(choice.plan.mods.factor, 2);
     EXPECT_THAT(choice.plan.forms.score, testing::StartsWith("plain: t = 2 * score"));
@@ -155,7 +158,7 @@ TEST(Choose, ThePlanCarriesModsAndTiles) {
     EXPECT_EQ(choice.plan.schedule != nullptr, &choice == &choices.front());
     const plan::Plan listed = plan::with_schedule(choice.plan, request, choice.block_mask.get());
     ASSERT_NE(listed.schedule, nullptr);
-    if (choice.plan.family == "forward_sm90") {
+    if (choice.plan.family->name == "forward_sm90") {
       EXPECT_EQ(listed.schedule->grid, choice.plan.grid);
     }
   }
@@ -181,7 +184,7 @@ TEST(Choose, FamiliesAreOfOnePass) {
     return plan::choose({problem, tensors, options, machine, &backward},
                         [&](BlockSize block) { return call.rows_of(block); })
         .front()
-        .plan.family;
+        .plan.family->name;
   };
   device::CudaCaps ampere = h200();
   ampere.major = 8;
@@ -199,14 +202,14 @@ TEST(Choose, FewQueriesGoWhereTheyArePredictedFaster) {
     return chosen(call, kCuda, BackendChoice::automatic, machine_with(h200()));
   };
   const plan::Plan one = chosen_for(1, 65536, 8);
-  EXPECT_EQ(one.family, "decode_mma");
+  EXPECT_EQ(one.family->name, "decode_mma");
   EXPECT_THAT(one.rejected, testing::Contains(testing::StartsWith("forward_sm90: predicted ")));
   EXPECT_EQ(one.untried, "");
-  EXPECT_EQ(chosen_for(1, 8192, 8).family, "decode_mma");
-  EXPECT_EQ(chosen_for(1, 1024, 8).family, "decode_mma");
-  EXPECT_EQ(chosen_for(33, 1024, 8).family, "forward_sm90");
+  EXPECT_EQ(chosen_for(1, 8192, 8).family->name, "decode_mma");
+  EXPECT_EQ(chosen_for(1, 1024, 8).family->name, "decode_mma");
+  EXPECT_EQ(chosen_for(33, 1024, 8).family->name, "forward_sm90");
   const plan::Plan many = chosen_for(2000, 2000, 8);
-  EXPECT_EQ(many.family, "forward_sm90");
+  EXPECT_EQ(many.family->name, "forward_sm90");
   EXPECT_THAT(many.rejected, testing::Contains("forward_mma: its time is not predicted, so forward_sm90 goes before"));
 }
 
@@ -217,7 +220,7 @@ TEST(Choose, AFamilyWithoutAFittingKernelIsPassedOver) {
   call.options.block_mask =
       std::make_shared<BlockMask>(BlockMask::build(call.mask, {problem.q_heads, problem.sequences}, {64, 16}, {}));
   const plan::Plan plan = chosen(call, kCuda, BackendChoice::automatic, machine_with(h200()));
-  EXPECT_EQ(plan.family, "forward_mma");
+  EXPECT_EQ(plan.family->name, "forward_mma");
   EXPECT_THAT(plan.rejected,
               testing::Contains(testing::HasSubstr("keys do not divide the 16 of a block of block_mask")));
 }
@@ -228,7 +231,7 @@ TEST(Choose, NoGpuIsRefused) {
     const device::Machine machine = machine_with(gpu.caps);
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
       const plan::Plan plan = chosen({.dtype = dtype, .with_lse = false}, kCuda, BackendChoice::automatic, machine);
-      EXPECT_EQ(plan.family == "forward_sm90", gpu.caps.major == 9 && size_of(dtype) == 2) << gpu.name;
+      EXPECT_EQ(plan.family->name == "forward_sm90", gpu.caps.major == 9 && size_of(dtype) == 2) << gpu.name;
       EXPECT_EQ(plan.untried.empty(), gpu.caps.major == 9) << plan.untried;
     }
   }

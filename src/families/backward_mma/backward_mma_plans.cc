@@ -124,7 +124,6 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
     Choice choice;
     Plan& plan = choice.plan;
     choice.block_mask = rows_of({shared::kBackwardBlock, shared::kBackwardBlock});
-    plan.family = "backward_mma";
     plan.device = caps.index;
     plan.multiprocessors = caps.multiprocessors;
     plan.family_part = kernels;

@@ -314,8 +314,7 @@ class CpuBackwardKernel final : public backend::Kernel {
   nlohmann::ordered_json facts() const override {
     const bool f64 = backward_.problem.precision == expr::Precision::f64;
     nlohmann::ordered_json facts = {
-        {"summary",
-         fmt::format("{} in {}, {} threads", backward_.plan.family, f64 ? "f64" : "f32", backward_.plan.threads)},
+        {"summary", fmt::format("cpu_backward in {}, {} threads", f64 ? "f64" : "f32", backward_.plan.threads)},
         {"simd", cpu_caps().simd_target},
         {"recomputed", "scores, mods and dP, once for each pair of a query and a key; from the stored lse and o"}};
     for (const auto& [title, lines] : backward_.programs.text()) facts[title] = lines;

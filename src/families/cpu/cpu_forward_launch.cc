@@ -317,9 +317,9 @@ class CpuForwardKernel final : public backend::Kernel {
 
   nlohmann::ordered_json facts() const override {
     const bool f64 = forward_.problem.precision == expr::Precision::f64;
-    nlohmann::ordered_json facts = {{"summary", fmt::format("{} in {}, {} threads", forward_.plan.family,
-                                                            f64 ? "f64" : "f32", forward_.plan.threads)},
-                                    {"simd", cpu_caps().simd_target}};
+    nlohmann::ordered_json facts = {
+        {"summary", fmt::format("cpu_forward in {}, {} threads", f64 ? "f64" : "f32", forward_.plan.threads)},
+        {"simd", cpu_caps().simd_target}};
     for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
     return facts;
   }

@@ -27,8 +27,6 @@ std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::in
 
 Plan plan_of(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, std::int64_t rows) {
   Plan plan;
-  plan.backend = BackendChoice::cpu;
-  plan.family = "cpu_forward";
   plan.threads = threads > 0 ? threads : caps.cores;
   plan.tile = {rows, kPanel};
   plan.workspace_bytes =

@@ -81,7 +81,6 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   config.overlaps = overlaps(problem, config, caps);
   Choice choice;
   Plan& plan = choice.plan;
-  plan.family = "decode_mma";
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
   plan.mods = mods;

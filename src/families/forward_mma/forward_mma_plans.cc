@@ -79,7 +79,6 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
                  double share_of_splits = 1) {
   Choice choice;
   Plan& plan = choice.plan;
-  plan.family = "forward_mma";
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
   plan.mods = mods;

@@ -126,8 +126,6 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
                    const RowsOf& rows_of) {
   Candidate candidate;
   Plan& plan = candidate.choice.plan;
-  plan.backend = BackendChoice::cuda;
-  plan.family = "forward_sm90";
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
   plan.family_part = config;

@@ -12,6 +12,7 @@
 #include "expect_error.h"
 #include "families/choose.h"
 #include "families/forward_mma/forward_mma_plans.h"
+#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"
@@ -214,23 +215,23 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
 TEST(ForwardMma, IsTakenWhereNoBetterFamilyIs) {
   for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
     const plan::Plan plan = chosen({.q_rows = 500}, caps_of(gpu));
-    EXPECT_EQ(plan.family, "forward_mma");
+    EXPECT_EQ(plan.family->name, "forward_mma");
     EXPECT_THAT(plan.untried, HasSubstr("the portable kernels have run on compute capability 9.0 alone"));
   }
-  EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");
+  EXPECT_EQ(chosen({.q_rows = 500}, h200()).family->name, "forward_sm90");
 }
 
 TEST(ForwardMma, IsTakenWhereTheEnvironmentAsksForIt) {
   const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
   const plan::Plan plan = chosen({.q_rows = 500}, h200());
-  EXPECT_EQ(plan.family, "forward_mma");
+  EXPECT_EQ(plan.family->name, "forward_mma");
   EXPECT_THAT(plan.rejected, testing::Contains("forward_sm90: HEDDLE_FAMILY asks for forward_mma"));
 }
 
 TEST(ForwardMma, OtherFamiliesAreRefusedWhereTheEnvironmentAsksForOne) {
   {
     const ScopedVariable family("HEDDLE_FAMILY", "forward_sm90");
-    EXPECT_EQ(chosen({.q_rows = 500}, h200()).family, "forward_sm90");
+    EXPECT_EQ(chosen({.q_rows = 500}, h200()).family->name, "forward_sm90");
     expect_error([&] { chosen({.q_rows = 500}, caps_of("a100")); }, ErrorCode::unsupported,
                  HasSubstr("forward_mma: HEDDLE_FAMILY asks for forward_sm90"));
   }

@@ -14,7 +14,9 @@ from pathlib import Path
 
 # Folder of src -> the other folders of src whose headers it may include. Its own are always in reach. A folder that
 # is not listed is a breach: new rooms get a row.
-BELOW_BACKEND = ("base", "shared", "expr", "mask", "problem", "device", "plan")
+BELOW_PLAN = ("base", "shared", "expr", "mask", "problem", "device")
+PLAN_ROOMS = ("plan/access", "plan/mods", "plan/tiles", "plan/hopper")
+BELOW_BACKEND = (*BELOW_PLAN, "plan", *PLAN_ROOMS)
 MAY_INCLUDE = {
     "base": (),
     "files": ("base",),
@@ -24,7 +26,11 @@ MAY_INCLUDE = {
     "problem": ("base", "expr", "mask"),
     "device": ("base",),
     "tile_evaluator": ("base", "shared", "expr", "mask", "problem"),
-    "plan": ("base", "shared", "expr", "mask", "problem", "device"),
+    "plan": (*BELOW_PLAN, *PLAN_ROOMS),
+    "plan/access": BELOW_PLAN,
+    "plan/mods": (*BELOW_PLAN, "plan/access"),
+    "plan/tiles": BELOW_PLAN,
+    "plan/hopper": (*BELOW_PLAN, "plan/mods", "plan/tiles"),
     "backend": BELOW_BACKEND,
     "backend/device_text": BELOW_BACKEND,
     "backend/gpu": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/device_code", "backend/jit"),

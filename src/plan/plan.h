@@ -4,7 +4,6 @@
 
 #include <any>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "heddle/attention.h"
 #include "plan/access/tensor_copies.h"
 #include "plan/mods/kernel_mods.h"
+#include "plan/tiles/rows_of.h"
 #include "plan/tiles/schedule.h"
 #include "problem/problem.h"
 
@@ -92,10 +92,6 @@ struct Choice {
   Plan plan;
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
 };
-
-/// Gives the mask's rows in blocks of that size: the caller's own rows if they fit, else rows built from mask_mod. Null
-/// if everything attends.
-using RowsOf = std::function<std::shared_ptr<const BlockMask>(BlockSize)>;
 
 /// The arguments of planning.
 struct Request {

@@ -85,6 +85,15 @@ class CheckLayers(unittest.TestCase):
             "src/plan may not include src/families/cpu",
         )
 
+    def test_room_of_plan_that_includes_the_plan(self):
+        self.write("src/plan/plan.h", "")
+        self.assert_breach(
+            "src/plan/mods/drops.h",
+            '#include "plan/plan.h"\n',
+            "src/plan/mods/drops.h:1",
+            "src/plan/mods may not include src/plan ('plan/plan.h')",
+        )
+
     def test_engine_that_includes_a_family(self):
         self.write("src/families/cpu/pack-inl.h", "")
         self.assert_breach(
@@ -194,13 +203,13 @@ class CheckLayers(unittest.TestCase):
         self.assert_breach("src/backend/cuda/a.cc", "", "src/backend/cuda/a.cc:1", "has no row")
 
     def test_folder_below_a_listed_one_keeps_its_rules(self):
-        self.write("src/plan/tiles/rows.h", '#include "mask/build.h"\n')
-        self.write("src/families/choose.cc", '#include "plan/tiles/rows.h"\n')
+        self.write("src/problem/checks/rows.h", '#include "mask/build.h"\n')
+        self.write("src/families/choose.cc", '#include "problem/checks/rows.h"\n')
         self.assert_breach(
-            "src/plan/tiles/rows.cc",
+            "src/problem/checks/rows.cc",
             '#include "backend/backend.h"\n',
-            "src/plan/tiles/rows.cc:1",
-            "src/plan may not",
+            "src/problem/checks/rows.cc:1",
+            "src/problem may not",
         )
 
     def test_kernels(self):

@@ -45,6 +45,11 @@ std::string refuses_key_numbers(const problem::AttentionProblem& problem, const 
 std::string misfit(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
                    const BlockMask* callers);
 
+/// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, the
+/// needs of every kernel, and the mods. A kernel with fewer may spill (bench_forward_sm90_registers compares this with
+/// the compiler).
+int forward_sm90_registers(const shared::ForwardSm90Config& config, const KernelMods& mods);
+
 /// The fields that are not at their default, and the shared memory of a CTA, in bytes.
 std::vector<Setting> forward_sm90_settings(const shared::ForwardSm90Config& config);
 

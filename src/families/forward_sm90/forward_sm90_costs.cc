@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 
 namespace heddle::plan {

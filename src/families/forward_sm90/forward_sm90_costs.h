@@ -14,6 +14,7 @@
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/tiles/key_rows.h"
+#include "plan/tiles/schedule.h"
 
 namespace heddle::plan {
 
@@ -119,5 +120,7 @@ inline constexpr ForwardSm90Kernel kUnmeasuredKernel = {0, 0, 0, 0, 0, 0, 0, tru
 TileClocks forward_sm90_clocks(const shared::ForwardSm90Config& config);
 /// Whether the table calls this kernel a spare one; false for a kernel that the table does not have.
 bool is_spare(const shared::ForwardSm90Config& config);
+/// Seconds of one launch.
+double forward_sm90_seconds(const TileSchedule& schedule);
 
 }  // namespace heddle::plan

@@ -19,18 +19,10 @@ namespace heddle::plan {
 std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 
-/// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, the
-/// needs of every kernel, and the mods. A kernel with fewer may spill (bench_forward_sm90_registers compares this with
-/// the compiler).
-int forward_sm90_registers(const shared::ForwardSm90Config& config, const KernelMods& mods);
-
 /// The tiles of such a kernel, at its own costs: schedule_tiles().
 TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
                                    const BlockMask* block_mask, const device::CudaCaps& caps,
                                    const TileOrder& order = {});
-
-/// Seconds of one launch by the cost model (forward_sm90_costs.h has its numbers).
-double forward_sm90_seconds(const TileSchedule& schedule);
 
 }  // namespace heddle::plan
 

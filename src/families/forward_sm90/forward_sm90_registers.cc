@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "expr/node.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90_candidates.h"
 
 namespace heddle::plan {
 namespace {

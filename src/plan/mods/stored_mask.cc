@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <memory>
-#include <utility>
-
 #include "base/environment.h"
 
 namespace heddle::plan {
@@ -30,15 +26,6 @@ std::string refuses_bytes(std::int64_t bytes) {
   if (bytes <= most) return {};
   return fmt::format("stored they would take {} bytes; up to {} are taken ({})", bytes, most,
                      base::name_of(base::Option::mask_bytes));
-}
-
-RowsOf remembering(const RowsOf& rows_of) {
-  using Known = std::map<std::pair<std::int64_t, std::int64_t>, std::shared_ptr<const BlockMask>>;
-  return [rows_of, known = std::make_shared<Known>()](BlockSize block) {
-    std::shared_ptr<const BlockMask>& rows = (*known)[{block.q, block.kv}];
-    if (rows == nullptr) rows = rows_of(block);
-    return rows;
-  };
 }
 
 std::string describe_mask(const KernelMods& mods, shared::MaskForm form, const shared::TileShape& tile,

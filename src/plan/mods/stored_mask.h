@@ -5,7 +5,6 @@
 #include <string>
 
 #include "plan/mods/kernel_mods.h"
-#include "plan/plan.h"
 #include "problem/problem.h"
 #include "shared/tile_shape.h"
 
@@ -21,9 +20,6 @@ bool masks_by_values(const KernelMods& mods);
 std::string refuses_storing(const problem::AttentionProblem& problem, const BlockMask* callers);
 /// Why bits that take `bytes` bytes cannot be stored; empty if they can.
 std::string refuses_bytes(std::int64_t bytes);
-
-/// A memoised `rows_of`: builds each block size once, for candidates are planned again where bits take too many bytes.
-RowsOf remembering(const RowsOf& rows_of);
 
 /// ModForms::mask of a kernel: how its runs find what the mask excludes, and why so. `reason`: why nothing is stored,
 /// where the planner knows it.

@@ -1,4 +1,4 @@
-#include "plan/deal.h"
+#include "plan/tiles/deal.h"
 
 #include <cstddef>
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "mask/shape.h"
-#include "plan/deal.h"
+#include "plan/tiles/deal.h"
 #include "plan/tiles/packed_heads.h"
 
 namespace heddle::plan {

@@ -1,5 +1,5 @@
 // Jobs drawn by workers: the order and the loads.
-#include "plan/deal.h"
+#include "plan/tiles/deal.h"
 
 #include <gtest/gtest.h>
 

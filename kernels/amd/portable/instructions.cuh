@@ -36,7 +36,8 @@ inline constexpr int kWave = 64;
 inline constexpr int kWave = 32;
 #endif
 
-/// clang 19 takes a fence's wait for needless on gfx9 where a loop comes back to the barrier by a path that stores last.
+/// clang 19 takes a fence's wait for needless on gfx9 where a loop comes back to the barrier by a path that stores
+/// last.
 __device__ __forceinline__ void await_shared_stores() {
   if constexpr (kWave == 64) asm volatile("s_waitcnt lgkmcnt(0)" ::: "memory");
 }
@@ -140,9 +141,10 @@ __device__ __forceinline__ unsigned upper_halves(unsigned x, unsigned y) {
   return __builtin_amdgcn_perm(y, x, 0x07060302);
 }
 
-/// c += a b of 16 x 16 x 16. gfx11: 8 words of each operand.
+/// Products c += a b have the names of their architectures, so that one more cannot be taken for another of as many
+/// words. 16 x 16 x 16: 8 words of each operand.
 template <bool kF16>
-__device__ __forceinline__ void multiply(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
+__device__ __forceinline__ void multiply_gfx11(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
 #if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
   Float8 sum = __builtin_bit_cast(Float8, c);
   if constexpr (kF16) {
@@ -155,9 +157,9 @@ __device__ __forceinline__ void multiply(float (&c)[8], const unsigned (&a)[8], 
   for (int i = 0; i < 8; ++i) c[i] = sum[i];
 #endif
 }
-/// gfx12: 4 words.
+/// 16 x 16 x 16: 4 words.
 template <bool kF16>
-__device__ __forceinline__ void multiply(float (&c)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
+__device__ __forceinline__ void multiply_gfx12(float (&c)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
 #if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
   Float8 sum = __builtin_bit_cast(Float8, c);
   if constexpr (kF16) {
@@ -171,13 +173,14 @@ __device__ __forceinline__ void multiply(float (&c)[8], const unsigned (&a)[4], 
   for (int i = 0; i < 8; ++i) c[i] = sum[i];
 #endif
 }
-/// gfx9, 32 x 32 x 8: 2 words.
+/// 32 x 32 x 8: 2 words.
 template <bool kF16>
-__device__ __forceinline__ void multiply(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
+__device__ __forceinline__ void multiply_gfx9(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
 #if __has_builtin(__builtin_amdgcn_mfma_f32_32x32x8f16)
   Float16 sum = __builtin_bit_cast(Float16, c);
   if constexpr (kF16) {
-    sum = __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), sum, 0, 0, 0);
+    sum =
+        __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), sum, 0, 0, 0);
   } else {
     sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Short4, a), __builtin_bit_cast(Short4, b), sum, 0,
                                                    0, 0);

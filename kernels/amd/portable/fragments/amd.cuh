@@ -3,7 +3,7 @@
 // stand by rows in shared memory, values by columns: they are transposed in registers between the loads of a step and
 // the stores of the next part. f16 and bf16.
 //
-// `Layout` is the architecture's: where a lane's elements of operands and results are.
+// `Layout` is the architecture's: where a lane's elements of operands and results are, and the instruction.
 #pragma once
 
 #include "portable/instructions.cuh"
@@ -22,6 +22,8 @@ struct AmdFragments {
   static constexpr int kWords = Layout::kWords;  // of an operand
   static constexpr bool kF16 = kConfig.storage == shared::Storage::f16;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
+  // One k-step of the first product reads columns of a row that are there, one of the second product keys of one fragment.
+  static_assert(kConfig.qk_columns() % Layout::kDepth == 0 && kKeys % Layout::kDepth == 0);
 
   static __device__ __forceinline__ int thread() { return amd::thread(); }
   static __device__ __forceinline__ int threads() { return kThreads; }
@@ -294,7 +296,7 @@ struct AmdFragments {
         unsigned a[kWords];
         stream.keys(a, key + kKeys * n, k);
 #pragma unroll
-        for (int f = 0; f < kFragments; ++f) amd::multiply<kF16>(s[f][n].x[0], a, b[f]);
+        for (int f = 0; f < kFragments; ++f) Layout::template multiply<kF16>(s[f][n].x[0], a, b[f]);
       }
     }
   }
@@ -326,7 +328,7 @@ struct AmdFragments {
           unsigned a[kWords];
           stream.values(a, kOuts * d, key + kKeys * n + Layout::kDepth * j);
 #pragma unroll
-          for (int f = 0; f < kFragments; ++f) amd::multiply<kF16>(o[f][d].x[0], a, b[f]);
+          for (int f = 0; f < kFragments; ++f) Layout::template multiply<kF16>(o[f][d].x[0], a, b[f]);
         }
       }
     }

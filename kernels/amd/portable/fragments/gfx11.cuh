@@ -21,6 +21,11 @@ struct Gfx11Layout {
       b[4 + w] = lane < 16 ? other : own[w];
     }
   }
+  template <bool kF16>
+  static __device__ __forceinline__ void multiply(float (&c)[kOwn], const unsigned (&a)[kWords],
+                                                  const unsigned (&b)[kWords]) {
+    amd::multiply_gfx11<kF16>(c, a, b);
+  }
 };
 
 template <auto kConfig>

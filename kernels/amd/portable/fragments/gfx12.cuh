@@ -16,6 +16,11 @@ struct Gfx12Layout {
 #pragma unroll
     for (int w = 0; w < 4; ++w) b[w] = own[w];
   }
+  template <bool kF16>
+  static __device__ __forceinline__ void multiply(float (&c)[kOwn], const unsigned (&a)[kWords],
+                                                  const unsigned (&b)[kWords]) {
+    amd::multiply_gfx12<kF16>(c, a, b);
+  }
 };
 
 template <auto kConfig>

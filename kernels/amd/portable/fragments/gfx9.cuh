@@ -15,6 +15,11 @@ struct Gfx9Layout {
   static __device__ __forceinline__ void weights(unsigned (&b)[2], const unsigned (&own)[2], int) {
     b[0] = own[0], b[1] = own[1];
   }
+  template <bool kF16>
+  static __device__ __forceinline__ void multiply(float (&c)[kOwn], const unsigned (&a)[kWords],
+                                                  const unsigned (&b)[kWords]) {
+    amd::multiply_gfx9<kF16>(c, a, b);
+  }
 };
 
 template <auto kConfig>

@@ -1,5 +1,5 @@
-// Stands in for kernels/amd/portable/instructions.cuh on the host: the same instructions, by the layouts of AMD's matrix
-// instruction calculator (which lane and register has which row, column and depth).
+// Stands in for kernels/amd/portable/instructions.cuh on the host: the same instructions, by the layouts of AMD's
+// matrix instruction calculator (which lane and register has which row, column and depth).
 #pragma once
 
 #include <bit>
@@ -96,23 +96,20 @@ void product(const char* name, float (&c)[kResults], const unsigned (&a)[kWords]
   std::memcpy(c, result.c, sizeof c);
 }
 
-/// gfx11.
 template <bool kF16>
-void multiply(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
+void multiply_gfx11(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
   product<kF16, 16, 16>(
       "wmma", c, a, b, [](int, int e) { return e; }, [](int lane, int g) { return 2 * g + lane / 16; });
 }
-/// gfx12.
 template <bool kF16>
-void multiply(float (&c)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
+void multiply_gfx12(float (&c)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
   // k = 8 (g / 2) + 4 (lane / 16) + 2 (g % 2) + half of register g.
   product<kF16, 16, 16>(
       "wmma", c, a, b, [](int lane, int e) { return 8 * (e / 4) + 4 * (lane / 16) + e % 4; },
       [](int lane, int g) { return 8 * (lane / 16) + g; });
 }
-/// gfx9.
 template <bool kF16>
-void multiply(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
+void multiply_gfx9(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
   product<kF16, 32, 8>(
       "mfma", c, a, b, [](int lane, int e) { return 4 * (lane / 32) + e; },
       [](int lane, int g) { return 8 * (g / 4) + 4 * (lane / 32) + g % 4; });

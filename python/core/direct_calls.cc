@@ -118,9 +118,9 @@ class DirectCalls {
         masks_{masks.at("cpu"), masks.at("cuda")} {}
 
   /// (out, lse or None); None if Python has to look at the call. `score`: a function or a BoundMod. `mask`: a BoundMod
-  /// or a ListedMask.
+  /// or a ListedMask. `settings`: options by name, None: not given.
   nb::any attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, nb::handle mask,
-                 nb::handle scale, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
+                 const nb::dict& settings, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
     Inputs in;
     if (!take(query, in.q) || !take(key, in.k) || !take(value, in.v) || !in.agree(enable_gqa)) return nothing();
     if (!in.make_plain_results()) return nothing();
@@ -129,8 +129,10 @@ class DirectCalls {
     if (!set_score(score, in, arguments) || !set_mask(mask, in, arguments, is_block_mask)) return nothing();
     const bool shares_keys = in.k.shape(0) == 1 && is_block_mask;
     if (in.q.shape(0) != in.k.shape(0) && !shares_keys) return nothing();
-    if (!set_scale(scale, arguments)) return nothing();
     arguments.clamp_reads = clamps && !arguments.values.captures.empty();
+    for (const auto& [name, given] : settings) {
+      if (!given.is_none() && !set(nb::cast<std::string>(name), given, arguments)) return nothing();
+    }
     if (with_gradients && require_gradients(in, arguments.values)) return nothing();
     if (in.is_on_cuda()) {
       const nb::object stream = stream_(in.q.device_id());
@@ -185,11 +187,20 @@ class DirectCalls {
     return true;
   }
 
-  static bool set_scale(nb::handle scale, Arguments& arguments) {
-    if (scale.is_none()) return true;
-    if (!PyFloat_Check(scale.ptr())) return false;
-    arguments.scale = PyFloat_AsDouble(scale.ptr());
-    return true;
+  /// False for options that are not taken here, and for values of other types: no option is left out.
+  static bool set(const std::string& name, nb::handle value, Arguments& arguments) {
+    if (name == "scale") {
+      if (!PyFloat_Check(value.ptr())) return false;
+      arguments.scale = PyFloat_AsDouble(value.ptr());
+      return true;
+    }
+#define HEDDLE_COUNT_OPTION(option) \
+  if (name == #option) return nb::try_cast(value, arguments.option.emplace(), false);
+#define HEDDLE_FLAG_OPTION(option, shown, help) \
+  if (name == #option) return nb::try_cast(value, arguments.option, false);
+#define HEDDLE_BACKWARD_FLAG_OPTION(option, shown, help) HEDDLE_FLAG_OPTION(option, shown, help)
+#include "heddle/options.def"
+    return false;
   }
 
   static bool require_gradients(const Inputs& in, const NamedValues& values) {
@@ -237,7 +248,7 @@ void add_direct_calls(nb::module_& module) {
                     const std::map<std::string, nb::object>&, const std::map<std::string, nb::object>&>(),
            "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "stream"_a, "scores"_a, "masks"_a)
       .def("attend", &DirectCalls::attend, "query"_a, "key"_a, "value"_a, "score"_a.none(), "mask"_a.none(),
-           "scale"_a.none(), "enable_gqa"_a, "with_lse"_a, "clamps"_a, "with_gradients"_a);
+           "settings"_a, "enable_gqa"_a, "with_lse"_a, "clamps"_a, "with_gradients"_a);
 }
 
 }  // namespace heddle::python

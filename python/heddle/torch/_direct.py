@@ -27,17 +27,18 @@ _calls = _core.DirectCalls(
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: Any,
-    scale: float | None, enable_gqa: bool, with_lse: bool, clamps: bool,
+    settings: dict[str, Any], enable_gqa: bool, with_lse: bool, clamps: bool,
 ) -> OutAndLse | None:
     """(out, lse), if the call is one that was made before, on plain tensors. Else None, and nothing was done.
 
-    `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask.
+    `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask. `settings` are the call's options, by the
+    names of Call's fields; a call with one that C++ does not take is left to Python.
     """
     if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
             or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
         return None
     made: OutAndLse | None = _calls.attend(
-        query, key, value, score, mask, scale, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
+        query, key, value, score, mask, settings, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
     return made
 
 

@@ -168,12 +168,13 @@ def flex_attention(
                   FutureWarning)
     with_max_scores = return_aux is not None and return_aux.max_scores
     with_lse = return_lse or return_aux is not None and return_aux.lse
+    settings: dict[str, Any] = {"scale": scale}
     made = max_scores = None
     if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
-        made = repeated(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse)
+        made = repeated(query, key, value, score_mod, block_mask, settings, enable_gqa, with_lse)
     if made is None:
         query, key, value = autocast(query, key, value)
-        call = Call(query, key, value, scale, with_lse=with_lse)
+        call = Call(query, key, value, **settings, with_lse=with_lse)
         if with_max_scores:
             refuse_traced_maxima()
             check_inputs(call, enable_gqa)
@@ -185,8 +186,8 @@ def flex_attention(
 
 
 def repeated(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: Any,
-    enable_gqa: bool, with_lse: bool,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any,
+    settings: dict[str, Any], enable_gqa: bool, with_lse: bool,
 ) -> OutAndLse | None:
     """The call without checked(), if it was made before and nothing stands against that."""
     mask = None
@@ -196,7 +197,7 @@ def repeated(
             return None
     if score_mod is flex._identity:
         score_mod = None
-    return _direct.attend(query, key, value, score_mod, mask, scale, enable_gqa, with_lse, True)
+    return _direct.attend(query, key, value, score_mod, mask, settings, enable_gqa, with_lse, True)
 
 
 def refuse_traced_maxima() -> None:

@@ -43,12 +43,14 @@ def scaled_dot_product_attention(
     >>> heddle.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 4, 16, 8])
     """
+    settings: dict[str, Any] = {"scale": scale}
     if not torch.compiler.is_dynamo_compiling() and dropout_p == 0.0:
-        made = repeated(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        made = repeated(query, key, value, attn_mask, is_causal, settings, enable_gqa)
         if made is not None:
             return made[0]
     query, key, value = autocast(query, key, value)
-    call = Call(query, key, value, None if scale is None else float(scale))
+    call = Call(query, key, value, **settings)
+    call.scale = None if scale is None else float(scale)
     check(call, attn_mask, dropout_p, is_causal)
     if dropout_p > 0.0:
         call.set_dropout(dropout_p)
@@ -73,8 +75,8 @@ def scaled_dot_product_attention(
 
 
 def repeated(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, is_causal: bool, scale: Any,
-    enable_gqa: bool,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, is_causal: bool,
+    settings: dict[str, Any], enable_gqa: bool,
 ) -> OutAndLse | None:
     """The call without the checks, if it is plainly right. Else None."""
     score = None
@@ -82,7 +84,8 @@ def repeated(
         score = None if is_causal else dense_score(query, key, attn_mask)
         if score is None:
             return None
-    return _direct.attend(query, key, value, score, causal() if is_causal else None, scale, enable_gqa, False, False)
+    mask = causal() if is_causal else None
+    return _direct.attend(query, key, value, score, mask, settings, enable_gqa, False, False)
 
 
 @functools.cache

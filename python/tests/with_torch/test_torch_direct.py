@@ -9,7 +9,8 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 from agreement import assert_agrees
-from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention
+from heddle.torch import _direct, create_block_mask, flex_attention, scaled_dot_product_attention
+from heddle.torch._call import SETTINGS
 
 L = 8
 GENERATOR = torch.Generator().manual_seed(11)
@@ -87,6 +88,23 @@ def test_inputs_of_other_kinds():
     order = sorted(range(3), key=lambda axis: -strided[0].stride(axis))
     out = flex_attention(*strided)
     assert sorted(range(3), key=lambda axis: -out.stride(axis)) == order
+
+
+def test_no_setting_is_left_out():
+    """A call with a setting is made with it, or left to Python."""
+    def repeated(**settings):
+        return _direct.attend(Q, K, V, None, None, settings, False, False, False)
+
+    plain = flex_attention(Q, K, V)
+    assert torch.equal(repeated()[0], plain)
+    assert torch.equal(repeated(**dict.fromkeys([*SETTINGS, "sinks", "an_option_to_come"]))[0], plain)
+    scaled = repeated(scale=2.0)[0]
+    assert torch.equal(scaled, flex_attention(Q, K, V, scale=2.0)) and not torch.equal(scaled, plain)
+    assert torch.equal(repeated(clamp_reads=True)[0], plain)
+    # Counts without lengths are refused, which is Python's to say.
+    for settings in ({"scale": 2}, {"max_q_len": 4}, {"max_kv_len": 4}, {"clamp_reads": 1}, {"sinks": Q[0, :, 0, 0]},
+                     {"an_option_to_come": 1}):
+        assert repeated(**settings) is None, settings
 
 
 def test_a_block_mask_of_another_problem():

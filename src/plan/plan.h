@@ -1,5 +1,6 @@
-// Plan: how an attention will be computed. Plain data; every tile size, byte count, form and list of later stages comes
-// from here, and no later stage works one out again.
+// Plan: how an attention will be computed. Plain data; every tile size, byte count, form and order of later stages
+// comes from here, and no later stage chooses again. A family that is prepared may work out again what follows from
+// these alone: lists over the rows of a mask that was updated, a backward's derivatives.
 #pragma once
 
 #include <any>

@@ -45,7 +45,8 @@ std::int64_t all_keys(const AttentionProblem& problem) {
 
 std::vector<OutputType> types_of_reads(const BackwardReads& reads, const BackwardTensors& tensors) {
   std::vector<OutputType> types;
-  for (const plan::CaptureSum& sum : reads.sums) types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
+  for (const plan::CaptureSum& sum : reads.sums)
+    types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
   return types;
 }
 

@@ -1,4 +1,4 @@
-// The Hopper backward family: which problems it takes, its plan, and what its workspace holds.
+// The Hopper backward family: which problems it takes, its configuration and plan, and what its workspace holds.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "families/backward_sm90/backward_sm90_candidates.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "plan/config_fields.h"
+#include "plan/mods/backward_mods.h"
 #include "plan/plan.h"
+#include "plan/setting.h"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/backward_lists.h"
 
@@ -17,6 +20,15 @@ namespace heddle::plan {
 /// Empty if the family takes the problem; else a sentence that names the given value and the accepted ones. Any strides
 /// are taken.
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps);
+
+/// The configuration that computes a problem, but for the types of gradients and how they are stored.
+shared::BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods);
+
+/// Adds what these tensors decide.
+shared::BackwardSm90Config with_gradients(shared::BackwardSm90Config config, const BackwardTensors& tensors);
+
+/// The fields that are not at their default, and the shared memory of a CTA, in bytes.
+std::vector<Setting> backward_sm90_settings(const shared::BackwardSm90Config& config);
 
 std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of);
 
@@ -49,3 +61,7 @@ namespace heddle::backward_sm90 {
 std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
 
 }  // namespace heddle::backward_sm90
+
+#define HEDDLE_CONFIG BackwardSm90Config
+#define HEDDLE_CONFIG_FIELDS "families/backward_sm90/shared/backward_sm90_config.def"
+#include "plan/config_fields.inc"

@@ -10,7 +10,7 @@
 #include "backend/cuda/hopper/wgmma_text.h"
 #include "backend/device_code/headers.h"
 #include "backend/device_text/config_text.h"
-#include "families/backward_sm90/backward_sm90_candidates.h"
+#include "families/backward_sm90/backward_sm90_plans.h"
 
 namespace heddle::backward_sm90 {
 namespace {

@@ -5,14 +5,13 @@
 #include <string>
 #include <tuple>
 
-#include "families/backward_sm90/backward_sm90_candidates.h"
 #include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
-#include "plan/tiles/backward_schedule.h"
 #include "plan/hopper/sm90_chip.h"
+#include "plan/tiles/backward_schedule.h"
 
 namespace heddle::test {
 namespace {

@@ -10,7 +10,7 @@
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_candidates.h"
+#include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"

@@ -14,34 +14,27 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backend/cuda/driver/driver.h"
-#include "engine/machine.h"
+#include "backward_runs.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
-#include "families/choose.h"
 #include "families/forward_sm90/shared/forward_sm90_memory.h"
 #include "gpu_timer.h"
-#include "heddle/heddle.h"
 #include "plan/hopper/sm90_chip.h"
-#include "plan/plan.h"
 
 namespace heddle::bench {
 namespace {
 
 constexpr std::int64_t kTokens = 16384, kColumns = 2048;
 
-/// Head dims of q and k, and of v.
-struct HeadDims {
-  std::int64_t qk, v;
-  std::string text() const { return qk == v ? fmt::format("{}", qk) : fmt::format("{}/{}", qk, v); }
-  std::int64_t heads() const { return kColumns / qk; }
-};
+std::string text_of(const HeadDims& dims) {
+  return dims.qk == dims.v ? fmt::format("{}", dims.qk) : fmt::format("{}/{}", dims.qk, dims.v);
+}
+std::int64_t heads_of(const HeadDims& dims) { return kColumns / dims.qk; }
 
 struct Variant {
   std::string name;
@@ -74,81 +67,34 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   return variants;
 }
 
-/// A problem's tensors: inputs drawn on the host, o and lse by the library, gradients.
-struct Memory {
-  Tensor q, k, v, d_o, o, lse, dq, dk, dv;
-  AttentionOptions options{};
-
-  Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, const HeadDims& dims, bool causal,
-         const Device& place) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    const auto draw = [&](std::int64_t dim) {
-      Tensor drawn = Tensor::empty(DType::f32, {batch, heads, length, dim});
-      std::vector<float> pool(1'000'003);
-      for (float& x : pool) x = normal(random);
-      auto* values = static_cast<float*>(drawn.data());
-      for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(i) % pool.size()];
-      return drawn.to(DType::bf16).to(place);
-    };
-    q = draw(dims.qk), k = draw(dims.qk), v = draw(dims.v), d_o = draw(dims.v);
-    if (causal) options.mask_mod = mods::causal();
-    AttentionResult forward = attention(q, k, v, options, true);
-    o = std::move(forward.o), lse = std::move(forward.lse);
-    for (Tensor* gradient : {&dq, &dk}) *gradient = Tensor::empty_on(place, DType::bf16, q.view().shape);
-    dv = Tensor::empty_on(place, DType::bf16, v.view().shape);
-  }
-  BackwardTensors tensors() const {
-    BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};
-    all.lse = lse;
-    all.dq = dq.view(), all.dk = dk.view(), all.dv = dv.view();
-    return all;
-  }
-};
-
-/// A variant, ready to run.
+/// A variant, ready to run; null: the planner's own.
 class Runner {
  public:
-  Runner(const Memory& memory, const Variant* variant) : memory_(memory), tensors_(memory.tensors()) {
-    if (variant != nullptr && !variant->config.d_q) tensors_.dq.reset();
-    const AttentionTensors forward = problem::forward_tensors(tensors_);
-    const problem::AttentionProblem problem = problem::validate(tensors_, memory.options);
-    const plan::Request request{problem, forward, memory.options, engine::machine(), &tensors_};
-    plan::Choice choice = plan::choose(request, [&](BlockSize block) -> std::shared_ptr<const BlockMask> {
-                            if (problem.mask_mod.empty()) return nullptr;
-                            return std::make_shared<BlockMask>(
-                                BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block));
-                          }).front();
-    if (!choice.plan.has<shared::BackwardSm90Config>())
-      throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
-    if (variant != nullptr) {
-      const bool masked = choice.plan.part<shared::BackwardSm90Config>().masked;
-      choice.plan.family_part = variant->config;
-      choice.plan.part<shared::BackwardSm90Config>().masked = masked;
-    }
-    config = choice.plan.part<shared::BackwardSm90Config>();
-    rows_ = choice.block_mask;
-    kernel_ = plan::prepare_kernel(choice.plan, rows_.get(), request, memory.options.bindings);
-    workspace_ = Tensor::empty_on(tensors_.q.device, DType::u8, {choice.plan.workspace_bytes});
-  }
-  void operator()(void* stream) const {
-    kernel_->launch({.tensors = problem::forward_tensors(tensors_),
-                     .options = &memory_.options,
-                     .bindings = &memory_.options.bindings,
-                     .block_mask = rows_.get(),
-                     .workspace = workspace_.data(),
-                     .stream = stream,
-                     .backward = &tensors_});
-  }
-  const BackwardTensors& tensors() const { return tensors_; }
+  Runner(const Memory& memory, const Variant* variant)
+      : runs_(memory.options, tensors_for(memory, variant), [&](std::vector<plan::Choice>& choices) -> plan::Choice& {
+          plan::Plan& plan = choices.front().plan;
+          if (!plan.has<shared::BackwardSm90Config>())
+            throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
+          if (variant != nullptr) {
+            const bool masked = plan.part<shared::BackwardSm90Config>().masked;
+            plan.family_part = variant->config;
+            plan.part<shared::BackwardSm90Config>().masked = masked;
+          }
+          config = plan.part<shared::BackwardSm90Config>();
+          return choices.front();
+        }) {}
+  void operator()(void* stream) const { runs_(stream); }
+  const BackwardTensors& tensors() const { return runs_.tensors(); }
   shared::BackwardSm90Config config;
 
  private:
-  const Memory& memory_;
-  BackwardTensors tensors_;
-  std::shared_ptr<const BlockMask> rows_;
-  std::unique_ptr<backend::Kernel> kernel_;
-  Tensor workspace_;
+  static BackwardTensors tensors_for(const Memory& memory, const Variant* variant) {
+    BackwardTensors tensors = memory.tensors();
+    if (variant != nullptr && !variant->config.d_q) tensors.dq.reset();
+    return tensors;
+  }
+
+  BackwardRuns runs_;
 };
 
 /// Checks gradients of a small problem with ragged ends. Empty where the criterion is met.
@@ -167,16 +113,6 @@ struct Arguments {
   bool check_only = false;
   std::string only;
 };
-
-std::vector<std::int64_t> numbers_of(std::string_view text) {
-  std::vector<std::int64_t> numbers;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    numbers.push_back(std::atoll(std::string(text.substr(at, end - at)).c_str()));
-    at = end + 1;
-  }
-  return numbers;
-}
 
 std::vector<HeadDims> dims_of(std::string_view text) {
   std::vector<HeadDims> dims;
@@ -257,9 +193,9 @@ void time_variants(const std::vector<Variant>& variants, const HeadDims& dims, c
                    const Device& place, GpuTimer& timer) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, dims.heads(), length, dims, causal, place);
-      fmt::print("D {} {} {}:", dims.text(), causal ? "causal" : "full", length);
-      const std::int64_t of_pair = 2 * dims.heads() * (3 * dims.qk + 2 * dims.v);
+      const Memory memory(kTokens / length, heads_of(dims), length, dims, causal, place);
+      fmt::print("D {} {} {}:", text_of(dims), causal ? "causal" : "full", length);
+      const std::int64_t of_pair = 2 * heads_of(dims) * (3 * dims.qk + 2 * dims.v);
       const double flops = static_cast<double>(kTokens * length * of_pair) * (causal ? 0.5 : 1);
       time_cell(variants, memory, flops, arguments.times, timer);
       fmt::print("\n");
@@ -285,10 +221,10 @@ int run(const Arguments& arguments) {
       try {
         wrong = check(variant, dims, place, timer);
       } catch (const Error& error) {
-        fmt::print("D {} {}: {}\n", dims.text(), variant.name, error.what());
+        fmt::print("D {} {}: {}\n", text_of(dims), variant.name, error.what());
         continue;
       }
-      fmt::print("D {} {}: {}\n", dims.text(), variant.name,
+      fmt::print("D {} {}: {}\n", text_of(dims), variant.name,
                  wrong.empty() ? "within the criterion" : "WRONG\n" + wrong);
       right = right && wrong.empty();
       if (wrong.empty()) good.push_back(variant);

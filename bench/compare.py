@@ -116,21 +116,8 @@ class Comparison:
 
     def run(self):
         begin = time.monotonic()
-        for cell in self.arguments.cells:
-            if time.monotonic() - begin > self.arguments.seconds:
-                say(f"stopping before {cell.name}: --seconds {self.arguments.seconds:g} are over")
-                break
-            entry = {
-                "name": cell.name,
-                "d": cell.d,
-                "causal": cell.causal,
-                "s": cell.s,
-                "batch": cell.batch,
-                "heads": cell.heads,
-                "target": cell.target,
-                "gemm_target": cell.gemm_target,
-                "contenders": {},
-            }
+        for cell in grid.in_time(self.arguments.cells, self.arguments.seconds, say):
+            entry = grid.entry_of(cell, "target", "gemm_target")
             self.results["cells"].append(entry)
             try:
                 self.compare(cell, entry["contenders"])

@@ -97,31 +97,15 @@ void measure(const Case& c, int threads, double seconds) {
   plan.run(tensors, {.workspace = workspace.data()});
 
   const double flops = 4.0 * static_cast<double>(c.heads * c.q_rows * c.kv_rows * c.dim) * c.attended;
-  const CpuFigures figures =
-      measure_windows(flops, seconds, [&] { plan.run(tensors, {.workspace = workspace.data()}); });
-  fmt::print("{:<24} {:8.1f} {:8.1f} {:7.3f} {:8.1f} {:5}/{}\n", c.name, figures.gflops, figures.probe, figures.ratio,
-             figures.wall, figures.counted, figures.windows);
+  print_line(c.name, measure_windows(flops, seconds, [&] { plan.run(tensors, {.workspace = workspace.data()}); }));
 }
 
 int main(int count, char** arguments) {
-  int threads = 1;
-  double seconds = 0.7;
-  std::string filter;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    if (argument == "--threads" && i + 1 < count) {
-      threads = std::atoi(arguments[++i]);
-    } else if (argument == "--seconds" && i + 1 < count) {
-      seconds = std::atof(arguments[++i]);
-    } else {
-      filter = argument;
-    }
-  }
+  const CpuArguments asked = cpu_arguments(count, arguments);
   fmt::print("one core reads {:.1f} GB/s of memory\n", read_gigabytes_per_second());
-  fmt::print("{} threads\n{:<24} {:>8} {:>8} {:>7} {:>8} {}\n", threads, "case", "GFLOP/s", "probe", "ratio", "wall",
-             "windows");
+  print_head(asked.threads);
   for (const Case& c : cases()) {
-    if (c.name.find(filter) != std::string::npos) measure(c, threads, seconds);
+    if (c.name.find(asked.filter) != std::string::npos) measure(c, asked.threads, asked.seconds);
   }
   return 0;
 }

@@ -1,7 +1,10 @@
 #include "cpu_windows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <random>
 #include <vector>
@@ -22,6 +25,31 @@ double median(std::vector<double> values) {
 }
 
 }  // namespace
+
+CpuArguments cpu_arguments(int count, char** arguments) {
+  CpuArguments asked;
+  for (int i = 1; i < count; ++i) {
+    const std::string argument = arguments[i];
+    if (argument == "--threads" && i + 1 < count) {
+      asked.threads = std::atoi(arguments[++i]);
+    } else if (argument == "--seconds" && i + 1 < count) {
+      asked.seconds = std::atof(arguments[++i]);
+    } else {
+      asked.filter = argument;
+    }
+  }
+  return asked;
+}
+
+void print_head(int threads) {
+  fmt::print("{} threads\n{:<24} {:>8} {:>8} {:>7} {:>8} {}\n", threads, "case", "GFLOP/s", "probe", "ratio", "wall",
+             "windows");
+}
+
+void print_line(const std::string& name, const CpuFigures& figures) {
+  fmt::print("{:<24} {:8.1f} {:8.1f} {:7.3f} {:8.1f} {:5}/{}\n", name, figures.gflops, figures.probe, figures.ratio,
+             figures.wall, figures.counted, figures.windows);
+}
 
 Tensor random_tensor(DType dtype, const Dims& shape, unsigned seed) {
   std::mt19937 generator(seed);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "heddle/tensor.h"
 
@@ -20,6 +21,18 @@ struct CpuFigures {
 
 /// run: one run, of so many floating-point operations.
 CpuFigures measure_windows(double flops, double seconds, const std::function<void()>& run);
+
+/// What a program that measures cases is asked for: [--threads N] [--seconds S] [FILTER].
+struct CpuArguments {
+  int threads = 1;
+  double seconds = 0.7;
+  std::string filter;
+};
+CpuArguments cpu_arguments(int count, char** arguments);
+
+/// The table's head, and its line of a case.
+void print_head(int threads);
+void print_line(const std::string& name, const CpuFigures& figures);
 
 /// Processor time of all threads.
 double process_seconds();

@@ -1,6 +1,7 @@
 """What is compared: the cells of the grid, their work, and what each must reach beside cuDNN."""
 
 import dataclasses
+import time
 
 TOKENS = 16384  # batch * S
 WIDTH = 2048  # H * D
@@ -93,3 +94,19 @@ def choose_cells(only, quick):
         wanted = {cell for text in only for cell in parse_cell(text)}
         chosen = [cell for cell in all_cells() if cell in wanted]
     return chosen
+
+
+def in_time(cells, seconds, say):
+    """The cells that begin before so many seconds are over; `say` takes a line for the terminal."""
+    begin = time.monotonic()
+    for cell in cells:
+        if time.monotonic() - begin > seconds:
+            say(f"stopping before {cell.name}: --seconds {seconds:g} are over")
+            return
+        yield cell
+
+
+def entry_of(cell, *more):
+    """A cell of the results, with these further attributes, before anything was compared."""
+    names = ("name", "d", "causal", "s", "batch", "heads", *more)
+    return {name: getattr(cell, name) for name in names} | {"contenders": {}}

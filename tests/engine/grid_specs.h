@@ -147,4 +147,35 @@ class SpecSource {
   Deck<DType> o_dtype_{{DType::f64, DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2}, 22};
 };
 
+/// Judges a part of 200 drawn problems. `change` makes a spec one of the test's, of `kinds` kinds in turn; a run takes
+/// all of a turn or none.
+template <class Change>
+void run_drawn(int kinds, Change&& change) {
+  SpecSource source;
+  for (int i = 0; i < scaled(200); ++i) {
+    CaseSpec spec = source.draw();
+    change(spec, i);
+    if (!is_taken(i / kinds)) continue;
+    AttentionCase attention_case(spec);
+    run_and_judge(attention_case);
+  }
+}
+
+/// Three queries of many keys, whose parts are attended apart and whose rows are merged.
+template <class Change>
+void run_many_keys(Change&& change) {
+  for (const std::int64_t keys : {2048, 5000}) {
+    for (const char* mask : {"", "causal_lower_right", "some_queries_blind"}) {
+      CaseSpec spec;
+      spec.q_rows = 3;
+      spec.kv_rows = keys;
+      spec.mask = mask;
+      spec.sinks = "large";
+      change(spec);
+      AttentionCase attention_case(spec);
+      run_and_judge(attention_case);
+    }
+  }
+}
+
 }  // namespace heddle::test

@@ -15,34 +15,19 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST(MaxScores, AgreeWithTheReference) {
-  SpecSource source;
-  for (int i = 0; i < scaled(200); ++i) {
-    CaseSpec spec = source.draw();
+  run_drawn(2, [](CaseSpec& spec, int i) {
     spec.seed += 3'000'000;
     spec.normalizer = Normalizer::softmax;
     spec.with_max_scores = true;
     spec.with_lse = i % 2 == 0;
-    if (!is_taken(i / 2)) continue;
-    AttentionCase attention_case(spec);
-    run_and_judge(attention_case);
-  }
+  });
 }
 
-// Parts of the keys are attended apart, and their rows merged.
 TEST(MaxScores, OfManyKeys) {
-  for (const std::int64_t keys : {2048, 5000}) {
-    for (const char* mask : {"", "causal_lower_right", "some_queries_blind"}) {
-      CaseSpec spec;
-      spec.seed = 7;
-      spec.q_rows = 3;
-      spec.kv_rows = keys;
-      spec.mask = mask;
-      spec.sinks = "large";
-      spec.with_max_scores = true;
-      AttentionCase attention_case(spec);
-      run_and_judge(attention_case);
-    }
-  }
+  run_many_keys([](CaseSpec& spec) {
+    spec.seed = 7;
+    spec.with_max_scores = true;
+  });
 }
 
 /// The largest score of one query, whose products with the keys are 1 and whose scores become `scores`.

@@ -40,22 +40,8 @@ class Comparison:
 
     def run(self, save=lambda results: None):
         begin = time.monotonic()
-        for cell in self.chosen.cells:
-            if time.monotonic() - begin > self.chosen.seconds:
-                self.say(f"stopping before {cell.name}: --seconds {self.chosen.seconds:g} are over")
-                break
-            entry = {
-                "name": cell.name,
-                "d": cell.d,
-                "causal": cell.causal,
-                "s": cell.s,
-                "batch": cell.batch,
-                "heads": cell.heads,
-                "kv_heads": cell.kv_heads,
-                "target": cell.target,
-                "counts": cell.counts,
-                "contenders": {},
-            }
+        for cell in grid.in_time(self.chosen.cells, self.chosen.seconds, self.say):
+            entry = grid.entry_of(cell, "kv_heads", "target", "counts")
             self.results["cells"].append(entry)
             try:
                 self.compare(cell, entry["contenders"])

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/device_text/expression_text.h"
-#include "backend/device_text/host_program.h"
+#include "backend/device_text/kernel_pieces.h"
 
 namespace heddle::device_text::test {
 namespace {
@@ -109,18 +109,7 @@ using Attend = void (*)(const float*, const float*, int, bool, float, float*, St
 
 template <class Function>
 Function function(const char* name) {
-  static const std::shared_ptr<void> library = [] {
-    std::string text = "#include \"ptx/math.cuh\"\n#include \"families/forward_sm90/shared/forward_sm90_config.h\"\n";
-    const Expr none[] = {Expr(true), Expr(0.0), Expr(0.0), leaf::score(), Expr(1.0)};
-    const char* const names[] = {"mask", "offset", "slope", "score", "weight"};
-    for (std::size_t i = 0; i < std::size(none); ++i) {
-      const TakesScore takes = i == 3 ? TakesScore::yes : TakesScore::no;
-      const bool streamed = i == 1 || i == 3;  // these may be given an element of a streamed capture
-      text += streamed ? no_mod_text(names[i], ExprType::f32, takes, true) : mod_text(names[i], none[i], {}, takes);
-    }
-    text += "namespace heddle {\nstruct StreamedStorage {\n  static constexpr int kRead = 4;\n};\n}\n";
-    return load_on_host(text + kText);
-  }();
+  static const std::shared_ptr<void> library = load_without_mods(kText);
   return reinterpret_cast<Function>(dlsym(library.get(), name));
 }
 

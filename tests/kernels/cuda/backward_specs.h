@@ -291,10 +291,10 @@ inline BackwardList deterministic() {
   return list;
 }
 
-inline BackwardList dims_types_and_layouts() {
+inline BackwardList types_and_layouts(std::initializer_list<std::pair<int, int>> dims) {
   BackwardList list;
   for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
-    for (const auto& [qk, v] : {std::pair(40, 100), std::pair(33, 7), std::pair(128, 64)}) {
+    for (const auto& [qk, v] : dims) {
       CaseSpec spec = backward_spec(70, 130, qk);
       spec.v_dim = v;
       spec.layout = layout;
@@ -307,6 +307,7 @@ inline BackwardList dims_types_and_layouts() {
   }
   return list;
 }
+inline BackwardList dims_types_and_layouts() { return types_and_layouts({{40, 100}, {33, 7}, {128, 64}}); }
 
 // Head dims above 128.
 
@@ -380,21 +381,6 @@ inline BackwardList few_rows() {
   return list;
 }
 
-inline BackwardList wide_dims_types_and_layouts() {
-  BackwardList list;
-  for (const Layout layout : {Layout::bshd, Layout::gaps, Layout::reversed}) {
-    for (const auto& [qk, v] : {std::pair(140, 100), std::pair(33, 247), std::pair(256, 129)}) {
-      CaseSpec spec = backward_spec(70, 130, qk);
-      spec.v_dim = v;
-      spec.layout = layout;
-      spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
-      BackwardSpec backward = rows_wanted();
-      backward.layout = layout;
-      if (layout == Layout::gaps) backward.gradient_dtype = DType::f32;
-      list.push_back({spec, backward});
-    }
-  }
-  return list;
-}
+inline BackwardList wide_dims_types_and_layouts() { return types_and_layouts({{140, 100}, {33, 247}, {256, 129}}); }
 
 }  // namespace heddle::test

@@ -1,0 +1,111 @@
+// Backwards of the programs that time one kernel beside another: tensors, and runs of a planned kernel.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "engine/machine.h"
+#include "families/choose.h"
+#include "heddle/heddle.h"
+#include "plan/plan.h"
+
+namespace heddle::bench {
+
+/// Head dims of q and k, and of v.
+struct HeadDims {
+  std::int64_t qk, v;
+};
+
+/// A problem's tensors: inputs drawn on the host, o and lse by the library, gradients.
+struct Memory {
+  Tensor q, k, v, d_o, o, lse, dq, dk, dv;
+  AttentionOptions options{};
+
+  Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, const HeadDims& dims, bool causal,
+         const Device& place) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    const auto draw = [&](std::int64_t dim) {
+      Tensor drawn = Tensor::empty(DType::f32, {batch, heads, length, dim});
+      std::vector<float> pool(1'000'003);
+      for (float& x : pool) x = normal(random);
+      auto* values = static_cast<float*>(drawn.data());
+      for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(i) % pool.size()];
+      return drawn.to(DType::bf16).to(place);
+    };
+    q = draw(dims.qk), k = draw(dims.qk), v = draw(dims.v), d_o = draw(dims.v);
+    if (causal) options.mask_mod = mods::causal();
+    AttentionResult forward = attention(q, k, v, options, true);
+    o = std::move(forward.o), lse = std::move(forward.lse);
+    for (Tensor* gradient : {&dq, &dk}) *gradient = Tensor::empty_on(place, DType::bf16, q.view().shape);
+    dv = Tensor::empty_on(place, DType::bf16, v.view().shape);
+  }
+  BackwardTensors tensors() const {
+    BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};
+    all.lse = lse;
+    all.dq = dq.view(), all.dk = dk.view(), all.dv = dv.view();
+    return all;
+  }
+};
+
+/// One kernel's runs on the tensors of a Memory, which outlives it.
+class BackwardRuns {
+ public:
+  /// `taken`: from the planner's list, the choice whose kernel runs; it may change its plan.
+  template <class Taken>
+  BackwardRuns(const AttentionOptions& options, const BackwardTensors& tensors, Taken&& taken)
+      : options_(options), tensors_(tensors) {
+    const AttentionTensors forward = problem::forward_tensors(tensors_);
+    const problem::AttentionProblem problem = problem::validate(tensors_, options);
+    const plan::Request request{problem, forward, options, engine::machine(), &tensors_};
+    std::vector<plan::Choice> choices = plan::choose(request, [&](BlockSize block) -> std::shared_ptr<const BlockMask> {
+      if (problem.mask_mod.empty()) return nullptr;
+      return std::make_shared<BlockMask>(
+          BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, block));
+    });
+    const plan::Choice& choice = taken(choices);
+    rows_ = choice.block_mask;
+    kernel_ = plan::prepare_kernel(choice.plan, rows_.get(), request, options.bindings);
+    workspace_ =
+        Tensor::empty_on(tensors_.q.device, DType::u8, {std::max<std::int64_t>(1, choice.plan.workspace_bytes)});
+  }
+
+  void operator()(void* stream) const {
+    kernel_->launch({.tensors = problem::forward_tensors(tensors_),
+                     .options = &options_,
+                     .bindings = &options_.bindings,
+                     .block_mask = rows_.get(),
+                     .workspace = workspace_.data(),
+                     .stream = stream,
+                     .backward = &tensors_});
+  }
+  const BackwardTensors& tensors() const { return tensors_; }
+
+ private:
+  const AttentionOptions& options_;
+  BackwardTensors tensors_;
+  std::shared_ptr<const BlockMask> rows_;
+  std::unique_ptr<backend::Kernel> kernel_;
+  Tensor workspace_;
+};
+
+/// "512,2048"
+inline std::vector<std::int64_t> numbers_of(std::string_view text) {
+  std::vector<std::int64_t> numbers;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    numbers.push_back(std::atoll(std::string(text.substr(at, end - at)).c_str()));
+    at = end + 1;
+  }
+  return numbers;
+}
+
+}  // namespace heddle::bench

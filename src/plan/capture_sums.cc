@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "expr/node.h"
+#include "expr/simplify.h"
 
 namespace heddle::plan {
 namespace {
@@ -89,6 +90,13 @@ std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bind
   add_reads(problem.weight_mod, true, problem, sums);
   for (CaptureSum& sum : sums) find_owners(problem, sum);
   return sums;
+}
+
+SummedRead summed_read(int sum, const ReadGradient& read, const AttentionProblem& problem, const KvStart& start) {
+  const auto positioned = [&](const Expr& e) { return expr::simplify(by_position(e, start), problem.precision); };
+  SummedRead own = {.sum = sum, .of_weight = read.of_weight, .indices = {}, .slope = positioned(read.slope)};
+  for (const Expr& index : read.indices) own.indices.push_back(positioned(index));
+  return own;
 }
 
 std::string named(const CaptureSum& sum) {

@@ -7,6 +7,7 @@
 
 #include "expr/differentiate.h"
 #include "heddle/backward.h"
+#include "plan/mods/kv_start.h"
 #include "problem/problem.h"
 
 namespace heddle::plan {
@@ -41,6 +42,27 @@ struct CaptureSum {
 
 /// The gradients of captures and params that the problem wants, captures first. Bindings: the captures' shapes.
 std::vector<CaptureSum> capture_sums(const problem::AttentionProblem& problem, const Bindings& bindings);
+
+/// A read as kernels compute it: by position (mods/kv_start.h), and simplified.
+struct SummedRead {
+  int sum = 0;  // its number among the capture_sums()
+  bool of_weight = false;
+  std::vector<Expr> indices;
+  Expr slope;
+};
+SummedRead summed_read(int sum, const ReadGradient& read, const problem::AttentionProblem& problem,
+                       const KvStart& start);
+
+/// All expressions of reads, for a layout of their captures and params. Read: derived from SummedRead.
+template <class Read>
+std::vector<Expr> expressions_of(const std::vector<Read>& reads) {
+  std::vector<Expr> all;
+  for (const SummedRead& read : reads) {
+    all.push_back(read.slope);
+    all.insert(all.end(), read.indices.begin(), read.indices.end());
+  }
+  return all;
+}
 
 /// "d_captures['bias']"
 std::string named(const CaptureSum& sum);

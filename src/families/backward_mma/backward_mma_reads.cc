@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "expr/simplify.h"
+#include <string_view>
 
 namespace heddle::plan {
 namespace {
@@ -47,29 +45,14 @@ std::int64_t MmaReads::floats() const {
   return floats;
 }
 
-std::vector<Expr> MmaReads::all() const {
-  std::vector<Expr> all;
-  for (const MmaRead& read : reads) {
-    all.push_back(read.slope);
-    all.insert(all.end(), read.indices.begin(), read.indices.end());
-  }
-  return all;
-}
-
 MmaReads mma_reads(const AttentionProblem& problem, const Bindings& bindings, const KvStart& start) {
   MmaReads reads;
   if (problem.wanted.captures.empty() && problem.wanted.params.empty()) return reads;
   reads.sums = capture_sums(problem, bindings);
-  const auto positioned = [&](const Expr& e) { return expr::simplify(by_position(e, start), problem.precision); };
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     if (reads.sums[i].count == 0) continue;  // what reads it takes its fill
     for (const ReadGradient& read : reads.sums[i].reads) {
-      MmaRead& own = reads.reads.emplace_back();
-      own.sum = static_cast<int>(i);
-      own.of_weight = read.of_weight;
-      own.rows = rows_of(read.place);
-      own.slope = positioned(read.slope);
-      for (const Expr& index : read.indices) own.indices.push_back(positioned(index));
+      reads.reads.push_back({summed_read(static_cast<int>(i), read, problem, start), rows_of(read.place)});
     }
   }
   return reads;

@@ -12,12 +12,8 @@
 
 namespace heddle::plan {
 
-struct MmaRead {
-  int sum = 0;  // into MmaReads::sums
-  bool of_weight = false;
-  shared::ReadRows rows{};    // that its place depends on
-  std::vector<Expr> indices;  // of positions, as kernels read them
-  Expr slope;
+struct MmaRead : SummedRead {
+  shared::ReadRows rows{};  // that its place depends on
 };
 
 struct MmaReads {
@@ -28,7 +24,7 @@ struct MmaReads {
   /// Elements of all sums.
   std::int64_t floats() const;
   /// For a layout of their captures and params.
-  std::vector<Expr> all() const;
+  std::vector<Expr> all() const { return expressions_of(reads); }
 };
 /// Empty without gradients of captures and params. Bindings: the captures' shapes.
 MmaReads mma_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const KvStart& start);

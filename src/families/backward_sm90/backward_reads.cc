@@ -125,31 +125,18 @@ bool BackwardReads::has_partials(std::size_t sum) const {
     return read.sum == static_cast<int>(sum) && shared::has_partials(read.kind);
   });
 }
-std::vector<Expr> BackwardReads::all() const {
-  std::vector<Expr> all;
-  for (const BackwardRead& read : reads) {
-    all.push_back(read.slope);
-    all.insert(all.end(), read.indices.begin(), read.indices.end());
-  }
-  return all;
-}
 
 BackwardReads backward_reads(const AttentionProblem& problem, const Bindings& bindings, const KvStart& start) {
   BackwardReads reads;
   if (problem.wanted.captures.empty() && problem.wanted.params.empty()) return reads;
   reads.sums = capture_sums(problem, bindings);
-  const auto positioned = [&](const Expr& e) { return expr::simplify(by_position(e, start), problem.precision); };
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const CaptureSum& sum = reads.sums[i];
     if (sum.count == 0) continue;  // what reads it takes its fill
     for (const ReadGradient& read : sum.reads) {
-      BackwardRead& own = reads.reads.emplace_back();
-      own.sum = static_cast<int>(i);
-      own.of_weight = read.of_weight;
-      own.slope = positioned(read.slope);
-      own.kind = kind_of(problem, sum, read);
-      for (const Expr& index : read.indices) own.indices.push_back(positioned(index));
-      if (own.kind != ReadKind::owned) continue;
+      const ReadKind kind = kind_of(problem, sum, read);
+      reads.reads.push_back({summed_read(static_cast<int>(i), read, problem, start), kind});
+      if (kind != ReadKind::owned) continue;
       reads.round_a_sequence = reads.round_a_sequence || !sum.of_sequence;
       reads.round_a_head = reads.round_a_head || !sum.of_head;
     }

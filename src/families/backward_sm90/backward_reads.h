@@ -12,11 +12,7 @@
 
 namespace heddle::plan {
 
-struct BackwardRead {
-  int sum = 0;  // into BackwardReads::sums
-  bool of_weight = false;
-  std::vector<Expr> indices;  // of positions, as kernels read them
-  Expr slope;
+struct BackwardRead : SummedRead {
   shared::ReadKind kind{};
 };
 
@@ -37,7 +33,7 @@ struct BackwardReads {
   bool stores(std::size_t sum) const;
   bool has_partials(std::size_t sum) const;
   /// For a layout of their captures and params.
-  std::vector<Expr> all() const;
+  std::vector<Expr> all() const { return expressions_of(reads); }
 };
 /// Empty without gradients of captures and params.
 BackwardReads backward_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const KvStart& start);

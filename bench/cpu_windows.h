@@ -22,7 +22,7 @@ struct CpuFigures {
 /// run: one run, of so many floating-point operations.
 CpuFigures measure_windows(double flops, double seconds, const std::function<void()>& run);
 
-/// What a program that measures cases is asked for: [--threads N] [--seconds S] [FILTER].
+/// The arguments of a program that measures cases: [--threads N] [--seconds S] [FILTER].
 struct CpuArguments {
   int threads = 1;
   double seconds = 0.7;

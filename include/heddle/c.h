@@ -29,7 +29,8 @@
 // 6: heddle_attention_tensors.max_scores.
 // 7: heddle_attention_options.tuning.
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
-#define HEDDLE_C_VERSION 8
+// 9: heddle_append_kv.
+#define HEDDLE_C_VERSION 9
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -396,6 +397,32 @@ HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const
 HEDDLE_API heddle_status heddle_merge_states_on(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                                 int64_t count, const heddle_tensor* o, const heddle_tensor* lse,
                                                 void* stream);
+
+/// New rows for a cache of keys and values (kv_cache.h). Since version 9.
+typedef struct heddle_append {
+  uint64_t struct_size;
+  const heddle_tensor* k;        // [B, Hkv, n, Dqk]; packed: [1, Hkv, T, Dqk]
+  const heddle_tensor* v;        // NULL, like v_cache: keys alone
+  const heddle_tensor* k_cache;  // [B, Hkv, rows, Dqk], or pages [pages, Hkv, size, Dqk]
+  const heddle_tensor* v_cache;
+  const heddle_tensor* q;      // [B, Hq, Sq, Dqk], to be turned; NULL: none. With q_out and a rotary embedding alone
+  const heddle_tensor* q_out;  // q's shape
+  const heddle_tensor* kv_lengths;  // i32 or i64 [B]: the rows that count before
+  const heddle_tensor* cu_seqlens;  // i32 or i64 [N + 1]: where sequences begin in a packed batch; NULL: padded
+  const heddle_tensor* page_table;  // i32 [B, max_pages]; NULL: the cache has a row a sequence
+  const heddle_tensor* k_descale;   // f32 [B, Hkv], of a cache of 8 bits: stored is x / descale; NULL: 1
+  const heddle_tensor* v_descale;
+  const heddle_tensor* rotary_cos;  // [positions, R / 2]; NULL, like rotary_sin: no rotary embedding
+  const heddle_tensor* rotary_sin;
+  const heddle_tensor* rotary_positions;  // i32 or i64 [B]: of the first new rows; NULL: kv_lengths
+  int32_t rotary_interleaved;             // 1: pairs are neighbours; 0: halves of R columns apart
+  int32_t rotary_queries_at_first;        // 1: all queries of a sequence have its first new row's position
+  void* stream;                           // of a GPU; NULL: the legacy default stream
+} heddle_append;
+/// Writes new rows into the caches, and turned queries to q_out. On a GPU it returns when the work is enqueued; the
+/// first call of a process with these dtypes on a device also compiles and loads the kernel, and must not be captured
+/// in a graph. Since version 9.
+HEDDLE_API heddle_status heddle_append_kv(const heddle_append* append);
 
 /// Judges o and lse of `tensors`, as computed with these options, by the criterion of check.h, relative to attention in
 /// float64 on the CPU. It is slow; wait for the stream that computed them first. *passed becomes 0 or 1: a result that

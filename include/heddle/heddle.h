@@ -9,5 +9,6 @@
 #include "heddle/error.h"       // IWYU pragma: export
 #include "heddle/expr.h"        // IWYU pragma: export
 #include "heddle/files.h"       // IWYU pragma: export
+#include "heddle/kv_cache.h"    // IWYU pragma: export
 #include "heddle/mods.h"        // IWYU pragma: export
 #include "heddle/tensor.h"      // IWYU pragma: export

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "append.h"
 #include "arguments.h"
 #include "backward.h"
 #include "backward_tensors.h"
@@ -86,6 +87,7 @@ NB_MODULE(_core_of_main, module) {
   add_files(module);
   add_mods(module);
   add_plans(module);
+  add_append(module);
   add_backward_tensors(module);
   add_backward(module);
   module.def("attention", &attention_of_arrays, "q"_a, "k"_a, "v"_a, "with_lse"_a, "arguments"_a);

@@ -39,6 +39,22 @@ def build(**given):
 
 e4m3 = [heddle.Tensor.of(x).to("float8_e4m3fn") for x in (q, k, v)]
 scales = np.full((B, H), 2.0, np.float32)
+cache, angles = np.zeros((B, H, 9, D), np.float32), random.standard_normal((9, 2)).astype(np.float32)
+ANGLES = dict(rotary_cos=angles, rotary_sin=2 * angles)
+E4M3_CACHES = {name: heddle.Tensor.of(cache).to("float8_e4m3fn") for name in ("k_cache", "v_cache")}
+
+
+@functools.wraps(heddle.append_kv)
+def append_kv(**given):
+    """What is written, of copies."""
+    names = [name for name in ("k_cache", "v_cache", "q_out") if given.get(name) is not None]
+    copies = {name: given[name].to("f32") if isinstance(given[name], heddle.Tensor) else given[name].copy()
+              for name in names}
+    if isinstance(given["k_cache"], heddle.Tensor):
+        copies |= {name: copies[name].to("e4m3") for name in ("k_cache", "v_cache")}
+    heddle.append_kv(**given | copies)
+    return [x.to("f32") if isinstance(x, heddle.Tensor) else x for x in copies.values()]
+
 
 CASES = {
     "attention": Case(
@@ -80,6 +96,19 @@ CASES = {
         dict(o_parts=[q, k], lse_parts=[q[..., 0], k[..., 0]]),
         dict(o_parts=[q, v], lse_parts=[q[..., 0], v[..., 0]], out=np.zeros_like(q[:1]),
              lse=np.zeros((1, H, S), np.float32), return_lse=True),
+        dict(stream="a GPU's"),
+    ),
+    "append_kv": Case(
+        append_kv,
+        dict(k=q, v=k, k_cache=cache, v_cache=cache + 1, kv_lengths=np.array([1, 0], np.int32)),
+        dict(
+            k=q + 1, v=q, k_cache=cache + 2, v_cache=cache + 3, kv_lengths=np.array([0, 1], np.int32),
+            cu_seqlens=np.array([0, 6, 12], np.int32), page_table=np.array([[1], [0]], np.int32),
+            k_descale=Beside(scales, **E4M3_CACHES), v_descale=Beside(scales, **E4M3_CACHES),
+            rotary_cos=Beside(3 * angles, **ANGLES), rotary_sin=Beside(3 * angles, **ANGLES),
+            rotary_positions=Beside(np.array([2, 3], np.int32), **ANGLES), rotary_interleaved=Beside(True, **ANGLES),
+            q=Beside(q + 1, **ANGLES, q_out=np.zeros_like(q), q=q), q_out=np.zeros_like(q),
+            queries_at_first=Beside(True, **ANGLES, q=q, q_out=np.zeros_like(q))),
         dict(stream="a GPU's"),
     ),
     "BlockMask.build": Case(

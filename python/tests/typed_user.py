@@ -25,6 +25,7 @@ text: str = heddle.explain(q, k, v, normalizer="none").text
 narrow: heddle.Tensor = heddle.Tensor.of(q).to("bfloat16")
 o = heddle.attention(narrow, narrow, narrow)
 heddle.merge_states([q], [q[..., 0]])
+heddle.append_kv(k, v, k.copy(), v.copy(), kv_lengths=np.zeros(1, np.int32))
 o, lse = heddle.attention(q, k, v, return_lse=True)
 gradients: heddle.Gradients = heddle.attention_backward(
     q, k, v, o, lse, q, d_captures=["slopes"], score_mod="score + slopes[h]", captures={"slopes": q[0, :, 0, 0]},

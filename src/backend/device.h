@@ -13,6 +13,7 @@
 #include "heddle/block_mask.h"
 #include "heddle/devices.h"
 #include "heddle/expr.h"
+#include "heddle/kv_cache.h"
 #include "heddle/tensor.h"
 
 namespace heddle::backend {
@@ -67,6 +68,8 @@ class DeviceInterface {
   /// Computes on the CPU; elsewhere enqueues, and the first of a process on each device compiles and loads a kernel.
   /// Throws Error(unsupported) for more parts or rows than are taken there.
   virtual void merge(const MergeArguments& arguments) const = 0;
+  /// append_kv() of what was validated, likewise. Throws Error(unsupported) for more rows than are taken there.
+  virtual void append(const AppendTensors& tensors, const AppendOptions& options) const = 0;
   /// Builds a mask that reads captures, at least one, in the memory of device `index`. `rows` keeps state for building
   /// the mask again, for other blocks or after a change of params and captures; null at first. Waits for the device.
   /// `clamp_reads` and exceptions are BlockMask::build's; also throws Error(device), Error(out_of_memory),

@@ -83,8 +83,8 @@ BlockMask make(const heddle_block_mask_options& given) {
   const MaskShape shape = to_shape(given);
   const auto or_default = [](std::int64_t size) { return size == 0 ? BlockSize{}.q : size; };
   const BlockSize block = {.q = or_default(given.q_block), .kv = or_default(given.kv_block)};
-  const DType reals = to_flag("f64_inputs", given.f64_inputs) ? DType::f64 : DType::f32;
-  const bool clamp_reads = to_flag("clamp_reads", given.clamp_reads);
+  const DType reals = to_flag("options.f64_inputs", given.f64_inputs) ? DType::f64 : DType::f32;
+  const bool clamp_reads = to_flag("options.clamp_reads", given.clamp_reads);
   const Bindings bindings = to_bindings(given.bindings);
   const Expr mask = to_mod("mask_mod", given.mask_mod, bindings);
   const BlockLists lists = {.kv_num_blocks = to_list("kv_num_blocks", given.kv_num_blocks),

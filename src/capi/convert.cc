@@ -150,8 +150,8 @@ BackwardTensors to_tensors(const heddle_backward_tensors* tensors) {
   return result;
 }
 
-bool to_flag(std::string_view field, int number) {
-  if (number != 0 && number != 1) refuse("options.{} is {}; 0 and 1 are accepted", field, number);
+bool to_flag(std::string_view name, int number) {
+  if (number != 0 && number != 1) refuse("{} is {}; 0 and 1 are accepted", name, number);
   return number == 1;
 }
 
@@ -199,8 +199,8 @@ AttentionOptions to_options(const heddle_attention_options* options) {
 #define HEDDLE_LENGTHS_OPTION(name, group, help) result.name = to_optional_view(#name, given.name);
 #define HEDDLE_COUNT_OPTION(name) \
   if (given.name != 0) result.name = given.name;
-#define HEDDLE_FLAG_OPTION(name, shown, help) result.name = to_flag(#name, given.name);
-#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) result.name = to_flag(#name, given.name);
+#define HEDDLE_FLAG_OPTION(name, shown, help) result.name = to_flag("options." #name, given.name);
+#define HEDDLE_BACKWARD_FLAG_OPTION(name, shown, help) result.name = to_flag("options." #name, given.name);
 #include "heddle/options.def"
 
   result.normalizer = to_enum("options", "normalizer", given.normalizer, Normalizer::sigmoid);

@@ -27,8 +27,8 @@ AttentionTensors to_tensors(const heddle_attention_tensors* tensors);
 BackwardTensors to_tensors(const heddle_backward_tensors* tensors);
 /// Null: the defaults.
 AttentionOptions to_options(const heddle_attention_options* options);
-/// A field of options that is 0 or 1.
-bool to_flag(std::string_view field, int number);
+/// A field that is 0 or 1; `name`: "options.causal".
+bool to_flag(std::string_view name, int number);
 /// Null: no names.
 Bindings to_bindings(const heddle_bindings* bindings);
 /// Null: an empty expression. Errors start with the option's name, as the text is one of several.

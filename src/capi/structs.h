@@ -30,6 +30,9 @@ inline constexpr std::size_t kFirstSize<heddle_run_options> = 32;
 template <>
 inline constexpr std::size_t kFirstSize<heddle_backward_tensors> = 128;
 
+template <>
+inline constexpr std::size_t kFirstSize<heddle_append> = 136;
+
 /// The struct as this library knows it: what an older caller does not have is zero.
 template <class Struct>
 Struct known_fields(std::string_view name, const Struct* given) {

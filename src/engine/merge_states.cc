@@ -125,16 +125,9 @@ void merge_states(std::span<const ConstTensorView> o_parts, std::span<const Cons
   parts.reserve(named.size());
   for (const Part& part : named) parts.push_back(part.views);
   const backend::MergeArguments arguments = {.parts = parts, .o = o, .lse = lse, .stream = stream};
-  const backend::DeviceInterface* kind = backend::find_device_kind(o.device.kind);
-  if (kind == nullptr) {
-    std::string known;
-    for (const backend::DeviceInterface* one : backend::device_kinds()) {
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", problem::name({one->kind(), 0}));
-    }
-    refuse("o is on {}; devices like these are accepted: {}", problem::name(o.device), known);
-  }
+  const backend::DeviceInterface& kind = engine::device_kind_of("o", o.device);
   if (o.device.kind != DeviceKind::cpu) check_pointers(named, o, lse);
-  kind->merge(arguments);
+  kind.merge(arguments);
 }
 
 }  // namespace heddle

@@ -18,6 +18,16 @@ std::string memory_of(DeviceKind kind, int index) {
 
 }  // namespace
 
+const backend::DeviceInterface& device_kind_of(std::string_view name, const Device& device) {
+  if (const backend::DeviceInterface* kind = backend::find_device_kind(device.kind)) return *kind;
+  std::string known;
+  for (const backend::DeviceInterface* one : backend::device_kinds()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", problem::name({one->kind(), 0}));
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is on {}; devices like these are accepted: {}", name, problem::name(device), known));
+}
+
 void check_pointer(std::string_view name, const ConstTensorView& view, const Device& device, std::string_view of) {
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = backend::find_device_kind(device.kind)->index_of(view.data);

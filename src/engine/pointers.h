@@ -3,9 +3,14 @@
 
 #include <string_view>
 
+#include "backend/device.h"
 #include "problem/problem.h"
 
 namespace heddle::engine {
+
+/// The kind of a device that a tensor is on. Throws invalid_argument, naming the tensor, for one that this build does
+/// not compute on.
+const backend::DeviceInterface& device_kind_of(std::string_view name, const Device& device);
 
 /// Asks the device's driver where a tensor's memory is. Throws invalid_argument, naming it (`of`: "capture" and the
 /// like, before its name), when that is not on this device.

@@ -1,13 +1,11 @@
-// merge_states on a GPU: what host and device pass each other. No headers, plain integers only.
+// merge_states on a GPU: what host and device pass each other. No headers but this one, plain integers only.
 #pragma once
+
+#include "shared/eight_columns.h"
 
 namespace heddle::shared {
 
-/// Storage of elements; `mixed`: not alike in all parts.
-enum class StorageType : int { f64, f32, f16, bf16, e4m3, e5m2, mixed };
-
 inline constexpr int kMergeParts = 64;     // at most
-inline constexpr int kMergeColumns = 8;    // that a thread takes at a time
 inline constexpr int kMergeThreads = 256;  // of a CTA
 
 /// A result over some of the keys. Element strides of batch, head, row.

@@ -365,6 +365,45 @@ static void test_clamped_reads(void) {
   free_case(&c);
 }
 
+// Since version 9: two sequences of one head, their new row behind 1 and 2 others.
+static void test_append(void) {
+  float k[2][3] = {{1, 2, 3}, {4, 5, 6}}, keys[2][4][3], values[2][4][3];
+  int32_t before[2] = {1, 2};
+  memset(keys, 0, sizeof keys);
+  memset(values, 0, sizeof values);
+  const heddle_tensor rows = {.data = k, .dtype = HEDDLE_F32, .rank = 4, .shape = {2, 1, 1, 3}, .strides = {3, 3, 3, 1}};
+  heddle_tensor k_cache = rows, v_cache;
+  k_cache.data = keys;
+  k_cache.shape[2] = 4;
+  k_cache.strides[0] = k_cache.strides[1] = 12;
+  v_cache = k_cache;
+  v_cache.data = values;
+  const heddle_tensor lengths = {.data = before, .dtype = HEDDLE_I32, .rank = 1, .shape = {2}, .strides = {1}};
+  heddle_append append = {.struct_size = sizeof append, .k = &rows, .v = &rows, .k_cache = &k_cache, .v_cache = &v_cache,
+                          .kv_lengths = &lengths};
+  EXPECT_OK(heddle_append_kv(&append));
+  for (int b = 0; b < 2; ++b) {
+    for (int row = 0; row < 4; ++row) {
+      for (int d = 0; d < 3; ++d) {
+        const float expected = row == before[b] ? k[b][d] : 0;
+        EXPECT(keys[b][row][d] == expected && values[b][row][d] == expected);
+      }
+    }
+  }
+  float cosine[5][1] = {{0}, {0}, {0}, {0}, {0}}, sine[5][1] = {{1}, {1}, {1}, {1}, {1}};
+  const heddle_tensor cos_view = {.data = cosine, .dtype = HEDDLE_F32, .rank = 2, .shape = {5, 1}, .strides = {1, 1}};
+  heddle_tensor sin_view = cos_view;
+  sin_view.data = sine;
+  append.rotary_cos = &cos_view;
+  EXPECT_ERROR(heddle_append_kv(&append), HEDDLE_ERROR_INVALID_ARGUMENT, "rotary_sin is null");
+  append.rotary_sin = &sin_view;
+  EXPECT_OK(heddle_append_kv(&append));
+  EXPECT(keys[1][2][0] == -5 && keys[1][2][1] == 4 && keys[1][2][2] == 6);  // a quarter turn
+  append.rotary_interleaved = 2;
+  EXPECT_ERROR(heddle_append_kv(&append), HEDDLE_ERROR_INVALID_ARGUMENT, "rotary_interleaved is 2");
+  EXPECT_ERROR(heddle_append_kv(NULL), HEDDLE_ERROR_INVALID_ARGUMENT, "append is null");
+}
+
 static void test_version_and_devices(void) {
   EXPECT(heddle_c_version() == HEDDLE_C_VERSION);
   EXPECT(strncmp(heddle_version(), "0.", 2) == 0);
@@ -388,6 +427,7 @@ int main(void) {
   test_progress();
   test_backends();
   test_clamped_reads();
+  test_append();
   test_version_and_devices();
   test_max_scores();
   test_lse_rest();

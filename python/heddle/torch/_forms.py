@@ -17,6 +17,11 @@ def window(left: bool, right: bool) -> str:
     return " and ".join(parts)
 
 
+def behind_padding(mask: str | None) -> str:
+    """`mask` without the first `cache_leftpad[b]` keys."""
+    return "kv_idx >= cache_leftpad[b]" + (f" and {mask}" if mask else "")
+
+
 def softcap(cap: float) -> str:
     """The cap is a literal because kernels use it as a bound, and a model has one cap."""
     return f"{cap!r} * tanh(score / {cap!r})"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import _forms
+from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
 from ._dispatch import attend
 from ._tracing.kept import Mods
@@ -89,17 +90,25 @@ def varlen_func(
 def with_kvcache(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None = None,
     v: torch.Tensor | None = None, *, cache_seqlens: torch.Tensor | int, page_table: torch.Tensor | None = None,
-    softmax_scale: float | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0, sinks: torch.Tensor | None = None, q_descale: Descale = None, k_descale: Descale = None,
-    v_descale: Descale = None, score_mod: Callable[..., torch.Tensor] | None = None,
-    mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
-    return_softmax_lse: bool = False, version: int = 0,
+    cache_batch_idx: torch.Tensor | None = None, cache_leftpad: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None, rotary_sin: torch.Tensor | None = None, rotary_interleaved: bool = True,
+    rotary_seqlens: torch.Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, sinks: torch.Tensor | None = None,
+    q_descale: Descale = None, k_descale: Descale = None, v_descale: Descale = None,
+    score_mod: Callable[..., torch.Tensor] | None = None, mask_mod: Callable[..., torch.Tensor] | None = None,
+    out: torch.Tensor | None = None, return_softmax_lse: bool = False, version: int = 0,
 ) -> Any:
     """Attention of q [B, L, Hq, D] over a KV cache, to which new rows are appended first.
 
     - k_cache and v_cache [B, S, Hkv, D]; with page_table i32 [B, n] pages [pages, page, Hkv, D].
+    - cache_batch_idx, i32 [B]: which row of a larger cache [entries, S, Hkv, D] each sequence has.
     - cache_seqlens, i32 [B] or one int: how many keys of the cache count.
-    - k and v [B, n, Hkv, D]: written in place behind these keys. Then cache_seqlens + n keys count.
+    - cache_leftpad, i32 [B]: how many of them, from the first on, are not seen.
+    - k and v [B, n, Hkv, D]: written in place behind these keys. Then cache_seqlens + n keys count. A cache of 8 bits
+      takes rows of more bits divided by k_descale and v_descale, and rows of 8 bits as they are.
+    - rotary_cos and rotary_sin [positions, R / 2]: the angles of a rotary embedding, which turns the first R columns of
+      k and q (pairs of neighbours; else halves of R apart) by their positions: the rows' places in the cache, or from
+      rotary_seqlens i32 [B] on. Without causal or a window all queries of a sequence have its first position.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
     - score_mod and mask_mod are torch functions as in flex_attention.
@@ -108,26 +117,42 @@ def with_kvcache(
     Returns out [B, L, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [B, Hq, L]).
 
     Raises ValueError if one of k and v is given without the other, on a CPU if the cache has no room for them
-    or page_table no page, for mask_mod beside causal or window_size, and for score_mod beside softcap.
+    or page_table no page, for rotary_cos without k, for page_table beside cache_batch_idx, for mask_mod beside causal,
+    window_size or cache_leftpad, and for score_mod beside softcap.
 
     >>> import torch, heddle.torch.serving as serving
-    >>> cache = torch.zeros(2, 16, 1, 8); lengths = torch.tensor([3, 5], dtype=torch.int32)
-    >>> new = torch.ones(2, 1, 1, 8)
-    >>> serving.with_kvcache(new, cache, cache, new, new, cache_seqlens=lengths, causal=True).shape
+    >>> keys, values = torch.zeros(2, 2, 16, 1, 8)
+    >>> lengths, new = torch.tensor([3, 5], dtype=torch.int32), torch.ones(2, 1, 1, 8)
+    >>> serving.with_kvcache(new, keys, values, new, new, cache_seqlens=lengths, causal=True).shape
     torch.Size([2, 1, 1, 8])
-    >>> cache[0, 3, 0, 0], cache[1, 5, 0, 0]
+    >>> keys[0, 3, 0, 0], values[1, 5, 0, 0]
     (tensor(1.), tensor(1.))
     """
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    if cache_batch_idx is not None:
+        if page_table is not None:
+            raise ValueError("cache_batch_idx is given beside page_table; one of both says where a sequence's rows are")
+        page_table = cache_batch_idx.to(torch.int32).unsqueeze(1)  # a page is a sequence's row of the cache
+    rotary = _rotary(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens)
     if (k is None) != (v is None):
         raise ValueError("one of k and v is given; both are appended, or none")
+    if rotary is not None and k is None:
+        raise ValueError("rotary_cos is given without k and v, whose rows it turns; all are accepted, or none")
     if k is not None and v is not None:
-        append(k_cache, v_cache, k, v, cache_seqlens, page_table)
+        at_first = not causal and tuple(window_size) == (-1, -1)
+        turned = append(k_cache, v_cache, k, v, cache_seqlens, page_table, k_descale=k_descale, v_descale=v_descale,
+                        rotary=rotary, q=None if rotary is None else q, queries_at_first=at_first)
+        q = q if turned is None else turned
         cache_seqlens = cache_seqlens + k.shape[1]
     call = Call(q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), softmax_scale,
                 with_lse=return_softmax_lse, version=version)
     _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod)
+    if cache_leftpad is not None:
+        if mask_mod is not None:
+            raise ValueError("mask_mod is given beside cache_leftpad; write it into mask_mod")
+        call.mask = _forms.behind_padding(call.mask)
+        call.captures["cache_leftpad"] = cache_leftpad
     call.options["kv_lengths"] = cache_seqlens
     if page_table is not None:
         call.options["page_table"] = page_table
@@ -138,51 +163,39 @@ def with_kvcache(
     return (out, lse) if lse is not None else out
 
 
+def _rotary(cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: bool,
+            positions: torch.Tensor | None) -> Rotary | None:
+    if (cos is None) != (sin is None):
+        raise ValueError("one of rotary_cos and rotary_sin is given; both are accepted, or none")
+    if cos is None or sin is None:
+        if positions is not None:
+            raise ValueError("rotary_seqlens is given without rotary_cos and rotary_sin; all are accepted, or none")
+        return None
+    return Rotary(cos, sin, interleaved, positions)
+
+
 def append(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
-    page_table: torch.Tensor | None = None,
-) -> None:
-    """Writes k and v [B, n, Hkv, D] into the caches, behind the `lengths` [B] keys of each sequence, on the device.
+    page_table: torch.Tensor | None = None, *, k_descale: Descale = None, v_descale: Descale = None,
+    rotary: Rotary | None = None, q: torch.Tensor | None = None, queries_at_first: bool = False,
+) -> torch.Tensor | None:
+    """Writes k and v [B, n, Hkv, D] into the caches, behind the `lengths` [B] keys of each sequence, on the device, in
+    one launch. Returns q [B, L, Hq, D], if it is given, turned by the rotary embedding as new rows are.
 
     Rows past the cache's end, and pages that are not there, such as -1: ValueError on a CPU. On a GPU, where checking
-    would wait, rows past the end overwrite the last row, and such a page is torch's asynchronous error.
+    would wait, such rows are not written. Raises NotImplementedError for a rotary embedding or factors where autograd
+    records k or v.
+
+    >>> import torch, heddle.torch.serving as serving
+    >>> keys, values = torch.zeros(2, 1, 4, 1, 2)
+    >>> serving.append(keys, values, torch.ones(1, 2, 1, 2), torch.ones(1, 2, 1, 2), torch.tensor([1]))
+    >>> keys[0, :, 0, 0]
+    tensor([0., 1., 1., 0.])
     """
-    rows = k.shape[1]
-    position = lengths.long().unsqueeze(1) + torch.arange(rows, device=lengths.device)
-    page = k_cache.shape[1]
-    room = page if page_table is None else page * page_table.shape[1]
-    on_cpu = lengths.device.type == "cpu"
-    if on_cpu:
-        check_room(position, rows, room)
-    else:
-        position = position.clamp(max=room - 1)
-    if page_table is None:
-        entry = torch.arange(k.shape[0], device=k.device).unsqueeze(1).expand_as(position)
-        row = position
-    else:
-        entry = page_table.long().gather(1, position // page)
-        if on_cpu:
-            check_pages(entry, k_cache.shape[0])
-        entry = torch.where(entry < 0, k_cache.shape[0], entry)  # not from the end: the assignment's error
-        row = position % page
-    k_cache[entry, row] = k.to(k_cache.dtype)
-    v_cache[entry, row] = v.to(v_cache.dtype)
-
-
-def check_room(position: torch.Tensor, rows: int, room: int) -> None:
-    """Raises ValueError for rows that do not stand in the cache."""
-    if not position.numel():
-        return
-    least, most = int(position.min()), int(position.max())
-    if least < 0:
-        raise ValueError(f"cache_seqlens has {least}; lengths of 0 and more are accepted")
-    if most >= room:
-        raise ValueError(f"the cache of {room} rows has no room for {rows} rows behind {most + 1 - rows}")
-
-
-def check_pages(entry: torch.Tensor, pages: int) -> None:
-    """Raises ValueError for new rows in a page that is not there."""
-    wrong = entry[(entry < 0) | (entry >= pages)]
-    if wrong.numel():
-        raise ValueError(f"page_table has {int(wrong[0])} where new rows are written; pages from 0 to {pages - 1} are "
-                         "accepted")
+    if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+        if rotary is not None or k_descale is not None or v_descale is not None:
+            raise NotImplementedError("k or v requires a gradient, and a rotary embedding and factors have none; rows "
+                                      "without a gradient are accepted, or calls under torch.no_grad()")
+        append_for_autograd(k_cache, v_cache, k, v, lengths, page_table)
+        return None
+    return append_rows(k_cache, v_cache, k, v, lengths, page_table, (k_descale, v_descale), rotary, q, queries_at_first)

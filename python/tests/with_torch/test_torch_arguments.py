@@ -39,6 +39,8 @@ VARLEN = dict(zip(("query", "key", "value"), packed), cu_seq_q=ends, cu_seq_k=en
 SERVING = dict(zip("qkv", packed), cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=7, max_seqlen_k=7)
 CACHES = dict(q=torch.randn(B, 2, H, D), k_cache=caches[0], v_cache=caches[1], cache_seqlens=used)
 E4M3 = dict(zip("qkv", e4m3))
+angles = torch.randn(12, D // 2)
+ROTARY = dict(rotary_cos=angles, rotary_sin=angles, k=new, v=new)
 E4M3_CACHES = dict(q=e4m3[0][: 2 * B].view(B, 2, H, D), k_cache=e4m3_caches[0], v_cache=e4m3_caches[1])
 ASKED_BELOW = "of equal heads it changes nothing"
 NO_EFFECT_HERE = "the guide says that it has no effect"
@@ -140,7 +142,10 @@ CASES = {
         seeded(serving.with_kvcache),
         dict(**CACHES),
         dict(q=CACHES["q"] + 1, k_cache=caches[1], v_cache=caches[0], k=Beside(new, v=None), v=Beside(new, k=None),
-             cache_seqlens=used - 1, page_table=table, softmax_scale=0.1, causal=True, window_size=(1, 1), softcap=1.0,
+             cache_seqlens=used - 1, page_table=table, cache_batch_idx=torch.tensor([1, 0]), cache_leftpad=used - 3,
+             rotary_cos=Beside(2 * angles, **ROTARY), rotary_sin=Beside(2 * angles, **ROTARY),
+             rotary_interleaved=Beside(False, **ROTARY), rotary_seqlens=Beside(used + 1, **ROTARY),
+             softmax_scale=0.1, causal=True, window_size=(1, 1), softcap=1.0,
              sinks=torch.zeros(H), q_descale=Beside(scales, **E4M3_CACHES), k_descale=Beside(scales, **E4M3_CACHES),
              v_descale=Beside(scales, **E4M3_CACHES), score_mod=twice, mask_mod=near,
              out=torch.zeros_like(CACHES["q"]), return_softmax_lse=True),
@@ -175,13 +180,13 @@ def test_pages_and_appended_rows():
         bad = table.clone()
         bad[1, 1] = wrong  # where the new row of the second sequence goes
         before = pages[0].clone()
-        with pytest.raises(ValueError, match=f"page_table has {wrong}"):
+        with pytest.raises(ValueError, match=rf"page_table\[1, 1\] is {wrong}"):
             serving.with_kvcache(**dict(given, page_table=bad), k=new, v=new)
         assert torch.equal(pages[0], before)
     unassigned = torch.tensor([[0, -1], [2, 3]], dtype=torch.int32)  # the first sequence fills one page
     want = serving.with_kvcache(**given)
     assert torch.equal(serving.with_kvcache(**dict(given, page_table=unassigned)), want)
-    with pytest.raises(ValueError, match="cache_seqlens has -2"):
+    with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is -2"):
         serving.with_kvcache(**dict(given, cache_seqlens=torch.tensor([4, -2], dtype=torch.int32)), k=new, v=new)
 
 

@@ -1,5 +1,7 @@
 """Packed batches and KV caches as serving engines call them, beside attention in f64."""
 
+import functools
+
 import pytest
 import torch
 
@@ -138,13 +140,93 @@ def test_descales():
         torch.testing.assert_close(got[b].double(), reference(q[b], keys, values)[0], atol=3e-2, rtol=1e-2)
 
 
+def turned(x, positions, cos, sin, interleaved):
+    """Rows [n, H, D], the row i of position positions[i], as their definition turns them."""
+    half = cos.shape[1]
+    first, second = (x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]) if interleaved else (
+        x[..., :half], x[..., half : 2 * half])
+    c, s = cos[positions][:, None], sin[positions][:, None]
+    made = first * c - second * s, second * c + first * s
+    whole = torch.stack(made, -1).flatten(-2) if interleaved else torch.cat(made, -1)
+    return torch.cat((whole, x[..., 2 * half :]), -1)
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_rotary_embeddings_of_appended_rows(interleaved, causal):
+    lengths, rows, new = torch.tensor([3, 0], dtype=torch.int32), torch.tensor([4, 1]), 3
+    k_cache, v_cache = torch.randn(5, 12, KV_HEADS, D), torch.randn(5, 12, KV_HEADS, D)
+    q, k, v = torch.randn(2, new, HEADS, D), torch.randn(2, new, KV_HEADS, D), torch.randn(2, new, KV_HEADS, D)
+    angles = torch.arange(20)[:, None] * torch.rand(D // 4)
+    cos, sin = angles.cos(), angles.sin()
+    before = k_cache.clone()
+    got = serving.with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, cache_batch_idx=rows, causal=causal,
+                               rotary_cos=cos, rotary_sin=sin, rotary_interleaved=interleaved)
+    for b in range(2):
+        at = torch.arange(new) + lengths[b]
+        torch.testing.assert_close(k_cache[rows[b], at], turned(k[b], at, cos, sin, interleaved))
+        own = turned(q[b], at if causal else lengths[b].expand(new), cos, sin, interleaved)
+        n = lengths[b] + new
+        want = reference(own, k_cache[rows[b], :n], v_cache[rows[b], :n], window=(-1, 0) if causal else (-1, -1))[0]
+        agree(got[b], want)
+    untouched = [0, 2, 3]
+    assert torch.equal(k_cache[untouched], before[untouched])
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (4, 0), "softcap": 3.0}])
+def test_padding_on_the_left(options):
+    lengths, padding = torch.tensor([9, 6], dtype=torch.int32), torch.tensor([0, 4], dtype=torch.int32)
+    k_cache, v_cache = torch.randn(2, 12, KV_HEADS, D), torch.randn(2, 12, KV_HEADS, D)
+    q = torch.randn(2, 2, HEADS, D)
+    call = functools.partial(serving.with_kvcache, q, k_cache, v_cache, cache_seqlens=lengths, **arguments(options))
+    got = call(cache_leftpad=padding)
+    for b in range(2):
+        keys, values = (x[b, padding[b] : lengths[b]] for x in (k_cache, v_cache))
+        agree(got[b], reference(q[b], keys, values, **options)[0])
+    with pytest.raises(ValueError, match="mask_mod is given beside cache_leftpad"):
+        serving.with_kvcache(q, k_cache, v_cache, cache_seqlens=lengths, cache_leftpad=padding,
+                             mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+
+
+def test_factors_of_appended_rows():
+    caches = torch.zeros(2, 2, 12, KV_HEADS, D, dtype=torch.float8_e4m3fn)
+    k, v = torch.randn(2, 4, KV_HEADS, D, dtype=torch.bfloat16), torch.randn(2, 4, KV_HEADS, D, dtype=torch.bfloat16)
+    factors = torch.tensor([[0.5, 0.25], [2.0, 1.0]])[:, :KV_HEADS]
+    serving.append(*caches, k, v, torch.tensor([0, 5]), k_descale=factors, v_descale=factors)
+    for b, first in enumerate((0, 5)):
+        stored = caches[0, b, first : first + 4].double() * factors[b, None, :, None]
+        torch.testing.assert_close(stored, k[b].double(), atol=2e-2, rtol=0.07)
+    serving.append(*caches, k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn), torch.tensor([0, 5]),
+                   k_descale=factors, v_descale=factors)
+    assert torch.equal(caches[1, 1, 5:9].double(), v[1].to(torch.float8_e4m3fn).double())
+
+
+def test_appended_rows_under_compile_and_autograd():
+    lengths = torch.tensor([3, 5], dtype=torch.int32)
+    q, k = torch.randn(2, 1, HEADS, D), torch.randn(2, 1, KV_HEADS, D)
+    caches = torch.randn(2, 2, 12, KV_HEADS, D)
+    other = caches.clone()
+    call = lambda own, k: serving.with_kvcache(q, *own, k, k, cache_seqlens=lengths, causal=True)  # noqa: E731
+    want = call(caches, k)
+    got = torch.compile(call, fullgraph=True, backend="aot_eager")(other, k)
+    assert torch.equal(got, want) and torch.equal(other, caches)
+    rows = k.clone().requires_grad_()
+    own = [x.clone() for x in caches]
+    serving.append(*own, rows, rows, lengths)
+    own[0].sum().backward()
+    assert torch.equal(rows.grad, torch.ones_like(rows))
+    with pytest.raises(NotImplementedError, match="k or v requires a gradient, and a rotary embedding"):
+        angles = torch.ones(12, 2)
+        serving.append(*own, rows, rows, lengths, rotary=serving.Rotary(angles, angles, True))
+
+
 def test_bad_input():
     q, cache = torch.randn(1, 1, HEADS, D), torch.randn(1, 4, KV_HEADS, D)
     lengths = torch.tensor([4], dtype=torch.int32)
     new = torch.randn(1, 1, KV_HEADS, D)
     before = cache.clone()
-    with pytest.raises(ValueError, match="no room"):
-        serving.with_kvcache(q, cache, cache, new, new, cache_seqlens=lengths)
+    with pytest.raises(ValueError, match=r"cache_seqlens\[0\] is 4, and 1 new rows follow; the cache has room for 4 rows"):
+        serving.with_kvcache(q, cache, cache.clone(), new, new, cache_seqlens=lengths)
     assert torch.equal(cache, before)
     with pytest.raises(ValueError, match="one of k and v"):
         serving.with_kvcache(q, cache, cache, new, cache_seqlens=lengths)

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/backends.h"
+#include "backend/cpu/append_kv.h"
 #include "backend/cpu/caps.h"
 #include "backend/cpu/merge.h"
 #include "heddle/error.h"
@@ -42,6 +43,9 @@ class CpuDevice final : public DeviceInterface {
   int index_of(const void*) const override { return -1; }
   bool is_capturing(int, void*) const override { return false; }
   void merge(const MergeArguments& arguments) const override { cpu::merge_states(arguments); }
+  void append(const AppendTensors& tensors, const AppendOptions& options) const override {
+    cpu::append_kv(tensors, options);
+  }
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {.mask = nullptr, .refused = "the CPU is the host"};

@@ -24,6 +24,22 @@ KernelText merge_states_text(shared::StorageType parts, shared::StorageType outp
                               text_of(parts), text_of(output))};
 }
 
+KernelText append_kv_text(const AppendTypes& types) {
+  KernelText text = {.name = "append_kv",
+                     .text = "#include \"shared/eight_columns.h\"\n\nnamespace heddle::append {\n"};
+  const auto add = [&](const char* constant, shared::StorageType type) {
+    text.name += fmt::format(" {}", text_of(type));
+    text.text += fmt::format("constexpr shared::StorageType {} = shared::StorageType::{};\n", constant, text_of(type));
+  };
+  add("kNewType", types.rows);
+  add("kKeysType", types.keys);
+  add("kValuesType", types.values);
+  add("kQueriesType", types.queries);
+  add("kAnglesType", types.angles);
+  text.text += "}  // namespace heddle::append\n\n#include \"around/append_kv.cuh\"\n";
+  return text;
+}
+
 KernelText sequences_text() { return {.name = "sequences", .text = "#include \"around/sequences.cuh\"\n"}; }
 
 }  // namespace heddle::gpu

@@ -1,9 +1,10 @@
 // Sources of kernels beside attention, the same for every vendor: what follows the vendor's own first lines.
 #pragma once
 
+#include <compare>
 #include <string>
 
-#include "shared/merge_states.h"
+#include "shared/eight_columns.h"
 
 namespace heddle::gpu {
 
@@ -13,6 +14,13 @@ struct KernelText {
 
 /// `parts`: what all parts' o are stored as, or mixed.
 KernelText merge_states_text(shared::StorageType parts, shared::StorageType output);
+
+/// How append_kv's tensors are stored. `mixed`: no queries, and no angles.
+struct AppendTypes {
+  shared::StorageType rows, keys, values, queries, angles;
+  auto operator<=>(const AppendTypes&) const = default;
+};
+KernelText append_kv_text(const AppendTypes& types);
 
 /// The kernels that run before an attention kernel where lengths are on the device: text that depends on nothing.
 KernelText sequences_text();

@@ -7,6 +7,7 @@
 #include "backend/amd/jit/jit.h"
 #include "backend/amd/launch/gpu.h"
 #include "backend/backends.h"
+#include "backend/gpu/append_kv.h"
 #include "backend/gpu/merge_states.h"
 
 namespace heddle::backend {
@@ -56,6 +57,9 @@ class AmdDevice final : public DeviceInterface {
   bool is_capturing(int index, void* stream) const override { return amd::is_capturing(index, stream); }
 
   void merge(const MergeArguments& arguments) const override { gpu::merge_states(amd::amd_gpu(), arguments); }
+  void append(const AppendTensors& tensors, const AppendOptions& options) const override {
+    gpu::append_kv(amd::amd_gpu(), tensors, options);
+  }
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {nullptr, "kernels that find a block mask are there for CUDA alone"};

@@ -6,6 +6,7 @@
 #include "backend/backends.h"
 #include "backend/cuda/jit/jit.h"
 #include "backend/cuda/launch/gpu.h"
+#include "backend/gpu/append_kv.h"
 #include "backend/gpu/mask_rows.h"
 #include "backend/gpu/merge_states.h"
 
@@ -63,6 +64,9 @@ class CudaDevice final : public DeviceInterface {
   }
 
   void merge(const MergeArguments& arguments) const override { gpu::merge_states(cuda::cuda_gpu(), arguments); }
+  void append(const AppendTensors& tensors, const AppendOptions& options) const override {
+    gpu::append_kv(cuda::cuda_gpu(), tensors, options);
+  }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
     return gpu::build_mask(cuda::cuda_gpu(), index, mask, shape, block, bindings, reals, clamp_reads, rows);

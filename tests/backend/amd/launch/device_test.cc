@@ -9,6 +9,7 @@
 
 #include "backend/amd/launch/fake_device.h"
 #include "base/element.h"
+#include "engine/append_case.h"
 #include "expect_error.h"
 #include "heddle/heddle.h"
 
@@ -35,8 +36,11 @@ TEST_F(AmdDevices, HoldTensors) {
   EXPECT_EQ(there.view().device, kRocm);
   const Tensor back = there.to(Device{});
   EXPECT_EQ(std::memcmp(back.data(), here.data(), 30), 0);
-  expect_error([&] { Tensor::empty_on({DeviceKind::rocm, 5}, DType::f32, {1}); }, ErrorCode::unsupported,
-               "there is no ROCm device 5; this machine has 2");
+  expect_error(
+      [&] {
+        Tensor::empty_on({DeviceKind::rocm, 5}, DType::f32, {1});
+      },
+      ErrorCode::unsupported, "there is no ROCm device 5; this machine has 2");
   EXPECT_EQ(missing(DeviceKind::rocm), "");
   EXPECT_EQ(devices().back().kind, "rocm");
 }
@@ -72,6 +76,17 @@ TEST_F(AmdDevices, MergeStates) {
     for (std::int64_t i = 0; i < found_lse.count(); ++i) {
       EXPECT_FLOAT_EQ(static_cast<float*>(found_lse.data())[i], static_cast<float*>(expected_lse.data())[i]);
     }
+  }
+}
+
+TEST_F(AmdDevices, AppendKv) {
+  for (const unsigned seed : {1U, 2U, 4U, 9U, 11U, 16U}) {
+    test::AppendSpec spec = test::drawn_append(seed);
+    spec.heads = 1;
+    spec.q_heads = 2;
+    const test::AppendCase before(spec, seed), there = before.on(kRocm);
+    append_kv(there.tensors(), there.options());
+    EXPECT_EQ(test::AppendCase::wrong(before, there), "") << "seed " << seed;
   }
 }
 

@@ -1,0 +1,12 @@
+// append_kv in Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace heddle::python {
+
+namespace nb = nanobind;
+
+void add_append(nb::module_& module);
+
+}  // namespace heddle::python

@@ -1,0 +1,63 @@
+"""append_kv: new keys and values for a cache."""
+
+from __future__ import annotations
+
+from . import _core
+from ._options import refuse_arrays
+from ._types import Array
+
+
+def append_kv(
+    k: Array, v: Array | None, k_cache: Array, v_cache: Array | None, *, kv_lengths: Array, cu_seqlens: Array | None = None,
+    page_table: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
+    rotary_cos: Array | None = None, rotary_sin: Array | None = None, rotary_positions: Array | None = None,
+    rotary_interleaved: bool = False, q: Array | None = None, q_out: Array | None = None,
+    queries_at_first: bool = False, stream: int | None = None,
+) -> None:
+    """Writes new rows of keys and values into a cache, behind the rows that count.
+
+    - k [B, Hkv, n, Dqk], v [B, Hkv, n, Dv]: the new rows, of one floating dtype. v and v_cache may both be None.
+    - k_cache [B, Hkv, rows, Dqk], v_cache [B, Hkv, rows, Dv]: written in place, in their dtypes; rounded once. In 8
+      bits what is beyond the largest number becomes that one.
+    - kv_lengths, i32 or i64 [B]: how many rows of each sequence count before. New row i becomes row kv_lengths[b] + i.
+    - cu_seqlens, i32 or i64 [N + 1]: where sequences begin in packed rows k [1, Hkv, T, Dqk].
+    - page_table, i32 [B, max_pages]: the caches are pages [pages, Hkv, page_size, D].
+    - k_descale, v_descale, f32 [B, Hkv]: factors of a cache of 8 bits, as attention takes them; stored is x / descale.
+    - rotary_cos, rotary_sin [positions, R / 2]: the angles of a rotary embedding, which turns R columns of k and q:
+      pairs of neighbours if rotary_interleaved, else halves of the R columns apart.
+    - rotary_positions, i32 or i64 [B]: the position of each sequence's first new row; without them its row in the cache.
+    - q, q_out [B, Hq, Sq, Dqk]: queries, and where they are written once they are turned. Row i has the position of new
+      row i; with queries_at_first all have the first one's.
+
+    On a CPU raises ValueError, and writes nothing, for rows without room, pages that are not there, positions without
+    an angle, and two new rows with one place. On a GPU it enqueues one kernel on `stream` and reads lengths and tables
+    there: new rows without a place are not written.
+
+    >>> import numpy as np, heddle
+    >>> cache = np.zeros((2, 2, 1, 8, 4), np.float32)
+    >>> new = np.ones((2, 1, 3, 4), np.float32)
+    >>> heddle.append_kv(new, 2 * new, *cache, kv_lengths=np.array([0, 4], np.int32))
+    >>> cache[1, 1, 0, :, 0]
+    array([0., 0., 0., 0., 2., 2., 2., 0.], dtype=float32)
+    """
+    if (rotary_cos is None) != (rotary_sin is None):
+        missing, given = ("rotary_cos", "rotary_sin") if rotary_cos is None else ("rotary_sin", "rotary_cos")
+        raise ValueError(f"{given} is given without {missing}; both are accepted, or none")
+    if rotary_cos is None:
+        for name, told in (("rotary_positions", rotary_positions is not None), ("queries_at_first", queries_at_first),
+                           ("rotary_interleaved", rotary_interleaved)):
+            if told:
+                raise ValueError(f"{name} is given without rotary_cos and rotary_sin, which turn rows; all are "
+                                 "accepted, or none")
+    try:
+        _core.append_kv(k, v, k_cache, v_cache, kv_lengths, q, q_out, cu_seqlens, page_table, k_descale, v_descale,
+                        rotary_cos, rotary_sin, rotary_positions, bool(rotary_interleaved), bool(queries_at_first),
+                        stream or 0)
+    except TypeError as error:
+        optional = {"v": v, "q": q, "cu_seqlens": cu_seqlens, "page_table": page_table, "k_descale": k_descale,
+                    "v_descale": v_descale, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
+                    "rotary_positions": rotary_positions}
+        given = {name: x for name, x in optional.items() if x is not None}
+        targets = {"k_cache": k_cache, "v_cache": v_cache, "q_out": q_out}
+        outputs = {name: x for name, x in targets.items() if x is not None or name == "k_cache"}
+        refuse_arrays(error, outputs, {"k": k, "kv_lengths": kv_lengths, **given})

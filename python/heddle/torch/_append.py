@@ -1,0 +1,92 @@
+"""New keys and values for a cache of torch's tensors: the operator heddle::append_kv, and what serving asks of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .. import _core
+from ._inputs import bare
+from ._operators import library
+
+Given = torch.Tensor | None
+
+
+class Rotary(NamedTuple):
+    """A rotary embedding: cos and sin [positions, R / 2], and the position of each sequence's first new row (None: its
+    row in the cache)."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    interleaved: bool
+    positions: Given = None
+
+
+library.define(  # type: ignore[no-untyped-call]
+    "append_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor kv_lengths, Tensor? page_table, "
+    "Tensor? k_descale, Tensor? v_descale, Tensor? cos, Tensor? sin, Tensor? positions, bool interleaved, Tensor? q, "
+    "Tensor(c!)? q_out, bool queries_at_first) -> ()")
+
+
+def append_kv(
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor,
+    page_table: Given, k_descale: Given, v_descale: Given, cos: Given, sin: Given, positions: Given, interleaved: bool,
+    q: Given, q_out: Given, queries_at_first: bool,
+) -> None:
+    """heddle.append_kv on torch's current stream. All tensors are [B, H, rows, D]."""
+    k, v, k_cache, v_cache = bare((k, v, k_cache, v_cache))
+    stream = torch._C._cuda_getCurrentRawStream(k.device.index) if k.device.type == "cuda" else 0
+    _core.append_kv(_rows(k), _rows(v), k_cache, v_cache, lengths, None if q is None else _rows(q), q_out, None,
+                    page_table, k_descale, v_descale, cos, sin, positions, interleaved, queries_at_first, stream)
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """Elements of a row are neighbours."""
+    return x if x.shape[-1] < 2 or x.stride(-1) == 1 else x.contiguous()
+
+
+def fake_append_kv(*_: object) -> None:
+    """Writes; makes no tensor."""
+
+
+for _key in ("CPU", "CUDA"):
+    library.impl("append_kv", append_kv, _key)  # type: ignore[no-untyped-call]
+torch.library.register_fake("heddle::append_kv", fake_append_kv, lib=library)
+
+
+def append_rows(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
+    page_table: Given, descales: tuple[Given, Given], rotary: Rotary | None, q: Given, queries_at_first: bool,
+) -> Given:
+    """Appends rows [B, n, H, D] to caches [.., rows, H, D]. Returns the turned queries, if q is given."""
+    angles = (None, None, None, False) if rotary is None else (
+        rotary.cos, rotary.sin, rotary.positions, rotary.interleaved)
+    turned = None if q is None else torch.empty_like(q)
+    queries = (None, None) if q is None or turned is None else (q.transpose(1, 2), turned.transpose(1, 2))
+    if k.element_size() == 1:  # they are stored as they are
+        descales = None, None
+    rows, caches = (k.transpose(1, 2), v.transpose(1, 2)), (k_cache.transpose(1, 2), v_cache.transpose(1, 2))
+    try:
+        torch.ops.heddle.append_kv(*rows, *caches, lengths, page_table, *descales, *angles, *queries, queries_at_first)
+    except ValueError as error:
+        if "kv_lengths" not in str(error):
+            raise
+        raise ValueError(str(error).replace("kv_lengths", "cache_seqlens")) from None
+    return turned
+
+
+def append_for_autograd(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
+    page_table: Given,
+) -> None:
+    """Appends by torch's own operations, which autograd records. Rows past the end overwrite the last one."""
+    position = lengths.long().unsqueeze(1) + torch.arange(k.shape[1], device=lengths.device)
+    page = k_cache.shape[1]
+    room = page if page_table is None else page * page_table.shape[1]
+    position = position.clamp(0, room - 1)
+    entry = torch.arange(k.shape[0], device=k.device).unsqueeze(1).expand_as(position)
+    if page_table is not None:
+        entry, position = page_table.long().gather(1, position // page), position % page
+    k_cache[entry, position] = k.to(k_cache.dtype)
+    v_cache[entry, position] = v.to(v_cache.dtype)

@@ -44,6 +44,7 @@ struct BackwardRowsParams {
   float d_q_scale;
   RowInput lse_rest;  // lse in two words: the second one
   float unit;         // likewise: what steps compare with a row's first number, times it, is t
+  double wide_unit;   // the same, where reals are f64: lse, numbers of rows, sinks and their parts are f64 then
 };
 inline constexpr int kRowThreads = 256;
 

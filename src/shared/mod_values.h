@@ -12,7 +12,7 @@ struct ModCapture {
   long long stride[4];
   int extent[4];
 };
-inline constexpr int kModParams = 16;   // 4-byte words: f32, i32, or boolean as 0 and 1
+inline constexpr int kModParams = 16;   // 4-byte words: f32, i32, or boolean as 0 and 1; the lower words of f64
 inline constexpr int kModCaptures = 8;  // of rank 4 at most
 
 /// In constant memory (a kernel parameter).
@@ -20,7 +20,8 @@ struct ModValues {
   int q_len, kv_len, q_start;  // of every sequence
   unsigned params[kModParams];
   ModCapture captures[kModCaptures];
-  const SequenceSpan* sequences;  // of each, where they differ
+  const SequenceSpan* sequences;      // of each, where they differ
+  unsigned upper_params[kModParams];  // the upper words of params of f64
 };
 
 }  // namespace heddle::shared

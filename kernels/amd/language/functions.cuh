@@ -21,6 +21,19 @@ __device__ __forceinline__ float mul_f32(float x, float y) {
   return x * y;
 }
 __device__ __forceinline__ float div_f32(float x, float y) { return x / y; }
+__device__ __forceinline__ double add_f64(double x, double y) {
+#pragma clang fp contract(off)
+  return x + y;
+}
+__device__ __forceinline__ double sub_f64(double x, double y) {
+#pragma clang fp contract(off)
+  return x - y;
+}
+__device__ __forceinline__ double mul_f64(double x, double y) {
+#pragma clang fp contract(off)
+  return x * y;
+}
+__device__ __forceinline__ double div_f64(double x, double y) { return x / y; }
 
 /// Truncates, saturates, NaN gives 0.
 __device__ __forceinline__ int saturated_int(float x) {

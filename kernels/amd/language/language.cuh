@@ -45,6 +45,10 @@
 #define __fsub_rn heddle::amd::sub_f32
 #define __fmul_rn heddle::amd::mul_f32
 #define __fdiv_rn heddle::amd::div_f32
+#define __dadd_rn heddle::amd::add_f64
+#define __dsub_rn heddle::amd::sub_f64
+#define __dmul_rn heddle::amd::mul_f64
+#define __ddiv_rn heddle::amd::div_f64
 #define __fma_rn __builtin_fma
 #define __fsqrt_rn __builtin_sqrtf
 #define floorf __builtin_floorf
@@ -93,6 +97,7 @@ __device__ __forceinline__ double rint(double x) { return __builtin_rint(x); }
 __device__ __forceinline__ double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
 __device__ __forceinline__ double fmax(double x, double y) { return __builtin_fmax(x, y); }
 __device__ __forceinline__ double exp(double x) { return amd::exp_f64(x); }
+__device__ __forceinline__ double exp2(double x) { return amd::exp2_f64(x); }
 __device__ __forceinline__ double log(double x) { return amd::log_f64(x); }
 
 namespace amd {

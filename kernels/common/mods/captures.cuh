@@ -16,6 +16,13 @@ struct F64 {
     return __double2float_rn(__longlong_as_double(static_cast<long long>(bits)));
   }
 };
+/// Where reals are f64.
+struct ExactF64 {
+  static constexpr int kApart = 8, kRead = 8;
+  static __device__ __forceinline__ double value(unsigned long long bits) {
+    return __longlong_as_double(static_cast<long long>(bits));
+  }
+};
 struct F32 {
   static constexpr int kApart = 4, kRead = 4;
   static __device__ __forceinline__ float value(unsigned bits) { return __uint_as_float(bits); }

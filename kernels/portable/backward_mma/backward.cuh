@@ -20,6 +20,8 @@ namespace heddle::portable {
 template <auto kConfig, class Qk, class Dv, class Mods, class... Reads>
 class Backward {
  public:
+  using Real = typename Qk::Real;
+
   __device__ __forceinline__ Backward(const shared::BackwardMmaParams& params, char* memory)
       : params_(params), memory_(memory) {}
 
@@ -34,7 +36,7 @@ class Backward {
     walk(tile, item, d_qk, d_v);
     if constexpr (kConfig.d_qk) {
       if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
-      store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, params_.scale, d_qk.o);
+      store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, shared::scales_of<Real>(params_).scale, d_qk.o);
     }
     if constexpr (kConfig.d_v) store<kConfig.d_v_type, kConfig.v_dim, Dv>(params_.d_v, tile, 1, d_v.o);
   }
@@ -154,10 +156,10 @@ class Backward {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const int row = tile.first + row_of(i);
-        rows_[i] = {kRest ? 0.0F : Qk::infinity(), 0, Qk::infinity()};
+        rows_[i] = {kRest ? Real(0) : Qk::infinity(), 0, Qk::infinity()};
         if (kSoftmax && row < tile.length) {
-          const float* from = numbers_of(tile, tile.head, row);
-          rows_[i] = {from[0], from[shared::kBlockRows], kRest ? from[2 * shared::kBlockRows] : 0.0F};
+          const Real* from = numbers_of(tile, tile.head, row);
+          rows_[i] = {from[0], from[shared::kBlockRows], kRest ? from[2 * shared::kBlockRows] : Real(0)};
         }
       }
     }
@@ -166,9 +168,9 @@ class Backward {
     elements_.begin(params_.mod, tile.batch, head, [&](int i) { return tile.index_of_row(tile.first + row_of(i)); });
     head_ = head;
   }
-  __device__ __forceinline__ const float* numbers_of(const BackwardTile<kConfig>& tile, int head, int query) const {
+  __device__ __forceinline__ const Real* numbers_of(const BackwardTile<kConfig>& tile, int head, int query) const {
     const long long block = tile.first_block + query / shared::kBlockRows;
-    return params_.numbers + (block * params_.q_heads + head) * shared::portable_numbers(kRest) +
+    return static_cast<const Real*>(params_.numbers) + (block * params_.q_heads + head) * shared::portable_numbers(kRest) +
            query % shared::kBlockRows;
   }
 
@@ -177,12 +179,12 @@ class Backward {
   static constexpr int kStepNumbers = shared::row_numbers(kRest) * kConfig.step;
   static constexpr int kEach = (kStepNumbers + kConfig.threads() - 1) / kConfig.threads();
   struct StepNumbers {
-    float x[kNumbers ? kEach : 1];
+    Real x[kNumbers ? kEach : 1];
   };
   __device__ __forceinline__ StepNumbers read_numbers(const BackwardTile<kConfig>& tile, int head, int first) const {
     StepNumbers numbers{};
     if constexpr (kNumbers) {
-      const float* from = numbers_of(tile, head, first);
+      const Real* from = numbers_of(tile, head, first);
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int own = i * kConfig.threads() + Qk::thread();
@@ -202,7 +204,7 @@ class Backward {
       }
     }
   }
-  __device__ __forceinline__ float* step_numbers() const { return reinterpret_cast<float*>(memory_ + kMemory.numbers); }
+  __device__ __forceinline__ Real* step_numbers() const { return reinterpret_cast<Real*>(memory_ + kMemory.numbers); }
 
   /// S becomes P w, and dP becomes dS.
   __device__ __forceinline__ void differentiate(const BackwardTile<kConfig>& tile, int head, int first, int flags,
@@ -230,13 +232,13 @@ class Backward {
 #pragma unroll
       for (int c = 0; c < Qk::kOwnKeys; ++c) {
         const int own = n * Qk::kKeys + Qk::own_key(c), index = tile.index_of_step(first + own);
-        QueryNumbers of_step = {0, 0, 0};
+        QueryNumbers<Real> of_step = {0, 0, 0};
         if constexpr (kNumbers) of_step = {step_numbers()[own], step_numbers()[kConfig.step + own], 0};
         if constexpr (kNumbers && kRest) of_step.low = step_numbers()[2 * kConfig.step + own];
         elements_.template column<kCut>(
             params_, first + own < tile.step_length, partial, index,
-            [&](int i) -> float& { return s[i / kOwnRows][n].x[i % kOwnRows][c]; },
-            [&](int i) -> float& { return d_p[i / kOwnRows][n].x[i % kOwnRows][c]; },
+            [&](int i) -> Real& { return s[i / kOwnRows][n].x[i % kOwnRows][c]; },
+            [&](int i) -> Real& { return d_p[i / kOwnRows][n].x[i % kOwnRows][c]; },
             [&](int i) -> ElementPlace {
               const int row = tile.index_of_row(tile.first + row_of(i));
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
@@ -249,7 +251,7 @@ class Backward {
 
   /// The tile's rows of a gradient; zeros past the sequence's end.
   template <OutputType kAsked, int kDim, class F, int kColumns>
-  __device__ __forceinline__ void store(const shared::RowGradient& out, const BackwardTile<kConfig>& tile, float factor,
+  __device__ __forceinline__ void store(const shared::RowGradient& out, const BackwardTile<kConfig>& tile, Real factor,
                                         typename F::Out (&o)[kFragments][kColumns]) const {
     constexpr OutputType kType = output_type(kAsked, kConfig.storage);
     using Bits = typename OutputElement<kType, F>::Bits;
@@ -264,7 +266,7 @@ class Backward {
       for (int d = 0; d < kColumns; ++d) {
 #pragma unroll
         for (int c = 0; c < F::kOwnOuts; ++c) {
-          float& x = o[i / kOwnRows][d].x[i % kOwnRows][c];
+          Real& x = o[i / kOwnRows][d].x[i % kOwnRows][c];
           x = row < tile.length ? x : 0;
         }
       }
@@ -275,7 +277,7 @@ class Backward {
   const shared::BackwardMmaParams& params_;
   char* memory_;
   int row_wave_ = 0, head_ = -1;
-  QueryNumbers rows_[kConfig.of_keys ? 1 : kRows];
+  QueryNumbers<Real> rows_[kConfig.of_keys ? 1 : kRows];
   Elements elements_;
   ReadGradients reads_;
 };

@@ -79,8 +79,9 @@ class HeldMod<NoMod, kOfKeys, kRows> {
 
 /// A row of queries: its lse in powers of two, and its delta. With lse in two words `lse` is what scores are compared
 /// with, and `low` what is left of lse in powers of two.
+template <class Real>
 struct QueryNumbers {
-  float lse, delta, low;
+  Real lse, delta, low;
 };
 
 /// Where an element is.
@@ -91,6 +92,7 @@ struct ElementPlace {
 template <auto kConfig, class F, class Mods>
 class BackwardElements {
  public:
+  using Real = typename F::Real;
   static constexpr int kRows = kConfig.row_fragments * F::kOwnRows;
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
@@ -116,6 +118,7 @@ class BackwardElements {
                                          ScoreOf&& s, SlopeOf&& d_p, At&& at, Numbers&& numbers, IsRow&& is_row,
                                          Sums& sums) const {
     const shared::ModValues& mod = params.mod;
+    const shared::BackwardScales<Real>& scales = shared::scales_of<Real>(params);
     const ElementPlace any = at(0);
     const auto of_mask = mask_.across(mod, any.batch, any.head, index);
     const auto of_offset = offset_.across(mod, any.batch, any.head, index);
@@ -125,56 +128,56 @@ class BackwardElements {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const ElementPlace e = at(i);
-      const QueryNumbers row = numbers(i);
+      const QueryNumbers<Real> row = numbers(i);
       bool attends = !kCut || inside;
       if constexpr (kCut && kConfig.masked) {
         if (partial) attends = attends && mask_.element(mod, i, of_mask, e.batch, e.head, e.q_idx, e.kv_idx);
       }
-      const float product = s(i);
-      float slope = 1, t;  // t: in powers of two where exponentials are taken of it; kRest: after it met row.lse
+      const Real product = s(i);
+      Real slope = 1, t;  // t: in powers of two where exponentials are taken of it; kRest: after it met row.lse
       if constexpr (kPlain) {
-        t = kRest ? product : kSoftmax ? F::fused(product, params.scale_log2, -row.lse) : product * params.scale_log2;
+        t = kRest ? product : kSoftmax ? F::fused(product, scales.scale_log2, -row.lse) : product * scales.scale_log2;
       } else {
         if constexpr (kMapped) {
-          const float score = product * params.scale;
+          const Real score = product * scales.scale;
           slope = derivative_.element(mod, i, of_derivative, score, e.batch, e.head, e.q_idx, e.kv_idx);
           t = kUnit * score_.element(mod, i, of_score, score, e.batch, e.head, e.q_idx, e.kv_idx);
         } else {
-          t = F::fused(product, kRest ? params.scale : params.scale_log2,
+          t = F::fused(product, kRest ? scales.scale : scales.scale_log2,
                        kUnit * offset_.element(mod, i, of_offset, e.batch, e.head, e.q_idx, e.kv_idx));
         }
         attends = attends && t != -F::infinity();
         if constexpr (kSoftmax && !kRest) t -= row.lse;
       }
-      if constexpr (kRest) t = F::fused(t - row.lse, kPlain ? params.scale_log2 : kLog2E, -row.low);
-      float weight = t, factor = 1;
+      if constexpr (kRest) t = F::fused(t - row.lse, kPlain ? scales.scale_log2 : kLog2E, -row.low);
+      Real weight = t, factor = 1;
       if constexpr (kSoftmax) {
         factor = weight = F::exp2(t);
       } else if constexpr (kSigmoid) {
-        weight = F::reciprocal(1.0F + F::exp2(-t));
+        weight = F::reciprocal(Real(1) + F::exp2(-t));
         factor = F::fused(-weight, weight, weight);
       }
-      float of_weight_mod = 1;
+      Real of_weight_mod = 1;
       if constexpr (kConfig.weighted) {
         of_weight_mod = weight_.element(mod, i, of_weight, e.batch, e.head, e.q_idx, e.kv_idx);
       }
       constexpr bool kChosen = kCut || !kPlain;
-      s(i) = !kChosen || attends ? weight * of_weight_mod : 0.0F;
+      s(i) = !kChosen || attends ? weight * of_weight_mod : Real(0);
       if constexpr (kConfig.d_qk) {
-        const float of_weights = kConfig.weighted ? d_p(i) * of_weight_mod : d_p(i);
-        const float d_t = factor * (kSoftmax ? of_weights - row.delta : of_weights);
+        const Real of_weights = kConfig.weighted ? d_p(i) * of_weight_mod : d_p(i);
+        const Real d_t = factor * (kSoftmax ? of_weights - row.delta : of_weights);
         if constexpr (Sums::kAny) {
           const bool counts = (!kChosen || attends) && is_row(i);
-          if (counts) sums.add(params, i, e, product * params.score_scale, d_t, weight * d_p(i));
+          if (counts) sums.add(params, i, e, product * scales.score_scale, d_t, weight * d_p(i));
         }
-        d_p(i) = !kChosen || attends ? kMapped ? d_t * slope : d_t : 0.0F;
+        d_p(i) = !kChosen || attends ? kMapped ? d_t * slope : d_t : Real(0);
       }
     }
   }
 
  private:
-  static constexpr float kLog2E = 1.44269504088896341F;
-  static constexpr float kUnit = kConfig.normalizer == Normalizer::none || kRest ? 1.0F : kLog2E;
+  static constexpr Real kLog2E = static_cast<Real>(1.44269504088896341);
+  static constexpr Real kUnit = kConfig.normalizer == Normalizer::none || kRest ? Real(1) : kLog2E;
 
   template <class M>
   using Held = HeldMod<M, kConfig.of_keys, kRows>;

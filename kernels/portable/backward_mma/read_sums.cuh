@@ -16,6 +16,7 @@ namespace heddle::portable {
 template <auto kConfig, class F, class Read>
 class ReadSum {
  public:
+  using Real = typename F::Real;
   static constexpr int kRows = kConfig.row_fragments * F::kOwnRows;
 
   __device__ __forceinline__ void clear() {
@@ -23,13 +24,13 @@ class ReadSum {
     for (int i = 0; i < kHeld; ++i) held_[i] = 0;
   }
   /// The pair of row i at `e`: `d_t` is the gradient of its t, `d_w` that of its weight.
-  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementPlace& e, float score,
-                                      float d_t, float d_w) {
+  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementPlace& e, Real score,
+                                      Real d_t, Real d_w) {
     const auto u = Read::Slope::uniform(params.mod, e.batch, e.head);
     const auto r = Read::Slope::row(params.mod, u, e.batch, e.head, e.q_idx);
     const auto c = Read::Slope::column(params.mod, u, e.batch, e.head, e.kv_idx);
-    const float slope = Read::slope(params.mod, u, r, c, score, e.batch, e.head, e.q_idx, e.kv_idx);
-    const float gradient = (Read::kOfWeight ? d_w : d_t) * slope;
+    const Real slope = Read::slope(params.mod, u, r, c, score, e.batch, e.head, e.q_idx, e.kv_idx);
+    const Real gradient = (Read::kOfWeight ? d_w : d_t) * slope;
     if constexpr (kOfRows) {
       held_[i] += gradient;
     } else {
@@ -42,7 +43,7 @@ class ReadSum {
     if constexpr (kOfRows) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const float sum = F::row_sum(held_[i]);
+        const Real sum = F::row_sum(held_[i]);
         held_[i] = 0;
         if (F::first_of_row()) bring(params, at(i), 0, sum);
       }
@@ -56,7 +57,7 @@ class ReadSum {
   static constexpr int kHeld = kOfRows ? kRows : 1;
 
   __device__ __forceinline__ static void bring(const shared::BackwardMmaParams& params, const ElementPlace& e,
-                                               float score, float gradient) {
+                                               Real score, Real gradient) {
     if (gradient == 0) return;
     const shared::MmaSum& sum = params.sums[Read::kSum];
     int index[4] = {};
@@ -68,21 +69,22 @@ class ReadSum {
       const int inside = index[axis] < 0 ? 0 : index[axis] < last ? index[axis] : last;
       number = number * sum.extent[axis] + inside;
     }
-    atomicAdd(sum.floats + number, gradient);
+    atomicAdd(static_cast<Real*>(sum.reals) + number, gradient);
   }
 
-  float held_[kHeld];
+  Real held_[kHeld];
 };
 
 /// The reads of a pass.
 template <auto kConfig, class F, class... Reads>
 class ReadSums : ReadSum<kConfig, F, Reads>... {
  public:
+  using Real = typename F::Real;
   static constexpr bool kAny = sizeof...(Reads) > 0;
 
   __device__ __forceinline__ void clear() { (ReadSum<kConfig, F, Reads>::clear(), ...); }
-  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementPlace& e, float score,
-                                      float d_t, float d_w) {
+  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementPlace& e, Real score,
+                                      Real d_t, Real d_w) {
     (ReadSum<kConfig, F, Reads>::add(params, i, e, score, d_t, d_w), ...);
   }
   template <class At>

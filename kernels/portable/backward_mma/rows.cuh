@@ -16,21 +16,36 @@
 
 namespace heddle::portable {
 
-template <OutputType kType>
+/// Elements of that type, which become numbers of type Real.
+template <OutputType kType, class Real>
 struct ElementOf {
   using Type = ops::F32;
 };
-template <>
-struct ElementOf<OutputType::f16> {
+template <class Real>
+struct ElementOf<OutputType::f16, Real> {
   using Type = ops::F16;
 };
-template <>
-struct ElementOf<OutputType::bf16> {
+template <class Real>
+struct ElementOf<OutputType::bf16, Real> {
   using Type = ops::Bf16;
 };
 template <>
-struct ElementOf<OutputType::f64> {
+struct ElementOf<OutputType::f64, float> {
   using Type = ops::F64;
+};
+template <>
+struct ElementOf<OutputType::f64, double> {
+  using Type = ops::ExactF64;
+};
+
+/// The type of lse, of sums and of rows' numbers.
+template <int kBytes>
+struct RealOfBytes {
+  using Type = float;
+};
+template <>
+struct RealOfBytes<8> {
+  using Type = double;
 };
 
 /// OutputElement's 16 bits, outside of fragments.
@@ -43,7 +58,7 @@ struct RoundedHalves {
   }
 };
 
-/// Threads that share a row; and a row's stride in the shares of a block: one more float keeps rows out of each other's
+/// Threads that share a row; and a row's stride in the shares of a block: one more number keeps rows out of each other's
 /// banks.
 inline constexpr int kSharesOfRow = 16, kShareStep = kSharesOfRow + 1;
 inline constexpr int kRowShares = shared::kBlockRows * kShareStep;
@@ -51,8 +66,10 @@ inline constexpr int kRowShares = shared::kBlockRows * kShareStep;
 template <auto kRows>
 class BackwardRows {
  public:
-  /// `shares`: kRowShares floats of shared memory.
-  __device__ __forceinline__ BackwardRows(const shared::BackwardRowsParams& params, float* shares)
+  using Real = typename RealOfBytes<shared::real_bytes(kRows.storage)>::Type;
+
+  /// `shares`: kRowShares reals of shared memory.
+  __device__ __forceinline__ BackwardRows(const shared::BackwardRowsParams& params, Real* shares)
       : params_(params), shares_(shares) {}
 
   /// Block and head number `cta`, by kRowThreads threads.
@@ -65,16 +82,16 @@ class BackwardRows {
       shares_[row * kShareStep + thread % kSharesOfRow] = share_of(block, head, row, thread % kSharesOfRow, sunk);
     }
     __syncthreads();
-    float of_sink = 0;
+    Real of_sink = 0;
     if (thread < shared::kBlockRows) of_sink = finish_row(block, head, thread, cta);
     if constexpr (kRows.sinks) {
       __syncthreads();
       if (thread < shared::kBlockRows) shares_[thread * kShareStep] = of_sink;
       __syncthreads();
       if (thread != 0) return;
-      float sum = 0;
+      Real sum = 0;
       for (int row = 0; row < block.live; ++row) sum += shares_[row * kShareStep];
-      params_.sink_parts[cta] = sum;
+      sink_parts()[cta] = sum;
     }
   }
 
@@ -82,9 +99,9 @@ class BackwardRows {
   __device__ __forceinline__ void sum_sinks(int head) {
     using Element = SinkElement;
     const int thread = static_cast<int>(threadIdx.x);
-    float sum = 0;
+    Real sum = 0;
     for (int block = thread; block < params_.block_count; block += shared::kRowThreads) {
-      sum += params_.sink_parts[static_cast<long long>(block) * params_.q_heads + head];
+      sum += sink_parts()[static_cast<long long>(block) * params_.q_heads + head];
     }
     shares_[thread] = sum;
     for (int distance = shared::kRowThreads / 2; distance > 0; distance /= 2) {
@@ -99,12 +116,13 @@ class BackwardRows {
  private:
   static constexpr OutputType kOType = output_type(kRows.o_type, kRows.storage),
                               kDOType = output_type(OutputType::same, kRows.storage);
-  using O = typename ElementOf<kOType>::Type;
-  using DO = typename ElementOf<kDOType>::Type;
+  using O = typename ElementOf<kOType, Real>::Type;
+  using DO = typename ElementOf<kDOType, Real>::Type;
   using SinkElement = OutputElement<output_type(kRows.d_sinks_type, kRows.storage), RoundedHalves>;
 
+  __device__ __forceinline__ Real* sink_parts() const { return reinterpret_cast<Real*>(params_.sink_parts); }
   template <class Storage>
-  __device__ __forceinline__ static float element(const char* row, int column) {
+  __device__ __forceinline__ static Real element(const char* row, int column) {
     return Storage::value(ops::read_if<Storage::kRead>(
         reinterpret_cast<unsigned long long>(row) + static_cast<unsigned long long>(column) * Storage::kApart, true));
   }
@@ -113,54 +131,54 @@ class BackwardRows {
     return static_cast<const char*>(of.data) +
            (batch * of.stride[0] + head * of.stride[1] + row * of.stride[2]) * bytes;
   }
-  __device__ __forceinline__ float lse_of(const shared::RowBlock& block, int head, int row) const {
-    return *reinterpret_cast<const float*>(row_of(params_.lse, 4, block.batch, head, block.row + row));
+  __device__ __forceinline__ Real lse_of(const shared::RowBlock& block, int head, int row) const {
+    return *reinterpret_cast<const Real*>(row_of(params_.lse, sizeof(Real), block.batch, head, block.row + row));
   }
-  __device__ __forceinline__ float rest_of(const shared::RowBlock& block, int head, int row) const {
+  __device__ __forceinline__ Real rest_of(const shared::RowBlock& block, int head, int row) const {
     if constexpr (!kRows.lse_rest) return 0;
-    return *reinterpret_cast<const float*>(row_of(params_.lse_rest, 4, block.batch, head, block.row + row));
+    return *reinterpret_cast<const Real*>(row_of(params_.lse_rest, sizeof(Real), block.batch, head, block.row + row));
   }
   /// The head's sink. A head without one has no lse either: NaN.
-  __device__ __forceinline__ float sink_of(int head) const {
+  __device__ __forceinline__ Real sink_of(int head) const {
     if constexpr (!kRows.sinks) return __int_as_float(0x7fffffff);
-    return params_.sinks.data[head * params_.sinks.stride];
+    return reinterpret_cast<const Real*>(params_.sinks.data)[head * params_.sinks.stride];
   }
 
   /// Every sixteenth element's product. Where the sink is all that a row attends (`sunk`) its o is 0, and its dO may be
   /// anything: an o of 0 counts for nothing there.
-  __device__ __forceinline__ float share_of(const shared::RowBlock& block, int head, int row, int share,
+  __device__ __forceinline__ Real share_of(const shared::RowBlock& block, int head, int row, int share,
                                             bool sunk) const {
     const char* o = row_of(params_.o, O::kApart, block.batch, head, block.row + row);
     const char* d_o = row_of(params_.d_o, DO::kApart, block.batch, head, block.row + row);
-    float sum = 0;
+    Real sum = 0;
     for (int column = share; column < kRows.v_dim; column += kSharesOfRow) {
-      const float x = element<O>(o, column), y = element<DO>(d_o, column);
-      sum += sunk && x == 0 ? 0.0F : x * y;
+      const Real x = element<O>(o, column), y = element<DO>(d_o, column);
+      sum += sunk && x == 0 ? Real(0) : x * y;
     }
     return sum;
   }
 
   /// The row's numbers become `cta`'s. Returns its share of d_sinks.
-  __device__ __forceinline__ float finish_row(const shared::RowBlock& block, int head, int row, int cta) const {
-    float lse2 = ptx::infinity(), first = 0, delta = 0, of_sink = 0;
-    const float lse = row < block.live ? lse_of(block, head, row) : -ptx::infinity();
+  __device__ __forceinline__ Real finish_row(const shared::RowBlock& block, int head, int row, int cta) const {
+    Real lse2 = ptx::infinity(), first = 0, delta = 0, of_sink = 0;
+    const Real lse = row < block.live ? lse_of(block, head, row) : Real(-ptx::infinity());
     if (lse != -ptx::infinity()) {
       for (int share = 0; share < kSharesOfRow; ++share) delta += shares_[row * kShareStep + share];
       if (params_.d_lse.data != nullptr) {
-        delta -= *reinterpret_cast<const float*>(row_of(params_.d_lse, 4, block.batch, head, block.row + row));
+        delta -= *reinterpret_cast<const Real*>(row_of(params_.d_lse, sizeof(Real), block.batch, head, block.row + row));
       }
-      const float rest = rest_of(block, head, row);
+      const Real rest = rest_of(block, head, row);
       lse2 = kRows.lse_rest ? low_of(lse, rest, first) : lse * kLog2E;
       if constexpr (kRows.sinks) {
-        const float sink = sink_of(head), below = lse == sink ? 0 : sink - lse;  // equal infinities give 0
+        const Real sink = sink_of(head), below = lse == sink ? 0 : sink - lse;  // equal infinities give 0
         if constexpr (kRows.lse_rest) {
-          of_sink = -exp2f((below - rest) * kLog2E) * delta;
+          of_sink = -power_of_two((below - rest) * kLog2E) * delta;
         } else {
-          of_sink = lse == sink ? -delta : -exp2f(below * kLog2E) * delta;
+          of_sink = lse == sink ? -delta : -power_of_two(below * kLog2E) * delta;
         }
       }
     }
-    float* numbers = params_.rows + static_cast<long long>(cta) * shared::portable_numbers(kRows.lse_rest);
+    Real* numbers = reinterpret_cast<Real*>(params_.rows) + static_cast<long long>(cta) * shared::portable_numbers(kRows.lse_rest);
     numbers[row] = kRows.lse_rest ? first : lse2;
     numbers[shared::kBlockRows + row] = delta;
     if constexpr (kRows.lse_rest) numbers[2 * shared::kBlockRows + row] = lse2;
@@ -168,17 +186,30 @@ class BackwardRows {
   }
 
   /// Lse in two words: what of both is left beside `first`, in powers of two.
-  __device__ __forceinline__ float low_of(float lse, float rest, float& first) const {
+  __device__ __forceinline__ Real low_of(Real lse, Real rest, Real& first) const {
+    if constexpr (sizeof(Real) == 8) {
+      first = lse / params_.wide_unit;
+      if (!(first - first == 0)) first = 0;
+      return (__fma_rn(-first, params_.wide_unit, lse) + rest) * kLog2E;
+    }
     first = static_cast<float>(lse / params_.unit);
     if (!(first - first == 0)) first = 0;
     const double exact = static_cast<double>(first) * static_cast<double>(params_.unit);
     return static_cast<float>((static_cast<double>(lse) - exact + static_cast<double>(rest)) * kLog2EDouble);
   }
 
-  static constexpr float kLog2E = 1.44269504088896341F;
+  __device__ __forceinline__ static Real power_of_two(Real x) {
+    if constexpr (sizeof(Real) == 8) {
+      return exp2(x);
+    } else {
+      return exp2f(x);
+    }
+  }
+
+  static constexpr Real kLog2E = static_cast<Real>(1.44269504088896341);
   static constexpr double kLog2EDouble = 1.44269504088896341;
   const shared::BackwardRowsParams& params_;
-  float* shares_;
+  Real* shares_;
 };
 
 }  // namespace heddle::portable

@@ -7,12 +7,12 @@
 
 namespace heddle::portable {
 
-/// By kSumThreads threads of each of params.ctas CTAs. `kTypes`: of the gradients.
-template <OutputType... kTypes>
+/// By kSumThreads threads of each of params.ctas CTAs. `Real`: of the sums. `kTypes`: of the gradients.
+template <class Real, OutputType... kTypes>
 class StoredSums {
  public:
   __device__ __forceinline__ static void clear(const shared::MmaSumsParams& params, int cta) {
-    for (long long i = first(cta); i < params.all; i += step(params)) params.floats[i] = 0;
+    for (long long i = first(cta); i < params.all; i += step(params)) static_cast<Real*>(params.reals)[i] = 0;
   }
   __device__ __forceinline__ static void store(const shared::MmaSumsParams& params, int cta) {
     int number = 0;
@@ -36,7 +36,7 @@ class StoredSums {
         offset += rest % to.sum.extent[axis] * to.stride[axis];
         rest /= to.sum.extent[axis];
       }
-      static_cast<typename Element::Bits*>(to.data)[offset] = Element::of(to.sum.floats[i]);
+      static_cast<typename Element::Bits*>(to.data)[offset] = Element::of(static_cast<const Real*>(to.sum.reals)[i]);
     }
   }
 };

@@ -23,6 +23,7 @@ using expr::LeafSet;
 using expr::Node;
 using expr::Op;
 using expr::power_of_two;
+using expr::Precision;
 
 // ---- stages: how often something is computed
 
@@ -42,7 +43,8 @@ std::string letter(Stage stage) { return std::string(1, "urce"[static_cast<int>(
 struct StageWords {
   std::string function, type, extra_parameters, indices;
 };
-StageWords words_of(Stage stage, bool takes_score, bool takes_streamed) {
+/// `real`: the type of reals.
+StageWords words_of(Stage stage, std::string_view real, bool takes_score, bool takes_streamed) {
   switch (stage) {
     case Stage::uniform:
       return {"uniform", "Uniform", "", "int b, int h"};
@@ -55,7 +57,8 @@ StageWords words_of(Stage stage, bool takes_score, bool takes_streamed) {
   }
   return {"element", "",
           std::string("const {0}Uniform& u, const {0}Row& r, const {0}Column& c, ") +
-              (takes_score ? "float score, " : "") + (takes_streamed ? "float streamed, " : ""),
+              (takes_score ? fmt::format("{} score, ", real) : "") +
+              (takes_streamed ? fmt::format("{} streamed, ", real) : ""),
           "int b, int h, int q_idx, int kv_idx"};
 }
 
@@ -67,8 +70,9 @@ bool is_of_sequence(Leaf leaf) {
 
 constexpr const char* kHead =
     "#include \"mods/captures.cuh\"\n#include \"mods/columns.cuh\"\n#include \"mods/contracted.cuh\"\n#include "
-    "\"mods/operations.cuh\"\n\n"
-    "namespace heddle {\n\n";
+    "\"mods/operations.cuh\"\n";
+constexpr const char* kWideHead = "#include \"mods/wide_operations.cuh\"\n";  // reals are f64
+constexpr const char* kBegin = "\nnamespace heddle {\n\n";
 
 // Takes, in this order: a type's name; a function's name; the columns' locals; how columns get them; whether an element
 // needs its query beside the row's locals; the row's locals taken from another lane; their comparison; whether an
@@ -141,7 +145,7 @@ class ModWriter {
         mod_(mod),
         layout_(layout),
         takes_score_(takes_score),
-        rounding_(rounding),
+        rounding_(layout.reals == Precision::f64 ? Rounding::exact : rounding),
         streamed_(streamed) {
     type_name_ = type_name_of(name_);
   }
@@ -149,7 +153,7 @@ class ModWriter {
   std::string text() {
     for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
     const std::string result = use(values_.at(mod_.node()), Stage::element);
-    std::string text = kHead;
+    std::string text = std::string(kHead) + (layout_.reals == Precision::f64 ? kWideHead : "") + kBegin;
     for (const Stage stage : kStages) {
       if (stage != Stage::element) text += struct_text(stage);
     }
@@ -169,6 +173,8 @@ class ModWriter {
     bool used_later = false;
   };
   std::vector<Local>& locals(Stage stage) { return locals_[static_cast<std::size_t>(stage)]; }
+
+  std::string_view type_of(ExprType type) const { return type_text(type, layout_.reals); }
 
   /// A local of a stage; one that is there already when the text is the same (offsets of two reads, say).
   Value add_local(Stage stage, std::string_view type, std::string text) {
@@ -193,14 +199,14 @@ class ModWriter {
     const Stage stage = stage_of(node.uses);
     if (stage == Stage::column && is_long(node)) long_column_ = true;
     if (stage == Stage::element && is_long(node)) long_element_ = true;
-    if (node.op == Op::constant) return {stage, -1, constant_text(node)};
+    if (node.op == Op::constant) return {stage, -1, constant_text(node, layout_.reals)};
     if (node.op == Op::leaf && layout_.by_sequence && is_of_sequence(node.leaf())) return sequence_value(node.leaf());
     if (node.op == Op::leaf && node.leaf() != Leaf::q_token) return {stage, -1, leaf_text(node.leaf())};
     if (node.op == Op::leaf) return add_local(stage, "int", leaf_text(node.leaf()));
     if (node.op == Op::param) return {stage, -1, param_text(layout_, node)};
     if (node.op == Op::read) return read_value(node);
     if (node.op == Op::at) return at_value(node);
-    return add_local(stage, type_text(node.type), operation_text(node, stage));
+    return add_local(stage, type_of(node.type), operation_text(node, stage));
   }
 
   /// A leaf of a sequence, where they differ: the list is read once a tile.
@@ -232,7 +238,10 @@ class ModWriter {
     }
     std::string list = operand(0);
     for (std::size_t i = 1; i < node.operands.size(); ++i) list += ", " + operand(i);
-    return fmt::format("{}{}({})", space_of(node), expr::info(node.op).name, list);
+    // to_f32 makes a real of an integer, whichever the reals are.
+    const std::string_view function =
+        node.op == Op::to_f32 && layout_.reals == Precision::f64 ? "to_f64" : expr::info(node.op).name;
+    return fmt::format("{}{}({})", space_of(node), function, list);
   }
 
   std::string_view space_of(const Node& node) const {
@@ -300,8 +309,8 @@ class ModWriter {
 
   Value read_value(const Node& node) {
     const std::string offset = over_axes(node, "clamped_offset", "long long", " + ", "0");
-    return add_local(read_stage(node), type_text(node.type),
-                     fmt::format("ops::load<ops::{}, {}>({}, {})", storage_text(node.capture().dtype),
+    return add_local(read_stage(node), type_of(node.type),
+                     fmt::format("ops::load<ops::{}, {}>({}, {})", storage_text(node.capture().dtype, layout_.reals),
                                  node.capture().rank, capture_text(node.capture()), offset));
   }
 
@@ -309,10 +318,11 @@ class ModWriter {
     const Stage here = read_stage(node), stage = stage_of(node.uses);
     const Value inside = add_local(here, "bool", over_axes(node, "inside", "bool", " && ", "true"));
     const std::string offset = over_axes(node, "offset", "long long", " + ", "0");
-    const Value element = add_local(here, type_text(node.type),
-                                    fmt::format("ops::load_if<ops::{}>({}, {}, {})", storage_text(node.capture().dtype),
-                                                capture_text(node.capture()), use(inside, here), offset));
-    return add_local(stage, type_text(node.type),
+    const Value element =
+        add_local(here, type_of(node.type),
+                  fmt::format("ops::load_if<ops::{}>({}, {}, {})", storage_text(node.capture().dtype, layout_.reals),
+                              capture_text(node.capture()), use(inside, here), offset));
+    return add_local(stage, type_of(node.type),
                      fmt::format("ops::where({}, {}, {})", use(inside, stage), use(element, stage),
                                  use(values_.at(node.operands.back().get()), stage)));
   }
@@ -323,17 +333,17 @@ class ModWriter {
       const Local& local = locals(stage)[i];
       if (local.used_later) fields += fmt::format("  {} {}{};\n", local.type, letter(stage), i);
     }
-    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, false, false).type);
+    const std::string head = fmt::format("struct {}{} {{", type_name_, words_of(stage, "", false, false).type);
     return head + (fields.empty() ? "" : "\n") + fields + "};\n";
   }
 
   std::string function_text(Stage stage, const std::string& result) {
-    const StageWords words = words_of(stage, takes_score_, streamed_.has_value());
+    const StageWords words = words_of(stage, type_of(ExprType::f32), takes_score_, streamed_.has_value());
     const bool last = stage == Stage::element;
     std::string text =
         "\n" +
         wrapped(fmt::format("__device__ __forceinline__ {} {}_{}(const shared::ModValues& mod, {}{}) {{\n",
-                            last ? std::string(type_text(mod_.type())) : type_name_ + words.type, name_, words.function,
+                            last ? std::string(type_of(mod_.type())) : type_name_ + words.type, name_, words.function,
                             fmt::format(fmt::runtime(words.extra_parameters), type_name_), words.indices));
     std::string later;
     for (std::size_t i = 0; i < locals(stage).size(); ++i) {
@@ -378,7 +388,7 @@ class ModWriter {
 
 std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score, bool takes_streamed) {
   return "namespace heddle {\n" +
-         fmt::format(kNone, type_name_of(name), name, type_text(type),
+         fmt::format(kNone, type_name_of(name), name, type_text(type, Precision::f32),
                      std::string(takes_score == TakesScore::yes ? "float score, " : "") +
                          (takes_streamed ? "float streamed, " : "")) +
          "\n}  // namespace heddle\n";

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "expr/interpret.h"
 #include "heddle/expr.h"
 
 namespace heddle::device_text {
 
-/// Where each param and capture of a kernel's mods stands in shared::ModValues.
+/// Where each param and capture of a kernel's mods stands in shared::ModValues, and the reals that mods are computed
+/// in: those of the attention, f64 where q, k and v are.
 struct ModLayout {
   struct CaptureSlot {
     std::string name;
@@ -22,19 +24,20 @@ struct ModLayout {
   };
   std::vector<std::pair<std::string, ExprType>> params;  // word i
   std::vector<CaptureSlot> captures;
+  expr::Precision reals = expr::Precision::f32;
   bool by_sequence = false;  // sequences differ: each has its lengths, starts and rows in a list
 };
 /// The layout of all mods together (empty ones count nothing), names sorted. Throws Error(unsupported) past
 /// shared::kModParams params, shared::kModCaptures captures or rank 4, Error(invalid_argument) for a name that two mods
 /// declare differently.
-ModLayout layout_of(const std::vector<Expr>& mods);
+ModLayout layout_of(const std::vector<Expr>& mods, expr::Precision reals = expr::Precision::f32);
 
 /// Whether an element function gets the score besides the element's indices.
 enum class TakesScore : bool { no, yes };
 
 /// exact: each operation rounds as ops.def says. contracted: sums and products of f32 may become fused multiply-adds,
 /// division by a constant a product, and tanh errs by 2^-22 absolutely where it is not small: what a score may, which
-/// was summed by tensor cores in an order of their own.
+/// was summed by tensor cores in an order of their own. With reals of f64 every text is exact.
 enum class Rounding : bool { exact, contracted };
 
 /// For a mod that may have a streamed capture: the element function has `float streamed` before b; it is the value of
@@ -58,8 +61,9 @@ struct Streamed {
 ///                                                const MaskColumn& c, int b, int h, int q_idx, int kv_idx);
 ///
 /// The element function of a mod that takes the score has `float score` after `c`; it returns bool, int or float by the
-/// mod's type. q_idx holds q_start already; the other leaves come from `mod` and the arguments. Every function may be
-/// called with any indices: reads are clamped. `name` is a C++ identifier of small letters.
+/// mod's type. If the layout's reals are f64, `double` stands for `float`. q_idx holds q_start already; the other
+/// leaves come from `mod` and the arguments. Every function may be called with any indices: reads are clamped. `name`
+/// is a C++ identifier of small letters.
 ///
 /// A warp whose threads hold scores as tensor cores leave them (kernels/common/mods/columns.cuh) gets its columns from
 ///

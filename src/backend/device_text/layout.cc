@@ -32,7 +32,7 @@ void require_at_most(const std::map<std::string, Decl>& all, int limit, std::str
 
 }  // namespace
 
-ModLayout layout_of(const std::vector<Expr>& mods) {
+ModLayout layout_of(const std::vector<Expr>& mods, expr::Precision reals) {
   std::map<std::string, ExprType> params;
   std::map<std::string, Symbols::CaptureDecl> captures;
   for (const Expr& mod : mods) {
@@ -48,6 +48,7 @@ ModLayout layout_of(const std::vector<Expr>& mods) {
   require_at_most(params, shared::kModParams, "params");
   require_at_most(captures, shared::kModCaptures, "captures");
   ModLayout layout;
+  layout.reals = reals;
   layout.params.assign(params.begin(), params.end());
   for (const auto& [name, decl] : captures) {
     if (decl.rank > 4) {

@@ -137,7 +137,7 @@ class RangeWriter {
     const auto rank = static_cast<std::size_t>(read.capture->rank);
     if (rank == 0) {  // one element; an array of no indices is no C++
       return {read.type, fmt::format("ranges::element<ops::{}, 0>(mod.captures[{}], 0)",
-                                     storage_text(read.capture->dtype), capture)};
+                                     storage_text(read.capture->dtype, expr::Precision::f32), capture)};
     }
     std::string indices;
     for (std::size_t axis = 0; axis < rank; ++axis) {
@@ -147,8 +147,8 @@ class RangeWriter {
     const std::string array = fmt::format("i{}", types_.size());
     body_ += fmt::format("  const shared::Interval {}[] = {{{}}};\n", array, indices);
     const std::string arguments =
-        fmt::format("<ops::{}, {}>(mod.captures[{}], zones[{}], {}", storage_text(read.capture->dtype), axes_[capture],
-                    capture, capture, array);
+        fmt::format("<ops::{}, {}>(mod.captures[{}], zones[{}], {}",
+                    storage_text(read.capture->dtype, expr::Precision::f32), axes_[capture], capture, capture, array);
     if (!read.with_fill) return {read.type, fmt::format("ranges::read{})", arguments)};
     return {read.type, fmt::format("ranges::at{}, s{})", arguments, read.operands[rank])};
   }

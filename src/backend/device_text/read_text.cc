@@ -2,23 +2,25 @@
 
 #include <fmt/format.h>
 
+#include "backend/device_text/words.h"
+
 namespace heddle::device_text {
 namespace {
 
 /// The letter of a read's number, or of an axis: names of mods are small letters.
 char letter(std::size_t number) { return static_cast<char>('a' + number); }
 
-// Takes the read's number, rank, constants, letter, and the text of index().
+// Takes the read's number, rank, constants, letter, the text of index(), and the type of reals.
 constexpr const char* kRead = R"(
 struct Read{0} {{
   static constexpr int kNumber = {0}, kAxes = {1};
 {2}  using Slope = Slope{3}Mod;
-  static __device__ __forceinline__ float slope(const shared::ModValues& mod, const Slope::Uniform& u,
-                                                const Slope::Row& r, const Slope::Column& c, float score, int b, int h,
+  static __device__ __forceinline__ {5} slope(const shared::ModValues& mod, const Slope::Uniform& u,
+                                                const Slope::Row& r, const Slope::Column& c, {5} score, int b, int h,
                                                 int q_idx, int kv_idx) {{
     return slope{3}_element(mod, u, r, c, score, b, h, q_idx, kv_idx);
   }}
-  static __device__ __forceinline__ void index(const shared::ModValues& mod, float score, int b, int h, int q_idx,
+  static __device__ __forceinline__ void index(const shared::ModValues& mod, {5} score, int b, int h, int q_idx,
                                                int kv_idx, int (&index)[4]) {{
 {4}  }}
 }};
@@ -43,7 +45,8 @@ std::string read_text(std::size_t number, const Expr& slope, const std::vector<E
     text += mod_text(fmt::format("index{}{}", own, letter(axis)), indices[axis], layout, TakesScore::yes);
     index += fmt::format(kIndex, own, letter(axis), axis);
   }
-  return text + "namespace heddle {\n" + fmt::format(kRead, number, indices.size(), constants, own, index) +
+  return text + "namespace heddle {\n" +
+         fmt::format(kRead, number, indices.size(), constants, own, index, type_text(ExprType::f32, layout.reals)) +
          "\n}  // namespace heddle\n";
 }
 

@@ -23,13 +23,18 @@ std::string literal(float x) {
   if (std::isinf(x)) return x < 0 ? "ops::f32_param(0xFF800000U)" : "ops::f32_param(0x7F800000U)";
   return fmt::format("{:a}F", x);
 }
+std::string literal(double x) {
+  if (std::isnan(x)) return "ops::f64_param(0U, 0x7FF80000U)";
+  if (std::isinf(x)) return x < 0 ? "ops::f64_param(0U, 0xFFF00000U)" : "ops::f64_param(0U, 0x7FF00000U)";
+  return fmt::format("{:a}", x);
+}
 std::string literal(std::int32_t x) { return x == INT32_MIN ? "(-2147483647 - 1)" : fmt::format("{}", x); }
 
 // A switch and not a table, so that a new type does not compile without a name.
-std::string_view storage_text(DType dtype) {
+std::string_view storage_text(DType dtype, expr::Precision reals) {
   switch (dtype) {
     case DType::f64:
-      return "F64";
+      return reals == expr::Precision::f64 ? "ExactF64" : "F64";
     case DType::f32:
       return "F32";
     case DType::f16:
@@ -60,12 +65,15 @@ std::string_view storage_text(DType dtype) {
   throw Error(ErrorCode::internal, "a capture of an unknown type was read");
 }
 
-std::string_view type_text(ExprType type) {
-  return type == ExprType::f32 ? "float" : type == ExprType::i32 ? "int" : "bool";
+std::string_view type_text(ExprType type, expr::Precision reals) {
+  if (type == ExprType::f32) return reals == expr::Precision::f64 ? "double" : "float";
+  return type == ExprType::i32 ? "int" : "bool";
 }
 
-std::string constant_text(const expr::Node& node) {
-  if (node.type == ExprType::f32) return literal(static_cast<float>(node.f32()));
+std::string constant_text(const expr::Node& node, expr::Precision reals) {
+  if (node.type == ExprType::f32) {
+    return reals == expr::Precision::f64 ? literal(node.f32()) : literal(static_cast<float>(node.f32()));
+  }
   if (node.type == ExprType::i32) return literal(node.i32());
   return node.boolean() ? "true" : "false";
 }
@@ -91,8 +99,12 @@ std::string leaf_text(expr::Leaf leaf) {
 std::string param_text(const ModLayout& layout, const expr::Node& node) {
   const auto at = std::find(layout.params.begin(), layout.params.end(), std::pair(node.param().name, node.type));
   if (at == layout.params.end()) missing(node.param().name);
+  const auto word = at - layout.params.begin();
+  if (node.type == ExprType::f32 && layout.reals == expr::Precision::f64) {
+    return fmt::format("ops::f64_param(mod.params[{0}], mod.upper_params[{0}])", word);
+  }
   return fmt::format("ops::{}_param(mod.params[{}])", node.type == ExprType::boolean ? "boolean" : name(node.type),
-                     at - layout.params.begin());
+                     word);
 }
 
 std::size_t capture_slot(const ModLayout& layout, const expr::CaptureDecl& capture) {

@@ -13,12 +13,13 @@ namespace heddle::device_text {
 
 /// A literal of exactly this number.
 std::string literal(float x);
+std::string literal(double x);
 std::string literal(std::int32_t x);
-/// The type of kernels/common/mods/captures.cuh for elements of this storage.
-std::string_view storage_text(DType dtype);
-/// "float", "int", "bool"
-std::string_view type_text(ExprType type);
-std::string constant_text(const expr::Node& node);
+/// The type of kernels/common/mods/captures.cuh for elements of this storage, read as these reals.
+std::string_view storage_text(DType dtype, expr::Precision reals);
+/// "float" or "double", "int", "bool"
+std::string_view type_text(ExprType type, expr::Precision reals);
+std::string constant_text(const expr::Node& node, expr::Precision reals);
 /// A leaf's value if all sequences are alike.
 std::string leaf_text(expr::Leaf leaf);
 /// A param's value: "ops::i32_param(mod.params[0])".

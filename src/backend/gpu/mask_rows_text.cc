@@ -37,7 +37,7 @@ std::string zone_dispatch(const RowMask& mask) {
   std::string groups, trees;
   for (std::size_t i = 0; i < mask.axes.size(); ++i) {
     if (mask.axes[i] < 0) continue;
-    const std::string_view storage = device_text::storage_text(mask.layout.captures[i].dtype);
+    const std::string_view storage = device_text::storage_text(mask.layout.captures[i].dtype, expr::Precision::f32);
     groups += fmt::format("  if (capture == {}) mask_rows::zone_group<ops::{}>(zone, slice, group);\n", i, storage);
     trees += fmt::format("  if (capture == {}) mask_rows::zone_tree<ops::{}>(zone, slice);\n", i, storage);
   }

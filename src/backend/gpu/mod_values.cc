@@ -9,11 +9,16 @@
 namespace heddle::gpu {
 namespace {
 
-unsigned word_of(const ParamValue& value, ExprType type) {
+struct Words {
+  unsigned lower, upper;
+};
+Words words_of(const ParamValue& value, ExprType type, expr::Precision reals) {
   return std::visit(
-      [type](auto x) {
-        if (type == ExprType::f32) return std::bit_cast<unsigned>(static_cast<float>(x));
-        return static_cast<unsigned>(static_cast<std::int32_t>(x));
+      [&](auto x) -> Words {
+        if (type != ExprType::f32) return {static_cast<unsigned>(static_cast<std::int32_t>(x)), 0};
+        if (reals == expr::Precision::f32) return {std::bit_cast<unsigned>(static_cast<float>(x)), 0};
+        const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(x));
+        return {static_cast<unsigned>(bits), static_cast<unsigned>(bits >> 32)};
       },
       value);
 }
@@ -30,7 +35,9 @@ void set_mod_values(const device_text::ModLayout& layout, const Bindings& bindin
                     shared::ModValues& values) {
   for (std::size_t i = 0; i < layout.params.size(); ++i) {
     const auto& [name, type] = layout.params[i];
-    values.params[i] = word_of(bound(own.params, bindings.params, name), type);
+    const Words words = words_of(bound(own.params, bindings.params, name), type, layout.reals);
+    values.params[i] = words.lower;
+    values.upper_params[i] = words.upper;
   }
   for (std::size_t i = 0; i < layout.captures.size(); ++i) {
     const ConstTensorView& view = bound(own.captures, bindings.captures, layout.captures[i].name);

@@ -36,7 +36,7 @@ KernelMods portable_mods(const AttentionProblem& problem) {
   mods.mask_form = shared::MaskForm::direct;
   if (mods.cap != 0) {
     mods.form = ScoreForm::mapped;
-    mods.score = expr::simplify(by_position(problem, mods.kv_start).score_mod, expr::Precision::f32);
+    mods.score = expr::simplify(by_position(problem, mods.kv_start).score_mod, problem.precision);
     mods.offset = Expr();
     mods.cap = 0;
     mods.factor = 1;

@@ -9,7 +9,6 @@
 
 #include "backend/portable/portable_config.h"
 #include "device/amd_architectures.h"
-#include "expr/node.h"
 #include "plan/mods/refuses_values.h"
 #include "plan/tiles/schedule.h"
 
@@ -20,6 +19,9 @@ using problem::AttentionProblem;
 
 constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
 constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 128;
+// A fragment has 16 rows; two rows of a quarter of the columns are a thread's.
+constexpr std::string_view kWhyF64 =
+    " of f64, since 256 columns of a tile's sums would be 256 registers a thread, all it has";
 
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
@@ -36,7 +38,9 @@ std::string refuse_types(const AttentionProblem& problem) {
   }
   for (const auto& [what, dim] : {std::pair{"q and k have", problem.qk_dim}, {"v has", problem.v_dim}}) {
     const std::int64_t most = dtype == DType::f64 ? kLargestF64Dim : kLargestDim;
-    if (dim < 1 || dim > most) return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, most);
+    if (dim >= 1 && dim <= most) continue;
+    return fmt::format("{} head dimension {}; 1 to {} are accepted{}", what, dim, most,
+                       dim > most && dim <= kLargestDim ? kWhyF64 : "");
   }
   return {};
 }
@@ -45,24 +49,15 @@ std::string refuse_max_scores(const AttentionProblem& problem) {
   return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
 }
 
-/// With f64 inputs mods are f64, and device text knows f32 alone.
-std::string refuse_wide_mods(const AttentionProblem& problem) {
-  if (problem.q_dtype != DType::f64) return {};
-  if (!problem.score_mod.empty() || !problem.weight_mod.empty()) {
-    return "q is f64 and there is a score_mod or a weight_mod, which are f64 then; none is accepted";
-  }
-  const auto is_real = [](const expr::Node* node) { return node->type == ExprType::f32; };
-  if (problem.mask_mod.empty() || std::ranges::none_of(expr::post_order(problem.mask_mod), is_real)) return {};
-  return fmt::format("q is f64 and mask_mod is {}, whose reals are f64 then; masks of integers and bools are accepted",
-                     print(problem.mask_mod));
-}
-
 std::string refuse_sizes(const AttentionProblem& problem) {
   const double factor = portable_mods(problem).factor;
   const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
-  if (!std::isfinite(static_cast<float>(largest * std::numbers::log2e))) {
-    return fmt::format("scale is {}{}; numbers in the range of f32 are accepted", problem.scale,
-                       factor == 1 ? "" : fmt::format(", and score_mod multiplies it by {}", factor));
+  const bool wide = problem.q_dtype == DType::f64;
+  const double in_powers = largest * std::numbers::log2e;
+  if (!std::isfinite(wide ? in_powers : static_cast<float>(in_powers))) {
+    return fmt::format("scale is {}{}; numbers in the range of {} are accepted", problem.scale,
+                       factor == 1 ? "" : fmt::format(", and score_mod multiplies it by {}", factor),
+                       wide ? "f64" : "f32");
   }
   if (problem.q_rows > kLastRow) return fmt::format("q has {} rows; up to {} are accepted", problem.q_rows, kLastRow);
   if (problem.kv_rows > kLastRow) return fmt::format("k has {} rows; up to {} are accepted", problem.kv_rows, kLastRow);
@@ -77,8 +72,8 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 }  // namespace
 
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
-  std::array<std::string, 5> reasons = {refuse_types(problem), refuse_wide_mods(problem), refuse_max_scores(problem),
-                                        refuse_sizes(problem), refuses_values(problem, options.bindings)};
+  std::array<std::string, 4> reasons = {refuse_types(problem), refuse_max_scores(problem), refuse_sizes(problem),
+                                        refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

@@ -34,13 +34,13 @@ std::string fragments_class(shared::FragmentKind kind) {
 std::string fragments_header(shared::FragmentKind kind) { return fmt::format("portable/fragments/{}.cuh", name(kind)); }
 
 void ModTexts::add(const char* name, const char* type, bool there, const Expr& mod, TakesScore takes_score,
-                   Rounding rounding, const char* element) {
+                   Rounding rounding, ExprType element) {
   if (!there) {
     members_ += fmt::format("\n  using {} = portable::NoMod;", type);
     return;
   }
   functions_ += device_text::mod_text(name, mod, layout_, takes_score, rounding);
-  members_ += fmt::format(kMember, name, type, element);
+  members_ += fmt::format(kMember, name, type, device_text::type_text(element, layout_.reals));
 }
 
 void ModTexts::name(const char* type, const char* of) { members_ += fmt::format("\n  using {} = {};", type, of); }
@@ -55,16 +55,14 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
   device_text::ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   ModTexts texts(own);
-  texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, "bool");
-  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact,
-            "float");
+  texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, ExprType::boolean);
+  texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact);
   if (config.scores == ScoreForm::mapped && same(mods.score, leaf::score())) {
     texts.name("Score", "portable::ScoreItself");
   } else {
-    texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted,
-              "float");
+    texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted);
   }
-  texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact, "float");
+  texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact);
   return fmt::format(
       "#include \"portable/rows/row_mods.cuh\"\n"
       "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"

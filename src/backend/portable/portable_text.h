@@ -14,9 +14,10 @@ namespace heddle::portable {
 class ModTexts {
  public:
   explicit ModTexts(const device_text::ModLayout& layout) : layout_(layout) {}
-  /// Member `type` of mod `name`, with elements of type `element`; portable::NoMod if the mod is not there.
+  /// Member `type` of mod `name`, with elements of type `element` in the layout's reals; portable::NoMod if the mod is
+  /// not there.
   void add(const char* name, const char* type, bool there, const Expr& mod, device_text::TakesScore takes_score,
-           device_text::Rounding rounding, const char* element);
+           device_text::Rounding rounding, ExprType element = ExprType::f32);
   /// Member `type` is the class `of`.
   void name(const char* type, const char* of);
   std::string text() const;

@@ -34,10 +34,11 @@ shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& argume
   params.padded_blocks = problem.packed ? -1 : shared::blocks_of_rows(static_cast<int>(problem.q_rows));
   params.padded_rows = problem.packed ? 0 : static_cast<int>(pass.of_keys ? problem.kv_rows : problem.q_rows);
   const double scale = problem.scale * plan::backward_mods(problem).factor;
-  params.scale = static_cast<float>(scale);
-  params.scale_log2 =
-      static_cast<float>(scale * (pass.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e));
-  params.score_scale = static_cast<float>(problem.scale);
+  const double unit = pass.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
+  params.wide_scales = {.scale = scale, .scale_log2 = scale * unit, .score_scale = problem.scale};
+  params.scales = {.scale = static_cast<float>(scale),
+                   .scale_log2 = static_cast<float>(scale * unit),
+                   .score_scale = static_cast<float>(problem.scale)};
   params.mod.q_len = gpu::longest(problem, &Sequence::q_len);
   params.mod.kv_len = gpu::longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
@@ -65,7 +66,7 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
 shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors) {
   constexpr std::int64_t kMostCtas = 1024;
   shared::MmaSumsParams params{};
-  params.all = reads.floats();
+  params.all = reads.elements();
   params.ctas = static_cast<int>(
       std::clamp<std::int64_t>((params.all + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
@@ -111,12 +112,13 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   gpu::set_row_addresses(arguments, rows);
-  float* floats = params.sums.floats = reinterpret_cast<float*>(workspace + at.sums);
+  char* sum = workspace + at.sums;
+  params.sums.reals = sum;
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     shared::MmaSumsParams::Stored& stored = params.sums.stored[i];
     stored.data = plan::gradient_of(reads.sums[i], tensors).data;
-    stored.sum.floats = floats;
-    floats += stored.count;
+    stored.sum.reals = sum;
+    sum += stored.count * shared::real_bytes(kernels.rows.storage);
     for (shared::BackwardMmaParams& pass : params.passes) pass.sums[i] = stored.sum;
   }
   for (std::size_t i = 0; i < params.passes.size(); ++i) {

@@ -52,6 +52,15 @@ constexpr BackwardKernels kFmaKernels[] = {
     {256, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {256, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
+/// f64: a row has twice as many registers, and bytes of shared memory.
+constexpr BackwardKernels kF64Kernels[] = {
+    {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},
+    {64, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {128, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {128, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {128, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
+};
 /// AMD's fragments of 16 rows; of 32 rows and 32 keys.
 constexpr BackwardKernels kWmmaKernels[] = {
     {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
@@ -64,7 +73,8 @@ constexpr BackwardKernels kMfmaKernels[] = {
     {128, {1, 1, 32, true, 1, 1}, {1, 1, 32, true, 1, 1}, {1, 1, 32, true, 1, 1}},
 };
 
-std::span<const BackwardKernels> kernels_of(FragmentKind fragments) {
+std::span<const BackwardKernels> kernels_of(shared::Storage storage, FragmentKind fragments) {
+  if (storage == shared::Storage::f64) return kF64Kernels;
   switch (shared::fragments_of(fragments).tables) {
     case FragmentKind::fma:
       return kFmaKernels;
@@ -154,8 +164,8 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   std::vector<BackwardMmaKernels> found;
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
-    for (const BackwardKernels& kernels : kernels_of(fragments)) {
-      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.floats()});
+    for (const BackwardKernels& kernels : kernels_of(all.storage, fragments)) {
+      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.elements()});
     }
   };
   const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.narrow : target.wide;

@@ -19,7 +19,7 @@ namespace heddle::plan {
 struct BackwardMmaKernels {
   std::vector<shared::BackwardMmaConfig> passes;
   shared::BackwardMmaRows rows;
-  std::int64_t sum_floats = 0;  // of gradients of captures and params
+  std::int64_t sum_elements = 0;  // of gradients of captures and params
 };
 
 /// The kernels for a problem on a GPU, best first. What depends on strides is as `tensors` have them.

@@ -32,7 +32,7 @@ class BackwardMmaKernel final : public backend::Kernel {
         problem_(arguments.problem),
         mods_(plan::backward_mods(arguments.problem)),
         reads_(plan::mma_reads(arguments.problem, arguments.options.bindings, mods_.kv_start)),
-        layout_(layout_of(mods_, reads_)),
+        layout_(layout_of(mods_, reads_, problem_.precision)),
         source_(jit::with_alternative(source(kernels_, mods_, reads_, types_of_sums(reads_, *arguments.backward),
                                              layout_, gpu.dialect(), gpu.architecture_of(device_)),
                                       arguments.plan.has_alternative)),

@@ -29,7 +29,6 @@ bool is_accepted(DType dtype) {
 std::string refuse_types(const Request& request) {
   const AttentionProblem& problem = request.problem;
   const BackwardTensors& tensors = *request.backward;
-  if (problem.q_dtype == DType::f64) return "q, k and v are f64; f16, bf16 or f32 for all is accepted";
   if (tensors.d_o.dtype != problem.q_dtype) {
     return fmt::format("dO is {}; {}, q's type, is accepted", name(tensors.d_o.dtype), name(problem.q_dtype));
   }
@@ -196,10 +195,11 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
   BackwardMmaWorkspace workspace{};
   const bool softmax = kernels.rows.normalizer == shared::Normalizer::softmax;
-  workspace.sinks = softmax ? aligned(blocks * shared::portable_numbers(kernels.rows.lse_rest) * 4) : 0;
-  workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * 4) : 0);
+  const std::int64_t real = shared::real_bytes(kernels.rows.storage);
+  workspace.sinks = softmax ? aligned(blocks * shared::portable_numbers(kernels.rows.lse_rest) * real) : 0;
+  workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * real) : 0);
   workspace.sums = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
-  workspace.bytes = workspace.sums + aligned(kernels.sum_floats * 4);
+  workspace.bytes = workspace.sums + aligned(kernels.sum_elements * real);
   return workspace;
 }
 

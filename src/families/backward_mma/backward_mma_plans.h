@@ -38,9 +38,9 @@ bool has_spans(const BackwardMmaKernels& kernels);
 /// Offsets in bytes in a run's workspace.
 struct BackwardMmaWorkspace {
   std::int64_t numbers;  // softmax: portable_numbers() of each block and head
-  std::int64_t sinks;    // a float of each block and head
+  std::int64_t sinks;    // a real of each block and head
   std::int64_t lists;    // lengths on the device: what backward_lists_memory() says, without tiles
-  std::int64_t sums;     // floats of the gradients of captures and params
+  std::int64_t sums;     // reals of the gradients of captures and params
   std::int64_t bytes;
 };
 BackwardMmaWorkspace backward_mma_workspace(const problem::AttentionProblem& problem,

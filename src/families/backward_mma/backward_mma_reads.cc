@@ -39,10 +39,10 @@ std::string_view how(ReadRows rows) {
 
 }  // namespace
 
-std::int64_t MmaReads::floats() const {
-  std::int64_t floats = 0;
-  for (const CaptureSum& sum : sums) floats += sum.count;
-  return floats;
+std::int64_t MmaReads::elements() const {
+  std::int64_t elements = 0;
+  for (const CaptureSum& sum : sums) elements += sum.count;
+  return elements;
 }
 
 MmaReads mma_reads(const AttentionProblem& problem, const Bindings& bindings, const KvStart& start) {

@@ -22,7 +22,7 @@ struct MmaReads {
 
   bool any() const { return !sums.empty(); }
   /// Elements of all sums.
-  std::int64_t floats() const;
+  std::int64_t elements() const;
   /// For a layout of their captures and params.
   std::vector<Expr> all() const { return expressions_of(reads); }
 };

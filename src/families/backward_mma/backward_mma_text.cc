@@ -27,12 +27,12 @@ constexpr const char* kPass =
     "  {1}(params, memory)\n"
     "      .run({5});\n"
     "}}\n";
-// A kernel around the passes, to be given its name, the function, what stands before parameters and the number of a
-// CTA.
+// A kernel around the passes, to be given its name, the function, what stands before parameters, the number of a CTA
+// and the type of reals.
 constexpr const char* kAround =
     "\nextern \"C\" __global__ void __launch_bounds__(heddle::shared::kRowThreads)\n"
     "    backward_mma_{0}({2} heddle::shared::BackwardRowsParams params) {{\n"
-    "  __shared__ float shares[heddle::portable::kRowShares];\n"
+    "  __shared__ {4} shares[heddle::portable::kRowShares];\n"
     "  heddle::portable::BackwardRows<heddle::kRows>(params, shares).{1}({3});\n"
     "}}\n";
 
@@ -47,6 +47,11 @@ constexpr const char* kReadConstants =
     "  static constexpr int kSum = {};\n"
     "  static constexpr shared::ReadRows kRows = shared::ReadRows::{};\n"
     "  static constexpr bool kOfWeight = {};\n";
+
+/// The type of lse, of sums and of the reals of mods.
+std::string_view real_of(const plan::BackwardMmaKernels& kernels) {
+  return shared::real_bytes(kernels.rows.storage) == 8 ? "double" : "float";
+}
 
 std::string rows_text(const shared::BackwardMmaRows& rows) {
   return device_text::wrapped(fmt::format(
@@ -73,11 +78,11 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   }
   portable::ModTexts texts(own);
   const bool mapped = mods.form == ScoreForm::mapped, added = mods.form == ScoreForm::added;
-  texts.add("mask", "Mask", !mods.mask.empty(), mods.mask, TakesScore::no, Rounding::exact, "bool");
-  texts.add("offset", "Offset", added, mods.offset, TakesScore::no, Rounding::exact, "float");
-  texts.add("score", "Score", mapped, mods.score, TakesScore::yes, Rounding::contracted, "float");
-  texts.add("derivative", "Derivative", mapped, mods.derivative, TakesScore::yes, Rounding::contracted, "float");
-  texts.add("weight", "Weight", !mods.weight.empty(), mods.weight, TakesScore::no, Rounding::exact, "float");
+  texts.add("mask", "Mask", !mods.mask.empty(), mods.mask, TakesScore::no, Rounding::exact, ExprType::boolean);
+  texts.add("offset", "Offset", added, mods.offset, TakesScore::no, Rounding::exact);
+  texts.add("score", "Score", mapped, mods.score, TakesScore::yes, Rounding::contracted);
+  texts.add("derivative", "Derivative", mapped, mods.derivative, TakesScore::yes, Rounding::contracted);
+  texts.add("weight", "Weight", !mods.weight.empty(), mods.weight, TakesScore::no, Rounding::exact);
   std::string of_reads;
   for (std::size_t i = 0; i < reads.reads.size(); ++i) {
     const plan::MmaRead& read = reads.reads[i];
@@ -105,18 +110,16 @@ std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass
       pass, fragments, reads);
 }
 
-std::string sums_class(const std::vector<shared::OutputType>& types) {
-  std::string text = "heddle::portable::StoredSums<";
-  for (const shared::OutputType type : types) {
-    text += fmt::format("{}{}", text.back() == '<' ? "" : ", ", value_text("OutputType", type));
-  }
+std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::OutputType>& types) {
+  std::string text = fmt::format("heddle::portable::StoredSums<{}", real_of(kernels));
+  for (const shared::OutputType type : types) text += fmt::format(", {}", value_text("OutputType", type));
   return text + ">";
 }
 
-device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::MmaReads& reads) {
+device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::MmaReads& reads, expr::Precision reals) {
   std::vector<Expr> all = mods.all();
   for (const Expr& e : reads.all()) all.push_back(e);
-  return device_text::layout_of(all);
+  return device_text::layout_of(all, reals);
 }
 
 bool has_rows(const plan::BackwardMmaKernels& kernels) {
@@ -133,10 +136,11 @@ jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::Backward
                         dialect.bounds(fmt::format("heddle::kPass{}", i), portable::waves_a_simd(pass)), dialect.params,
                         dialect.memory(shared::backward_mma_memory(pass).bytes), dialect.cta);
   }
-  if (has_rows(kernels)) text += fmt::format(kAround, "rows", "run", dialect.params, dialect.cta);
-  if (kernels.rows.sinks) text += fmt::format(kAround, "sinks", "sum_sinks", dialect.params, dialect.cta);
+  const std::string_view real = real_of(kernels);
+  if (has_rows(kernels)) text += fmt::format(kAround, "rows", "run", dialect.params, dialect.cta, real);
+  if (kernels.rows.sinks) text += fmt::format(kAround, "sinks", "sum_sinks", dialect.params, dialect.cta, real);
   for (const char* name : {"clear", "store"}) {
-    if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(types), dialect.params, dialect.cta);
+    if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(kernels, types), dialect.params, dialect.cta);
   }
   return dialect.source(name_of(kernels), text, architecture);
 }
@@ -159,7 +163,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
   add(any.lse_rest, "lse rest");
-  add(kernels.sum_floats > 0, "reads");
+  add(kernels.sum_elements > 0, "reads");
   add(any.by_sequence, "by sequence");
   add(any.device_lengths, "device lengths");
   return name;

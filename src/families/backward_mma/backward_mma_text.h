@@ -24,10 +24,10 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
 std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass);
 
 /// The class portable::StoredSums of gradients of these types, for the kernels around reads.
-std::string sums_class(const std::vector<shared::OutputType>& types);
+std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::OutputType>& types);
 
-/// The layout of the mods and the reads.
-device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::MmaReads& reads);
+/// The layout of the mods and the reads, of the problem's reals.
+device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::MmaReads& reads, expr::Precision reals);
 
 /// Rows have numbers, which a kernel before the passes finds.
 bool has_rows(const plan::BackwardMmaKernels& kernels);

@@ -31,7 +31,7 @@ class ForwardMmaKernel final : public backend::Kernel {
         device_(arguments.plan.device),
         config_(arguments.plan.part<shared::ForwardMmaConfig>()),
         shared_bytes_(gpu.dialect().kernels_declare_memory ? 0 : shared::forward_mma_memory(config_).bytes),
-        layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false))),
+        layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false), arguments.problem.precision)),
         source_(jit::with_alternative(
             source(config_, arguments.plan.mods, layout_, gpu.dialect(), gpu.architecture_of(device_)),
             arguments.plan.has_alternative)),

@@ -80,7 +80,7 @@ std::string streamed_text(const plan::StreamedRead& read, const ModLayout& layou
              "  return second_element(mod, u, {{}}, {{}}, b, h, 0, 0);\n"
              "}}\n"
              "}}  // namespace heddle\n",
-             device_text::storage_text(read.dtype));
+             device_text::storage_text(read.dtype, expr::Precision::f32));
 }
 std::string nothing_streamed_text() {
   return "namespace heddle {\n"

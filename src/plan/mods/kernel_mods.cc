@@ -21,7 +21,9 @@ namespace {
 
 using shared::ScoreForm;
 
-Expr simplified(const Expr& mod) { return mod.empty() ? mod : expr::simplify(mod, expr::Precision::f32); }
+Expr simplified(const Expr& mod, expr::Precision precision) {
+  return mod.empty() ? mod : expr::simplify(mod, precision);
+}
 
 bool reads_keys(const Expr& e) { return e.node()->uses.intersects({expr::Leaf::kv_idx, expr::Leaf::kv_token}); }
 
@@ -66,15 +68,15 @@ bool set_table(KernelMods& mods, const Expr& term, const expr::LeafRanges& leave
 
 /// The offset as a sum of what depends on the key, of a table's entry, and of the rest, where that is of a form with a
 /// term of its own.
-void set_separated(KernelMods& mods, const Expr& offset, const expr::LeafRanges& leaves) {
+void set_separated(KernelMods& mods, const Expr& offset, const expr::LeafRanges& leaves, expr::Precision precision) {
   const expr::SeparatedTerm parts = expr::separate_term(offset);
   KernelMods separated = mods;
-  separated.key_term = simplified(parts.of_key);
-  separated.offset = simplified(parts.of_query);
+  separated.key_term = simplified(parts.of_key, precision);
+  separated.offset = simplified(parts.of_query, precision);
   separated.form = separated.offset.empty() ? ScoreForm::plain : ScoreForm::shifted;
   if (!parts.of_both.empty()) {
-    const Expr both = simplified(parts.of_both);
-    const Expr beside = parts.of_query.empty() ? both : simplified(both + parts.of_query);
+    const Expr both = simplified(parts.of_both, precision);
+    const Expr beside = parts.of_query.empty() ? both : simplified(both + parts.of_query, precision);
     if (!set_by_distance(separated, beside, leaves) && !set_table(separated, both, leaves)) return;
   }
   mods = separated;
@@ -82,7 +84,7 @@ void set_separated(KernelMods& mods, const Expr& offset, const expr::LeafRanges&
 
 /// The offset, in the cheapest form that it has.
 void set_offset(KernelMods& mods, const Expr& offset, const problem::AttentionProblem& problem, OfKeys of_keys) {
-  mods.offset = simplified(offset);
+  mods.offset = simplified(offset, problem.precision);
   if (!mods.offset.empty() && is_zero(mods.offset)) mods.offset = Expr();
   if (mods.offset.empty()) return;
   if (!reads_keys(mods.offset)) {
@@ -93,7 +95,8 @@ void set_offset(KernelMods& mods, const Expr& offset, const problem::AttentionPr
   if (!problem::has_elements(problem)) return;
   const expr::LeafRanges leaves = problem::leaf_ranges(problem);
   const Expr whole = mods.offset;
-  if (!set_by_distance(mods, whole, leaves) && of_keys == OfKeys::separated) set_separated(mods, whole, leaves);
+  if (!set_by_distance(mods, whole, leaves) && of_keys == OfKeys::separated)
+    set_separated(mods, whole, leaves, problem.precision);
 }
 
 /// t = factor * key_factor * score + offset, where the mod is that, and the offset is not left to be added.
@@ -102,7 +105,7 @@ bool set_factor_of_key(KernelMods& mods, const Expr& score, const problem::Atten
   if (!found || !is_in_f32(found->scale * problem.scale)) return false;
   KernelMods keyed = mods;
   keyed.factor = found->scale;
-  keyed.key_factor = simplified(found->factor);
+  keyed.key_factor = simplified(found->factor, problem.precision);
   set_offset(keyed, found->offset, problem, OfKeys::separated);
   if (keyed.form == ScoreForm::added) return false;
   mods = keyed;
@@ -137,14 +140,13 @@ bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionPro
 }
 
 void set_weight(KernelMods& mods, const problem::AttentionProblem& problem) {
-  mods.weight = simplified(problem.weight_mod);
+  mods.weight = simplified(problem.weight_mod, problem.precision);
   if (mods.weight.empty()) return;
   // A dropped element adds 0 times its weight, which is NaN if the weight is NaN or infinite. With a normalizer the sum
   // of weights shows this; with none there is no such sum, so the weight is multiplied.
   if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
   if (!problem::has_elements(problem)) return;
-  const expr::Range range =
-      expr::RangeAnalysis(mods.weight, expr::Precision::f32, nullptr)(problem::leaf_ranges(problem));
+  const expr::Range range = expr::RangeAnalysis(mods.weight, problem.precision, nullptr)(problem::leaf_ranges(problem));
   mods.weight_bound = std::max(std::abs(range.lo), std::abs(range.hi));
 }
 
@@ -185,7 +187,7 @@ bool is_one_comparison(const Expr& mask) {
 }
 
 /// Sets the range of distances that a conjunction allows, if each term bounds the distance.
-void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves) {
+void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves, expr::Precision precision) {
   constexpr int kFar = 1 << 30;  // past any two positions
   Expr least = -kFar, most = kFar;
   for (const Expr& conjunct : conjuncts(mods.mask_distance)) {
@@ -194,8 +196,8 @@ void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves) {
     Expr& end = bound->is_most ? most : least;
     end = bound->is_most ? min(end, bound->value) : max(end, bound->value);
   }
-  mods.mask_least = simplified(least);
-  mods.mask_most = simplified(most);
+  mods.mask_least = simplified(least, precision);
+  mods.mask_most = simplified(most, precision);
 }
 
 void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
@@ -215,16 +217,16 @@ void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
   mods.mask_distance = distance;
   mods.mask_rest = rest;
   mods.mask_repeats_to = distance.empty() ? 0 : clamped(repeats_to);
-  if (!distance.empty()) set_mask_range(mods, leaves);
+  if (!distance.empty()) set_mask_range(mods, leaves, problem.precision);
 }
 
 /// The mods of a problem whose sequences have no kv_start.
 KernelMods mods_of_positions(const problem::AttentionProblem& problem, OfKeys of_keys) {
   KernelMods mods;
-  mods.mask = simplified(problem.mask_mod);
+  mods.mask = simplified(problem.mask_mod, problem.precision);
   set_mask(mods, problem);
   set_weight(mods, problem);
-  const Expr score = simplified(problem.score_mod);
+  const Expr score = simplified(problem.score_mod, problem.precision);
   const bool rising = problem.scale > 0;
   if (score.empty() && rising) return mods;
   const std::optional<expr::LinearInScore> linear =
@@ -262,7 +264,7 @@ KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys)
   mods.kv_start = start;
   const bool reads_each = mods.form == ScoreForm::added || mods.form == ScoreForm::mapped;
   if (start.form != KvStart::Form::zero && reads_each && !mods.streamed && !problem.score_mod.empty()) {
-    mods.shifted = streamed_read(simplified(problem.score_mod));
+    mods.shifted = streamed_read(simplified(problem.score_mod, problem.precision));
   }
   if (problem.reads_leave) mods.streamed.reset();  // outside TMA gives 0, but a clamped read gives an element
   return mods;

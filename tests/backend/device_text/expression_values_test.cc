@@ -6,5 +6,6 @@
 namespace heddle::device_text::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(OnHost, ModValues, HostProgram);
+INSTANTIATE_TYPED_TEST_SUITE_P(WideOnHost, ModValues, WideHostProgram);
 
 }  // namespace heddle::device_text::test

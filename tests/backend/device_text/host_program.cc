@@ -15,12 +15,13 @@ namespace {
 
 // After the text of the mods. A call goes the way of a kernel: uniform, row and column, element.
 constexpr const char* kEnd = R"(
-struct Result {{ int type; float real; int integer; }};
+struct Result {{ int type; double real; int integer; }};
 inline void store(Result* result, float x) {{ *result = {{0, x, 0}}; }}
+inline void store(Result* result, double x) {{ *result = {{0, x, 0}}; }}
 inline void store(Result* result, int x) {{ *result = {{1, 0, x}}; }}
 inline void store(Result* result, bool x) {{ *result = {{2, 0, x ? 1 : 0}}; }}
-using Call = void (*)(const heddle::shared::ModValues&, float, int, int, int, int, Result*);
-#define CALL(name) [](const heddle::shared::ModValues& mod, float score, int b, int h, int q, int kv, Result* result) {{ \
+using Call = void (*)(const heddle::shared::ModValues&, double, int, int, int, int, Result*);
+#define CALL(name) [](const heddle::shared::ModValues& mod, double score, int b, int h, int q, int kv, Result* result) {{ \
   const auto u = heddle::name##_uniform(mod, b, h); \
   const auto r = heddle::name##_row(mod, u, b, h, q); \
   const auto c = heddle::name##_column(mod, u, b, h, kv); \
@@ -56,7 +57,8 @@ std::shared_ptr<void> load_on_host(const std::string& text) {
   const std::string command = fmt::format(
       "'{}' -std=c++20 -O0 -w -ffp-contract=off -fPIC -shared {} -I'{}/tests/backend/device_text/host' "
       "-I'{}/kernels/common' -I'{}/kernels/nvidia' -I'{}/src' -o '{}' '{}' >'{}' 2>&1",
-      HEDDLE_CXX, HEDDLE_CXX_TRAPS, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, library, source, log);
+      HEDDLE_CXX, HEDDLE_CXX_TRAPS, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, HEDDLE_SOURCE_DIR, library,
+      source, log);
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + "\n" + contents(log));
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());
@@ -79,9 +81,9 @@ std::vector<expr::Value> HostProgram::values(int mod, const shared::ModValues& b
     given.kv_len = element[Leaf::kv_len];
     given.q_start = element[Leaf::q_start];
     Result result{};
-    calls_[mod](given, static_cast<float>(element.score), element[Leaf::b], element[Leaf::h], element[Leaf::q_idx],
-                element[Leaf::kv_idx], &result);
-    all.push_back(result.type == 0   ? expr::Value(static_cast<double>(result.real))
+    calls_[mod](given, element.score, element[Leaf::b], element[Leaf::h], element[Leaf::q_idx], element[Leaf::kv_idx],
+                &result);
+    all.push_back(result.type == 0   ? expr::Value(result.real)
                   : result.type == 1 ? expr::Value(result.integer)
                                      : expr::Value(result.integer != 0));
   }

@@ -20,6 +20,7 @@ class HostProgram {
  public:
   /// Its transcendentals are the interpreter's.
   static constexpr bool kAsInterpreter = true;
+  static constexpr expr::Precision kReals = expr::Precision::f32;
   static std::string missing() { return {}; }
 
   /// The number of the mod, for value().
@@ -36,15 +37,21 @@ class HostProgram {
  private:
   struct Result {
     int type;
-    float real;
+    double real;
     int integer;
   };
-  using Call = void (*)(const shared::ModValues&, float, int, int, int, int, Result*);
+  using Call = void (*)(const shared::ModValues&, double, int, int, int, int, Result*);
 
   std::string text_ = "#include \"mods/instructions.cuh\"\n", table_;
   int count_ = 0;
   std::shared_ptr<void> library_;
   const Call* calls_ = nullptr;
+};
+
+/// Of mods whose reals are f64.
+class WideHostProgram : public HostProgram {
+ public:
+  static constexpr expr::Precision kReals = expr::Precision::f64;
 };
 
 }  // namespace heddle::device_text::test

@@ -12,14 +12,15 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include "tile_evaluator/tile_runs.h"
 #include "backend/device_text/expression_text.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "shared/mod_values.h"
+#include "tile_evaluator/tile_runs.h"
 
 namespace heddle::device_text::test {
 
@@ -32,7 +33,6 @@ using heddle::test::RandomExpressions;
 
 constexpr std::int32_t kIntMax = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kIntMin = std::numeric_limits<std::int32_t>::min();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 inline std::string text(const Value& value) {
   return std::visit([](auto x) { return fmt::format("{}", x); }, value);
@@ -53,7 +53,7 @@ class Comparison {
  public:
   /// Number of the mod. `ulp` is how far a real result may be off, equal zeros being equal; -1: bits are equal.
   std::size_t add(const Expr& mod, const Bindings& bindings, int ulp = -1) {
-    const ModLayout layout = layout_of({mod});
+    const ModLayout layout = layout_of({mod}, Program::kReals);
     entries_.push_back({mod, layout, &bindings, program_.add(mod, layout), ulp, {}});
     return entries_.size() - 1;
   }
@@ -74,13 +74,13 @@ class Comparison {
     for (const Entry& entry : entries_) {
       const std::vector<Value> got =
           program_.values(entry.number, program_.bind(entry.layout, *entry.bindings), entry.elements);
-      const expr::Interpreter interpreter(entry.mod, *entry.bindings, Precision::f32);
+      const expr::Interpreter interpreter(entry.mod, *entry.bindings, Program::kReals);
       ASSERT_EQ(got.size(), entry.elements.size());
       for (std::size_t i = 0; i < got.size(); ++i) {
         const Element& element = entry.elements[i];
         const Value want = interpreter(element);
         ASSERT_TRUE(entry.ulp < 0 ? same_value(got[i], want)
-                                  : cpu::test::close(got[i], want, entry.ulp, Precision::f32))
+                                  : cpu::test::close(got[i], want, entry.ulp, Program::kReals))
             << print(entry.mod) << ": got " << text(got[i]) << ", want " << text(want) << " at score " << element.score
             << ", b " << element[Leaf::b] << ", h " << element[Leaf::h] << ", q_idx " << element[Leaf::q_idx]
             << ", kv_idx " << element[Leaf::kv_idx] << "\n"
@@ -124,25 +124,36 @@ inline Tensor all_numbers(DType dtype) {
   return tensor;
 }
 
+/// The reals of a program, and their bits.
+template <class Program>
+using RealOf = std::conditional_t<Program::kReals == Precision::f64, double, float>;
+template <class Real>
+using BitsOf = std::conditional_t<sizeof(Real) == 8, std::uint64_t, std::uint32_t>;
+
 /// Pairs of operands: all pairs of edges; then any bits, ordinary numbers, and pairs whose powers spread over all
 /// exponents.
-inline std::vector<std::array<float, 2>> operand_pairs(int count) {
-  const std::vector<float> edges = {0.0F,          -0.0F,          1.0F,          -1.0F, kInfinity, -kInfinity,
-                                    std::nanf(""), 2.0F,           -2.0F,         3.0F,  -3.0F,     0.5F,
-                                    -0.5F,         1e-42F,         -1e-42F,       3e38F, -3e38F,    16777215.0F,
-                                    -16777215.0F,  16777216.0F,    33554432.0F,   2.5F,  -149.0F,   1.5e-45F,
-                                    0x1p-126F,     0x1.fffffep-1F, 0x1.000002p0F, 1e6F};
-  std::vector<std::array<float, 2>> pairs;
-  for (const float x : edges) {
-    for (const float y : edges) pairs.push_back({x, y});
+template <class Real>
+std::vector<std::array<Real, 2>> operand_pairs(int count) {
+  using Limits = std::numeric_limits<Real>;
+  const Real infinity = Limits::infinity(), whole = std::ldexp(Real(1), Limits::digits);
+  std::vector<Real> edges = {0.5F, 1.0F, 2.0F, 3.0F, infinity, whole, whole - 1, Limits::max(), Limits::denorm_min()};
+  for (const Real x : std::vector(edges)) edges.push_back(-x);
+  for (const double x : {0.0, -0.0, 2.5, -149.0, -1074.0, 1e6, 2147483648.0, -2147483649.0, 1e-42, -1e-42}) {
+    edges.push_back(static_cast<Real>(x));
   }
-  std::mt19937 random(3);
-  const auto any = [&] { return std::bit_cast<float>(static_cast<std::uint32_t>(random())); };
-  const auto unit = [&] { return static_cast<double>(random()) * 0x1p-32 - 0.5; };
+  edges.insert(edges.end(), {Limits::quiet_NaN(), 2 * whole, Limits::min(), 1 - Limits::epsilon() / 2,
+                             1 + Limits::epsilon(), Limits::min() / 8});
+  std::vector<std::array<Real, 2>> pairs;
+  for (const Real x : edges) {
+    for (const Real y : edges) pairs.push_back({x, y});
+  }
+  std::mt19937_64 random(3);
+  const auto any = [&] { return std::bit_cast<Real>(static_cast<BitsOf<Real>>(random())); };
+  const auto unit = [&] { return static_cast<double>(random()) * 0x1p-64 - 0.5; };
   for (int i = 0; i < count; ++i) {
-    const float x = i % 4 == 0 ? any() : static_cast<float>(unit() * (i % 4 == 1 ? 8 : 220));
-    const double spread = unit() * 310 / std::log2(std::fabs(x));
-    pairs.push_back({x, i % 3 == 0 ? any() : static_cast<float>(i % 3 == 1 ? spread : std::round(unit() * 40))});
+    const Real x = i % 4 == 0 ? any() : static_cast<Real>(unit() * (i % 4 == 1 ? 8 : 1.7 * Limits::max_exponent));
+    const double spread = unit() * 2.4 * Limits::max_exponent / std::log2(std::abs(x));
+    pairs.push_back({x, i % 3 == 0 ? any() : static_cast<Real>(i % 3 == 1 ? spread : std::round(unit() * 40))});
   }
   return pairs;
 }
@@ -195,10 +206,12 @@ TYPED_TEST_P(ModValues, ExpressionsDrawnAtRandom) {
 }
 
 TYPED_TEST_P(ModValues, EveryRealOperation) {
-  const std::vector<std::array<float, 2>> pairs = operand_pairs(TypeParam::kAsInterpreter ? 20000 : 200000);
-  const Tensor seconds = Tensor::empty(DType::f32, {static_cast<std::int64_t>(pairs.size())});
+  using Real = RealOf<TypeParam>;
+  constexpr DType kReals = sizeof(Real) == 8 ? DType::f64 : DType::f32;
+  const std::vector<std::array<Real, 2>> pairs = operand_pairs<Real>(TypeParam::kAsInterpreter ? 20000 : 200000);
+  const Tensor seconds = Tensor::empty(kReals, {static_cast<std::int64_t>(pairs.size())});
   const Bindings bindings{.captures = {{"y", seconds}}, .params = {}};
-  const Expr y = Capture("y", DType::f32, 1)(leaf::kv_idx());
+  const Expr y = Capture("y", kReals, 1)(leaf::kv_idx());
   Comparison<TypeParam> comparison;
   for (int i = 0; i < expr::kOpCount; ++i) {
     const expr::OpInfo& info = expr::info(static_cast<Op>(i));
@@ -210,7 +223,7 @@ TYPED_TEST_P(ModValues, EveryRealOperation) {
   }
   EXPECT_GT(comparison.size(), 20U);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    static_cast<float*>(seconds.data())[i] = pairs[i][1];
+    static_cast<Real*>(seconds.data())[i] = pairs[i][1];
     comparison.at_all(element_at(0, static_cast<std::int32_t>(i), pairs[i][0]));
   }
   comparison.run();
@@ -360,8 +373,28 @@ TYPED_TEST_P(ModValues, DrawsAreThoseOfPhilox) {
   comparison.run();
 }
 
-REGISTER_TYPED_TEST_SUITE_P(ModValues, ExpressionsDrawnAtRandom, EveryRealOperation, IntegerDivisions, Bits,
-                            LeastAndMostOfThreeWithSigns, EveryNumberOfTheSmallStorageTypes, WideIntegers,
-                            ReadsOfEveryRankInsideAndOutside, EmptyTensorsReadAsZero, DrawsAreThoseOfPhilox);
+// Numbers that f32 does not have: of f64 all digits arrive.
+TYPED_TEST_P(ModValues, ParamsConstantsAndIntegersAreReals) {
+  const std::vector<double> numbers = {0.1, -1e300, 5e-324, 1e-300, 0x1.fffffffffffffp1023};
+  const Tensor wide = Tensor::empty(DType::f64, {std::ssize(numbers)});
+  std::copy(numbers.begin(), numbers.end(), static_cast<double*>(wide.data()));
+  std::vector<Bindings> bindings;
+  for (const double x : numbers) bindings.push_back({.captures = {{"wide", wide}}, .params = {{"x", x}, {"n", 7}}});
+  Comparison<TypeParam> comparison;
+  const Expr x = param("x", ExprType::f32), n = param("n", ExprType::i32), read = Capture("wide", DType::f64, 1)(n - 5);
+  for (const Bindings& own : bindings) {
+    for (const Expr& e : {x, x * 0.1 + leaf::score(), to_f32(leaf::q_idx()) / 3.0, to_f32(leaf::q_idx() > 4) + x, read,
+                          Capture("wide", DType::f64, 1).at({leaf::kv_idx()}, x), to_f32(to_i32(x) + n)}) {
+      comparison.add(e, own);
+    }
+  }
+  for (const std::int32_t i : {0, 1, 5, kIntMax, kIntMin, 16777217}) comparison.at_all(element_at(i, i, 0.3F));
+  comparison.run();
+}
+
+REGISTER_TYPED_TEST_SUITE_P(ModValues, ParamsConstantsAndIntegersAreReals, ExpressionsDrawnAtRandom, EveryRealOperation,
+                            IntegerDivisions, Bits, LeastAndMostOfThreeWithSigns, EveryNumberOfTheSmallStorageTypes,
+                            WideIntegers, ReadsOfEveryRankInsideAndOutside, EmptyTensorsReadAsZero,
+                            DrawsAreThoseOfPhilox);
 
 }  // namespace heddle::device_text::test

@@ -74,7 +74,15 @@ TEST(BackwardMma, RefusesInSentences) {
   call.call.dtype = DType::f64;
   tensors = call.tensors();
   tensors.lse->dtype = DType::f64;
-  EXPECT_EQ(call.refusal(tensors), "q, k and v are f64; f16, bf16 or f32 for all is accepted");
+  EXPECT_EQ(call.refusal(tensors), "");
+  call.call.dim = 200;
+  tensors = call.tensors();
+  tensors.lse->dtype = DType::f64;
+  EXPECT_EQ(
+      call.refusal(tensors),
+      "q and k have head dimension 200; 1 to 128 are accepted of f64, since 256 columns of a tile's sums would be "
+      "256 registers a thread, all it has");
+  call.call.dim = 64;
   call.call.dtype = DType::bf16;
   call.call.shared_kv = true;
   EXPECT_EQ(call.refusal(call.tensors()),

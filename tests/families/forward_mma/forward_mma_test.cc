@@ -7,6 +7,7 @@
 
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
+#include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_memory.h"
 #include "device/known_gpus.h"
 #include "expect_error.h"
@@ -64,6 +65,22 @@ TEST(ForwardMma, TakesWhatItsKernelsCompute) {
   }
 }
 
+// Reals of mods are f64 where q is.
+TEST(ForwardMma, TakesModsOfF64) {
+  for (const char* gpu : {"a100", "h200"}) {
+    HopperCall capped{.dim = 64, .mask = to_f32(leaf::q_idx()) >= 0.5, .dtype = DType::f64, .with_lse = false};
+    capped.options.score_mod = mods::softcap(20);
+    capped.options.weight_mod = mods::dropout(0.5, 7);
+    EXPECT_EQ(refusal(capped, caps_of(gpu)), "");
+    const plan::KernelMods mods = offered(capped, caps_of(gpu)).front().plan.mods;
+    EXPECT_EQ(mods.form, shared::ScoreForm::mapped);
+    const std::string text = portable::config_and_mods_text(first_of(capped, gpu), mods,
+                                                            device_text::layout_of(mods.all(), expr::Precision::f64));
+    EXPECT_THAT(text, HasSubstr("double score"));
+    EXPECT_THAT(text, testing::Not(HasSubstr("float")));
+  }
+}
+
 TEST(ForwardMma, RefusesInSentences) {
   const device::CudaCaps& a100 = caps_of("a100");
   device::CudaCaps old = a100;
@@ -74,19 +91,20 @@ TEST(ForwardMma, RefusesInSentences) {
             "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
   EXPECT_EQ(refusal({.dim = 264}, a100), "q and k have head dimension 264; 1 to 256 are accepted");
   EXPECT_EQ(refusal({.dim = 64, .v_dim = 257}, a100), "v has head dimension 257; 1 to 256 are accepted");
-  EXPECT_EQ(refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
-            "q and k have head dimension 136; 1 to 128 are accepted");
+  EXPECT_EQ(
+      refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
+      "q and k have head dimension 136; 1 to 128 are accepted of f64, since 256 columns of a tile's sums would be "
+      "256 registers a thread, all it has");
   EXPECT_EQ(refusal({.dtype = DType::bf16, .o_dtype = DType::e5m2}, a100),
             "o is e5m2; f16, bf16, f32 and f64 are accepted");
-  HopperCall capped{.dim = 64, .dtype = DType::f64, .with_lse = false};
-  capped.options.score_mod = mods::softcap(20);
-  EXPECT_EQ(refusal(capped, a100),
-            "q is f64 and there is a score_mod or a weight_mod, which are f64 then; none is accepted");
-  EXPECT_THAT(refusal({.dim = 64, .mask = to_f32(leaf::q_idx()) >= 0.5, .dtype = DType::f64, .with_lse = false}, a100),
-              StartsWith("q is f64 and mask_mod is "));
   HopperCall huge{};
   huge.options.scale = 3e38;
   EXPECT_EQ(refusal(huge, a100), "scale is 3e+38; numbers in the range of f32 are accepted");
+  HopperCall wide{.dim = 64, .dtype = DType::f64, .with_lse = false};
+  wide.options.scale = 3e38;
+  EXPECT_EQ(refusal(wide, a100), "");
+  wide.options.scale = 1.7e308;
+  EXPECT_EQ(refusal(wide, a100), "scale is 1.7e+308; numbers in the range of f64 are accepted");
 }
 
 TEST(ForwardMma, ReadsAsManyBytesAsDivideEveryRow) {

@@ -77,6 +77,26 @@ std::vector<Case> cases() {
                  .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
                  .first = false,
                  .wanted = {"slopes", "keys"}});
+  for (const std::int64_t dim : {64, 128}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      c.dtype = DType::f64;
+      all.push_back(std::move(c));
+    };
+    add({.name = "causal f64", .mask = mods::causal(), .first = false});
+    add({.name = "softcap, window f64, sinks, packed sequences",
+         .mask = mods::sliding_window(512),
+         .score = softcap,
+         .sinks = true,
+         .packed = true,
+         .first = false});
+    add({.name = "alibi f64, dropout", .score = alibi, .weight = dropout, .first = false});
+    add({.name = "sigmoid f64", .normalizer = Normalizer::sigmoid, .first = false});
+    add({.name = "captures f64",
+         .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
+         .first = false,
+         .wanted = {"slopes", "keys"}});
+  }
   all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
   return all;
 }
@@ -100,6 +120,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.normalizer = c.normalizer;
   problem.score_mod = c.score;
   problem.mask_mod = c.mask;
+  problem.precision = c.dtype == DType::f64 ? expr::Precision::f64 : expr::Precision::f32;
   problem.weight_mod = c.weight;
   for (std::int64_t i = 0; i < problem.batch; ++i) {
     Sequence sequence;
@@ -170,9 +191,9 @@ void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
        plan::backward_mma_kernels(problem, mods, reads, tensors, plan::kNvidia)) {
     if (!plan::backward_mma_misfit(kernels, gpu.caps.shared_memory_bytes).empty()) continue;
     ++tried;
-    const jit::Source source =
-        backward_mma::source(kernels, mods, reads, backward_mma::types_of_sums(reads, tensors),
-                             backward_mma::layout_of(mods, reads), gpu::cuda_dialect(), architecture);
+    const jit::Source source = backward_mma::source(kernels, mods, reads, backward_mma::types_of_sums(reads, tensors),
+                                                    backward_mma::layout_of(mods, reads, problem.precision),
+                                                    gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

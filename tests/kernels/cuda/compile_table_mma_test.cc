@@ -70,6 +70,18 @@ std::vector<Case> cases() {
     all.push_back({.name = "decode", .queries = 1, .group = 8, .dtype = dtype});
   }
   all.push_back({.name = "alibi f32", .dtype = DType::f32, .score = alibi});
+  for (const std::int64_t dim : {64, 128}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      c.dtype = DType::f64;
+      all.push_back(std::move(c));
+    };
+    add({.name = "alibi f64", .score = alibi, .first = false});
+    add({.name = "softcap, causal f64", .mask = mods::causal(), .score = softcap, .first = false});
+    add({.name = "bias f64", .score = bias, .first = false});
+    add({.name = "dropout f64", .weight = dropout, .first = false});
+    add({.name = "sigmoid f64", .score = alibi, .normalizer = Normalizer::sigmoid, .first = false});
+  }
   all.push_back({.name = "f32", .qk_dim = 256, .v_dim = 256, .dtype = DType::f32});
   all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
   return all;
@@ -94,6 +106,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.normalizer = c.normalizer;
   problem.score_mod = c.score;
   problem.mask_mod = c.mask;
+  problem.precision = c.dtype == DType::f64 ? expr::Precision::f64 : expr::Precision::f32;
   problem.weight_mod = c.weight;
   for (std::int64_t i = 0; i < problem.batch; ++i) {
     Sequence sequence;
@@ -154,8 +167,9 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
     const int bytes = shared::forward_mma_memory(config).bytes;
     EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
     if (c.queries <= 16) config.splits = 8;
-    const jit::Source source = forward_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)),
-                                                   gpu::cuda_dialect(), architecture);
+    const jit::Source source =
+        forward_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false), problem.precision),
+                            gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
       EXPECT_EQ(cubin->spill_bytes, 0);

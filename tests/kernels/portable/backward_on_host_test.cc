@@ -58,6 +58,18 @@ TEST(BackwardOnHost, F32) {
   judge_all(6, of_type(ragged_ends(), DType::f32));
   judge_all(6, of_type(scored(), DType::f32));
 }
+// All numbers are f64: lse, what a row has, the reals of mods, sums.
+TEST(BackwardOnHost, F64) {
+  judge_all(7, of_type(joined({ragged_ends(), masked(), scored(), weighted(), normalized()}), DType::f64));
+  judge_all(7, of_type(with_lse_rest(joined({scored(), weighted()}), -3000), DType::f64));
+}
+TEST(BackwardOnHost, RowsOfF64) {
+  judge_all(1, of_type(joined({grouped(), sequences(), sunk(), lengths_there()}), DType::f64));
+  judge_all(1, of_type(with_lse_rest(joined({sequences(), sunk(), lengths_there()})), DType::f64));
+}
+TEST(BackwardOnHost, ScoresOfF64OverFma) {
+  judge_all(3, of_type(joined({scored(), masked(), sunk()}), DType::f64), FragmentKind::fma);
+}
 
 // lse in two words: every kind of scores, weights, rows and sequences; then scores that lse alone cannot normalise.
 TEST(BackwardOnHost, LseRestOfScores) {
@@ -76,7 +88,7 @@ void expect_right(LargeScores& large, const HostBackwardRun& run, double allowed
   EXPECT_LT(large.error(), allowed);
 }
 void run_large(FragmentKind fragments, DType dtype) {
-  const double allowed = dtype == DType::f32 ? 1e-5 : 0.03;
+  const double allowed = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 1e-5 : 0.03;
   LargeShape shape = {.dtype = dtype, .queries = 70, .keys = 90, .dim = 32, .group = 2};
   unsigned number = 0;
   for (const LargeForm form : {LargeForm::added, LargeForm::mapped, LargeForm::plain}) {
@@ -102,6 +114,7 @@ void run_large(FragmentKind fragments, DType dtype) {
 TEST(BackwardOnHost, LargeScores) { run_large(FragmentKind::host, DType::f32); }
 TEST(BackwardOnHost, LargeScoresOverMma) { run_large(FragmentKind::mma, DType::bf16); }
 TEST(BackwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f32); }
+TEST(BackwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
 TEST(BackwardOnHost, LargeScoresOverGfx12) { run_large(FragmentKind::gfx12, DType::f16); }
 
 // Without the rest p is 1 where it should be 1 / n.
@@ -148,6 +161,13 @@ TEST(BackwardOnHost, CapturesInF32) {
             of_type(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})), DType::f32));
 }
 TEST(BackwardOnHost, CapturesWithoutMask) { judge_all(3, in_any_order(captured_without_mask())); }
+TEST(BackwardOnHost, CapturesInF64) {
+  judge_all(5,
+            of_type(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})), DType::f64));
+}
+TEST(BackwardOnHost, CapturesOfF64OverFma) {
+  judge_all(2, of_type(in_any_order(joined({captured_by_rows(), captured_by_keys()})), DType::f64), FragmentKind::fma);
+}
 TEST(BackwardOnHost, WideCaptures) {
   judge_all(7, widened(in_any_order(joined({captured_by_keys(), captured_by_rows()}))));
 }

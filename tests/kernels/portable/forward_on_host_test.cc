@@ -52,8 +52,8 @@ void run_grid(const Grid& grid) {
       AttentionCase c(spec);
       run_on_host_and_judge(c, {.fragments = fragments, .candidate = candidates.deal()});
     } catch (const Error& error) {
-      // A mask of reals, which are f64 then; or given blocks of fewer keys than a fragment has.
-      const bool may = spec.q_dtype == DType::f64 || (fragments == FragmentKind::gfx9 && spec.block);
+      // Given blocks of fewer keys than a fragment has.
+      const bool may = fragments == FragmentKind::gfx9 && spec.block;
       const bool refused = may && error.code() == ErrorCode::unsupported;
       EXPECT_TRUE(refused) << error.what();
     }
@@ -84,8 +84,8 @@ void run_decodes(const Grid& grid) {
       run_on_host_and_judge(
           c, {.fragments = fragments, .gpu = gpus.deal(), .candidate = candidates.deal(), .splits = splits.deal()});
     } catch (const Error& error) {
-      // A mask of reals, which are f64 then; or given blocks of fewer keys than a fragment has.
-      const bool may = spec.q_dtype == DType::f64 || (fragments == FragmentKind::gfx9 && spec.block);
+      // Given blocks of fewer keys than a fragment has.
+      const bool may = fragments == FragmentKind::gfx9 && spec.block;
       const bool refused = may && error.code() == ErrorCode::unsupported;
       EXPECT_TRUE(refused) << error.what();
     }
@@ -149,7 +149,6 @@ void run_large(FragmentKind fragments, DType dtype) {
   };
   const LargeShape shape = {.dtype = dtype, .queries = 3, .keys = 150, .dim = 16, .kv_heads = 2, .group = 2};
   for (const LargeForm form : {LargeForm::added, LargeForm::plain}) {
-    if (dtype == DType::f64 && form != LargeForm::plain) continue;  // it has no score_mods
     for (const double level : {-0x1p9, 0x1p20, -0x1p30}) {
       if (form == LargeForm::plain && level == -0x1p30 && dtype == DType::f16) continue;  // past its range
       for (const double sink : {-kInfinity, level, level + 8}) {
@@ -165,7 +164,6 @@ void run_large(FragmentKind fragments, DType dtype) {
       }
     }
   }
-  if (dtype == DType::f64) return;
   for (const double low : {-1e9, static_cast<double>(std::numeric_limits<float>::lowest())}) {
     SCOPED_TRACE(fmt::format("a mask of {}", low));
     LargeScores large(shape, [&](auto row, auto key) { return key < 40 * row ? 0.0 : low; });

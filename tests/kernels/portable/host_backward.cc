@@ -37,7 +37,7 @@ constexpr const char* kOfPass = R"(
 )";
 constexpr const char* kOfRows = R"(
   if (kernel == -1 || kernel == -2) {
-    static float shares[portable::kRowShares];
+    static portable::BackwardRows<kRows>::Real shares[portable::kRowShares];
     lanes::launch(ctas, shared::kRowThreads, 32, 0, seed, [&](char*) {
       portable::BackwardRows<kRows> rows(*static_cast<const shared::BackwardRowsParams*>(params), shares);
       kernel == -1 ? rows.run(static_cast<int>(blockIdx.x)) : rows.sum_sinks(static_cast<int>(blockIdx.x));
@@ -64,7 +64,8 @@ std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::Backwar
     text += fmt::format(kOfPass, i, backward_mma::pass_class(kernels, i));
   }
   if (backward_mma::has_rows(kernels)) text += kOfRows;
-  if (reads.any()) text += fmt::format(kOfSums, backward_mma::sums_class(backward_mma::types_of_sums(reads, tensors)));
+  if (reads.any())
+    text += fmt::format(kOfSums, backward_mma::sums_class(kernels, backward_mma::types_of_sums(reads, tensors)));
   return text + "}\n";
 }
 
@@ -151,7 +152,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
       plan::backward_mma_kernels(problem, mods, reads, tensors, {run.fragments, run.fragments});
   const plan::BackwardMmaKernels kernels = all[std::min(run.candidate, all.size() - 1)];
   choice.plan.family_part = kernels;
-  const device_text::ModLayout layout = backward_mma::layout_of(mods, reads);
+  const device_text::ModLayout layout = backward_mma::layout_of(mods, reads, problem.precision);
   const backend::PrepareArguments prepared = {
       problem, choice.plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
 

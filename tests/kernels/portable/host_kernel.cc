@@ -165,7 +165,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   params.fills = {schedule.fills.data(), static_cast<int>(schedule.fills.size()), schedule.unattending_fills};
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   params.mod.sequences = spans.data();
-  const auto layout = device_text::layout_of(choice.plan.mods.of_kernel(false));
+  const auto layout = device_text::layout_of(choice.plan.mods.of_kernel(false), problem.precision);
   Tensor starts;
   gpu::set_mod_values(layout, options.bindings, kv_start_bindings(choice.plan.mods.kv_start, problem, starts),
                       params.mod);

@@ -57,8 +57,7 @@ class PortableSpecs {
     spec.spread = spread_.deal();
     // In f16 a weight below 2^-24 of the largest is lost, and one below 2^-14 loses bits: where such ones alone decide
     // an element, its row may err by more than the criterion allows.
-    if (spec.q_dtype == DType::f64) {  // what the family does not take
-      spec.score = spec.weight = "";
+    if (spec.q_dtype == DType::f64) {  // what the family takes
       spec.qk_dim = std::min<std::int64_t>(spec.qk_dim, 128);
       spec.v_dim = std::min<std::int64_t>(spec.v_dim, 128);
     }

@@ -50,7 +50,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   memory.q = (config.own_blocks ? config.waves() : 1) * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   if (config.key_waves > 1 && !config.own_blocks) {
-    const int real = config.storage == Storage::f64 ? 8 : 4;
+    const int real = real_bytes(config.storage);
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;
     if (merged > memory.bytes) memory.bytes = merged;
   }
@@ -65,7 +65,7 @@ struct SplitMemory {
 constexpr SplitMemory split_memory(const ForwardMmaConfig& config, long long tiles) {
   SplitMemory memory{};
   memory.parts = (tiles * 8 + 255) / 256 * 256;
-  const long long real = config.storage == Storage::f64 ? 8 : 4;
+  const long long real = real_bytes(config.storage);
   memory.bytes = memory.parts + tiles * config.splits * config.rows() * (config.v_columns() + 2) * real;
   return memory;
 }

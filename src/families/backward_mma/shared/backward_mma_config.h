@@ -72,7 +72,8 @@ constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config)
   ForwardMmaConfig values = values_side(config);
   values.shared_queries = values.shared_queries && config.d_qk;
   memory.numbers = memory.values + aligned(forward_mma_memory(values).bytes);
-  memory.bytes = memory.numbers + (config.of_keys ? row_numbers(config.lse_rest) * config.step * 4 : 0);
+  memory.bytes =
+      memory.numbers + (config.of_keys ? row_numbers(config.lse_rest) * config.step * real_bytes(config.storage) : 0);
   return memory;
 }
 

@@ -10,7 +10,7 @@
 
 namespace heddle::shared {
 
-/// Floats of a block of 64 rows and a head: each of row_numbers() of all rows, then the next.
+/// Reals of a block of 64 rows and a head: each of row_numbers() of all rows, then the next.
 constexpr int portable_numbers(bool lse_rest) { return row_numbers(lse_rest) * kBlockRows; }
 
 /// Which rows the place of a read's gradient depends on. pairs: on both kinds.
@@ -23,8 +23,16 @@ inline constexpr int kMostMmaSums = 16;  // gradients of captures and params
 
 /// The sum of the gradient of one capture or param: CTAs add to it in any order. Elements are numbered row by row.
 struct MmaSum {
-  float* floats;
+  void* reals;
   int extent[4];  // 1 past the capture's rank
+};
+
+/// What products are multiplied by.
+template <class Real>
+struct BackwardScales {
+  Real scale;        // of a product q.k: scale, times the factor of the score_mod
+  Real scale_log2;   // scale * log2(e); normalizer none: scale
+  Real score_scale;  // what makes mods' scores of products
 };
 
 struct BackwardMmaParams {
@@ -38,14 +46,22 @@ struct BackwardMmaParams {
   int q_heads;
   int padded_blocks;  // device_lengths: of a sequence's queries; below 0 where sequences are packed
   int padded_rows;    // rows of a gradient that are written of a sequence: with padding all; 0: those of the sequence
-  float scale;        // what a product q.k is multiplied by: scale, times the factor of the score_mod
-  float scale_log2;   // scale * log2(e); normalizer none: scale
-  const float* numbers;   // portable_numbers() of each block and head
-  RowGradient d_qk, d_v;  // d_qk without an address: the pass is for its reads alone
+  BackwardScales<float> scales;
+  BackwardScales<double> wide_scales;  // the same, where reals are f64
+  const void* numbers;                 // portable_numbers() of each block and head
+  RowGradient d_qk, d_v;               // d_qk without an address: the pass is for its reads alone
   ModValues mod;
-  float score_scale;  // what makes mods' scores of products
   MmaSum sums[kMostMmaSums];
 };
+
+template <class Real>
+constexpr const BackwardScales<Real>& scales_of(const BackwardMmaParams& params) {
+  if constexpr (sizeof(Real) == 8) {
+    return params.wide_scales;
+  } else {
+    return params.scales;
+  }
+}
 
 /// Parameters of the kernels that clear the sums before the passes, and store the gradients after them.
 struct MmaSumsParams {
@@ -54,7 +70,7 @@ struct MmaSumsParams {
     long long stride[4], count;
     MmaSum sum;
   };
-  float* floats;  // of all sums, one after the other
+  void* reals;  // of all sums, one after the other
   long long all;
   int ctas;  // of each kernel
   Stored stored[kMostMmaSums];

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <cstdint>
 
 #include "backend/cuda/driver/driver.h"
 #include "backend/device_code/headers.h"
@@ -22,7 +23,7 @@ constexpr unsigned kThreads = 128;
 
 /// As the kernel below has it.
 struct Place {
-  float score;
+  double score;
   int b, h, q_idx, kv_idx, q_len, kv_len, q_start;
 };
 
@@ -30,22 +31,24 @@ struct Place {
 constexpr const char* kBegin = R"(#include "shared/mod_values.h"
 
 struct Place {
-  float score;
+  double score;
   int b, h, q_idx, kv_idx, q_len, kv_len, q_start;
 };
-__device__ unsigned bits(float x) { return __float_as_uint(x); }
-__device__ unsigned bits(int x) { return static_cast<unsigned>(x); }
-__device__ unsigned bits(bool x) { return x ? 1 : 0; }
+using Bits = unsigned long long;
+__device__ Bits bits(double x) { return static_cast<Bits>(__double_as_longlong(x)); }
+__device__ Bits bits(float x) { return __float_as_uint(x); }
+__device__ Bits bits(int x) { return static_cast<unsigned>(x); }
+__device__ Bits bits(bool x) { return x ? 1 : 0; }
 #define EVALUATE(number, name) case number: { \
     const auto u = name##_uniform(mod, at.b, at.h); \
     const auto r = name##_row(mod, u, at.b, at.h, at.q_idx); \
     const auto c = name##_column(mod, u, at.b, at.h, at.kv_idx); \
-    results[i] = bits(name##_element(mod, u, r, c, at.score, at.b, at.h, at.q_idx, at.kv_idx)); \
+    results[i] = bits(name##_element(mod, u, r, c, static_cast<Real>(at.score), at.b, at.h, at.q_idx, at.kv_idx)); \
     break; }
 )";
 constexpr const char* kKernel = R"(
 namespace heddle {
-extern "C" __global__ void evaluate(int which, const Place* places, unsigned* results, int count,
+extern "C" __global__ void evaluate(int which, const Place* places, Bits* results, int count,
                                     const __grid_constant__ shared::ModValues bound) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
@@ -62,8 +65,8 @@ std::vector<Place> places_of(std::span<const expr::Element> elements) {
   using expr::Leaf;
   std::vector<Place> places;
   for (const expr::Element& at : elements) {
-    places.push_back({static_cast<float>(at.score), at[Leaf::b], at[Leaf::h], at[Leaf::q_idx], at[Leaf::kv_idx],
-                      at[Leaf::q_len], at[Leaf::kv_len], at[Leaf::q_start]});
+    places.push_back({at.score, at[Leaf::b], at[Leaf::h], at[Leaf::q_idx], at[Leaf::kv_idx], at[Leaf::q_len],
+                      at[Leaf::kv_len], at[Leaf::q_start]});
   }
   return places;
 }
@@ -95,12 +98,14 @@ int DeviceProgram::add(const Expr& mod, const ModLayout& layout) {
   text_ += mod_text(name, mod, layout, TakesScore::yes);
   cases_ += fmt::format("    EVALUATE({}, {})\n", number, name);
   types_.push_back(mod.type());
+  reals_ = layout.reals;
   return number;
 }
 
 jit::Source DeviceProgram::source() const {
   jit::Source source{.name = "mods",
-                     .text = kBegin + text_ + kKernel + cases_ + kEnd,
+                     .text = (reals_ == expr::Precision::f64 ? "using Real = double;\n" : "using Real = float;\n") +
+                             std::string(kBegin) + text_ + kKernel + cases_ + kEnd,
                      .headers = device_code::cuda_headers(),
                      .architecture = "sm_90a"};
   if (!devices().empty())
@@ -130,8 +135,8 @@ std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues&
                                                std::span<const expr::Element> elements) const {
   const ContextScope context(kDevice);
   const std::vector<Place> places = places_of(elements);
-  std::vector<unsigned> bits(places.size());
-  const DeviceMemory in(kDevice, places.size() * sizeof(Place)), out(kDevice, bits.size() * sizeof(unsigned));
+  std::vector<std::uint64_t> bits(places.size());
+  const DeviceMemory in(kDevice, places.size() * sizeof(Place)), out(kDevice, bits.size() * sizeof(std::uint64_t));
   copy_and_wait(kDevice, in.data(), places.data(), in.bytes());
   CUlaunchConfig config{};
   config.gridDimX = static_cast<unsigned>(places.size() + kThreads - 1) / kThreads;
@@ -145,9 +150,12 @@ std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues&
         "a test's launch");
   copy_and_wait(kDevice, bits.data(), out.data(), out.bytes());
   std::vector<expr::Value> values;
-  for (const unsigned word : bits) {
+  for (const std::uint64_t word : bits) {
     const ExprType type = types_[static_cast<std::size_t>(mod)];
-    if (type == ExprType::f32) values.emplace_back(static_cast<double>(std::bit_cast<float>(word)));
+    if (type == ExprType::f32 && reals_ == expr::Precision::f64) values.emplace_back(std::bit_cast<double>(word));
+    if (type == ExprType::f32 && reals_ == expr::Precision::f32) {
+      values.emplace_back(static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(word))));
+    }
     if (type == ExprType::i32) values.emplace_back(static_cast<std::int32_t>(word));
     if (type == ExprType::boolean) values.emplace_back(word != 0);
   }

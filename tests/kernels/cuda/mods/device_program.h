@@ -19,6 +19,7 @@ class DeviceProgram {
  public:
   /// Its transcendentals are the device's.
   static constexpr bool kAsInterpreter = false;
+  static constexpr expr::Precision kReals = expr::Precision::f32;
   /// Why it cannot run here; empty when it can.
   static std::string missing();
 
@@ -37,8 +38,15 @@ class DeviceProgram {
  private:
   std::string text_, cases_;
   std::vector<ExprType> types_;
+  expr::Precision reals_ = expr::Precision::f32;  // of all mods
   std::vector<DeviceMemory> memory_;
   std::unique_ptr<Module> module_;
+};
+
+/// Of mods whose reals are f64.
+class WideDeviceProgram : public DeviceProgram {
+ public:
+  static constexpr expr::Precision kReals = expr::Precision::f64;
 };
 
 }  // namespace heddle::cuda::test

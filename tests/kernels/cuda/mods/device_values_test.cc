@@ -19,8 +19,10 @@ using cuda::test::columns_source;
 using cuda::test::DeviceProgram;
 using cuda::test::kColumnKeys;
 using cuda::test::mods_over_columns;
+using cuda::test::WideDeviceProgram;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(OnGpu, ModValues, DeviceProgram);
+INSTANTIATE_TYPED_TEST_SUITE_P(WideOnGpu, ModValues, WideDeviceProgram);
 
 /// Elements that differ from their neighbours.
 Tensor varied(const Dims& shape) {

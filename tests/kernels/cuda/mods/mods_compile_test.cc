@@ -36,11 +36,13 @@ class ModsCompile : public testing::Test {
 };
 
 void expect_compiles(const std::vector<Expr>& mods) {
-  DeviceProgram program;
-  for (const Expr& mod : mods) program.add(mod, layout_of({mod}));
-  const auto cubin = jit::build(program.source());
-  EXPECT_FALSE(cubin->bytes.empty());
-  EXPECT_EQ(cubin->spill_bytes, 0);
+  for (const expr::Precision reals : {expr::Precision::f32, expr::Precision::f64}) {
+    DeviceProgram program;
+    for (const Expr& mod : mods) program.add(mod, layout_of({mod}, reals));
+    const auto cubin = jit::build(program.source());
+    EXPECT_FALSE(cubin->bytes.empty());
+    EXPECT_EQ(cubin->spill_bytes, 0);
+  }
 }
 
 /// Each operation of ops.def over leaves, in each type that it takes.

@@ -254,8 +254,9 @@ inline bool __any_sync(unsigned, bool x) {
     for (int i = 0; i < heddle::lanes::cta.wave; ++i) *out[i] = any;
   });
 }
-inline float atomicAdd(float* at, float x) {
-  const float found = *at;
+template <class Real>
+Real atomicAdd(Real* at, Real x) {
+  const Real found = *at;
   *at = found + x;
   return found;
 }

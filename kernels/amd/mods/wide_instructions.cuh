@@ -2,7 +2,7 @@
 #pragma once
 
 #include "language/language.cuh"
-#include "mods/wide_functions.cuh"
+#include "language/wide_angles.cuh"
 
 namespace heddle::ops::wide {
 

@@ -46,9 +46,7 @@ __device__ __forceinline__ double sigmoid(double x) {
 // ---- tests, casts, params, and what columns and rows are asked for
 
 __device__ __forceinline__ bool isnan(double x) { return x != x; }
-__device__ __forceinline__ bool isinf(double x) {
-  return wide::fabs(x) == __longlong_as_double(0x7FF0000000000000LL);
-}
+__device__ __forceinline__ bool isinf(double x) { return wide::fabs(x) == __longlong_as_double(0x7FF0000000000000LL); }
 __device__ __forceinline__ double to_f64(int x) { return static_cast<double>(x); }
 __device__ __forceinline__ double to_f64(bool x) { return x ? 1.0 : 0.0; }
 /// Truncates, saturates, NaN gives 0.

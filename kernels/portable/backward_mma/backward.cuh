@@ -170,8 +170,8 @@ class Backward {
   }
   __device__ __forceinline__ const Real* numbers_of(const BackwardTile<kConfig>& tile, int head, int query) const {
     const long long block = tile.first_block + query / shared::kBlockRows;
-    return static_cast<const Real*>(params_.numbers) + (block * params_.q_heads + head) * shared::portable_numbers(kRest) +
-           query % shared::kBlockRows;
+    return static_cast<const Real*>(params_.numbers) +
+           (block * params_.q_heads + head) * shared::portable_numbers(kRest) + query % shared::kBlockRows;
   }
 
   /// Where steps are queries: their numbers come to shared memory, by way of registers beside the product.

@@ -58,8 +58,8 @@ struct RoundedHalves {
   }
 };
 
-/// Threads that share a row; and a row's stride in the shares of a block: one more number keeps rows out of each other's
-/// banks.
+/// Threads that share a row; and a row's stride in the shares of a block: one more number keeps rows out of each
+/// other's banks.
 inline constexpr int kSharesOfRow = 16, kShareStep = kSharesOfRow + 1;
 inline constexpr int kRowShares = shared::kBlockRows * kShareStep;
 
@@ -147,7 +147,7 @@ class BackwardRows {
   /// Every sixteenth element's product. Where the sink is all that a row attends (`sunk`) its o is 0, and its dO may be
   /// anything: an o of 0 counts for nothing there.
   __device__ __forceinline__ Real share_of(const shared::RowBlock& block, int head, int row, int share,
-                                            bool sunk) const {
+                                           bool sunk) const {
     const char* o = row_of(params_.o, O::kApart, block.batch, head, block.row + row);
     const char* d_o = row_of(params_.d_o, DO::kApart, block.batch, head, block.row + row);
     Real sum = 0;
@@ -165,7 +165,8 @@ class BackwardRows {
     if (lse != -ptx::infinity()) {
       for (int share = 0; share < kSharesOfRow; ++share) delta += shares_[row * kShareStep + share];
       if (params_.d_lse.data != nullptr) {
-        delta -= *reinterpret_cast<const Real*>(row_of(params_.d_lse, sizeof(Real), block.batch, head, block.row + row));
+        delta -=
+            *reinterpret_cast<const Real*>(row_of(params_.d_lse, sizeof(Real), block.batch, head, block.row + row));
       }
       const Real rest = rest_of(block, head, row);
       lse2 = kRows.lse_rest ? low_of(lse, rest, first) : lse * kLog2E;
@@ -178,7 +179,8 @@ class BackwardRows {
         }
       }
     }
-    Real* numbers = reinterpret_cast<Real*>(params_.rows) + static_cast<long long>(cta) * shared::portable_numbers(kRows.lse_rest);
+    Real* numbers =
+        reinterpret_cast<Real*>(params_.rows) + static_cast<long long>(cta) * shared::portable_numbers(kRows.lse_rest);
     numbers[row] = kRows.lse_rest ? first : lse2;
     numbers[shared::kBlockRows + row] = delta;
     if constexpr (kRows.lse_rest) numbers[2 * shared::kBlockRows + row] = lse2;

@@ -48,7 +48,7 @@ class HostProgram {
   const Call* calls_ = nullptr;
 };
 
-/// Of mods whose reals are f64.
+/// For mods whose reals are f64.
 class WideHostProgram : public HostProgram {
  public:
   static constexpr expr::Precision kReals = expr::Precision::f64;

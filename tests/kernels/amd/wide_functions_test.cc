@@ -1,5 +1,5 @@
 // The functions of f64 of AMD's mods, run on the host: within the errors of ops.def, with the edges of C99.
-#include "mods/wide_functions.cuh"
+#include "language/wide_functions.cuh"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "language/wide_angles.cuh"
 
 namespace heddle::amd::wide {
 namespace {

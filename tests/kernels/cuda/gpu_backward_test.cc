@@ -2,7 +2,9 @@
 // one tile; the lists of the emulated CTAs follow, then shapes that only a GPU computes soon enough.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "heddle/error.h"
@@ -46,14 +48,23 @@ TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
 
-/// The portable family: gradients of captures in no order, and f32 besides.
+/// The portable family: gradients of captures in no order, and f32 and f64 besides.
 class GpuBackwardMma : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_mma"};
 };
 
-BackwardList of_f32(BackwardList list) {
-  for (BackwardSpecs& at : list) at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = DType::f32;
+BackwardList of_type(DType dtype, BackwardList list) {
+  for (BackwardSpecs& at : list) at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = dtype;
   return list;
+}
+BackwardList of_f32(BackwardList list) { return of_type(DType::f32, std::move(list)); }
+/// Within its head dimensions.
+BackwardList of_f64(BackwardList list) {
+  for (BackwardSpecs& at : list) {
+    at.spec.qk_dim = std::min<std::int64_t>(at.spec.qk_dim, 128);
+    at.spec.v_dim = std::min<std::int64_t>(at.spec.v_dim, 128);
+  }
+  return of_type(DType::f64, std::move(list));
 }
 
 TEST_F(GpuBackwardMma, OneTile) { run_all_backwards(one_tile()); }
@@ -89,6 +100,22 @@ TEST_F(GpuBackwardMma, F32) {
   run_all_backwards(of_f32(ragged_ends()));
   run_all_backwards(of_f32(scored()));
   run_all_backwards(of_f32(widened(grouped())));
+}
+TEST_F(GpuBackwardMma, F64) {
+  run_all_backwards(of_f64(joined({ragged_ends(), masked(), scored(), weighted(), normalized()})));
+}
+TEST_F(GpuBackwardMma, RowsOfF64) {
+  run_all_backwards(of_f64(joined({grouped(), sequences(), sunk(), lengths_there(), few_rows()})));
+}
+TEST_F(GpuBackwardMma, LseRestOfF64) { run_all_backwards(of_f64(with_lse_rest(joined({scored(), sunk()}), -3000))); }
+TEST_F(GpuBackwardMma, CapturesInF64) {
+  run_all_backwards(of_f64(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}))));
+}
+// dk and dv have a pass each.
+TEST_F(GpuBackwardMma, HeadDim128OfF64) {
+  BackwardList list = joined({ragged_ends(), scored(), in_any_order(captured_by_keys())});
+  for (BackwardSpecs& at : list) at.spec.qk_dim = at.spec.v_dim = 128;
+  run_all_backwards(of_f64(list));
 }
 
 // More tiles than multiprocessors, and rings of buffers that go around many times.

@@ -46,6 +46,18 @@ TEST_F(GpuForwardMma, WideTypes) {
   run_and_judge_all(specs);
 }
 
+// Mods whose reals are f64, among them those of few queries.
+TEST_F(GpuForwardMma, ModsOfF64) {
+  PortableSpecs source(650'000, 150'000, {DType::f64});
+  std::vector<CaseSpec> specs = drawn(80, source);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    CaseSpec& spec = specs[i];
+    if (i % 4 == 3) spec.q_rows = 1 + static_cast<std::int64_t>(i / 4 % 5), spec.kv_rows = 700;
+    if (spec.normalizer == Normalizer::none) spec.normalizer = Normalizer::sigmoid;
+  }
+  run_and_judge_all(specs);
+}
+
 // So few that several CTAs share a tile's keys, and query heads a tile.
 TEST_F(GpuForwardMma, FewQueries) {
   PortableSpecs source(630'000, 200'000, {DType::bf16, DType::f16, DType::f32});

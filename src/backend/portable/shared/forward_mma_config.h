@@ -18,7 +18,7 @@ enum class Storage : int { f16, bf16, f32, f64 };
 inline constexpr const char* kStorages[] = {"f16", "bf16", "f32", "f64"};
 constexpr const char* name(Storage storage) { return kStorages[static_cast<int>(storage)]; }
 constexpr int bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
-/// Of scores, sums, lse and the reals of mods: f64 where q, k and v are, else f32.
+/// Bytes of scores, sums, lse and the reals of mods: f64 where q, k and v are, else f32.
 constexpr int real_bytes(Storage storage) { return storage == Storage::f64 ? 8 : 4; }
 
 /// Blocks of a step: keys and values; keys alone; or one block, which is multiplied as keys and then as values.

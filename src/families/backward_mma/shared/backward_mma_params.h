@@ -27,7 +27,7 @@ struct MmaSum {
   int extent[4];  // 1 past the capture's rank
 };
 
-/// What products are multiplied by.
+/// The factors of products.
 template <class Real>
 struct BackwardScales {
   Real scale;        // of a product q.k: scale, times the factor of the score_mod

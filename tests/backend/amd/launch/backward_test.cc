@@ -48,6 +48,17 @@ TEST_F(AmdBackward, SumsGradientsOfCaptures) {
   }
 }
 
+TEST_F(AmdBackward, DifferentiatesF64) {
+  for (const char* score : {"softcap", "temperature_and_gate"}) {
+    BackwardSpecs at = {test::captured(score, "", 32, "all")};
+    at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = DType::f64;
+    at.spec.q_rows = 30;
+    at.spec.kv_rows = 40;
+    at.spec.batch = 1;
+    test::GpuBackwardCase(at).run_and_judge();
+  }
+}
+
 // Packed keys of which not all count: NaN stands behind them, and their gradients are zero.
 TEST_F(AmdBackward, LeavesTheKeysThatDoNotCount) {
   BackwardSpecs at = backward_of(50, 70, 32);

@@ -73,6 +73,18 @@ TEST_F(AmdForward, MultipliesWideTypesPlainly) {
   run_and_judge(spec);
 }
 
+// Their functions are the library's own (kernels/amd/language/wide_functions.cuh).
+TEST_F(AmdForward, AppliesModsOfF64) {
+  CaseSpec spec = spec_of(23, 20, 40, 16);
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f64;
+  spec.score = "softcap";
+  spec.mask = "causal";
+  run_and_judge(spec);
+  spec.score = "relative_bias";
+  spec.weight = "dropout";
+  run_and_judge(spec);
+}
+
 // Few queries: heads share a tile, several workgroups its keys, which the last one merges.
 TEST_F(AmdForward, SplitsTheKeysOfFewQueries) {
   CaseSpec spec = spec_of(31, 2, 400, 64);

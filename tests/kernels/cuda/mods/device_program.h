@@ -43,7 +43,7 @@ class DeviceProgram {
   std::unique_ptr<Module> module_;
 };
 
-/// Of mods whose reals are f64.
+/// For mods whose reals are f64.
 class WideDeviceProgram : public DeviceProgram {
  public:
   static constexpr expr::Precision kReals = expr::Precision::f64;

@@ -1,4 +1,4 @@
-"""Gradients where HEDDLE_TEST_DEVICE says, in half precision: of q, k, v, lse and captures; what a GPU refuses.
+"""Gradients where HEDDLE_TEST_DEVICE says, in half precision and in f64: of q, k, v, lse and captures; what a GPU refuses.
 
 Beside f64 and torch's own operations in the same type, of which twice the error is allowed.
 """
@@ -96,6 +96,55 @@ def test_plain(dim, dtype, mask):
 @pytest.mark.parametrize("mask", MASKS)
 def test_mods(score, mask):
     assert_gradients(qkv(q_len=150), SCORES[score], MASKS[mask], batch=2)
+
+
+wide_slopes, wide_table = slopes.double(), table.double()  # else torch computes parts of the mods in f32
+WIDE_SCORES = {
+    "plain": None,
+    "alibi": lambda score, b, h, q_idx, kv_idx: score + wide_slopes[h] * (kv_idx - q_idx) * 0.1,
+    "softcap": SCORES["softcap"],
+    "temperature": lambda score, b, h, q_idx, kv_idx: score * (1 + 0.1 * wide_table[h, q_idx]),
+    "functions": lambda score, b, h, q_idx, kv_idx: (
+        torch.erf(score) + torch.sigmoid(wide_table[h, kv_idx]) * torch.log1p(torch.exp(0.1 * score)) + torch.sin(score)),
+}
+
+
+@pytest.mark.parametrize("dim", [40, 128])
+@pytest.mark.parametrize("score", WIDE_SCORES)
+@pytest.mark.parametrize("mask", ["everything", "documents"])
+def test_f64(score, mask, dim):
+    """All of it is computed in f64."""
+    q, k, v = given = qkv(heads=4, kv_heads=2, q_len=130, kv_len=150, dim=dim, dtype=torch.float64)
+    block = None if mask == "everything" else create_block_mask(MASKS[mask], 2, None, 130, 150, DEVICE)
+    out, aux = flex_attention(q, k, v, WIDE_SCORES[score], block, return_aux=AuxRequest(lse=True), enable_gqa=True)
+    assert out.dtype == aux.lse.dtype == torch.float64
+    incoming = [torch.randn(x.shape, generator=GENERATOR, device="cpu").to(DEVICE, x.dtype) for x in (out, aux.lse)]
+    want = dense(*given, WIDE_SCORES[score], MASKS[mask])
+    for got, wanted in zip((out, aux.lse), want, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    for got, wanted in zip(gradients([out, aux.lse], given, incoming), gradients(want, given, incoming), strict=True):
+        assert (got - wanted).abs().max() <= 1e-11 * max(1.0, wanted.abs().max().item())
+
+
+def test_gradcheck_of_all_inputs():
+    """torch's own check by differences, of q, k, v, a bias of keys and a factor."""
+    q, k, v = qkv(batch=2, heads=2, q_len=5, kv_len=7, dim=8, dtype=torch.float64)
+    bias, factor = random(2, 7, dtype=torch.float64), random(2, dtype=torch.float64)
+
+    def attend(q, k, v, bias, factor):
+        def score(score, b, h, q_idx, kv_idx):
+            return torch.tanh(score * factor[h]) + bias[h, kv_idx] * torch.exp(-0.1 * (q_idx - kv_idx) ** 2)
+
+        out, aux = flex_attention(q, k, v, score, return_aux=AuxRequest(lse=True))
+        return out, aux.lse
+
+    # Sums over captures are added in no fixed order.
+    assert torch.autograd.gradcheck(attend, (q, k, v, bias, factor), nondet_tol=1e-12)
+
+
+def test_gradcheck_of_scaled_dot_product_attention():
+    given = qkv(batch=1, heads=2, q_len=6, kv_len=6, dim=8, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda *x: scaled_dot_product_attention(*x, is_causal=True), given)
 
 
 SHAPES = {

@@ -19,9 +19,8 @@ using problem::AttentionProblem;
 
 constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
 constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 128;
-// A fragment has 16 rows; two rows of a quarter of the columns are a thread's.
-constexpr std::string_view kWhyF64 =
-    " of f64, since 256 columns of a tile's sums would be 256 registers a thread, all it has";
+// Two rows of a quarter of the columns are a thread's: at 128 its sums are 128 registers, and the kernels take 250.
+constexpr std::string_view kWhyF64 = " of f64, whose sums take a thread's registers there";
 
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 

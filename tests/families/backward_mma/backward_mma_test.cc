@@ -78,10 +78,9 @@ TEST(BackwardMma, RefusesInSentences) {
   call.call.dim = 200;
   tensors = call.tensors();
   tensors.lse->dtype = DType::f64;
-  EXPECT_EQ(
-      call.refusal(tensors),
-      "q and k have head dimension 200; 1 to 128 are accepted of f64, since 256 columns of a tile's sums would be "
-      "256 registers a thread, all it has");
+  EXPECT_EQ(call.refusal(tensors),
+            "q and k have head dimension 200; 1 to 128 are accepted of f64, whose sums take a thread's registers "
+            "there");
   call.call.dim = 64;
   call.call.dtype = DType::bf16;
   call.call.shared_kv = true;

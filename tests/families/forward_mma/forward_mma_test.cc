@@ -91,10 +91,9 @@ TEST(ForwardMma, RefusesInSentences) {
             "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
   EXPECT_EQ(refusal({.dim = 264}, a100), "q and k have head dimension 264; 1 to 256 are accepted");
   EXPECT_EQ(refusal({.dim = 64, .v_dim = 257}, a100), "v has head dimension 257; 1 to 256 are accepted");
-  EXPECT_EQ(
-      refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
-      "q and k have head dimension 136; 1 to 128 are accepted of f64, since 256 columns of a tile's sums would be "
-      "256 registers a thread, all it has");
+  EXPECT_EQ(refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
+            "q and k have head dimension 136; 1 to 128 are accepted of f64, whose sums take a thread's registers "
+            "there");
   EXPECT_EQ(refusal({.dtype = DType::bf16, .o_dtype = DType::e5m2}, a100),
             "o is e5m2; f16, bf16, f32 and f64 are accepted");
   HopperCall huge{};

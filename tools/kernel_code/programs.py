@@ -47,8 +47,8 @@ def without_comments(text):
 
 
 class OneText:
-    """Programs as one text each: every header in the place of its first mention, nothing that no compiler reads. Headers
-    are the same in many programs, so each is read once."""
+    """Programs as one text each: every header in the place of its first mention, lists of rows (.def) in the
+    place of each, nothing that no compiler reads. Headers are the same in many programs, so each is read once."""
 
     def __init__(self):
         self._clean = {}
@@ -63,7 +63,7 @@ class OneText:
                 match = INCLUDE.match(line)
                 if match is None or match[1] not in headers:
                     lines.append(line)
-                elif match[1] not in seen:
+                elif match[1] not in seen or match[1].endswith(".def"):
                     seen.add(match[1])
                     visit(headers[match[1]])
 

@@ -34,7 +34,8 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-/// Walks a text and, in the place of their first mention, the headers it includes.
+/// Walks a text and, in the place of their first mention, the headers it includes; in each place, lists of rows
+/// (.def), which are read once for each meaning of a row.
 class Walk {
  public:
   explicit Walk(const std::vector<Header>& headers) : headers_(headers) {}
@@ -45,8 +46,11 @@ class Walk {
       const Header* header = find(included_by(line));
       if (header == nullptr) {
         whole += line;
-      } else if (std::find(seen.begin(), seen.end(), header) == seen.end()) {
-        seen.push_back(header);
+        continue;
+      }
+      const bool first = std::find(seen.begin(), seen.end(), header) == seen.end();
+      if (first) seen.push_back(header);
+      if (first || header->name.ends_with(".def")) {
         whole += fmt::format("// ---- {}\n", header->name);
         visit(header->text);
         whole += fmt::format("\n// ---- end of {}\n", header->name);

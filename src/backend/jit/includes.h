@@ -12,8 +12,8 @@ namespace heddle::jit {
 /// `source` that are not mentioned, and mentioned names that are no headers of `source`, are left out.
 std::vector<const Header*> headers_in_use(const Source& source);
 
-/// The whole source as one file: the text, each header in the place of its first mention. Compiles by itself where
-/// every header says `#pragma once` and is included unconditionally.
+/// The whole source as one file: the text, each header in the place of its first mention, and lists of rows (.def) in
+/// the place of each. Compiles by itself where every other header says `#pragma once` and is included unconditionally.
 std::string in_one_file(const Source& source);
 
 }  // namespace heddle::jit

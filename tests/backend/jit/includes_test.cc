@@ -44,6 +44,18 @@ TEST(Includes, OtherLinesAreNone) {
   }
 }
 
+// A list of rows is read once for each meaning of its rows.
+TEST(Includes, RepeatListsOfRows) {
+  const Source twice = {.name = "k",
+                        .text = "#include \"rows.def\"\n#include \"rows.def\"\n",
+                        .headers = {{"rows.def", "ROW(x)\n"}},
+                        .architecture = "sm_90a"};
+  EXPECT_EQ(in_one_file(twice),
+            "// ---- rows.def\nROW(x)\n\n// ---- end of rows.def\n"
+            "// ---- rows.def\nROW(x)\n\n// ---- end of rows.def\n");
+  EXPECT_THAT(names_in_use(twice), testing::ElementsAre("rows.def"));
+}
+
 TEST(Includes, BecomeOneFile) {
   EXPECT_EQ(in_one_file(source("#include \"a.cuh\"\n#include \"x.h\"\n#include \"dir/b.h\"\nend")),
             "// ---- a.cuh\n"

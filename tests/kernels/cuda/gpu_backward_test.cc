@@ -109,7 +109,8 @@ TEST_F(GpuBackwardMma, RowsOfF64) {
 }
 TEST_F(GpuBackwardMma, LseRestOfF64) { run_all_backwards(of_f64(with_lse_rest(joined({scored(), sunk()}), -3000))); }
 TEST_F(GpuBackwardMma, CapturesInF64) {
-  run_all_backwards(of_f64(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}))));
+  run_all_backwards(of_f64(
+      in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs(), captured_without_mask()}))));
 }
 // dk and dv have a pass each.
 TEST_F(GpuBackwardMma, HeadDim128OfF64) {

@@ -162,8 +162,9 @@ TEST(BackwardOnHost, CapturesInF32) {
 }
 TEST(BackwardOnHost, CapturesWithoutMask) { judge_all(3, in_any_order(captured_without_mask())); }
 TEST(BackwardOnHost, CapturesInF64) {
-  judge_all(5,
-            of_type(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})), DType::f64));
+  judge_all(5, of_type(in_any_order(joined(
+                           {captured_by_keys(), captured_by_rows(), captured_by_pairs(), captured_without_mask()})),
+                       DType::f64));
 }
 TEST(BackwardOnHost, CapturesOfF64OverFma) {
   judge_all(2, of_type(in_any_order(joined({captured_by_rows(), captured_by_keys()})), DType::f64), FragmentKind::fma);

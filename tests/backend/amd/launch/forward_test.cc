@@ -73,6 +73,24 @@ TEST_F(AmdForward, MultipliesWideTypesPlainly) {
   run_and_judge(spec);
 }
 
+// Every function of a real, in f32 and in f64.
+TEST_F(AmdForward, AppliesFunctions) {
+  const Expr s = leaf::score(), near = s * 0.25, above = abs(s) + 0.5;
+  const Expr powers = exp(-above) + exp2(near) + expm1(near) + pow(above, 0.3) + sigmoid(s);
+  const Expr logarithms = log(above) + log2(above) + log1p(above) + rsqrt(above) + sqrt(above);
+  const Expr angles = sin(s) + cos(s) + tan(near) + atan(s);
+  const Expr others = erf(s) + erfc(near) + 0.1 * tanh(s + s * s) + above % 0.7;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CaseSpec spec = spec_of(24, 3, 20, 16);  // few queries: small tiles
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+    GpuCase c(spec);
+    c.options().score_mod = powers + logarithms + angles + others;
+    ASSERT_TRUE(c.run());
+    judge(c.host());
+    EXPECT_EQ(take_findings(), "");
+  }
+}
+
 // Their functions are the library's own (kernels/amd/language/wide_functions.cuh).
 TEST_F(AmdForward, AppliesModsOfF64) {
   CaseSpec spec = spec_of(23, 20, 40, 16);

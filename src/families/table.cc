@@ -149,7 +149,7 @@ constexpr Family kFamilies[] = {
      .refuses = [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
      .candidates =
          [](const Request& asked, const RowsOf& rows_of) {
-           return decode_mma(asked.problem, asked.tensors, Nvidia::caps(asked), rows_of);
+           return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);
          },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
      .untried = [](const Request& asked) { return portable_untried(Nvidia::caps(asked)); },

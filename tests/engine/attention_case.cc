@@ -87,6 +87,10 @@ const std::vector<std::string>& weight_names() {
   static const std::vector<std::string> names = names_of(weight_mods());
   return names;
 }
+const std::vector<std::string>& key_mask_names() {
+  static const std::vector<std::string> names = names_of(key_mask_mods());
+  return names;
+}
 
 std::string CaseSpec::text() const {
   const char* normalizers[] = {"softmax", "none", "sigmoid"};
@@ -216,6 +220,15 @@ void AttentionCase::make_pages() {
   options_.kv_lengths = keep(i32_tensor(kv_lengths_));
 }
 
+std::pair<std::int64_t, std::int64_t> AttentionCase::place_of_key(std::int64_t sequence, std::int64_t key) const {
+  if (spec_.page_rows > 0) {
+    const auto* table = static_cast<const std::int32_t*>(options_.page_table->data);
+    return {table[sequence * table_columns() + key / spec_.page_rows], key % spec_.page_rows};
+  }
+  if (!kv_begins_.empty()) return {0, kv_begins_[static_cast<std::size_t>(sequence)] + key};
+  return {spec_.share_kv_batch ? 0 : sequence, key};
+}
+
 Dims AttentionCase::kv_shape(std::int64_t batch, std::int64_t dim) const {
   if (spec_.page_rows > 0) return {std::ssize(page_used_), spec_.kv_heads, spec_.page_rows, dim};
   return {spec_.share_kv_batch ? 1 : batch, spec_.kv_heads, spec_.kv_rows, dim};
@@ -300,7 +313,8 @@ void AttentionCase::make_mods() {
     const Expr given = options_.score_mod.empty() ? leaf::score() : options_.score_mod;
     options_.score_mod = given + where(leaf::q_idx() % 150 < 70, spec_.far, 0.0);
   }
-  options_.mask_mod = make_mod(mask_mods(), spec_.mask, *this);
+  const bool of_keys = std::ranges::count(key_mask_names(), spec_.mask) > 0;
+  options_.mask_mod = make_mod(of_keys ? key_mask_mods() : mask_mods(), spec_.mask, *this);
   options_.weight_mod = make_mod(weight_mods(), spec_.weight, *this);
 }
 

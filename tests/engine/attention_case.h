@@ -6,6 +6,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/guarded.h"
@@ -53,6 +54,8 @@ struct CaseSpec {
 const std::vector<std::string>& score_names();
 const std::vector<std::string>& mask_names();
 const std::vector<std::string>& weight_names();
+/// More names that mask may have: masks that leave few runs of keys.
+const std::vector<std::string>& key_mask_names();
 
 /// The case with its memory. Inputs are drawn from the seed; outputs are NaN.
 class AttentionCase {
@@ -86,6 +89,8 @@ class AttentionCase {
   /// The largest q_idx and kv_idx plus one, at least 1: what captures over positions must cover.
   std::int64_t positions() const { return positions_; }
   std::int64_t sequences() const { return sequences_; }
+  /// Where a key of a sequence is in k and v: the entry of the first axis, and the row.
+  std::pair<std::int64_t, std::int64_t> place_of_key(std::int64_t sequence, std::int64_t key) const;
   /// How many keys planning takes a sequence to have at most: where a device alone knows, its pages' rows.
   std::int64_t most_keys() const {
     return spec_.page_rows > 0 && spec_.device_lengths ? table_columns() * spec_.page_rows : spec_.kv_rows;

@@ -17,5 +17,7 @@ struct NamedMod {
 const std::vector<NamedMod>& score_mods();
 const std::vector<NamedMod>& mask_mods();
 const std::vector<NamedMod>& weight_mods();
+/// More masks, of decoding; the grids do not draw them.
+const std::vector<NamedMod>& key_mask_mods();
 
 }  // namespace heddle::test

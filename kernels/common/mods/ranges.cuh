@@ -192,19 +192,62 @@ __device__ __forceinline__ auto read(const ops::ModCapture& capture, const ZoneC
   return found;
 }
 
+/// The elements whose index along each axis lies in `index`, one by one: where they are few, and many along one axis
+/// at most. Else they can be anything.
+template <class Storage, int kRank>
+__device__ __forceinline__ auto read_few(const ops::ModCapture& capture, const Interval (&index)[kRank]) {
+  using Range = decltype(element<Storage, kRank>(capture, 0));
+  constexpr int kFew = 32;
+  int count = 1;
+  long long offset = 0, step = 0;
+#pragma unroll
+  for (int axis = 0; axis < kRank; ++axis) {
+    const int last = capture.extent[axis] - 1;
+    if (last < 0) return any_like(Range{});
+    const int first = static_cast<int>(shared::larger(0, shared::smaller(index[axis].lo, last)));
+    const int end = static_cast<int>(shared::larger(0, shared::smaller(index[axis].hi, last)));
+    offset += ops::offset(capture, axis, first);
+    if (first == end) continue;
+    if (count > 1 || end - first >= kFew) return any_like(Range{});
+    count = end - first + 1;
+    step = ops::offset(capture, axis, 1);
+  }
+  Range found = element<Storage, kRank>(capture, offset);
+  for (int i = 1; i < count; ++i) found = hull(found, element<Storage, kRank>(capture, offset + i * step));
+  return found;
+}
+
+/// Whether an index can be inside of the tensor, and outside.
+struct Inside {
+  bool may_be, may_not_be;
+};
+template <int kRank>
+__device__ __forceinline__ Inside inside(const ops::ModCapture& capture, const Interval (&index)[kRank]) {
+  Inside result = {true, false};
+  for (int axis = 0; axis < kRank; ++axis) {
+    const int last = capture.extent[axis] - 1;
+    result.may_be = result.may_be && index[axis].hi >= 0 && index[axis].lo <= last;
+    result.may_not_be = result.may_not_be || index[axis].lo < 0 || index[axis].hi > last;
+  }
+  return result;
+}
+
 /// read() with `fill` for indices outside.
 template <class Storage, int kZone, int kRank, class Range>
 __device__ __forceinline__ Range at(const ops::ModCapture& capture, const ZoneCell* cells,
                                     const Interval (&index)[kRank], Range fill) {
-  bool may_be_inside = true, may_be_outside = false;
-  for (int axis = 0; axis < kRank; ++axis) {
-    const int last = capture.extent[axis] - 1;
-    may_be_inside = may_be_inside && index[axis].hi >= 0 && index[axis].lo <= last;
-    may_be_outside = may_be_outside || index[axis].lo < 0 || index[axis].hi > last;
-  }
-  if (!may_be_inside) return fill;
+  const Inside index_is = inside(capture, index);
+  if (!index_is.may_be) return fill;
   const Range found = read<Storage, kZone>(capture, cells, index);
-  return may_be_outside ? hull(found, fill) : found;
+  return index_is.may_not_be ? hull(found, fill) : found;
+}
+/// read_few() with it.
+template <class Storage, int kRank, class Range>
+__device__ __forceinline__ Range at_few(const ops::ModCapture& capture, const Interval (&index)[kRank], Range fill) {
+  const Inside index_is = inside(capture, index);
+  if (!index_is.may_be) return fill;
+  const Range found = read_few<Storage>(capture, index);
+  return index_is.may_not_be ? hull(found, fill) : found;
 }
 
 }  // namespace heddle::ranges

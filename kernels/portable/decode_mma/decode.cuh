@@ -13,8 +13,8 @@
 
 namespace heddle::portable {
 
-/// `F`: the architecture's fragments. `Mods`: of the generated text (TileScores).
-template <auto kConfig, class F, class Mods>
+/// `F`: the architecture's fragments. `Mods`: of the generated text (TileScores). `MaskKeys`: of it, too (Line).
+template <auto kConfig, class F, class Mods, class MaskKeys>
 class Decode {
  public:
   /// For tile number `tile` of each sequence.
@@ -28,8 +28,8 @@ class Decode {
 
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
-    const Line<kConfig, F> line(params_);
-    const shared::LineCut cut = kConfig.device_lengths ? shared::line_cut(line.units(), gangs) : params_.cut;
+    const OwnLine line(params_);
+    const shared::LineCut cut = kConfig.counts_units() ? shared::line_cut(line.units(), gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
     if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
   }
@@ -41,38 +41,41 @@ class Decode {
   static constexpr bool kHasMods = kConfig.masked || kConfig.weighted || Scores::kMapped;
   static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
   using Out = typename F::Out[kFragments][kOutFragments];
+  using OwnLine = Line<kConfig, F, MaskKeys>;
+  using Place = typename OwnLine::Place;
 
-  __device__ __forceinline__ Tile<kConfig> tile_at(const LinePlace& place) const {
+  __device__ __forceinline__ Tile<kConfig> tile_at(const Place& place) const {
     Tile<kConfig> tile(place.batch, head_, kv_head_, 0, params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
     return tile;
   }
 
-  __device__ __forceinline__ void walk(const Line<kConfig, F>& line, const shared::LineCut& cut, int gang) {
+  __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
     typename F::Stream stream(memory_);
     int unit = cut.begin(gang), asked = unit;
     const int end = cut.begin(gang + 1), own_keys = scores_.key_wave() * kConfig.wave_keys();
-    LinePlace place = line.at(unit), ahead = place;
+    Place place = line.at(unit), ahead = place;
     // The page of the block that is asked for next: asked for one block before, for nothing read moves past a copy.
     int page = 0;
     const auto find_page = [&] {
-      if constexpr (kBlocksInPages) {
+      if constexpr (kConfig.blocks_in_pages()) {
         if (asked >= end) return;
         const Tile<kConfig> tile = tile_at(ahead);
-        const int key = ahead.unit * kConfig.kv_block + own_keys;
-        if (key < tile.kv_len) page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
+        const int key = ahead.keys.begin(ahead.unit) + own_keys;
+        if (key < ahead.keys.run(ahead.unit, tile.kv_len).end) page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
       }
     };
     const auto ask = [&] {
       if (asked >= end) return stream.skip_block();
       const Tile<kConfig> tile = tile_at(ahead);
-      const int key = ahead.unit * kConfig.kv_block + own_keys;
-      if (key < tile.kv_len) {
+      const int key = ahead.keys.begin(ahead.unit) + own_keys;
+      const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
+      if (key < run.end) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
-        if constexpr (kBlocksInPages) {
-          stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, tile.kv_len);
+        if constexpr (kConfig.blocks_in_pages()) {
+          stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
         } else {
-          stream.ask_block(keys, values, key, tile.kv_len);
+          stream.ask_block(keys, values, key, run);
         }
       } else {
         stream.skip_block();
@@ -102,9 +105,9 @@ class Decode {
 #pragma unroll 1
       for (; unit < stop; ++unit, ++place.unit) {
         ask();
-        const int kv_first = place.unit * kConfig.kv_block;
+        const int kv_first = place.keys.begin(place.unit);
         stream.keys_arrive();
-        const bool any = kv_first + own_keys < tile.kv_len;
+        const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end;
         typename F::Scores s[kFragments][kKeyFragments];
         if (any) {
           F::multiply_keys(s, q, stream, 0);
@@ -119,9 +122,6 @@ class Decode {
     }
   }
 
-  /// Blocks of keys lie in one page each.
-  static constexpr bool kBlocksInPages = kConfig.page_rows > 0 && kConfig.page_rows % kConfig.wave_keys() == 0;
-
   __device__ __forceinline__ static void clear(Out& o) {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
@@ -130,7 +130,7 @@ class Decode {
     }
   }
 
-  __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const LinePlace& place) {
+  __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const Place& place) {
     if constexpr (kHasMods && kConfig.device_lengths) {
       // Mods read the numbers of a sequence where nobody else has written them. All waves that come here write the
       // same.
@@ -195,7 +195,7 @@ class Decode {
   /// Rows [begin, end) of the tile's heads hold no query: o = 0, and lse is that of none.
   __device__ __forceinline__ void fill(int begin, int end, int batch) const {
     if (begin >= end) return;
-    LinePlace place{};
+    Place place{};
     place.batch = batch;
     const Tile<kConfig> tile = tile_at(place);
     for (int i = 0; i < tile.heads; ++i) {

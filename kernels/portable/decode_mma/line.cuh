@@ -1,35 +1,90 @@
 // The line of units that the gangs of a launch share: all sequences one after the other, each in units of kv_block
 // keys. A gang takes an equal part of the line, wherever it begins and ends; its CTAs read the same keys at the same
 // time, each for other heads, so that memory gives whole rows of all heads. Lengths may be on the device: every wave
-// reads them all and finds its place, so a launch needs none before it.
+// reads them all and finds its place, so a launch needs none before it. Where a mask bounds the keys
+// (expr/key_bounds.h), a sequence's units are those of the runs that it leaves, found there, too.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "sequences/sequence_rows.cuh"
+#include "shared/key_runs.h"
 
 namespace heddle::portable {
 
 using shared::DecodeMmaParams;
 using shared::SequenceSpan;
 
+/// The keys of a sequence's units.
+template <auto kConfig, bool kBounded = kConfig.bounded>
+struct UnitKeys {
+  __device__ __forceinline__ static int begin(int unit) { return unit * kConfig.kv_block; }
+  /// The run that a unit has keys of.
+  __device__ __forceinline__ static shared::KeyRun run(int, int kv_len) { return {0, kv_len}; }
+  /// A sequence without keys has a unit, too: its rows are stored there.
+  __device__ __forceinline__ static int units(int kv_len) {
+    const int units = (kv_len + kConfig.kv_block - 1) / kConfig.kv_block;
+    return units > 0 ? units : 1;
+  }
+};
+/// Of two runs, one behind the other: the second one begins behind the last unit of the first.
+template <auto kConfig>
+struct UnitKeys<kConfig, true> {
+  shared::KeyRun first, second;
+  int first_units;
+
+  __device__ __forceinline__ void set(const shared::KeyRuns& runs) {
+    first = runs.first.empty() ? shared::KeyRun{0, 0} : runs.first;
+    second = runs.second.empty() ? shared::KeyRun{0, 0} : runs.second;
+    if (second.end > 0 && aligned(second.begin) < aligned(first.begin) + units_in(first) * kConfig.kv_block) {
+      first.end = second.end;
+      second = {0, 0};
+    }
+    first_units = units_in(first);
+  }
+  __device__ __forceinline__ int begin(int unit) const {
+    return unit < first_units ? aligned(first.begin) + unit * kConfig.kv_block
+                              : aligned(second.begin) + (unit - first_units) * kConfig.kv_block;
+  }
+  __device__ __forceinline__ shared::KeyRun run(int unit, int) const { return unit < first_units ? first : second; }
+  __device__ __forceinline__ int units(int) const {
+    const int units = first_units + units_in(second);
+    return units > 0 ? units : 1;
+  }
+
+ private:
+  /// Where units begin: a wave's keys stay in one page where pages hold whole blocks of them.
+  __device__ __forceinline__ static int aligned(int key) {
+    constexpr int kKeys = kConfig.blocks_in_pages() ? kConfig.wave_keys() : 1;
+    return key / kKeys * kKeys;
+  }
+  __device__ __forceinline__ static int units_in(const shared::KeyRun& run) {
+    return run.end > run.begin ? (run.end - aligned(run.begin) + kConfig.kv_block - 1) / kConfig.kv_block : 0;
+  }
+};
+
 /// Where on the line: a unit of a sequence.
+template <auto kConfig>
 struct LinePlace {
   int batch, unit, units;  // units: of the sequence, at least 1
   SequenceSpan span;       // where sequences differ
   int kv_end;              // packed keys on the device: where the sequence ends, though not all its keys be used
+  UnitKeys<kConfig> keys;
 };
 
-template <auto kConfig, class F>
+/// `MaskKeys`: of the generated text: keys(mod, rows) of a mask that bounds them.
+template <auto kConfig, class F, class MaskKeys>
 class Line {
  public:
-  __device__ __forceinline__ explicit Line(const DecodeMmaParams& params) : params_(params) {}
+  using Place = LinePlace<kConfig>;
+
+  __device__ __forceinline__ explicit Line(const DecodeMmaParams& params) : params_(params), head_(find(0, head_ends_)) {}
 
   /// Units of all sequences, at least 1. By all threads of a wave, as all members are.
   __device__ __forceinline__ int units() const {
-    int sum = 0;
-    Ends ends;
-    for (int first = 0; first < params_.sequences; first += kLanes) {
+    int sum = F::lane() < params_.sequences ? head_.units : 0;
+    Ends ends = head_ends_;
+    for (int first = kLanes; first < params_.sequences; first += kLanes) {
       const Found found = find(first, ends);
       sum += first + F::lane() < params_.sequences ? found.units : 0;
     }
@@ -37,18 +92,19 @@ class Line {
   }
 
   /// The place of unit `number`, which the line has.
-  __device__ __forceinline__ LinePlace at(int number) const {
-    LinePlace place{};
-    if constexpr (!kConfig.by_sequence) {
-      place.units = units_of(params_.mod.kv_len);
+  __device__ __forceinline__ Place at(int number) const {
+    Place place{};
+    if constexpr (kAlike) {
+      place.units = place.keys.units(params_.mod.kv_len);
       place.batch = number / place.units;
       place.unit = number - place.batch * place.units;
       return place;
     }
     int before = 0;
-    Ends ends;
+    Ends ends = head_ends_;
+    Found found = head_;
     for (int first = 0;; first += kLanes) {
-      const Found found = find(first, ends);
+      if (first > 0) found = find(first, ends);
       const bool there = first + F::lane() < params_.sequences;
       const int behind = before + F::sum_to(there ? found.units : 0);
       const int lane = F::first_lane(there && behind > number);
@@ -56,13 +112,22 @@ class Line {
         place.batch = first + lane;
         place.units = F::from_lane(found.units, lane);
         place.unit = number - (F::from_lane(behind, lane) - place.units);
-        place.kv_end = F::from_lane(found.kv_end, lane);
-        // The members that a kernel reads.
-        place.span.q_begin = F::from_lane(found.span.q_begin, lane);
-        place.span.q_len = F::from_lane(found.span.q_len, lane);
-        place.span.q_start = F::from_lane(found.span.q_start, lane);
-        place.span.kv_begin = F::from_lane(found.span.kv_begin, lane);
-        place.span.kv_len = F::from_lane(found.span.kv_len, lane);
+        if constexpr (kConfig.by_sequence) {
+          place.kv_end = F::from_lane(found.kv_end, lane);
+          // The members that a kernel reads.
+          place.span.q_begin = F::from_lane(found.span.q_begin, lane);
+          place.span.q_len = F::from_lane(found.span.q_len, lane);
+          place.span.q_start = F::from_lane(found.span.q_start, lane);
+          place.span.kv_begin = F::from_lane(found.span.kv_begin, lane);
+          place.span.kv_len = F::from_lane(found.span.kv_len, lane);
+        }
+        if constexpr (kConfig.bounded) {
+          place.keys.first.begin = F::from_lane(found.keys.first.begin, lane);
+          place.keys.first.end = F::from_lane(found.keys.first.end, lane);
+          place.keys.second.begin = F::from_lane(found.keys.second.begin, lane);
+          place.keys.second.end = F::from_lane(found.keys.second.end, lane);
+          place.keys.first_units = F::from_lane(found.keys.first_units, lane);
+        }
         return place;
       }
       if (first + kLanes >= params_.sequences) return place;  // none such
@@ -71,10 +136,10 @@ class Line {
   }
 
   /// On to the next sequence, if there is one.
-  __device__ __forceinline__ void next(LinePlace& place) const {
+  __device__ __forceinline__ void next(Place& place) const {
     place.unit = 0;
     if (++place.batch >= params_.sequences) return;
-    if constexpr (!kConfig.by_sequence) return;
+    if constexpr (kAlike) return;
     if constexpr (kConfig.device_lengths) {
       const shared::SequencesParams& lengths = params_.lengths;
       shared::RowSpan q, kv;
@@ -91,10 +156,13 @@ class Line {
         kv = sequences::padded_keys(lengths, place.batch);
       }
       place.span = sequences::placed(lengths, place.batch, q, kv);
-    } else {
+    } else if constexpr (kConfig.by_sequence) {
       place.span = params_.mod.sequences[place.batch];
+    } else {
+      place.span = span_of_each();
     }
-    place.units = units_of(place.span.kv_len);
+    set_keys(place.keys, place.batch, place.span);
+    place.units = place.keys.units(place.span.kv_len);
   }
 
   /// Packed queries: where the last sequence ends.
@@ -113,6 +181,8 @@ class Line {
 
  private:
   static constexpr int kLanes = kConfig.shape().wave;
+  /// All sequences have the same units. A mask may read the sequence's number.
+  static constexpr bool kAlike = !kConfig.by_sequence && !kConfig.bounded;
 
   /// Where packed sequences before have ended.
   struct Ends {
@@ -121,12 +191,33 @@ class Line {
   struct Found {
     SequenceSpan span;
     int units, kv_end;
+    UnitKeys<kConfig> keys;
   };
 
-  /// A sequence without keys has a unit, too: its rows are stored there.
-  __device__ __forceinline__ static int units_of(int kv_len) {
-    const int units = (kv_len + kConfig.kv_block - 1) / kConfig.kv_block;
-    return units > 0 ? units : 1;
+  __device__ __forceinline__ SequenceSpan span_of_each() const {
+    SequenceSpan span{};
+    span.q_len = params_.mod.q_len;
+    span.q_start = params_.mod.q_start;
+    span.kv_len = params_.mod.kv_len;
+    return span;
+  }
+
+  /// The keys that the mask leaves the rows of a sequence.
+  __device__ __forceinline__ void set_keys(UnitKeys<kConfig>& keys, int batch, const SequenceSpan& span) const {
+    if constexpr (kConfig.bounded) {
+      if (span.q_len <= 0 || span.kv_len <= 0) return keys.set(shared::no_keys());
+      shared::MaskRows rows{};
+      rows.b = batch;
+      rows.q_len = span.q_len;
+      rows.kv_len = span.kv_len;
+      rows.q_start = span.q_start;
+      rows.q_token = span.q_begin - span.q_start;
+      rows.kv_token = span.kv_begin;
+      rows.h = {0, params_.heads - 1};
+      rows.q_idx = {span.q_start, static_cast<long long>(span.q_start) + span.q_len - 1};
+      rows.kv_idx = {0, span.kv_len - 1};
+      keys.set(MaskKeys::keys(params_.mod, rows));
+    }
   }
 
   /// Sequence first + lane(), for those that there are.
@@ -149,10 +240,13 @@ class Line {
       }
       found.kv_end = kv.end;
       if (there) found.span = sequences::placed(lengths, i, q, kv);
-    } else {
+    } else if constexpr (kConfig.by_sequence) {
       if (there) found.span = params_.mod.sequences[i];
+    } else {
+      found.span = span_of_each();
     }
-    found.units = units_of(found.span.kv_len);
+    set_keys(found.keys, i, found.span);
+    found.units = found.keys.units(found.span.kv_len);
     return found;
   }
 
@@ -167,6 +261,8 @@ class Line {
   }
 
   const DecodeMmaParams& params_;
+  Ends head_ends_;
+  const Found head_;  // the first ones
 };
 
 }  // namespace heddle::portable

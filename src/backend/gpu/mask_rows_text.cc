@@ -6,26 +6,13 @@
 #include <utility>
 
 #include "backend/device_text/words.h"
+#include "expr/key_bounds.h"
 #include "expr/simplify.h"
 
 namespace heddle::gpu {
 namespace {
 
-using expr::Leaf;
 using expr::Node;
-using expr::Op;
-
-constexpr const char* kQToken = "q_token";
-constexpr const char* kKvToken = "kv_token";
-
-Expr with_affine_tokens(const Expr& mask) {
-  const auto word = [](const char* name) { return expr::make(Op::param, ExprType::i32, {}, expr::ParamDecl{name}); };
-  return expr::rewrite(mask, [&](const Node& node, std::span<const Expr> operands) {
-    if (node.op == Op::leaf && node.leaf() == Leaf::q_token) return leaf::q_idx() + word(kQToken);
-    if (node.op == Op::leaf && node.leaf() == Leaf::kv_token) return leaf::kv_idx() + word(kKvToken);
-    return expr::with_operands(node, operands);
-  });
-}
 
 int word_of(const device_text::ModLayout& layout, const char* name) {
   const auto at = std::ranges::find(layout.params, std::pair(std::string(name), ExprType::i32));
@@ -65,11 +52,11 @@ std::string row_mask_refused(const Expr& mask) {
 RowMask row_mask(const Expr& mask, const plan::KvStart& start) {
   RowMask result;
   // First kv_start: tokens are written with the position.
-  result.mask = expr::simplify(with_affine_tokens(plan::by_position(mask, start)), expr::Precision::f32);
+  result.mask = expr::simplify(expr::with_affine_tokens(plan::by_position(mask, start)), expr::Precision::f32);
   result.layout = device_text::layout_of({result.mask});
   result.axes = device_text::zone_axes(result.mask, result.layout);
-  result.q_token_word = word_of(result.layout, kQToken);
-  result.kv_token_word = word_of(result.layout, kKvToken);
+  result.q_token_word = word_of(result.layout, expr::kQTokenParam);
+  result.kv_token_word = word_of(result.layout, expr::kKvTokenParam);
   return result;
 }
 

@@ -13,6 +13,7 @@ shared::DecodeMmaParams constant_params(const backend::PrepareArguments& argumen
   shared::DecodeMmaParams params{};
   portable::set_constants(arguments, params);
   params.sequences = static_cast<int>(problem.batch);
+  params.heads = static_cast<int>(problem.q_heads);
   params.tiles = plan::decode_mma_tiles(problem, config);
   params.tiles_of_kv_head = params.tiles / static_cast<int>(problem.kv_heads);
   params.q_rows = static_cast<int>(problem.q_rows);

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "backend/portable/portable_refuses.h"
+#include "expr/key_bounds.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "plan/tiles/packed_heads.h"
 
@@ -113,6 +114,7 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
   ForwardMmaConfig all = forward_config(problem, mods, tensors, kNvidia);
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
+  all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();
   all.row_waves = 1;
   std::vector<ForwardMmaConfig> configs = configs_of(with_rows(all, problem, most_rows(problem)), shared_memory_bytes);
   // One fragment of rows takes fewer registers and less memory. Its tiles read the same keys at the same time, through

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backend/portable/portable_text.h"
+#include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
 
@@ -16,11 +17,13 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
 
-/// The gangs that multiprocessors hold at once, as long as each has a unit.
-std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
+/// The gangs that multiprocessors hold at once, as long as each has a unit. Only the device knows the units that a mask
+/// leaves lengths that only it knows.
+std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
+                      const device::CudaCaps& caps) {
   const std::int64_t tiles = decode_mma_tiles(problem, config);
   const std::int64_t room = std::max<std::int64_t>(1, std::int64_t{config.ctas} * caps.multiprocessors / tiles);
-  return std::min(room, decode_mma_units(problem, config));
+  return std::min(room, config.device_lengths ? decode_mma_units(problem, config) : keys.units);
 }
 
 /// A run takes `launch` seconds, and reads so many bytes of keys and values in a second. A guess for an H200, from an
@@ -31,16 +34,15 @@ struct MemoryTimes {
 constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.2e12};
 
 /// Bytes of keys and values, as long as sequences may be.
-double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
   const double dims = static_cast<double>(problem.qk_dim + problem.v_dim);
-  return static_cast<double>(decode_mma_units(problem, config) * config.kv_block * problem.kv_heads) * dims *
-         config.element_bytes();
+  return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.element_bytes();
 }
 
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
-                                  const device::CudaCaps& caps) {
+                                  const DecodeKeys& keys, const device::CudaCaps& caps) {
   if (caps.major != 9) return {};
-  const double bytes = bytes_of(problem, config);
+  const double bytes = bytes_of(problem, config, keys);
   const double tiles_of_kv_head =
       static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
   const double rate = problem.page_rows > 0 ? kHopperTimes.paged_per_second : kHopperTimes.bytes_per_second;
@@ -53,22 +55,25 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
 
 /// Runs that read little overlap with the kernel before them. CTAs of longer runs would stand in the way of the run
 /// before, which is still reading: up to 2 % were lost where a run reads 0.5 GB and more (docs/notes/decode.md).
-bool overlaps(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
+bool overlaps(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
+              const device::CudaCaps& caps) {
   constexpr double kMostBytes = 300e6;
-  return caps.major >= 9 && bytes_of(problem, config) <= kMostBytes;
+  return caps.major >= 9 && bytes_of(problem, config, keys) <= kMostBytes;
 }
 
-/// Families that walk the mask's rows read what the mask leaves.
-void check_density(const AttentionProblem& problem, const RowsOf& rows_of) {
+/// Families that walk the mask's rows read what the mask leaves, this one what its bounds leave.
+void check_density(const AttentionProblem& problem, const DecodeKeys& keys, const RowsOf& rows_of) {
   constexpr double kLeast = 0.8;
-  if (problem.mask_mod.empty() || problem.device_lengths) return;
+  if (problem.mask_mod.empty() || problem.device_lengths || keys.read == 0) return;
   const std::shared_ptr<const BlockMask> rows = rows_of({shared::kWarpgroupRows, shared::kWarpgroupRows});
-  if (rows == nullptr || rows->statistics().density() >= kLeast) return;
-  throw Error(
-      ErrorCode::unsupported,
-      fmt::format(
-          "the mask leaves {:.0f} % of the blocks of keys, and all would be read; {:.0f} % and more are accepted",
-          100 * rows->statistics().density(), 100 * kLeast));
+  if (rows == nullptr) return;
+  const double left = rows->statistics().density();
+  const double read = static_cast<double>(keys.read) / static_cast<double>(keys.all);
+  if (left >= kLeast * read) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("the mask leaves {:.0f} % of the blocks of keys, and {:.0f} % of the keys would be read; "
+                          "{:.0f} % of what is read, and more, is accepted",
+                          100 * left, 100 * read, 100 * kLeast));
 }
 
 std::string describe(const ForwardMmaConfig& config) {
@@ -77,8 +82,9 @@ std::string describe(const ForwardMmaConfig& config) {
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const device::CudaCaps& caps) {
-  config.overlaps = overlaps(problem, config, caps);
+                 const Bindings& bindings, const device::CudaCaps& caps) {
+  const DecodeKeys keys = decode_mma_keys(problem, mods, bindings, config);
+  config.overlaps = overlaps(problem, config, keys, caps);
   Choice choice;
   Plan& plan = choice.plan;
   plan.device = caps.index;
@@ -88,12 +94,12 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.packed_queries = config.live_rows / config.packed_heads;
   plan.family_part = config;
   plan.tile = {config.live_rows, config.kv_block};
-  const std::int64_t ctas = gangs_of(problem, config, caps) * decode_mma_tiles(problem, config);
+  const std::int64_t ctas = gangs_of(problem, config, keys, caps) * decode_mma_tiles(problem, config);
   plan.grid = static_cast<int>(ctas);
   plan.workspace_bytes = shared::decode_mma_workspace(config, problem.batch, ctas).bytes;
-  plan.predicted = predict(problem, config, caps);
+  plan.predicted = predict(problem, config, keys, caps);
   plan.forms = {.score = portable::describe_score(mods),
-                .mask = mods.mask.empty() ? "" : "computed for each pair",
+                .mask = decode_mma_mask_form(mods),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
   return choice;
 }
@@ -101,17 +107,17 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
 }  // namespace
 
 std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
-                               const device::CudaCaps& caps, const RowsOf& rows_of) {
+                               const Bindings& bindings, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
-  check_density(problem, rows_of);
+  const std::vector<ForwardMmaConfig> configs =
+      decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes);
   std::vector<Choice> choices;
-  for (const ForwardMmaConfig& config : decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes)) {
-    choices.push_back(choice_of(problem, config, mods, caps));
-  }
+  for (const ForwardMmaConfig& config : configs) choices.push_back(choice_of(problem, config, mods, bindings, caps));
   if (choices.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
   }
+  check_density(problem, decode_mma_keys(problem, mods, bindings, configs.front()), rows_of);
   const std::string first = describe(choices.front().plan.part<ForwardMmaConfig>());
   for (Choice& choice : choices) {
     for (const Choice& other : choices) {

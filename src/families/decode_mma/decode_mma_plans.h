@@ -12,9 +12,10 @@
 namespace heddle::plan {
 
 /// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits, and where the mask
-/// leaves few of the keys: the kernels read all of them.
+/// leaves few of the keys within the bounds that it has: the kernels read all keys there. Planning weighs with the
+/// values of `bindings`.
 std::vector<Choice> decode_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                               const device::CudaCaps& caps, const RowsOf& rows_of);
+                               const Bindings& bindings, const device::CudaCaps& caps, const RowsOf& rows_of);
 
 }  // namespace heddle::plan
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "backend/device_text/key_runs_text.h"
 #include "backend/portable/portable_text.h"
+#include "expr/key_bounds.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 
 namespace heddle::decode_mma {
@@ -22,20 +24,40 @@ constexpr const char* kKernel =
     "    ptx::let_next_begin();\n"
     "    ptx::wait_for_previous();\n"
     "  }}\n"
-    "  portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory, static_cast<int>(blockIdx.x))\n"
+    "  portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods, MaskKeys>(params, memory,\n"
+    "                                                                             static_cast<int>(blockIdx.x))\n"
     "      .run(static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));\n"
     "}}\n";
+
+// Bounds of the keys, as Line takes them.
+constexpr const char* kMaskKeys = R"(
+namespace heddle {
+struct MaskKeys {
+  static __device__ __forceinline__ shared::KeyRuns keys(const shared::ModValues& mod, const shared::MaskRows& rows) {
+    return mask_keys(mod, rows);
+  }
+};
+}  // namespace heddle
+)";
+constexpr const char* kNoMaskKeys = "\nnamespace heddle {\nstruct MaskKeys {};\n}  // namespace heddle\n";
 
 }  // namespace
 
 std::string name_of(const shared::ForwardMmaConfig& config) { return portable::name_of("decode_mma", config); }
+
+std::string config_and_mods(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
+                            const device_text::ModLayout& layout) {
+  const std::string text = portable::config_and_mods_text(config, mods, layout);
+  if (!config.bounded) return text + kNoMaskKeys;
+  return text + device_text::key_runs_text("mask", expr::KeyBounds(mods.mask), layout) + kMaskKeys;
+}
 
 jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                    const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture) {
   const std::string kernel = fmt::format(
       kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
       dialect.bounds("heddle::kConfig", 0), dialect.params, dialect.memory(shared::decode_mma_memory(config).bytes));
-  return dialect.source(name_of(config), portable::config_and_mods_text(config, mods, layout) + kernel, architecture);
+  return dialect.source(name_of(config), config_and_mods(config, mods, layout) + kernel, architecture);
 }
 
 }  // namespace heddle::decode_mma

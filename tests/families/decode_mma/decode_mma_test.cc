@@ -8,6 +8,7 @@
 #include "device/known_gpus.h"
 #include "expect_error.h"
 #include "families/choose.h"
+#include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/decode_mma_plans.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
@@ -33,7 +34,7 @@ std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
 }
 
 std::vector<plan::Choice> offered(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma(call.problem(), call.tensors(), caps_of(gpu),
+  return plan::decode_mma(call.problem(), call.tensors(), call.all_options().bindings, caps_of(gpu),
                           [&](BlockSize block) { return call.rows_of(block); });
 }
 ForwardMmaConfig first_of(const HopperCall& call, std::string_view gpu = "h200") {
@@ -63,14 +64,60 @@ TEST(DecodeMma, RefusesListsOfBlocks) {
   EXPECT_EQ(refusal(call), "block_mask is made of lists; masks by a mask_mod are accepted");
 }
 
-// All keys are read, so masks that leave few of them go to families that walk the mask's rows.
+// Within a mask's bounds all keys are read, so masks that leave few of those go to families that walk the mask's rows.
 TEST(DecodeMma, LeavesSparseMasksToOthers) {
-  HopperCall most = few(), window = few();
-  most.mask = leaf::kv_idx() >= 100;
+  HopperCall window = few(), dilated = few();
   window.mask = leaf::kv_idx() >= 7000;
-  EXPECT_FALSE(offered(most).empty());
-  expect_error([&] { offered(window); }, ErrorCode::unsupported,
-               "the mask leaves 15 % of the blocks of keys, and all would be read; 80 % and more are accepted");
+  dilated.mask = leaf::kv_idx() >= 4096 && floor_div(leaf::kv_idx(), 128) % 4 == 0;
+  EXPECT_FALSE(offered(window).empty());
+  expect_error([&] { offered(dilated); }, ErrorCode::unsupported,
+               "the mask leaves 12 % of the blocks of keys, and 50 % of the keys would be read; 80 % of what is read, "
+               "and more, is accepted");
+}
+
+TEST(DecodeMma, MasksBoundTheKeysThatAreRead) {
+  const auto keys_of = [](const HopperCall& call, const Bindings& bindings = {}) {
+    const ForwardMmaConfig config = first_of(call);
+    return plan::decode_mma_keys(call.problem(), plan::portable_mods(call.problem()), bindings, config);
+  };
+  HopperCall call = few();
+  EXPECT_FALSE(first_of(call).bounded);
+  EXPECT_EQ(keys_of(call).read, 2 * 8192);
+  EXPECT_EQ(keys_of(call).units, 2 * 64);
+  call.mask = leaf::kv_idx() >= 7000;
+  EXPECT_TRUE(first_of(call).bounded);
+  EXPECT_EQ(keys_of(call).read, 2 * 1192);
+  EXPECT_EQ(keys_of(call).units, 2 * 10);
+  EXPECT_EQ(keys_of(call).all, 2 * 8192);
+  EXPECT_EQ(offered(call).front().plan.forms.mask, "computed for each pair; keys are read where kv_idx >= 7000");
+  EXPECT_LT(offered(call).front().plan.predicted->bytes, offered(few()).front().plan.predicted->bytes / 6);
+  // Two runs, of 4 keys and of 128.
+  call.mask = leaf::kv_idx() < 4 || leaf::kv_idx() >= 8064;
+  EXPECT_EQ(keys_of(call).read, 2 * 132);
+  EXPECT_EQ(keys_of(call).units, 2 * 2);
+  EXPECT_EQ(offered(call).front().plan.grid, 4 * 8);
+  // Nothing is bounded.
+  call.mask = leaf::kv_idx() % 128 != 7;
+  EXPECT_FALSE(first_of(call).bounded);
+  EXPECT_EQ(keys_of(call).read, 2 * 8192);
+  EXPECT_EQ(offered(call).front().plan.forms.mask, "computed for each pair; it bounds no keys, so all are read");
+  // A param counts if its value is given.
+  call.mask = leaf::kv_idx() < param("keys", ExprType::i32);
+  call.options.bindings.params["keys"] = 300;
+  EXPECT_TRUE(first_of(call).bounded);
+  EXPECT_EQ(keys_of(call, call.options.bindings).read, 2 * 300);
+}
+
+// The device alone knows the lengths: the plan does not shrink, the prediction does.
+TEST(DecodeMma, BoundsOfUnknownLengths) {
+  HopperCall call = few();
+  call.mask = leaf::q_idx() - leaf::kv_idx() < 128;
+  problem::AttentionProblem problem = call.problem();
+  problem.device_lengths = problem.device_starts = true;
+  const std::vector<plan::Choice> choices =
+      plan::decode_mma(problem, call.tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
+  EXPECT_EQ(choices.front().plan.grid, 16 * 8);
+  EXPECT_LT(choices.front().plan.predicted->bytes, 2e6);
 }
 
 TEST(DecodeMma, FillsAMultiprocessor) {

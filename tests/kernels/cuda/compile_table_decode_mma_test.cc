@@ -27,6 +27,7 @@ struct Case {
 };
 
 std::vector<Case> cases() {
+  const Expr last = leaf::q_idx() - leaf::kv_idx();
   const Expr alibi = mods::alibi(Capture("slopes", DType::f32, 1)), softcap = 20.0 * tanh(leaf::score() / 20.0);
   std::vector<Case> all;
   for (const std::int64_t dim : {64, 80, 128, 192, 256, 33}) {
@@ -34,9 +35,13 @@ std::vector<Case> cases() {
       all.push_back({dim, queries, 4, 0});
       all.push_back({dim, queries, 8, 16, mods::causal(), alibi, true});
       all.push_back({dim, queries, 1, 1, {}, softcap, true});
+      all.push_back({dim, queries, 8, 16, (leaf::kv_idx() < 4 || last < 128) && mods::causal(), {}, true});
     }
   }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
+  all.push_back({128, 1, 4, 0, floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
+                                   floor_div(leaf::kv_idx(), param("chunk", ExprType::i32))});
+  all.push_back({128, 8, 4, 0, leaf::kv_idx() >= Capture("begins", DType::i32, 2)(leaf::b(), leaf::q_idx())});
   return all;
 }
 
@@ -59,7 +64,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   problem.page_rows = c.page_rows;
   problem.device_lengths = c.lengths_there;
   const plan::KernelMods mods = plan::portable_mods(problem);
-  const auto choices = plan::decode_mma(problem, call.tensors(), gpu.caps, [](BlockSize) { return nullptr; });
+  const auto choices = plan::decode_mma(problem, call.tensors(), {}, gpu.caps, [](BlockSize) { return nullptr; });
   for (const plan::Choice& choice : choices) {
     const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
     EXPECT_LE(shared::decode_mma_memory(config).bytes, gpu.caps.shared_memory_bytes);

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/portable/portable_text.h"
 #include "families/decode_mma/decode_mma_arguments.h"
+#include "engine/poison.h"
+#include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/decode_mma_plans.h"
 #include "families/decode_mma/decode_mma_text.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
@@ -19,25 +23,27 @@ namespace heddle::test {
 namespace {
 
 using shared::ForwardMmaConfig;
-using Entry = void (*)(const shared::DecodeMmaParams&, unsigned ctas, unsigned seed);
+using Entry = long long (*)(const shared::DecodeMmaParams&, unsigned ctas, unsigned seed);
 
 constexpr const char* kEnd = R"(
 #include "{0}"
 #include "portable/decode_mma/decode.cuh"
-extern "C" void run_kernel(const heddle::shared::DecodeMmaParams& params, unsigned ctas, unsigned seed) {{
+extern "C" long long run_kernel(const heddle::shared::DecodeMmaParams& params, unsigned ctas, unsigned seed) {{
   using namespace heddle;
+  lanes::copied_bytes = 0;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::decode_mma_memory(kConfig).bytes, seed,
                 [&](char* memory) {{
     const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-    portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods>(params, memory, cta % params.tiles)
+    portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods, MaskKeys>(params, memory, cta % params.tiles)
         .run(cta / params.tiles, ctas / params.tiles);
   }});
+  return lanes::copied_bytes;
 }}
 )";
 
 std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
                     const device_text::ModLayout& layout) {
-  return "#include \"lanes.h\"\n" + portable::config_and_mods_text(config, mods, layout) +
+  return "#include \"lanes.h\"\n" + decode_mma::config_and_mods(config, mods, layout) +
          fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
 
@@ -48,7 +54,7 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase
   if (std::string reason = plan::decode_mma_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
-  std::vector<plan::Choice> choices = plan::decode_mma(problem, c.tensors(), caps, [](BlockSize) { return nullptr; });
+  std::vector<plan::Choice> choices = plan::decode_mma(problem, c.tensors(), options.bindings, caps, [](BlockSize) { return nullptr; });
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
   if (run.lengths_there) config.by_sequence = config.device_lengths = true;
@@ -64,6 +70,37 @@ struct Workspace {
       : memory(static_cast<std::size_t>(bytes) + 256, std::byte{0xff}),
         base(memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256)) {}
 };
+
+/// The keys that a sequence's units hold: the runs that the mask leaves, and what lies between them if the second one
+/// begins in the first one's last unit.
+shared::KeyRuns held(const shared::KeyRuns& runs, const ForwardMmaConfig& config) {
+  const int block = config.kv_block, keys = config.blocks_in_pages() ? config.wave_keys() : 1;
+  const auto aligned = [&](int key) { return key / keys * keys; };
+  if (runs.second.empty()) return runs;
+  const int begin = aligned(runs.first.begin), units = (runs.first.end - begin + block - 1) / block;
+  if (aligned(runs.second.begin) >= begin + units * block) return runs;
+  return {{runs.first.begin, runs.second.end}, shared::kNoKeys};
+}
+
+/// Poisons what no unit holds, and returns the bytes that are to be read of the rest.
+long long poison(AttentionCase& c, const problem::AttentionProblem& problem, const plan::Plan& plan,
+                 const Bindings& bindings) {
+  const auto& config = plan.part<ForwardMmaConfig>();
+  std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
+  std::set<std::pair<std::int64_t, std::int64_t>> kept;  // rows of the tensors, by entry of their batch, or page
+  long long keys = 0;
+  for (std::size_t b = 0; b < runs.size(); ++b) {
+    const shared::KeyRuns own = held(runs[b], config);
+    for (const shared::KeyRun& run : {own.first, own.second}) {
+      for (int key = run.begin; key < run.end; ++key, ++keys) kept.insert(c.place_of_key(static_cast<std::int64_t>(b), key));
+    }
+  }
+  const auto left_out = [&](std::int64_t b, std::int64_t, std::int64_t row) { return !kept.contains({b, row}); };
+  poison_rows(c.k, left_out);
+  poison_rows(c.v, left_out);
+  const long long tiles = plan::decode_mma_tiles(problem, config);
+  return keys * tiles * (config.qk_dim + config.v_dim) * config.element_bytes();
+}
 
 }  // namespace
 
@@ -88,9 +125,12 @@ void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   Tensor starts;
   gpu::set_mod_values(layout, options.bindings, kv_start_bindings(plan.mods.kv_start, problem, starts), params.mod);
   const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout)));
+  const long long bytes = run.poisons ? poison(c, problem, plan, options.bindings) : 0;
   for (int i = 0; i < run.runs; ++i) {
     params.run = 77;  // as a graph that repeats a run has it
-    entry(params, static_cast<unsigned>(plan.grid), static_cast<unsigned>(c.spec().seed) + static_cast<unsigned>(i));
+    const long long read = entry(params, static_cast<unsigned>(plan.grid),
+                                 static_cast<unsigned>(c.spec().seed) + static_cast<unsigned>(i));
+    EXPECT_TRUE(!run.poisons || read == bytes) << read << " bytes were read, not " << bytes;
   }
   judge(c);
 }

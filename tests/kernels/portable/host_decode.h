@@ -17,6 +17,9 @@ struct DecodeRun {
   std::optional<int> gangs{};     // instead of the planned ones
   bool lengths_there = false;     // the kernel reads lengths and starts as it would from the device's memory
   int runs = 1;                   // in the same workspace
+  /// Keys and values that the mask's bounds leave out are NaN, and none of their bytes is read. The mask's bounds rest
+  /// on no capture.
+  bool poisons = false;
 };
 
 /// Plans, compiles, runs, and expects everything that each run owes. Throws Error(unsupported) where the family refuses

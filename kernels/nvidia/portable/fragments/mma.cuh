@@ -134,20 +134,24 @@ struct MmaFragments : WarpOfThreads {
     /// The thread's number among those that copy a block.
     __device__ __forceinline__ static int copier() { return kConfig.own_blocks ? lane() : thread(); }
 
-    /// Rows `first` and on of a tensor; those from `end` on, and columns that it lacks, become 0.
+    /// Blocks may begin before the keys that count.
+    static constexpr bool kBefore = kConfig.bounded && kConfig.blocks_in_pages();
+
+    /// Rows `first` and on of a tensor; those before `begin` (kBefore) and from `end` on, and columns that it lacks,
+    /// become 0.
     template <int kDim, int kColumns, class Source>
     __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
-                                               int end) {
-      if (Source::kLinear && first + kBlock <= end) {
-        ask_rows<kDim, kColumns, true>(source, to, pitch, first, end);
+                                               int end, int begin = 0) {
+      if (Source::kLinear && first + kBlock <= end && (!kBefore || begin <= first)) {
+        ask_rows<kDim, kColumns, true>(source, to, pitch, first, end, begin);
       } else {
-        ask_rows<kDim, kColumns, false>(source, to, pitch, first, end);
+        ask_rows<kDim, kColumns, false>(source, to, pitch, first, end, begin);
       }
     }
     /// kWhole: the tensor has all of them.
     template <int kDim, int kColumns, bool kWhole, class Source>
     __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
-                                                    int end) {
+                                                    int end, int begin) {
       constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes, kThreads = kConfig.own_blocks ? 32 : 32 * kConfig.waves();
       // A thread's chunks are of one column where they can be.
       constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
@@ -157,8 +161,9 @@ struct MmaFragments : WarpOfThreads {
         const int own = round * kThreads + copier(), row = own / kTogether;
         if (kBlock * kTogether % kThreads != 0 && row >= kBlock) return;
         const int turn = shared::is_swizzled(pitch) ? shared::turn_of(row) : 0;
-        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row),
-                                                              kWhole || first + row < end, own % kTogether, turn);
+        const bool there = kWhole || (first + row < end && (!kBefore || first + row >= begin));
+        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row), there,
+                                                              own % kTogether, turn);
       };
       const int last = end > 0 ? end - 1 : 0;
       const auto inside = [&](int key) { return kWhole || key < last ? key : last; };
@@ -174,16 +179,16 @@ struct MmaFragments : WarpOfThreads {
         constexpr int kMost = kConfig.own_blocks && kColumns > 128 ? 4 : 8;
         constexpr int kAtOnce = kRounds < kMost ? kRounds : kMost;
 #pragma unroll 1
-        for (int begin = 0; begin < kRounds; begin += kAtOnce) {
+        for (int round = 0; round < kRounds; round += kAtOnce) {
           int pages[kAtOnce];
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
-            pages[i] = source.page_of(inside(first + ((begin + i) * kThreads + copier()) / kTogether));
+            pages[i] = source.page_of(inside(first + ((round + i) * kThreads + copier()) / kTogether));
           }
 #pragma unroll
           for (int i = 0; i < kAtOnce; ++i) {
-            if (kRounds % kAtOnce != 0 && begin + i >= kRounds) break;
-            copy(begin + i, [&](int key) { return source.row(inside(key), pages[i]); });
+            if (kRounds % kAtOnce != 0 && round + i >= kRounds) break;
+            copy(round + i, [&](int key) { return source.row(inside(key), pages[i]); });
           }
         }
       } else {

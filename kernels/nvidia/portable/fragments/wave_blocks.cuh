@@ -5,24 +5,26 @@
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma.cuh"
 #include "backend/portable/shared/forward_mma_memory.h"
+#include "shared/key_runs.h"
 
 namespace heddle::portable {
 
-/// `Own`: the stream that is made of it. It has ask<kDim, kColumns>(source, to, pitch, first, end), which asks for the
-/// rows of one block, by the threads of the wave.
+/// `Own`: the stream that is made of it. It has ask<kDim, kColumns>(source, to, pitch, first, end, begin), which asks for
+/// the rows of one block, by the threads of the wave.
 template <auto kConfig, class Own>
 class WaveBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
 
  public:
-  /// Asks for the next block, of keys and values: each is a group of copies.
+  /// Asks for the next block, of keys and values: each is a group of copies. Rows outside of `run` become 0.
   template <class Source>
-  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
+  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first,
+                                            const shared::KeyRun& run) {
     Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
-                                                            end);
+                                                            run.end, run.begin);
     ptx::commit_copies();
     Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
-                                                          end);
+                                                          run.end, run.begin);
     ptx::commit_copies();
     asked_.advance();
   }

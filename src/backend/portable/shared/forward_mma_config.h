@@ -44,6 +44,10 @@ struct ForwardMmaConfig {
   constexpr bool rings() const { return blocks == StepBlocks::keys_and_values && stages > 1; }
   /// Keys of a block: those that are copied together.
   constexpr int block_keys() const { return own_blocks ? wave_keys() : kv_block; }
+  /// decode_mma: blocks of keys lie in one page each.
+  constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % wave_keys() == 0; }
+  /// decode_mma: only the device knows how many units there are.
+  constexpr bool counts_units() const { return device_lengths || bounded; }
   /// Columns that are multiplied: what the tensors lack of them is zero.
   constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
   constexpr int v_columns() const {

@@ -34,11 +34,12 @@ constexpr LineCut line_cut(int units, int most) {
 /// A tile is a sequence's queries of some heads that read the same keys; a gang is as many CTAs as a sequence has
 /// tiles.
 struct DecodeMmaParams : ForwardParams {
-  int sequences, tiles;     // of a sequence
+  int sequences, heads;     // heads: of queries
+  int tiles;                // of a sequence
   int tiles_of_kv_head;     // tiles whose heads read the same keys
   int q_rows;               // of the tensor
   int q_packed;             // its rows are packed sequences
-  LineCut cut;              // where the host knows the lengths
+  LineCut cut;              // unless config.counts_units()
   SequencesParams lengths;  // device_lengths: where they are; its spans and lists are not used
   TicketWord* words;        // [gangs][tiles]: of a tile that several CTAs share, in the first gang's row
   TicketWord run;           // number of this launch, not 0, below 2^(64 - kTicketBits)

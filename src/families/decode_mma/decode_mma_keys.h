@@ -1,0 +1,32 @@
+// Which keys decode_mma reads, as far as planning knows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/portable/shared/forward_mma_config.h"
+#include "plan/mods/kernel_mods.h"
+#include "problem/problem.h"
+#include "shared/key_runs.h"
+
+namespace heddle::plan {
+
+/// The keys that the mask leaves each sequence, all heads together. Bounds that rest on captures, or on params that
+/// `bindings` lack, count as none. Where only the device knows at which positions queries stand, they count as the last
+/// ones.
+std::vector<shared::KeyRuns> decode_mma_runs(const problem::AttentionProblem& problem, const KernelMods& mods,
+                                             const Bindings& bindings);
+
+/// Of all sequences, as long as they may be.
+struct DecodeKeys {
+  std::int64_t all, read;  // keys
+  std::int64_t units;      // of those that are read, at least one of a sequence
+};
+DecodeKeys decode_mma_keys(const problem::AttentionProblem& problem, const KernelMods& mods, const Bindings& bindings,
+                           const shared::ForwardMmaConfig& config);
+
+/// What explain() says of the mask: "computed for each pair; keys are read where q_idx - kv_idx < 128".
+std::string decode_mma_mask_form(const KernelMods& mods);
+
+}  // namespace heddle::plan

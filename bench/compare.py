@@ -272,7 +272,7 @@ def compare_decode(chosen):
         say(f"compare.py: {error}")
         return 2
     trial = chosen.device == "cpu" and not chosen.only
-    picked = decode.cells(sizes=((1, 64), (3, 128))) if trial else chosen.cells
+    picked = decode.cells(sizes=((1, 64), (3, 128)), window_sizes=((2, 200),)) if trial else chosen.cells
     comparison = decode.Comparison(torch, lib, chosen.device, chosen.rounds, say, picked)
     entries = comparison.run()
     save(chosen, "decode", entries, decode.markdown(entries, comparison.missing))

@@ -1,4 +1,5 @@
-"""Steps of decoding: one query a sequence, 32 query heads on 8, D 128, bf16, keys and values dense or in pages.
+"""Steps of decoding: one query a sequence, 32 query heads on 8, D 128, bf16, keys and values dense or in pages. Windows
+besides, with sinks: the last 128 keys, 64 query heads on 8, D 64, as some layers of models have them.
 
 Memory decides here, so each time stands beside that of a plain read of the same keys and values. All calls run in CUDA
 graphs, and in two ways:
@@ -18,50 +19,59 @@ from comparison import report, timing
 
 Q_HEADS, KV_HEADS, D = 32, 8, 128
 CELLS = ((1, 1024), (1, 8192), (1, 65536), (16, 8192), (8, 65536), (256, 1024))
+WINDOW, WINDOW_HEADS, WINDOW_D = 128, 64, 64
+WINDOW_CELLS = ((1, 1024), (1, 131072), (16, 1024), (16, 16384))
 PAGES = (0, 16)
 IN_A_ROW = 32  # calls of a graph, at least
-ROW_BYTES = 256 << 20  # of their caches together, at least
+ROW_BYTES = 256 << 20  # that they read together, at least
+MOST_BYTES = 40 << 30  # of their caches together
 FAMILIES = ("decode_mma", "forward_mma", "forward_sm90")
 JUDGED = 16  # sequences
 
 
 class Cell:
-    """`page`: keys of a page; 0: keys and values are dense. Pages come with lengths on the device."""
+    """`page`: keys of a page; 0: keys and values are dense. Pages come with lengths on the device. `window`: of the last
+    keys; 0: all."""
 
-    def __init__(self, batch, s, page):
-        self.batch, self.s, self.page = batch, s, page
-        self.bytes = 2 * batch * s * KV_HEADS * D * 2
-        self.name = f"B{batch}/S{s}" + (f"/pages of {page}" if page else "")
+    def __init__(self, batch, s, page, window=0):
+        self.batch, self.s, self.page, self.window = batch, s, page, window
+        self.q_heads, self.d = (WINDOW_HEADS, WINDOW_D) if window else (Q_HEADS, D)
+        self.cache_bytes = 2 * batch * s * KV_HEADS * self.d * 2
+        self.bytes = self.cache_bytes * min(window or s, s) // s
+        self.name = f"B{batch}/S{s}" + (f"/pages of {page}" if page else "") + (f"/window {window}" if window else "")
 
 
-def cells(page_sizes=PAGES, sizes=CELLS):
-    return [Cell(batch, s, page) for page in page_sizes for batch, s in sizes]
+def cells(page_sizes=PAGES, sizes=CELLS, window_sizes=WINDOW_CELLS):
+    whole = [Cell(batch, s, page) for page in page_sizes for batch, s in sizes]
+    return whole + [Cell(batch, s, page, WINDOW) for page in page_sizes for batch, s in window_sizes]
 
 
 def choose_cells(only, quick):
-    """Those whose batch, length, and `dense` or `paged` no text denies: B1, S1024, B1/paged. quick: the first one."""
+    """Those whose batch, length, `dense` or `paged`, and `whole` or `window` no text denies: B1, S1024, B1/paged. quick:
+    the first one."""
     chosen = []
     for cell in cells():
-        parts = {f"B{cell.batch}", f"S{cell.s}", "paged" if cell.page else "dense"}
+        parts = {f"B{cell.batch}", f"S{cell.s}", "paged" if cell.page else "dense", "window" if cell.window else "whole"}
         if not only or any(set(text.split("/")) <= parts for text in only):
             chosen.append(cell)
     if not chosen:
-        raise ValueError(f"no cell is {' or '.join(only)}; B, S of {CELLS}, dense and paged are accepted")
+        raise ValueError(f"no cell is {' or '.join(only)}; B, S of {CELLS} and {WINDOW_CELLS}, dense, paged, whole and window are accepted")
     return chosen[:1] if quick else chosen
 
 
 class Inputs:
-    """q [B, 32, 1, 128], and `caches`: (k, v) of each layer, [B, 8, S, 128], or pages [pages, 8, page, 128], which the
+    """q [B, heads, 1, D], and `caches`: (k, v) of each layer, [B, 8, S, D], or pages [pages, 8, page, D], which the
     table of pages lists in random order."""
 
     def __init__(self, torch, cell, device, layers):
         self.torch, self.cell, self.device = torch, cell, device
-        self.q = torch.randn(cell.batch, Q_HEADS, 1, D, device=device).bfloat16()
+        self.q = torch.randn(cell.batch, cell.q_heads, 1, cell.d, device=device).bfloat16()
+        self.sinks = torch.randn(cell.q_heads, device=device) if cell.window else None
         self.table = self.lengths = None
-        shape = (cell.batch, cell.s, KV_HEADS, D)
+        shape = (cell.batch, cell.s, KV_HEADS, cell.d)
         if cell.page:
             pages = cell.batch * cell.s // cell.page
-            shape = (pages, cell.page, KV_HEADS, D)
+            shape = (pages, cell.page, KV_HEADS, cell.d)
             order = torch.randperm(pages, device=device).to(torch.int32)
             self.table = order.reshape(cell.batch, cell.s // cell.page).contiguous()
             self.lengths = torch.full((cell.batch,), cell.s, device=device, dtype=torch.int32)
@@ -75,7 +85,7 @@ class Inputs:
         if self.table is None:
             return tuple(x[batch] for x in cache)
         pages = self.table[batch].long()
-        return tuple(x[pages].transpose(0, 1).reshape(KV_HEADS, self.cell.s, D) for x in cache)
+        return tuple(x[pages].transpose(0, 1).reshape(KV_HEADS, self.cell.s, self.cell.d) for x in cache)
 
 
 class Heddle:
@@ -88,8 +98,14 @@ class Heddle:
         named = {}
         if cell.page:
             named = {"page_table": self._view(inputs.table, "i32"), "kv_lengths": self._view(inputs.lengths, "i32")}
+        mask = None
+        if cell.window:
+            named["sinks"] = self._view(inputs.sinks, "f32")
+            mask = f"kv_len - 1 - kv_idx < {cell.window}".encode()
         self.attention = c.AttentionOptions(
-            max_kv_len=cell.s if cell.page else 0, **{name: c.ctypes.pointer(view) for name, view in named.items()}
+            mask_mod=mask,
+            max_kv_len=cell.s if cell.page else 0,
+            **{name: c.ctypes.pointer(view) for name, view in named.items()},
         )
         self.kept = named
         self.tensors = [
@@ -209,6 +225,8 @@ def contenders(inputs, lib):
                 return Heddle(inputs, lib)
 
         yield name, make
+    if inputs.cell.window:
+        return
     yield "read", lambda: Read(inputs)
     if inputs.cell.page:
         yield "flashinfer", lambda: FlashInfer(inputs)
@@ -220,11 +238,14 @@ def contenders(inputs, lib):
 def judge(inputs, o):
     """The largest error of o beside float64, by what an unfused computation errs: S and softmax in f32, P in bf16. Up
     to 2 is right (heddle/check.h, a)."""
-    torch, worst, plain = inputs.torch, 0.0, 0.0
-    for batch in range(min(inputs.cell.batch, JUDGED)):
-        k, v = inputs.rows(inputs.caches[0], batch)
-        q = inputs.q[batch].reshape(KV_HEADS, Q_HEADS // KV_HEADS, D)
-        t = q.double() @ k.double().transpose(1, 2) / math.sqrt(D)
+    torch, worst, plain, cell = inputs.torch, 0.0, 0.0, inputs.cell
+    for batch in range(min(cell.batch, JUDGED)):
+        k, v = (x[:, -cell.window :] for x in inputs.rows(inputs.caches[0], batch))
+        q = inputs.q[batch].reshape(KV_HEADS, -1, cell.d)
+        t = q.double() @ k.double().transpose(1, 2) / math.sqrt(cell.d)
+        if inputs.sinks is not None:  # a key whose value is 0
+            t = torch.cat([t, inputs.sinks.double().reshape(KV_HEADS, -1, 1)], -1)
+            v = torch.cat([v, torch.zeros_like(v[:, :1])], 1)
         right = torch.softmax(t, -1) @ v.double()
         p = torch.softmax(t.float(), -1)
         unfused = (p.bfloat16().double() @ v.double()).to(o.dtype)
@@ -251,7 +272,9 @@ def graph_of(torch, call, layers):
 
 
 def layers_of(cell, device):
-    return 1 if device == "cpu" else max(2, min(2 * IN_A_ROW, -(-ROW_BYTES // cell.bytes)))
+    if device == "cpu":
+        return 1
+    return max(2, min(2 * IN_A_ROW, -(-ROW_BYTES // cell.bytes), MOST_BYTES // cell.cache_bytes))
 
 
 class Comparison:
@@ -348,6 +371,7 @@ def line(entry):
 def markdown(entries, missing):
     lines = [
         f"One query a sequence, {Q_HEADS} query heads on {KV_HEADS}, D {D}, bf16; us alone / us in a row.",
+        f"Windows: {WINDOW_HEADS} query heads, D {WINDOW_D}, with sinks.",
         "",
         f"| | {' | '.join(COLUMNS)} | error by plain's | |",
         "|" + "---|" * (len(COLUMNS) + 3),

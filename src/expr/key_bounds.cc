@@ -108,7 +108,8 @@ int KeyBounds::bound_of(const NodePointer& pointer, bool value) {
   const LinearForm difference = combine(forms[node.operands[0].get()], 1, forms[node.operands[1].get()], -1, false);
   const std::optional<int> term = term_of_key(difference);
   const Relation relation = real::relation(node.op);
-  Bound bound{program_.step_of(&node), term.value_or(0), value ? relation : negated(relation), {}, Expr(pointer), value};
+  Bound bound{
+      program_.step_of(&node), term.value_or(0), value ? relation : negated(relation), {}, Expr(pointer), value};
   if (!term || bound.relation == Relation::ne) return kAll;
   if (!follow(*difference.terms[static_cast<std::size_t>(*term)].atom, bound.links)) return kAll;
   return add(std::move(bound));
@@ -121,8 +122,8 @@ bool KeyBounds::follow(const Node& node, std::vector<Link>& links) const {
   if (!program_.forms()[&node].is_atom(node)) return follow_sum(node, links);
   const auto link = [&](Link::Kind kind, std::size_t through, std::size_t other) {
     if (node.operands[through]->type != ExprType::i32 || reads_key(*node.operands[other])) return false;
-    links.push_back({kind, program_.step_of(node.operands[through].get()), 0,
-                     program_.step_of(node.operands[other].get())});
+    links.push_back(
+        {kind, program_.step_of(node.operands[through].get()), 0, program_.step_of(node.operands[other].get())});
     return follow(*node.operands[through], links);
   };
   switch (node.op) {
@@ -170,9 +171,9 @@ KeyRuns KeyBounds::evaluate(const Bound& bound, Interval keys, std::span<const R
     return program_.terms(sum)[static_cast<std::size_t>(term)].coefficient;
   };
   if (!program_.is_exact(bound.step, slots)) return shared::all_keys(keys);
-  Interval found = shared::terms_of_sum(shared::differences(bound.relation),
-                                        coefficient(comparison.difference, bound.term),
-                                        without(comparison.difference, bound.term, slots));
+  Interval found =
+      shared::terms_of_sum(shared::differences(bound.relation), coefficient(comparison.difference, bound.term),
+                           without(comparison.difference, bound.term, slots));
   for (const Link& link : bound.links) {
     const auto value = [&](int step) { return integers(slots[static_cast<std::size_t>(step)]); };
     switch (link.kind) {

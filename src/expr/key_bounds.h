@@ -32,7 +32,7 @@ class KeyBounds {
 
   /// False: all keys are to be read, since nothing bounds them.
   bool bounds() const { return root_ != kAll; }
-  /// What is left of the mask without the terms that bound nothing: "q_idx - kv_idx <= 128 and kv_idx <= q_idx".
+  /// The rest of the mask without the terms that bound nothing: "q_idx - kv_idx <= 128 and kv_idx <= q_idx".
   std::string text() const;
   /// The keys for which the mask can be true where the leaves lie in these intervals, kv_idx in that of all keys.
   shared::KeyRuns operator()(const LeafRanges& leaves) const;
@@ -45,8 +45,8 @@ class KeyBounds {
     bool value;
     Expr term;
   };
-  /// What an interval of one value says of a value below it: of term number `term` of the sum `step`; of the dividend,
-  /// of what is shifted, or of what min, max or abs are taken of, which is `step`, beside the step `other`.
+  /// An interval of one value bounds a value below it: term number `term` of the sum `step`; or `step` itself, which is
+  /// divided, shifted, or under min, max or abs, beside the step `other`.
   struct Link {
     enum class Kind : std::uint8_t { sum, quotient, shift, min, max, abs } kind;
     int step, term, other;

@@ -146,7 +146,8 @@ constexpr Family kFamilies[] = {
     {.name = "decode_mma",
      .backend = BackendChoice::cuda,
      .pass = Pass::forward,
-     .refuses = [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
+     .refuses =
+         [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
      .candidates =
          [](const Request& asked, const RowsOf& rows_of) {
            return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);

@@ -22,7 +22,7 @@ struct KeyRuns {
   constexpr bool operator==(const KeyRuns&) const = default;
 };
 constexpr KeyRuns no_keys() { return {kNoKeys, kNoKeys}; }
-/// Of the interval of all keys, which begins at 0.
+/// `keys`: the interval of all keys, which begins at 0.
 constexpr KeyRuns all_keys(Interval keys) { return {{0, static_cast<int>(keys.hi + 1)}, kNoKeys}; }
 constexpr KeyRuns keys_where(bool any, Interval keys) { return any ? all_keys(keys) : no_keys(); }
 constexpr KeyRuns keys_within(Interval x, Interval keys) {
@@ -30,7 +30,8 @@ constexpr KeyRuns keys_within(Interval x, Interval keys) {
   return lo <= hi ? KeyRuns{{static_cast<int>(lo), static_cast<int>(hi + 1)}, kNoKeys} : no_keys();
 }
 
-/// With one more run, which begins behind where the others begin. Of three runs the two with the smaller gap become one.
+/// With one more run, which begins behind where the others begin. Of three runs the two with the smaller gap become
+/// one.
 constexpr KeyRuns with_run(KeyRuns runs, KeyRun run) {
   const auto end_behind = [](KeyRun x, KeyRun y) { return KeyRun{x.begin, x.end < y.end ? y.end : x.end}; };
   if (run.empty()) return runs;
@@ -71,7 +72,7 @@ constexpr KeyRuns intersect(KeyRuns x, KeyRuns y) {
 /// The rows of a sequence, all heads of them together: what its mask is asked for.
 struct MaskRows {
   int b, q_len, kv_len, q_start;
-  int q_token, kv_token;     // what q_idx and kv_idx lack to them
+  int q_token, kv_token;      // what q_idx and kv_idx lack to them
   Interval h, q_idx, kv_idx;  // kv_idx: all keys, from 0 on
 };
 
@@ -124,10 +125,10 @@ constexpr Interval powers(Interval count) {
   return {1LL << count.lo, 1LL << count.lo};
 }
 /// The x for which min(x, other), max(x, other), abs(x) can be in an interval. x: not the least i32 where abs is taken.
-constexpr Interval under_min(Interval least, Interval other) { return {least.lo, other.lo <= least.hi ? kFar : least.hi}; }
-constexpr Interval under_max(Interval most, Interval other) {
-  return {other.hi >= most.lo ? -kFar : most.lo, most.hi};
+constexpr Interval under_min(Interval least, Interval other) {
+  return {least.lo, other.lo <= least.hi ? kFar : least.hi};
 }
+constexpr Interval under_max(Interval most, Interval other) { return {other.hi >= most.lo ? -kFar : most.lo, most.hi}; }
 constexpr Interval under_abs(Interval magnitude, Interval x) {
   return x.lo > kLowestI32 ? Interval{-magnitude.hi, magnitude.hi} : everything();
 }

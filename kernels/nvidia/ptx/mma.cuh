@@ -6,6 +6,11 @@ namespace heddle::ptx {
 
 /// In shared memory.
 using SharedAddress = unsigned;
+/// The shared memory that a launch asks for.
+__device__ __forceinline__ char* dynamic_memory() {
+  extern __shared__ __align__(128) char memory[];
+  return memory;
+}
 __device__ __forceinline__ SharedAddress shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }

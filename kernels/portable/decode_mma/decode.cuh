@@ -7,6 +7,7 @@
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "portable/decode_mma/line.cuh"
+#include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/parts.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
@@ -29,7 +30,7 @@ class Decode {
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
     const OwnLine line(params_);
-    const shared::LineCut cut = kConfig.counts_units() ? shared::line_cut(line.units(), gangs) : params_.cut;
+    const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
     if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
   }
@@ -48,6 +49,11 @@ class Decode {
     Tile<kConfig> tile(place.batch, head_, kv_head_, 0, params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
     return tile;
+  }
+
+  __device__ __forceinline__ shared::LineCut own_cut(const OwnLine& line, int gangs) const {
+    const int units = line.units();
+    return shared::line_cut(units, shared::gangs_of_line(units, params_.sequences, gangs));
   }
 
   __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
@@ -132,10 +138,7 @@ class Decode {
 
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const Place& place) {
     if constexpr (kHasMods && kConfig.device_lengths) {
-      // Mods read the numbers of a sequence where nobody else has written them. All waves that come here write the
-      // same.
-      if (F::lane() == 0) const_cast<SequenceSpan*>(params_.mod.sequences)[place.batch] = place.span;
-      F::wave_barrier();
+      own_span<kConfig>() = place.span;  // by all threads of the wave alike: each reads what it wrote
     }
     if constexpr (kHasMods) scores_.begin(tile);
   }

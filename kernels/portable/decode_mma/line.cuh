@@ -27,7 +27,7 @@ struct UnitKeys {
     return units > 0 ? units : 1;
   }
 };
-/// Of two runs, one behind the other: the second one begins behind the last unit of the first.
+/// Two runs, one behind the other: the second one begins behind the last unit of the first.
 template <auto kConfig>
 struct UnitKeys<kConfig, true> {
   shared::KeyRun first, second;

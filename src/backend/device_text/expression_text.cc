@@ -212,7 +212,7 @@ class ModWriter {
   /// A leaf of a sequence, where they differ: the list is read once a tile.
   Value sequence_value(Leaf leaf) {
     const auto word = [&](std::string_view field, Stage stage) {
-      return use(add_local(Stage::uniform, "int", fmt::format("mod.sequences[b].{}", field)), stage);
+      return use(add_local(Stage::uniform, "int", fmt::format("{}.{}", layout_.sequence, field)), stage);
     };
     if (leaf == Leaf::q_token) {
       return add_local(
@@ -222,7 +222,7 @@ class ModWriter {
     if (leaf == Leaf::kv_token) {
       return add_local(Stage::column, "int", fmt::format("ops::add(kv_idx, {})", word("kv_begin", Stage::column)));
     }
-    return add_local(Stage::uniform, "int", fmt::format("mod.sequences[b].{}", expr::name(leaf)));
+    return add_local(Stage::uniform, "int", fmt::format("{}.{}", layout_.sequence, expr::name(leaf)));
   }
 
   std::string operation_text(const Node& node, Stage stage) {

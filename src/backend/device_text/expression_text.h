@@ -25,7 +25,8 @@ struct ModLayout {
   std::vector<std::pair<std::string, ExprType>> params;  // word i
   std::vector<CaptureSlot> captures;
   expr::Precision reals = expr::Precision::f32;
-  bool by_sequence = false;  // sequences differ: each has its lengths, starts and rows in a list
+  bool by_sequence = false;                   // sequences differ: each has its lengths, starts and rows in a list
+  std::string sequence = "mod.sequences[b]";  // where they stand: a SequenceSpan
 };
 /// The layout of all mods together (empty ones count nothing), names sorted. Throws Error(unsupported) past
 /// shared::kModParams params, shared::kModCaptures captures or rank 4, Error(invalid_argument) for a name that two mods

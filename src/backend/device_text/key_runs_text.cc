@@ -77,9 +77,9 @@ class KeyRunsWriter {
   std::string write(const KeyBounds::Bound& bound) {
     const auto& comparison = std::get<RangeProgram::Comparison>(program_.steps()[static_cast<std::size_t>(bound.step)]);
     for (const int below : steps_.reads_of(bound.step)) declare(below);
-    std::string found = fmt::format(
-        "shared::terms_of_sum(shared::differences({}), {}, {})", relation_text(bound.relation),
-        coefficient(comparison.difference, bound.term), rest(comparison.difference, bound.term));
+    std::string found =
+        fmt::format("shared::terms_of_sum(shared::differences({}), {}, {})", relation_text(bound.relation),
+                    coefficient(comparison.difference, bound.term), rest(comparison.difference, bound.term));
     for (const KeyBounds::Link& link : bound.links) found = write(link, found);
     return fmt::format("{} ? shared::keys_within({}, at.kv_idx) : shared::all_keys(at.kv_idx)",
                        steps_.exact_text(bound.step), found);

@@ -24,7 +24,8 @@ std::string relation_text(shared::Relation relation);
 
 class RangeSteps {
  public:
-  /// `axes` is empty where captures have no zone maps: then reads of a few elements have their range, those of many none.
+  /// `axes` is empty where captures have no zone maps: then reads of a few elements have their range, those of many
+  /// none.
   RangeSteps(const expr::RangeProgram& program, const ModLayout& layout, const ZoneAxes& axes, const LeafTexts& leaves);
 
   /// Declares s0, s1 ..., each after those that it reads.

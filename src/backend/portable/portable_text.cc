@@ -54,6 +54,7 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
                                  const device_text::ModLayout& layout) {
   device_text::ModLayout own = layout;
   own.by_sequence = config.by_sequence;
+  if (config.own_blocks && config.device_lengths) own.sequence = "portable::own_span<kConfig>()";
   ModTexts texts(own);
   texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, ExprType::boolean);
   texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact);

@@ -28,12 +28,10 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
                    shared::DecodeMmaParams& params) {
   portable::set_addresses(config, arguments, params);
   char* workspace = static_cast<char*>(arguments.workspace);
-  const shared::DecodeMmaWorkspace at = shared::decode_mma_workspace(config, params.sequences, ctas);
+  const shared::DecodeMmaWorkspace at = shared::decode_mma_workspace(config, ctas);
   params.words = reinterpret_cast<shared::TicketWord*>(workspace);
   params.parts = workspace + at.parts;
-  if (!config.device_lengths) return;
-  gpu::set_lengths(*arguments.options, params.lengths);
-  params.mod.sequences = reinterpret_cast<const shared::SequenceSpan*>(workspace + at.spans);
+  if (config.device_lengths) gpu::set_lengths(*arguments.options, params.lengths);
 }
 
 }  // namespace heddle::decode_mma

@@ -18,7 +18,7 @@ namespace heddle::plan {
 std::vector<shared::KeyRuns> decode_mma_runs(const problem::AttentionProblem& problem, const KernelMods& mods,
                                              const Bindings& bindings);
 
-/// Of all sequences, as long as they may be.
+/// Sums over all sequences, as long as they may be.
 struct DecodeKeys {
   std::int64_t all, read;  // keys
   std::int64_t units;      // of those that are read, at least one of a sequence
@@ -26,7 +26,7 @@ struct DecodeKeys {
 DecodeKeys decode_mma_keys(const problem::AttentionProblem& problem, const KernelMods& mods, const Bindings& bindings,
                            const shared::ForwardMmaConfig& config);
 
-/// What explain() says of the mask: "computed for each pair; keys are read where q_idx - kv_idx < 128".
+/// The mask's form for explain(): "computed for each pair; keys are read where q_idx - kv_idx < 128".
 std::string decode_mma_mask_form(const KernelMods& mods);
 
 }  // namespace heddle::plan

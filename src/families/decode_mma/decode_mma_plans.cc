@@ -9,6 +9,7 @@
 #include "backend/portable/portable_text.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
+#include "families/decode_mma/shared/decode_mma_params.h"
 #include "heddle/error.h"
 
 namespace heddle::plan {
@@ -23,7 +24,8 @@ std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& c
                       const device::CudaCaps& caps) {
   const std::int64_t tiles = decode_mma_tiles(problem, config);
   const std::int64_t room = std::max<std::int64_t>(1, std::int64_t{config.ctas} * caps.multiprocessors / tiles);
-  return std::min(room, config.device_lengths ? decode_mma_units(problem, config) : keys.units);
+  const std::int64_t units = config.device_lengths ? decode_mma_units(problem, config) : keys.units;
+  return shared::gangs_of_line(static_cast<int>(units), static_cast<int>(problem.batch), static_cast<int>(room));
 }
 
 /// A run takes `launch` seconds, and reads so many bytes of keys and values in a second. A guess for an H200, from an
@@ -96,7 +98,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.tile = {config.live_rows, config.kv_block};
   const std::int64_t ctas = gangs_of(problem, config, keys, caps) * decode_mma_tiles(problem, config);
   plan.grid = static_cast<int>(ctas);
-  plan.workspace_bytes = shared::decode_mma_workspace(config, problem.batch, ctas).bytes;
+  plan.workspace_bytes = shared::decode_mma_workspace(config, ctas).bytes;
   plan.predicted = predict(problem, config, keys, caps);
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
@@ -109,8 +111,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
 std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                const Bindings& bindings, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
-  const std::vector<ForwardMmaConfig> configs =
-      decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes);
+  const std::vector<ForwardMmaConfig> configs = decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes);
   std::vector<Choice> choices;
   for (const ForwardMmaConfig& config : configs) choices.push_back(choice_of(problem, config, mods, bindings, caps));
   if (choices.empty()) {

@@ -47,7 +47,8 @@ std::string name_of(const shared::ForwardMmaConfig& config) { return portable::n
 
 std::string config_and_mods(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                             const device_text::ModLayout& layout) {
-  const std::string text = portable::config_and_mods_text(config, mods, layout);
+  const std::string text =
+      "#include \"portable/decode_mma/own_span.cuh\"\n" + portable::config_and_mods_text(config, mods, layout);
   if (!config.bounded) return text + kNoMaskKeys;
   return text + device_text::key_runs_text("mask", expr::KeyBounds(mods.mask), layout) + kMaskKeys;
 }

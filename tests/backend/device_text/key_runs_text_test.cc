@@ -1,5 +1,7 @@
-// The generated bounds of a mask's keys, compiled for the host: those of expr/key_bounds.h where no capture is read, and
-// never too few keys.
+// The generated bounds of a mask's keys, compiled for the host: those of expr/key_bounds.h where no capture is read,
+// and never too few keys.
+#include "backend/device_text/key_runs_text.h"
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,7 +12,6 @@
 
 #include "backend/device_text/bound_values.h"
 #include "backend/device_text/host_program.h"
-#include "backend/device_text/key_runs_text.h"
 #include "expr/simplify.h"
 #include "heddle/mods.h"
 #include "mask/descent.h"
@@ -49,7 +50,9 @@ class GeneratedKeys {
   }
   std::size_t count() const { return masks_.size(); }
   const Expr& mask(std::size_t i) const { return masks_[i]; }
-  shared::ModValues values(std::size_t i, const Bindings& bindings) const { return bound_values(layouts_[i], bindings); }
+  shared::ModValues values(std::size_t i, const Bindings& bindings) const {
+    return bound_values(layouts_[i], bindings);
+  }
   KeyRuns call(std::size_t i, const shared::ModValues& values, const shared::MaskRows& rows) const {
     return calls_[i](values, rows);
   }
@@ -124,13 +127,28 @@ TEST(GeneratedKeys, AreTheHostsWithoutCaptures) {
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx(), h = leaf::h();
   const Expr last = q - leaf::q_start() + leaf::kv_len() - leaf::q_len();
   GeneratedKeys keys;
-  for (const Expr& mask :
-       {mods::causal(), mods::causal_lower_right(), mods::sliding_window(20, 3), mods::dilated_window(60, 7),
-        mods::prefix_lm(33), mods::global_and_window(10, 24), mods::block_diffusion(24), last - kv < 9,
-        (kv < 4) | (last - kv < 40), floor_div(last, 24) == floor_div(kv, 24), (last >> 4) == (kv >> 4),
-        abs(kv - 40) <= 9, max(kv, q) < 70, min(2 * kv - q, 30) < q, !(kv + 5 < q), (q < 20) ^ (kv < q),
-        where(h > 1, kv < 9, last - kv < 9), (to_f32(q) < 9.5) | (kv < 3), kv * 9000000 <= q * 9000001,
-        kv - 100000000 * h < 5, abs(kv - 2147483647) >= q, -kv >= -q}) {
+  for (const Expr& mask : {mods::causal(),
+                           mods::causal_lower_right(),
+                           mods::sliding_window(20, 3),
+                           mods::dilated_window(60, 7),
+                           mods::prefix_lm(33),
+                           mods::global_and_window(10, 24),
+                           mods::block_diffusion(24),
+                           last - kv < 9,
+                           (kv < 4) | (last - kv < 40),
+                           floor_div(last, 24) == floor_div(kv, 24),
+                           (last >> 4) == (kv >> 4),
+                           abs(kv - 40) <= 9,
+                           max(kv, q) < 70,
+                           min(2 * kv - q, 30) < q,
+                           !(kv + 5 < q),
+                           (q < 20) ^ (kv < q),
+                           where(h > 1, kv < 9, last - kv < 9),
+                           (to_f32(q) < 9.5) | (kv < 3),
+                           kv * 9000000 <= q * 9000001,
+                           kv - 100000000 * h < 5,
+                           abs(kv - 2147483647) >= q,
+                           -kv >= -q}) {
     EXPECT_TRUE(keys.add(mask)) << print(mask);
   }
   keys.compile();
@@ -139,7 +157,8 @@ TEST(GeneratedKeys, AreTheHostsWithoutCaptures) {
     SCOPED_TRACE(print(keys.mask(i)));
     const KeyBounds bounds(keys.mask(i));
     for (int round = 0; round < 300; ++round) {
-      const Sequence sequence{.q_len = 1 + random.below(5), .kv_len = 1 + random.below(130), .q_start = random.below(99)};
+      const Sequence sequence{
+          .q_len = 1 + random.below(5), .kv_len = 1 + random.below(130), .q_start = random.below(99)};
       expr::LeafRanges leaves = mask::MaskRanges::leaves(sequence, 0, 0);
       const auto range = [](std::int64_t lo, std::int64_t hi) {
         return expr::Range{static_cast<double>(lo), static_cast<double>(hi)};
@@ -162,7 +181,8 @@ TEST(GeneratedKeys, ReadTheCapturesOfRows) {
   bindings.captures = {{"begins", begins.view()}, {"lengths", lengths.view()}};
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
   GeneratedKeys keys;
-  keys.add((kv >= Capture("begins", DType::i32, 2)(leaf::b(), q)) & (kv < Capture("lengths", DType::i64, 1)(leaf::b())));
+  keys.add((kv >= Capture("begins", DType::i32, 2)(leaf::b(), q)) &
+           (kv < Capture("lengths", DType::i64, 1)(leaf::b())));
   keys.add(kv >= Capture("begins", DType::i32, 2).at({leaf::b(), q}, Expr(60)));
   keys.compile();
   const auto called = [&](std::size_t i, const Sequence& sequence, int b) {

@@ -95,7 +95,7 @@ TEST(DecodeMma, MasksBoundTheKeysThatAreRead) {
   call.mask = leaf::kv_idx() < 4 || leaf::kv_idx() >= 8064;
   EXPECT_EQ(keys_of(call).read, 2 * 132);
   EXPECT_EQ(keys_of(call).units, 2 * 2);
-  EXPECT_EQ(offered(call).front().plan.grid, 4 * 8);
+  EXPECT_EQ(offered(call).front().plan.grid, 2 * 8);
   // Nothing is bounded.
   call.mask = leaf::kv_idx() % 128 != 7;
   EXPECT_FALSE(first_of(call).bounded);
@@ -158,6 +158,8 @@ TEST(DecodeMma, CutsTheLineForTheChip) {
   EXPECT_EQ(grid(few(1, 65536)), 16 * 8);  // 132 multiprocessors hold 16 gangs of 8 tiles
   EXPECT_EQ(grid(few(1, 128)), 2 * 8);     // two sequences of a unit each
   EXPECT_EQ(grid(few(1, 0)), 2 * 8);
+  EXPECT_EQ(grid(few(1, 256)), 2 * 8);  // two units of a sequence are not worth merging
+  EXPECT_EQ(grid(few(1, 384)), 6 * 8);
 }
 
 TEST(DecodeMma, CutsAreEqualAndWhole) {
@@ -188,7 +190,7 @@ TEST(DecodeMma, ShortRunsOverlap) {
 TEST(DecodeMma, TheWorkspaceHoldsTwoPartsOfEachCta) {
   const plan::Plan plan = offered(few(1, 65536)).front().plan;
   const auto& config = plan.part<ForwardMmaConfig>();
-  EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, 2, plan.grid).bytes);
+  EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, plan.grid).bytes);
   EXPECT_GE(plan.workspace_bytes, plan.grid * (8 + 2 * 4 * (128 + 2) * 4));
 }
 

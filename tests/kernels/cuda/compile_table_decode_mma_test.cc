@@ -39,8 +39,9 @@ std::vector<Case> cases() {
     }
   }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
-  all.push_back({128, 1, 4, 0, floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
-                                   floor_div(leaf::kv_idx(), param("chunk", ExprType::i32))});
+  all.push_back({128, 1, 4, 0,
+                 floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
+                     floor_div(leaf::kv_idx(), param("chunk", ExprType::i32))});
   all.push_back({128, 8, 4, 0, leaf::kv_idx() >= Capture("begins", DType::i32, 2)(leaf::b(), leaf::q_idx())});
   return all;
 }

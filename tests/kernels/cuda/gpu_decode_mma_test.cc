@@ -9,9 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "backend/portable/portable_config.h"
+#include "families/decode_mma/decode_mma_keys.h"
 #include "kernels/cuda/changing_tables.h"
 #include "kernels/cuda/gpu_test.h"
 #include "kernels/portable/decode_specs.h"
+#include "kernels/portable/key_poison.h"
+#include "problem/problem.h"
 
 namespace heddle::test {
 namespace {
@@ -140,6 +144,57 @@ TEST_F(GpuDecodeMma, LengthsOfPackedQueriesMayChange) {
   for (const bool graph : {false, true}) {
     GpuCase c(changing(720'000, true, 31));
     expect_each_change(c, changes, true, graph);
+  }
+}
+
+// Masks that bound the keys, with lengths from the host and on the device.
+TEST_F(GpuDecodeMma, MasksBoundTheKeys) {
+  KeyMaskSpecs source(730'000, {40, 300, 1000, 3000});
+  std::vector<CaseSpec> specs;
+  for (int i = 0; i < (reduced() ? 30 : 200); ++i) {
+    specs.push_back(source.draw());
+    // Captures of each sequence are refused where only the device knows how many there are.
+    specs.back().device_lengths =
+        i % 2 == 0 && specs.back().sequences != "whole" && specs.back().mask != "document_from";
+  }
+  run_all(specs);
+}
+
+// NaN in the keys that the bounds leave out changes no bit.
+TEST_F(GpuDecodeMma, DoesNotReadWhatMasksLeaveOut) {
+  KeyMaskSpecs source(740'000, {300, 1000, 3000});
+  std::vector<CaseSpec> specs;
+  while (std::ssize(specs) < (reduced() ? 15 : 60)) {
+    CaseSpec spec = source.draw();
+    spec.device_lengths = specs.size() % 2 == 0 && spec.sequences != "whole";
+    if (spec.mask != "document_from") specs.push_back(spec);
+  }
+  for_each_spec(specs, [](const CaseSpec& spec) {
+    GpuCase c(spec);
+    if (!c.run()) return;
+    const auto clean = rows_of(c.host(), kNone);
+    problem::AttentionProblem problem = problem::validate(c.host().tensors(), c.options());
+    std::vector<shared::KeyRuns> runs =
+        plan::decode_mma_runs(problem, plan::portable_mods(problem), c.options().bindings);
+    for (shared::KeyRuns& own : runs) own = held(own, 256, 1);  // no unit is larger
+    poison_outside(c.host(), runs);
+    c.run();
+    EXPECT_EQ(rows_of(c.host(), kNone), clean);
+  });
+}
+
+// One graph of a window and the first keys, while lengths and tables change.
+TEST_F(GpuDecodeMma, LengthsMayChangeUnderBounds) {
+  const std::vector<Change> changes = {{{3, 3, 3, 3}, {336, 336, 336, 336}},  {{1, 1, 1, 1}, {17, 0, 336, 200}},
+                                       {{0, 1, 2, 3}, {0, 1, 80, 335}, true}, {{0, 0, 0, 0}, {0, 0, 0, 0}},
+                                       {{3, 2, 0, 1}, {0, 0, 333, 129}},      {{2, 2, 2, 2}, {150, 151, 152, 153}}};
+  for (const bool graph : {false, true}) {
+    for (const char* mask : {"last_window_and_first", "last_window", "last_chunk", "tree_of_last_keys"}) {
+      CaseSpec spec = changing(750'000, false, 3);
+      spec.mask = mask;
+      GpuCase c(spec);
+      expect_each_change(c, changes, false, graph);
+    }
   }
 }
 

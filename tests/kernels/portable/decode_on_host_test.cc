@@ -87,35 +87,9 @@ TEST(DecodeOnHost, ManySequences) {
   }
 }
 
-/// Masks that leave runs of keys, of whatever sequences and pages.
-class KeyMaskSpecs {
- public:
-  explicit KeyMaskSpecs(std::uint64_t seed) : seed_(seed) {}
-  CaseSpec draw() {
-    CaseSpec spec = plain(keys_.deal(), ++seed_);
-    spec.batch = 2;
-    spec.kv_heads = 1;
-    spec.q_rows = queries_.deal();
-    spec.group = std::min<std::int64_t>(spec.group, 32 / spec.q_rows);
-    spec.sequences = sequences_.deal();
-    spec.page_rows = pages_.deal();
-    if (spec.sequences == "packed") spec.kv_rows *= 2;
-    if (spec.page_rows > 0) spec.layout = Layout::bshd;
-    spec.q_start = starts_.deal();
-    spec.mask = masks_.deal();
-    return spec;
-  }
-
- private:
-  std::uint64_t seed_;
-  Deck<std::int64_t> keys_{{40, 200, 420}, 1}, queries_{{1, 1, 2, 5, 16}, 2}, pages_{{0, 0, 16, 5, 64}, 3};
-  Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 4}, starts_{{"none", "aligned"}, 5},
-      masks_{key_mask_names(), 6};
-};
-
-// What the bounds leave out is poison, and its bytes are not read.
+// Keys that the bounds leave out are poison, and their bytes are not read.
 TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) {
-  KeyMaskSpecs source(50);
+  KeyMaskSpecs source(50, {40, 200, 420});
   Deck<int> gangs({1, 2, 3, 7}, 7), candidates({0, 0, 1}, 8), there({0, 1}, 9);
   for (int i = 0; i < scaled(80); ++i) {
     const CaseSpec spec = source.draw();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/portable/specs.h"
 
@@ -43,6 +44,38 @@ class DecodeSpecs {
   Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 1, 2, 3, 5, 16, 31}, 1}, group_{{1, 2, 4, 7, 8, 20, 71}, 3},
       pages_{{0, 0, 1, 5, 16, 64}, 4}, kv_heads_{{1, 2, 3}, 5};
   Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 6};
+};
+
+/// Masks that leave runs of keys, with any sequences and pages.
+class KeyMaskSpecs {
+ public:
+  /// `keys`: how many there are of a sequence.
+  KeyMaskSpecs(std::uint64_t first_seed, const std::vector<std::int64_t>& keys) : seed_(first_seed), keys_(keys, 1) {}
+
+  CaseSpec draw() {
+    CaseSpec spec;
+    spec.seed = ++seed_;
+    spec.threads = 1;
+    spec.batch = 2;
+    spec.group = 4;
+    spec.qk_dim = spec.v_dim = 64;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+    spec.kv_rows = keys_.deal();
+    spec.q_rows = queries_.deal();
+    spec.sequences = sequences_.deal();
+    if (spec.sequences == "packed") spec.kv_rows *= 2;
+    spec.page_rows = pages_.deal();
+    if (spec.page_rows > 0) spec.layout = Layout::bshd;
+    spec.q_start = starts_.deal();
+    spec.mask = masks_.deal();
+    return spec;
+  }
+
+ private:
+  std::uint64_t seed_;
+  Deck<std::int64_t> keys_, queries_{{1, 1, 2, 5, 16}, 2}, pages_{{0, 0, 16, 5, 64}, 3};
+  Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 4}, starts_{{"none", "aligned"}, 5},
+      masks_{key_mask_names(), 6};
 };
 
 }  // namespace heddle::test

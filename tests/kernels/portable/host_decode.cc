@@ -3,21 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/portable/portable_text.h"
 #include "families/decode_mma/decode_mma_arguments.h"
-#include "engine/poison.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/decode_mma_plans.h"
 #include "families/decode_mma/decode_mma_text.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"
+#include "kernels/portable/key_poison.h"
 
 namespace heddle::test {
 namespace {
@@ -54,7 +52,8 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase
   if (std::string reason = plan::decode_mma_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
-  std::vector<plan::Choice> choices = plan::decode_mma(problem, c.tensors(), options.bindings, caps, [](BlockSize) { return nullptr; });
+  std::vector<plan::Choice> choices =
+      plan::decode_mma(problem, c.tensors(), options.bindings, caps, [](BlockSize) { return nullptr; });
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
   if (run.lengths_there) config.by_sequence = config.device_lengths = true;
@@ -71,35 +70,15 @@ struct Workspace {
         base(memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256)) {}
 };
 
-/// The keys that a sequence's units hold: the runs that the mask leaves, and what lies between them if the second one
-/// begins in the first one's last unit.
-shared::KeyRuns held(const shared::KeyRuns& runs, const ForwardMmaConfig& config) {
-  const int block = config.kv_block, keys = config.blocks_in_pages() ? config.wave_keys() : 1;
-  const auto aligned = [&](int key) { return key / keys * keys; };
-  if (runs.second.empty()) return runs;
-  const int begin = aligned(runs.first.begin), units = (runs.first.end - begin + block - 1) / block;
-  if (aligned(runs.second.begin) >= begin + units * block) return runs;
-  return {{runs.first.begin, runs.second.end}, shared::kNoKeys};
-}
-
 /// Poisons what no unit holds, and returns the bytes that are to be read of the rest.
 long long poison(AttentionCase& c, const problem::AttentionProblem& problem, const plan::Plan& plan,
                  const Bindings& bindings) {
   const auto& config = plan.part<ForwardMmaConfig>();
   std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
-  std::set<std::pair<std::int64_t, std::int64_t>> kept;  // rows of the tensors, by entry of their batch, or page
-  long long keys = 0;
-  for (std::size_t b = 0; b < runs.size(); ++b) {
-    const shared::KeyRuns own = held(runs[b], config);
-    for (const shared::KeyRun& run : {own.first, own.second}) {
-      for (int key = run.begin; key < run.end; ++key, ++keys) kept.insert(c.place_of_key(static_cast<std::int64_t>(b), key));
-    }
-  }
-  const auto left_out = [&](std::int64_t b, std::int64_t, std::int64_t row) { return !kept.contains({b, row}); };
-  poison_rows(c.k, left_out);
-  poison_rows(c.v, left_out);
+  const int step = config.blocks_in_pages() ? config.wave_keys() : 1;
+  for (shared::KeyRuns& own : runs) own = held(own, config.kv_block, step);
   const long long tiles = plan::decode_mma_tiles(problem, config);
-  return keys * tiles * (config.qk_dim + config.v_dim) * config.element_bytes();
+  return poison_outside(c, runs) * tiles * (config.qk_dim + config.v_dim) * config.element_bytes();
 }
 
 }  // namespace
@@ -116,7 +95,7 @@ void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   const AttentionTensors tensors = c.tensors();
   shared::DecodeMmaParams params =
       decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr});
-  const shared::DecodeMmaWorkspace sizes = shared::decode_mma_workspace(config, problem.batch, plan.grid);
+  const shared::DecodeMmaWorkspace sizes = shared::decode_mma_workspace(config, plan.grid);
   const Workspace workspace(sizes.bytes);
   decode_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, workspace.base}, plan.grid, params);
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);

@@ -15,28 +15,26 @@ constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + con
 struct DecodeMmaMemory {
   int states;  // [waves][live_rows] rows that waves leave each other
   int last;    // int: this CTA is the last one of its tile
+  int spans;   // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them
   int bytes;
 };
 constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   DecodeMmaMemory memory{};
   memory.states = forward_mma_memory(config).bytes;
   memory.last = memory.states + config.waves() * config.live_rows * decode_row_floats(config) * 4;
-  memory.bytes = memory.last + 16;
+  memory.spans = memory.last + 16;
+  memory.bytes = memory.spans + (config.device_lengths ? config.waves() * static_cast<int>(sizeof(SequenceSpan)) : 0);
   return memory;
 }
 
-/// The workspace: a word for each CTA; SequenceSpan [sequences], where lengths are on the device; then two parts of
-/// each CTA, one of the tile that it begins with, if that began in a gang before, and one of the tile that goes on in
-/// the next gang.
+/// The workspace: a word for each CTA; then two parts of each CTA, one of the tile that it begins with, if that began
+/// in a gang before, and one of the tile that goes on in the next gang.
 struct DecodeMmaWorkspace {
-  long long spans, parts, bytes;
+  long long parts, bytes;
 };
-constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long sequences, long long ctas) {
-  const auto aligned = [](long long bytes) { return (bytes + 255) / 256 * 256; };
+constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long ctas) {
   DecodeMmaWorkspace memory{};
-  memory.spans = aligned(ctas * static_cast<long long>(sizeof(TicketWord)));
-  const long long spans = config.device_lengths ? sequences * static_cast<long long>(sizeof(SequenceSpan)) : 0;
-  memory.parts = memory.spans + aligned(spans);
+  memory.parts = (ctas * static_cast<long long>(sizeof(TicketWord)) + 255) / 256 * 256;
   memory.bytes = memory.parts + ctas * 2 * config.live_rows * decode_row_floats(config) * 4;
   return memory;
 }

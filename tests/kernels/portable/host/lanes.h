@@ -50,7 +50,7 @@ struct Lane {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   State state = State::ready;
-  std::vector<Copy> copies;               // since the last commit
+  std::vector<Copy> copies;              // since the last commit
   std::deque<std::vector<Copy>> groups;  // committed, the oldest first
 };
 
@@ -91,7 +91,8 @@ Out together(const char* instruction, const In& in, Compute&& compute) {
     if (warp.done > 0) fail("a thread ended before an instruction of its warp");
     const In* ins[64];
     Out* outs[64];
-    for (int i = 0; i < cta.wave; ++i) ins[i] = static_cast<const In*>(warp.in[i]), outs[i] = static_cast<Out*>(warp.out[i]);
+    for (int i = 0; i < cta.wave; ++i)
+      ins[i] = static_cast<const In*>(warp.in[i]), outs[i] = static_cast<Out*>(warp.out[i]);
     compute(ins, outs);
     warp.arrived = 0;
     const unsigned first = threadIdx.x / static_cast<unsigned>(cta.wave) * static_cast<unsigned>(cta.wave);

@@ -8,6 +8,7 @@
 namespace heddle::ptx {
 
 using SharedAddress = unsigned;
+inline char* dynamic_memory() { return lanes::cta.memory; }
 inline SharedAddress shared_address(const void* pointer) {
   return static_cast<unsigned>(static_cast<const char*>(pointer) - lanes::cta.memory);
 }

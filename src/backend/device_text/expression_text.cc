@@ -17,7 +17,6 @@ namespace heddle::device_text {
 namespace {
 
 using expr::is_long;
-using expr::Kind;
 using expr::Leaf;
 using expr::LeafSet;
 using expr::Node;
@@ -43,7 +42,6 @@ std::string letter(Stage stage) { return std::string(1, "urce"[static_cast<int>(
 struct StageWords {
   std::string function, type, extra_parameters, indices;
 };
-/// `real`: the type of reals.
 StageWords words_of(Stage stage, std::string_view real, bool takes_score, bool takes_streamed) {
   switch (stage) {
     case Stage::uniform:
@@ -71,8 +69,6 @@ bool is_of_sequence(Leaf leaf) {
 constexpr const char* kHead =
     "#include \"mods/captures.cuh\"\n#include \"mods/columns.cuh\"\n#include \"mods/contracted.cuh\"\n#include "
     "\"mods/operations.cuh\"\n";
-constexpr const char* kWideHead = "#include \"mods/wide_operations.cuh\"\n";  // reals are f64
-constexpr const char* kBegin = "\nnamespace heddle {\n\n";
 
 // Takes, in this order: a type's name; a function's name; the columns' locals; how columns get them; whether an element
 // needs its query beside the row's locals; the row's locals taken from another lane; their comparison; whether an
@@ -153,7 +149,9 @@ class ModWriter {
   std::string text() {
     for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
     const std::string result = use(values_.at(mod_.node()), Stage::element);
-    std::string text = std::string(kHead) + (layout_.reals == Precision::f64 ? kWideHead : "") + kBegin;
+    std::string text = kHead;
+    if (layout_.reals == Precision::f64) text += "#include \"mods/wide_operations.cuh\"\n";
+    text += "\nnamespace heddle {\n\n";
     for (const Stage stage : kStages) {
       if (stage != Stage::element) text += struct_text(stage);
     }
@@ -175,7 +173,6 @@ class ModWriter {
   std::vector<Local>& locals(Stage stage) { return locals_[static_cast<std::size_t>(stage)]; }
 
   std::string_view type_of(ExprType type) const { return type_text(type, layout_.reals); }
-
   /// A local of a stage; one that is there already when the text is the same (offsets of two reads, say).
   Value add_local(Stage stage, std::string_view type, std::string text) {
     std::vector<Local>& all = locals(stage);
@@ -238,10 +235,8 @@ class ModWriter {
     }
     std::string list = operand(0);
     for (std::size_t i = 1; i < node.operands.size(); ++i) list += ", " + operand(i);
-    // to_f32 makes a real of an integer, whichever the reals are.
-    const std::string_view function =
-        node.op == Op::to_f32 && layout_.reals == Precision::f64 ? "to_f64" : expr::info(node.op).name;
-    return fmt::format("{}{}({})", space_of(node), function, list);
+    const bool to_wide = node.op == Op::to_f32 && layout_.reals == Precision::f64;
+    return fmt::format("{}{}({})", space_of(node), to_wide ? "to_f64" : expr::info(node.op).name, list);
   }
 
   std::string_view space_of(const Node& node) const {

@@ -22,7 +22,6 @@ using expr::LeafSet;
 using expr::Node;
 using expr::Op;
 using expr::power_of_two;
-using expr::Precision;
 
 // ---- stages: how often something is computed
 
@@ -141,7 +140,7 @@ class ModWriter {
         mod_(mod),
         layout_(layout),
         takes_score_(takes_score),
-        rounding_(layout.reals == Precision::f64 ? Rounding::exact : rounding),
+        rounding_(layout.reals == expr::Precision::f64 ? Rounding::exact : rounding),
         streamed_(streamed) {
     type_name_ = type_name_of(name_);
   }
@@ -150,7 +149,7 @@ class ModWriter {
     for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
     const std::string result = use(values_.at(mod_.node()), Stage::element);
     std::string text = kHead;
-    if (layout_.reals == Precision::f64) text += "#include \"mods/wide_operations.cuh\"\n";
+    if (layout_.reals == expr::Precision::f64) text += "#include \"mods/wide_operations.cuh\"\n";
     text += "\nnamespace heddle {\n\n";
     for (const Stage stage : kStages) {
       if (stage != Stage::element) text += struct_text(stage);
@@ -235,7 +234,7 @@ class ModWriter {
     }
     std::string list = operand(0);
     for (std::size_t i = 1; i < node.operands.size(); ++i) list += ", " + operand(i);
-    const bool to_wide = node.op == Op::to_f32 && layout_.reals == Precision::f64;
+    const bool to_wide = node.op == Op::to_f32 && layout_.reals == expr::Precision::f64;
     return fmt::format("{}{}({})", space_of(node), to_wide ? "to_f64" : expr::info(node.op).name, list);
   }
 
@@ -383,7 +382,7 @@ class ModWriter {
 
 std::string no_mod_text(const std::string& name, ExprType type, TakesScore takes_score, bool takes_streamed) {
   return "namespace heddle {\n" +
-         fmt::format(kNone, type_name_of(name), name, type_text(type, Precision::f32),
+         fmt::format(kNone, type_name_of(name), name, type_text(type, expr::Precision::f32),
                      std::string(takes_score == TakesScore::yes ? "float score, " : "") +
                          (takes_streamed ? "float streamed, " : "")) +
          "\n}  // namespace heddle\n";

@@ -80,6 +80,7 @@ TEST_F(GpuAppend, OneGraphForAllLengths) {
   const Stream stream;
   AppendOptions options = there_first.options();
   options.stream = stream.handle();
+  const cuda::ContextScope scope(0);
   const cuda::Driver& cu = cuda::driver();
   cuda::CUgraph graph = nullptr;
   cuda::CUgraphExec executable = nullptr;

@@ -51,7 +51,14 @@ struct MmaFragments : WarpOfThreads {
   };
 
   static __device__ __forceinline__ float exp2(float x) { return ptx::exp2_fast(x); }
-  static __device__ __forceinline__ float log2(float x) { return ptx::log2_fast(x); }
+  /// Errs by 2^-22 of 1, not of the logarithm, so that lse in two words is as exact as its scores.
+  static __device__ __forceinline__ float log2(float x) {
+    constexpr int kRootOfHalf = 0x3f3504f3, kMantissa = 23;
+    const int exponent = (__float_as_int(x) - kRootOfHalf) >> kMantissa;
+    const float near_1 = __int_as_float(__float_as_int(x) - (exponent << kMantissa));
+    const bool is_normal = x >= 0x1p-126F && x < ptx::infinity();
+    return is_normal ? static_cast<float>(exponent) + ptx::log2_fast(near_1) : ptx::log2_fast(x);
+  }
   static __device__ __forceinline__ float reciprocal(float x) { return ptx::reciprocal(x); }
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
   static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }

@@ -54,11 +54,15 @@ def source_files():
 
 
 def copy_tree(target):
-    """The sources alone, so that the working tree is never touched."""
-    for name in source_files():
+    """The sources alone, so that the working tree is never touched. What an older copy has beside them goes: the build
+    takes all files of some folders."""
+    names = {name for name in source_files() if (ROOT / name).is_file()}
+    for folder in {name.split("/")[0] for name in names if "/" in name}:
+        for old in (target / folder).rglob("*"):
+            if old.is_file() and old.relative_to(target).as_posix() not in names:
+                old.unlink()
+    for name in names:
         source, copy = ROOT / name, target / name
-        if not source.is_file():
-            continue
         if copy.exists() and copy.read_bytes() == source.read_bytes():
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)

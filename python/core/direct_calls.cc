@@ -120,7 +120,8 @@ class DirectCalls {
   /// (out, lse or None); None if Python has to look at the call. `score`: a function or a BoundMod. `mask`: a BoundMod
   /// or a ListedMask. `settings`: options by name, None: not given.
   nb::any attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, nb::handle mask,
-                 const nb::dict& settings, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
+                 const nb::typed<nb::dict, nb::str, nb::any>& settings, bool enable_gqa, bool with_lse, bool clamps,
+                 bool with_gradients) const {
     Inputs in;
     if (!take(query, in.q) || !take(key, in.k) || !take(value, in.v) || !in.agree(enable_gqa)) return nothing();
     if (!in.make_plain_results()) return nothing();

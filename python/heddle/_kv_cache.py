@@ -41,8 +41,8 @@ def append_kv(
     array([0., 0., 0., 0., 2., 2., 2., 0.], dtype=float32)
     """
     if (rotary_cos is None) != (rotary_sin is None):
-        missing, given = ("rotary_cos", "rotary_sin") if rotary_cos is None else ("rotary_sin", "rotary_cos")
-        raise ValueError(f"{given} is given without {missing}; both are accepted, or none")
+        absent, there = ("rotary_cos", "rotary_sin") if rotary_cos is None else ("rotary_sin", "rotary_cos")
+        raise ValueError(f"{there} is given without {absent}; both are accepted, or none")
     if rotary_cos is None:
         for name, told in (("rotary_positions", rotary_positions is not None), ("queries_at_first", queries_at_first),
                            ("rotary_interleaved", rotary_interleaved)):

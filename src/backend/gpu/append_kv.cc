@@ -8,6 +8,8 @@
 
 #include "backend/gpu/eight_columns.h"
 #include "backend/gpu/kept_kernels.h"
+#include "backend/gpu/row_tensors.h"
+#include "backend/gpu/sequences.h"
 #include "problem/append_kv.h"
 #include "shared/append_kv.h"
 
@@ -20,18 +22,6 @@ using shared::AppendParams;
 
 constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMostCtas = 1 << 12;  // they then take rows one after the other
-
-shared::LengthsView integers(const std::optional<ConstTensorView>& view) {
-  if (!view) return {};
-  return {.data = view->data, .stride = view->strides[0], .is_i64 = view->dtype == DType::i64};
-}
-
-shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
-  if (!view) return {};
-  shared::Descale descale{.factors = static_cast<const float*>(view->data), .stride = {}};
-  for (int axis = 0; axis < 2; ++axis) descale.stride[axis] = view->shape[axis] > 1 ? view->strides[axis] : 0;
-  return descale;
-}
 
 /// `rows`: of all sequences.
 AppendedRows rows_of(std::string_view name, const ConstTensorView& from, const TensorView& to, std::int64_t rows,
@@ -73,8 +63,8 @@ AppendParams params_of(const AppendTensors& tensors, const AppendOptions& option
   params.k = rows_of("k", tensors.k, tensors.k_cache, entries * sizes.rows, options.k_descale);
   if (tensors.v) params.v = rows_of("v", *tensors.v, *tensors.v_cache, entries * sizes.rows, options.v_descale);
   if (tensors.q) params.q = rows_of("q", *tensors.q, *tensors.q_out, entries * sizes.q_rows, {});
-  params.lengths = integers(options.kv_lengths);
-  params.starts = integers(options.cu_seqlens);
+  params.lengths = lengths_view(options.kv_lengths);
+  params.starts = lengths_view(options.cu_seqlens);
   if (options.page_table) {
     const ConstTensorView& table = *options.page_table;
     params.table = {.data = static_cast<const int*>(table.data),
@@ -89,7 +79,7 @@ AppendParams params_of(const AppendTensors& tensors, const AppendOptions& option
   params.lanes = lanes_of_row(std::max(tensors.k.shape[3], tensors.v ? tensors.v->shape[3] : 0));
   if (options.rotary) {
     params.angles = angles_of(*options.rotary);
-    params.first_positions = integers(options.rotary->positions);
+    params.first_positions = lengths_view(options.rotary->positions);
     params.k.turned = params.q.turned = static_cast<int>(2 * options.rotary->cos.shape[1]);
   }
   return params;

@@ -17,4 +17,10 @@ void check_address(std::string_view name, const void* address, std::int64_t byte
                   name, fmt::ptr(address), bytes));
 }
 
+shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
+  if (!view) return {};
+  const auto stride = [&](int axis) { return view->shape[axis] == 1 ? 0 : view->strides[axis]; };
+  return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
+}
+
 }  // namespace heddle::gpu

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "heddle/tensor.h"
+#include "shared/storage.h"
 
 namespace heddle::gpu {
 
@@ -19,6 +20,9 @@ template <class View, class Rows>
 void set_strides(const std::optional<View>& view, bool packed, Rows& rows) {
   if (view) set_strides(*view, packed, rows);
 }
+
+/// Factors of 8 bits [B, H], of which an extent may be 1. Null for none.
+shared::Descale descale_of(const std::optional<ConstTensorView>& view);
 
 /// Null for a tensor that is not there.
 inline void* address_of(const std::optional<TensorView>& view) { return view ? view->data : nullptr; }

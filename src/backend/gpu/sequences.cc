@@ -10,17 +10,17 @@
 namespace heddle::gpu {
 namespace {
 
-shared::LengthsView view_of(const std::optional<ConstTensorView>& view) {
-  if (!view) return {};
-  return {view->data, view->strides[0], view->dtype == DType::i64};
-}
-
 std::unique_ptr<Program> load_kernels(const Gpu& gpu, int device) {
   KernelText text = sequences_text();
   return gpu.load(device, gpu.source(device, std::move(text.name), std::move(text.text)));
 }
 
 }  // namespace
+
+shared::LengthsView lengths_view(const std::optional<ConstTensorView>& view) {
+  if (!view) return {};
+  return {view->data, view->strides[0], view->dtype == DType::i64};
+}
 
 shared::SequencesParams sequences_params(const problem::AttentionProblem& problem) {
   const auto longest = [&](std::int64_t Sequence::*length) {
@@ -38,10 +38,10 @@ shared::SequencesParams sequences_params(const problem::AttentionProblem& proble
 }
 
 void set_lengths(const AttentionOptions& options, shared::SequencesParams& params) {
-  params.q = view_of(params.q_packed ? options.cu_seqlens_q : options.q_lengths);
-  params.kv = view_of(params.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
-  params.kv_used = params.kv_packed ? view_of(options.kv_lengths) : shared::LengthsView{};
-  params.q_start = view_of(options.q_start);
+  params.q = lengths_view(params.q_packed ? options.cu_seqlens_q : options.q_lengths);
+  params.kv = lengths_view(params.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
+  params.kv_used = params.kv_packed ? lengths_view(options.kv_lengths) : shared::LengthsView{};
+  params.q_start = lengths_view(options.q_start);
 }
 
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {

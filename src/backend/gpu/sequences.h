@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -33,6 +34,8 @@ class DeviceSequences {
   shared::SequencesParams params_{};
 };
 
+/// One integer a sequence, i32 or i64, as kernels read it. Null for none.
+shared::LengthsView lengths_view(const std::optional<ConstTensorView>& view);
 /// Parameters of place_sequences that are the same in all runs of a plan: sequences and the rows that they may have.
 shared::SequencesParams sequences_params(const problem::AttentionProblem& problem);
 /// The lengths of a run.

@@ -33,12 +33,6 @@ namespace {
 using shared::ForwardSm90Config;
 using shared::ForwardSm90Params;
 
-shared::Descale descale_of(const std::optional<ConstTensorView>& view) {
-  if (!view) return {};
-  const auto stride = [&](int axis) { return view->shape[axis] == 1 ? 0 : view->strides[axis]; };
-  return {static_cast<const float*>(view->data), {stride(0), stride(1)}};
-}
-
 class ForwardSm90Kernel final : public backend::Kernel {
  public:
   explicit ForwardSm90Kernel(const backend::PrepareArguments& arguments)
@@ -129,9 +123,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
     if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     if (config_.fp8()) {
-      params.descales.q = descale_of(arguments.options->q_descale);
-      params.descales.k = descale_of(arguments.options->k_descale);
-      params.descales.v = descale_of(arguments.options->v_descale);
+      params.descales.q = gpu::descale_of(arguments.options->q_descale);
+      params.descales.k = gpu::descale_of(arguments.options->k_descale);
+      params.descales.v = gpu::descale_of(arguments.options->v_descale);
     }
     void* parameters[] = {&maps[0], &maps[1], &maps[2], &maps[3], &params, &streamed.panels, &streamed.rest};
 

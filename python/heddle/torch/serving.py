@@ -184,7 +184,7 @@ def append(
 
     Rows past the cache's end, and pages that are not there, such as -1: ValueError on a CPU. On a GPU, where checking
     would wait, such rows are not written. Raises NotImplementedError for a rotary embedding or factors where autograd
-    records k or v.
+    records k, v or q.
 
     >>> import torch, heddle.torch.serving as serving
     >>> keys, values = torch.zeros(2, 1, 4, 1, 2)
@@ -192,10 +192,10 @@ def append(
     >>> keys[0, :, 0, 0]
     tensor([0., 1., 1., 0.])
     """
-    if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (k, v, q)):
         if rotary is not None or k_descale is not None or v_descale is not None:
-            raise NotImplementedError("k or v requires a gradient, and a rotary embedding and factors have none; rows "
-                                      "without a gradient are accepted, or calls under torch.no_grad()")
+            raise NotImplementedError("k, v or q requires a gradient, and a rotary embedding and factors have none; "
+                                      "rows without a gradient are accepted, or calls under torch.no_grad()")
         append_for_autograd(k_cache, v_cache, k, v, lengths, page_table)
         return None
     return append_rows(k_cache, v_cache, k, v, lengths, page_table, (k_descale, v_descale), rotary, q, queries_at_first)

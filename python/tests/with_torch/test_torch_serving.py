@@ -215,9 +215,10 @@ def test_appended_rows_under_compile_and_autograd():
     serving.append(*own, rows, rows, lengths)
     own[0].sum().backward()
     assert torch.equal(rows.grad, torch.ones_like(rows))
-    with pytest.raises(NotImplementedError, match="k or v requires a gradient, and a rotary embedding"):
-        angles = torch.ones(12, 2)
-        serving.append(*own, rows, rows, lengths, rotary=serving.Rotary(angles, angles, True))
+    angles = torch.ones(12, 2)
+    for given in ((rows, rows, q), (k, k, q.clone().requires_grad_())):
+        with pytest.raises(NotImplementedError, match="k, v or q requires a gradient, and a rotary embedding"):
+            serving.append(*own, *given[:2], lengths, rotary=serving.Rotary(angles, angles, True), q=given[2])
 
 
 def test_bad_input():

@@ -37,7 +37,7 @@ struct AppendParams {
   AppendedRows k, v, q;                          // q without rows: not given
   LengthsView lengths, starts, first_positions;  // starts: null where sequences are not packed
   PageTable table;                               // without data: a sequence is a row of the cache
-  int page_rows, pages;
+  int page_rows;
   long long room;      // rows that a sequence may have
   int batch;           // sequences
   int k_rows, q_rows;  // of a sequence; packed: of all

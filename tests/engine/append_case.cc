@@ -35,7 +35,7 @@ Tensor integers(DType dtype, const std::vector<std::int64_t>& values) {
   return x.to(dtype);
 }
 
-/// Rows after heads, at an odd place of a larger buffer.
+/// Rows after heads or before them, in either direction, at an odd place of a larger buffer.
 Placed placed(Rng& rng, DType dtype, const Dims& shape, bool heads_last) {
   Placed x;
   x.shape = shape;
@@ -43,6 +43,10 @@ Placed placed(Rng& rng, DType dtype, const Dims& shape, bool heads_last) {
   x.strides =
       heads_last ? Dims{shape[2] * shape[1] * shape[3], shape[3], shape[1] * shape[3], 1} : contiguous_strides(shape);
   x.buffer = random_buffer(rng, dtype, x.offset + element_count(shape) + 8);
+  if (shape[2] > 0 && draw(rng, 0, 2) == 0) {
+    x.offset += (shape[2] - 1) * x.strides[2];
+    x.strides[2] *= -1;
+  }
   return x;
 }
 

@@ -71,18 +71,19 @@ __device__ __forceinline__ NewRow new_row(const AppendParams& params, const Appe
   return row;
 }
 
-/// The offset of a new row in a cache; below 0: it has no place.
-__device__ __forceinline__ long long place_in_cache(const AppendParams& params, const AppendedRows& of,
-                                                    const NewRow& row) {
+/// Whether a new row has a place in a cache; its offset there, which strides may make negative.
+__device__ __forceinline__ bool find_place(const AppendParams& params, const AppendedRows& of, const NewRow& row,
+                                           long long& offset) {
   const long long at = sequences::number(params.lengths, row.sequence) + row.number;
-  if (at < 0 || at >= params.room) return -1;
+  if (at < 0 || at >= params.room) return false;
   long long entry = row.sequence, inside = at;
   if (params.table.data != nullptr) {
     entry = params.table.data[row.sequence * params.table.stride[0] + at / params.page_rows * params.table.stride[1]];
     inside = at % params.page_rows;
-    if (entry < 0 || entry >= params.table.pages) return -1;
+    if (entry < 0 || entry >= params.table.pages) return false;
   }
-  return entry * of.to.stride[0] + row.head * of.to.stride[1] + inside * of.to.stride[2];
+  offset = entry * of.to.stride[0] + row.head * of.to.stride[1] + inside * of.to.stride[2];
+  return true;
 }
 
 __device__ __forceinline__ long long offset_of(const long long (&stride)[3], const AppendParams& params,
@@ -150,8 +151,8 @@ __device__ __forceinline__ void append_row(const AppendParams& params, const App
   const NewRow row = new_row(params, of, rows, number);
   if (!row.there) return;
   const long long from = offset_of(of.from.stride, params, row);
-  const long long to = kCached ? place_in_cache(params, of, row) : offset_of(of.to.stride, params, row);
-  if (to < 0 && kCached) return;
+  long long to = offset_of(of.to.stride, params, row);
+  if (kCached && !find_place(params, of, row, to)) return;
   [[maybe_unused]] int position = 0;
   if constexpr (kAnglesType != StorageType::mixed) {
     if (of.turned > 0) position = position_of(params, row, !kCached && params.angles.queries_at_first != 0);

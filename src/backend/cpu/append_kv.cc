@@ -45,20 +45,31 @@ void store_row(const TensorView& to, std::int64_t at, const std::vector<double>&
   });
 }
 
-/// Turns the pairs of a row by the angles of a position.
-void turn(const Rotary& rotary, std::int64_t position, std::vector<double>& x) {
-  const std::int64_t half = rotary.cos.shape[1];
-  const auto angle = [&](const ConstTensorView& view, std::int64_t i) {
-    return base::load_element(view.data, view.dtype, position * view.strides[0] + i * view.strides[1]);
-  };
-  for (std::int64_t i = 0; i < half; ++i) {
-    const auto first = static_cast<std::size_t>(rotary.interleaved ? 2 * i : i),
-               second = static_cast<std::size_t>(rotary.interleaved ? 2 * i + 1 : i + half);
-    const double c = angle(rotary.cos, i), s = angle(rotary.sin, i), a = x[first], b = x[second];
-    x[first] = a * c - b * s;
-    x[second] = b * c + a * s;
+/// The angles of a position, for rows of all heads. Without a rotary embedding it turns nothing.
+class Angles {
+ public:
+  explicit Angles(const std::optional<Rotary>& rotary)
+      : rotary_(rotary), cos_(rotary ? static_cast<std::size_t>(rotary->cos.shape[1]) : 0), sin_(cos_) {}
+
+  void load(std::int64_t position) {
+    if (!rotary_) return;
+    load_row(rotary_->cos, position * rotary_->cos.strides[0], cos_);
+    load_row(rotary_->sin, position * rotary_->sin.strides[0], sin_);
   }
-}
+  void turn(std::vector<double>& x) const {
+    for (std::size_t i = 0; i < cos_.size(); ++i) {
+      const std::size_t first = rotary_->interleaved ? 2 * i : i,
+                        second = rotary_->interleaved ? 2 * i + 1 : i + cos_.size();
+      const double a = x[first], b = x[second];
+      x[first] = a * cos_[i] - b * sin_[i];
+      x[second] = b * cos_[i] + a * sin_[i];
+    }
+  }
+
+ private:
+  const std::optional<Rotary>& rotary_;
+  std::vector<double> cos_, sin_;
+};
 
 double factor(const std::optional<ConstTensorView>& descale, std::int64_t b, std::int64_t head) {
   if (!descale) return 1;
@@ -76,15 +87,18 @@ class Append {
   void keys_and_values(std::int64_t b, std::int64_t begin, std::int64_t end) const {
     std::vector<double> key(static_cast<std::size_t>(tensors_.k.shape[3])),
         value(tensors_.v ? static_cast<std::size_t>(tensors_.v->shape[3]) : 0);
+    Angles angles(options_.rotary);
+    const std::int64_t first = first_row(b);
     for (std::int64_t i = begin; i < end; ++i) {
+      angles.load(position(b, i));
       const problem::AppendPlace place = problem::append_place(options_, sizes_, b, i);
       for (std::int64_t head = 0; head < tensors_.k.shape[1]; ++head) {
-        load_row(tensors_.k, offset(tensors_.k, entry(b), head, first_row(b) + i), key);
-        if (options_.rotary) turn(*options_.rotary, position(b, i), key);
+        load_row(tensors_.k, offset(tensors_.k, entry(b), head, first + i), key);
+        angles.turn(key);
         divide(key, factor(options_.k_descale, b, head));
         store_row(tensors_.k_cache, offset(tensors_.k_cache, place.entry, head, place.row), key);
         if (!tensors_.v) continue;
-        load_row(*tensors_.v, offset(*tensors_.v, entry(b), head, first_row(b) + i), value);
+        load_row(*tensors_.v, offset(*tensors_.v, entry(b), head, first + i), value);
         divide(value, factor(options_.v_descale, b, head));
         store_row(*tensors_.v_cache, offset(*tensors_.v_cache, place.entry, head, place.row), value);
       }
@@ -92,11 +106,14 @@ class Append {
   }
   void queries(std::int64_t b, std::int64_t begin, std::int64_t end) const {
     std::vector<double> query(static_cast<std::size_t>(tensors_.q->shape[3]));
+    Angles angles(options_.rotary);
+    const std::int64_t first = first_row(b);
     for (std::int64_t i = begin; i < end; ++i) {
+      angles.load(position(b, options_.rotary->queries_at_first ? 0 : i));
       for (std::int64_t head = 0; head < tensors_.q->shape[1]; ++head) {
-        load_row(*tensors_.q, offset(*tensors_.q, entry(b), head, first_row(b) + i), query);
-        turn(*options_.rotary, position(b, options_.rotary->queries_at_first ? 0 : i), query);
-        store_row(*tensors_.q_out, offset(*tensors_.q_out, entry(b), head, first_row(b) + i), query);
+        load_row(*tensors_.q, offset(*tensors_.q, entry(b), head, first + i), query);
+        angles.turn(query);
+        store_row(*tensors_.q_out, offset(*tensors_.q_out, entry(b), head, first + i), query);
       }
     }
   }
@@ -139,6 +156,7 @@ class Append {
   std::int64_t entry(std::int64_t b) const { return options_.cu_seqlens ? 0 : b; }
   std::int64_t first_row(std::int64_t b) const { return problem::append_span(options_, sizes_, b).begin; }
   std::int64_t position(std::int64_t b, std::int64_t i) const {
+    if (!options_.rotary) return 0;
     const std::optional<ConstTensorView>& given = options_.rotary->positions;
     return problem::integer_at(given ? *given : options_.kv_lengths, b) + i;
   }

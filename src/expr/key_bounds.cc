@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
+#include <utility>
 
 #include "expr/comparisons.h"
 #include "expr/real_ranges.h"
@@ -18,13 +18,6 @@ using shared::Relation;
 bool reads_key(const Node& node) { return node.uses.intersects({Leaf::kv_idx}); }
 
 Interval integers(const Range& x) { return {static_cast<std::int64_t>(x.lo), static_cast<std::int64_t>(x.hi)}; }
-
-/// The term of a sum that reads a key; none where several do.
-std::optional<int> term_of_key(const LinearForm& form) {
-  const auto reads = [](const LinearTerm& term) { return reads_key(*term.atom); };
-  if (std::ranges::count_if(form.terms, reads) != 1) return std::nullopt;
-  return static_cast<int>(std::ranges::find_if(form.terms, reads) - form.terms.begin());
-}
 
 Relation negated(Relation relation) {
   switch (relation) {
@@ -106,13 +99,11 @@ int KeyBounds::bound_of(const NodePointer& pointer, bool value) {
   if (!is_comparison(node.op) || node.operands[0]->type != ExprType::i32) return kAll;
   const LinearForms& forms = program_.forms();
   const LinearForm difference = combine(forms[node.operands[0].get()], 1, forms[node.operands[1].get()], -1, false);
-  const std::optional<int> term = term_of_key(difference);
-  const Relation relation = real::relation(node.op);
-  Bound bound{
-      program_.step_of(&node), term.value_or(0), value ? relation : negated(relation), {}, Expr(pointer), value};
-  if (!term || bound.relation == Relation::ne) return kAll;
-  if (!follow(*difference.terms[static_cast<std::size_t>(*term)].atom, bound.links)) return kAll;
-  return add(std::move(bound));
+  const Relation relation = value ? real::relation(node.op) : negated(real::relation(node.op));
+  std::vector<Link> links;
+  const std::optional<int> term = follow_a_term(difference, links);
+  if (!term || relation == Relation::ne) return kAll;
+  return add(Bound{program_.step_of(&node), *term, relation, std::move(links), Expr(pointer), value});
 }
 
 /// From a node that reads a key down to kv_idx; false: some operation on the way says nothing.
@@ -145,11 +136,23 @@ bool KeyBounds::follow(const Node& node, std::vector<Link>& links) const {
 }
 
 bool KeyBounds::follow_sum(const Node& node, std::vector<Link>& links) const {
-  const LinearForm& form = program_.forms()[&node];
-  const std::optional<int> term = term_of_key(form);
-  if (!term) return false;
-  links.push_back({Link::Kind::sum, program_.step_of(&node), *term, 0});
-  return follow(*form.terms[static_cast<std::size_t>(*term)].atom, links);
+  const std::size_t here = links.size();
+  links.push_back({Link::Kind::sum, program_.step_of(&node), 0, 0});
+  const std::optional<int> term = follow_a_term(program_.forms()[&node], links);
+  links[here].term = term.value_or(0);
+  return term.has_value();
+}
+
+/// From a sum down to kv_idx through the first of its terms that leads there. The other terms count with all values
+/// that they can have, also those that read a key.
+std::optional<int> KeyBounds::follow_a_term(const LinearForm& form, std::vector<Link>& links) const {
+  const std::size_t here = links.size();
+  for (std::size_t i = 0; i < form.terms.size(); ++i) {
+    const Node& atom = *form.terms[i].atom;
+    if (reads_key(atom) && follow(atom, links)) return static_cast<int>(i);
+    links.resize(here);
+  }
+  return std::nullopt;
 }
 
 // ---- what they say

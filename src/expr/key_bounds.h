@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -78,6 +79,7 @@ class KeyBounds {
   int bound_of(const NodePointer& node, bool value);
   bool follow(const Node& node, std::vector<Link>& links) const;
   bool follow_sum(const Node& node, std::vector<Link>& links) const;
+  std::optional<int> follow_a_term(const LinearForm& form, std::vector<Link>& links) const;
   int joined(bool both, int first, int second);
   int add(Step step);
 

@@ -57,6 +57,10 @@ TEST(KeyBounds, OfOneQueryAreExact) {
   EXPECT_EQ(keys_of(kv == q, last), one(999, 1000));
   EXPECT_EQ(keys_of(5 - kv >= 2, last), one(0, 4));
   EXPECT_EQ(keys_of(floor_div(kv + 8, 32) == 1, last), one(24, 56));
+  // Another term of the sum reads a key, too: it counts as the least that it can be.
+  EXPECT_EQ(keys_of(kv + kv % 3 < 9, last), one(0, 9));
+  EXPECT_EQ(keys_of(kv % 3 + kv * 2 < 9, last), one(0, 5));
+  EXPECT_EQ(keys_of(floor_div(kv % 3 + kv, 4) < 2, last), one(0, 8));
   EXPECT_TRUE(keys_of(kv < 0, last).empty());
   EXPECT_TRUE(keys_of(Expr(false) & (kv < 7), last).empty());
 }

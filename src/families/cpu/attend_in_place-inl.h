@@ -31,8 +31,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-/// Rows of queries from which on values are staged, instead of converted for each block of rows again.
+/// Rows of queries from which on values of 8 bits are staged, instead of converted for each block of rows again.
 inline constexpr std::int64_t kStageRows = 13;
+
+/// Rows of queries from which on they stand in lanes. Fewer are faster as dot products, which convert keys in registers
+/// and read rows that were fetched into L1.
+inline constexpr std::int64_t kLaneRows = 16;
 
 /// Whether a walk looks at what is not finite, and what values are multiplied by if it does.
 struct Care {
@@ -54,10 +58,10 @@ struct InPlaceWay {
   InPlaceWay(const Tile<float>& tile, const Care& how) : care(how) {
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())), rows = tile.rows();
     const std::int64_t rest = rows % lanes;
-    lane_rows = rows - rest + (rest > lanes / 2 && rest > 4 ? lanes : 0);
+    lane_rows = rows < kLaneRows ? 0 : rows - rest + (rest > lanes / 2 && rest > 4 ? lanes : 0);
     stage_k = tile.qk_dim % (2 * lanes) != 0 || (lane_rows > 0 && tile.k.dtype != DType::f32);
     restage_k = care.on && !stage_k && LosesNan(tile.k.dtype);
-    stage_v = care.on || rows >= kStageRows || tile.v_dim % (2 * lanes) != 0;
+    stage_v = care.on || (rows >= kStageRows && size_of(tile.v.dtype) == 1) || tile.v_dim % (2 * lanes) != 0;
     near = lane_rows == 0 && !stage_k && !stage_v;
     k_dim = plan::round_up(tile.qk_dim, 2 * lanes);
     v_dim = plan::round_up(tile.v_dim, 2 * lanes);

@@ -181,7 +181,7 @@ class Launch {
                                            plan::cpu_forward_v_flags_offset(problem_, unit.keys));
   }
 
-  /// Who ends a tile's last piece merges them all: in the pieces' order, whatever the order in which they end.
+  /// The worker that ends a tile's last piece merges them all, in the pieces' order.
   void attend_wave(const Wave& wave, int workers, std::int64_t index) {
     Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
     std::vector<std::atomic<std::int32_t>> ended(wave.merges.size());

@@ -79,7 +79,7 @@ class Schedule {
   void add_pieces(const Pair& pair, TileTask tile, Wave& wave) const;
   void cut_keys(TileTask tile, std::int64_t piece, Wave& wave) const;
   void add_piece(TileTask tile, std::int64_t key_begin, std::int64_t key_end, Wave& wave) const;
-  /// Of [begin, end), those in the tile's runs.
+  /// Keys of [begin, end) that lie in the tile's runs.
   std::int64_t keys_within(const TileTask& tile, std::int64_t begin, std::int64_t end) const;
 
   const problem::AttentionProblem& problem_;

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "families/cpu/pack-inl.h"
 #include "families/cpu/stored_rows-inl.h"
@@ -185,7 +186,8 @@ HWY_INLINE void DotStep(const float* HWY_RESTRICT q, std::int64_t q_stride, cons
   }
 }
 
-/// Scores of kRows rows and kKeys keys; `dim` is a multiple of a pair. One chain a lane.
+/// Scores of kRows rows and kKeys keys; `dim` is a multiple of a pair. One chain a lane. A single row fetches what
+/// comes on the way: there little else is to be done.
 template <class Storage, int kRows, int kKeys>
 HWY_NOINLINE void DotBlock(const float* HWY_RESTRICT q, std::int64_t q_stride, const RowAddresses& keys,
                            std::int64_t column, std::int64_t dim, const float* factors, float* HWY_RESTRICT scores,
@@ -204,7 +206,7 @@ HWY_NOINLINE void DotBlock(const float* HWY_RESTRICT q, std::int64_t q_stride, c
     for (int i = 0; i < kRows; ++i) sum[i][j] = hn::Zero(d);
   }
   std::int64_t first = 0;
-  if (ahead.lines() > 0) {
+  if (kKeys == 8 && ahead.lines() > 0) {
     Ahead fetching = ahead;
     for (; first + kLine <= dim; first += kLine) {
       fetching.fetch(kKeys);  // as many lines as are read
@@ -247,8 +249,10 @@ struct ScoreProduct {
 template <class Storage, int kRows>
 void DotColumns(const ScoreProduct& p, std::int64_t row, std::int64_t first, std::int64_t last, Ahead& ahead) {
   constexpr int kKeys = kRows == 1 ? 8 : kRows == 4 ? 2 : 4;
+  const std::int64_t row_lines = (p.keys->bytes + kLineBytes - 1) / kLineBytes;
   for (std::int64_t column = first; column < last; column += kKeys) {
     if (row == 0) FindLostNan<Storage>(*p.keys, column, column + kKeys, p.lost_nan);
+    if constexpr (kKeys < 8) ahead.fetch(kKeys * row_lines);
     DotBlock<Storage, kRows, kKeys>(p.q + row * p.q_stride, p.q_stride, *p.keys, column, p.dim, p.factors + row,
                                     p.scores + row * plan::kChunk, ahead);
   }
@@ -281,8 +285,8 @@ void Dot(const ScoreProduct& p, std::int64_t row, std::int64_t rows, std::int64_
 
 /// Dimensions of one chain: as the packed product's (kDepth).
 inline constexpr std::int64_t kLaneDepth = 64;
-/// sums [kKeys][stride] += products of kKeys keys and kVectors vectors of rows, `depth` dimensions. A single vector has
-/// two chains, which hide a multiply-add's latency.
+/// sums [kKeys][stride] += products of kKeys keys in f32 and kVectors vectors of rows, `depth` dimensions. A single
+/// vector has two chains, which hide a multiply-add's latency.
 template <int kKeys, int kVectors>
 HWY_NOINLINE void LaneBlock(const float* HWY_RESTRICT q, std::int64_t stride, const RowAddresses& keys,
                             std::int64_t column, std::int64_t first, std::int64_t depth, float* HWY_RESTRICT sums) {
@@ -290,6 +294,7 @@ HWY_NOINLINE void LaneBlock(const float* HWY_RESTRICT q, std::int64_t stride, co
   using V = hn::Vec<hn::ScalableTag<float>>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kChains = 2;  // kVectors vectors, or the even and the odd dimensions of one
+  constexpr int kStep = kChains / kVectors;
   const float* key[kKeys];
   V sum[kKeys][kChains];
   HWY_UNROLL(8)
@@ -299,7 +304,7 @@ HWY_NOINLINE void LaneBlock(const float* HWY_RESTRICT q, std::int64_t stride, co
   }
   q += first * stride;
   std::int64_t k = 0;
-  for (; k + kChains / kVectors <= depth; k += kChains / kVectors, q += kChains / kVectors * stride) {
+  for (; k + kStep <= depth; k += kStep, q += kStep * stride) {
     const V a = hn::Load(d, q), b = hn::Load(d, q + (kVectors == 2 ? lanes : stride));
     HWY_UNROLL(8)
     for (int j = 0; j < kKeys; ++j) {
@@ -406,6 +411,8 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
   using V = hn::Vec<hn::ScalableTag<float>>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kLoad = kThroughF16<Storage> && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
+  // Where memory decides, lines are fetched one after the other; else all at once, which costs fewer instructions.
+  constexpr bool kOnTheWay = kRows == 1 || std::is_same_v<Storage, float>;
   const float* HWY_RESTRICT p = product.p + row * plan::kChunk;
   const std::int64_t o_stride = product.o_stride, at = row * o_stride + dim;
   V sum[kRows][kVectors];
@@ -416,14 +423,17 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
       sum[i][n] = part.first == product.first ? hn::Zero(d) : hn::Load(d, product.sums + at + i * o_stride + n * lanes);
     }
   }
-  Ahead fetching = ahead;
-  const std::int64_t now = (lines + part.last - part.first - 1) / (part.last - part.first);
+  std::int64_t now = 0;
+  Ahead fetching;
+  if constexpr (kOnTheWay) {
+    fetching = ahead;
+    now = (lines + part.last - part.first - 1) / (part.last - part.first);
+  } else {
+    ahead.fetch(lines);
+  }
   for (std::int64_t column = part.first; column < part.last; ++column) {
     const Storage* value = product.values->at<Storage>(column) + dim;
-    if (lines > 0) {
-      fetching.fetch(now);
-      lines -= now;
-    }
+    if constexpr (kOnTheWay) fetching.fetch(now);
     HWY_UNROLL(4)
     for (int n = 0; n < kVectors; n += kLoad) {
       V x[kLoad];
@@ -440,7 +450,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
       }
     }
   }
-  ahead = fetching;
+  if constexpr (kOnTheWay) ahead = fetching;
   const bool last = part.last == product.last;
   HWY_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
@@ -504,15 +514,16 @@ void ValuesOfPart(const ValueProduct& p, const ValuePart& part, std::int64_t row
   }
 }
 
-/// Bytes of values that stay in L1 beside those that are fetched.
-inline constexpr std::int64_t kPartBytes = 8192;
+/// Bytes of values that stay in L1 beside those that are fetched; and where nothing is fetched there.
+inline constexpr std::int64_t kPartBytes = 8192, kFarPartBytes = 16384;
 
 /// O = scale O + P V. The lines that are fetched: as many as are read if they are near, else those that are left.
 template <class Storage>
 void AddValuesInPlace(const ValueProduct& p, std::int64_t rows, Ahead& ahead) {
   const std::int64_t columns = p.last - p.first, blocks = (rows + 5) / 6;
   const std::int64_t step =
-      p.sums == nullptr ? columns : std::max<std::int64_t>(8, kPartBytes / std::max<std::int64_t>(1, p.values->bytes));
+      p.sums == nullptr ? columns
+                        : std::max<std::int64_t>(8, (ahead.near() ? kPartBytes : kFarPartBytes) / p.values->bytes);
   for (std::int64_t first = p.first; first < p.last; first += step) {
     const std::int64_t last = std::min(first + step, p.last);
     const std::int64_t lines = ahead.near() ? (last - first) * ((p.values->bytes + kLineBytes - 1) / kLineBytes)

@@ -1,5 +1,6 @@
 // Few queries, whose keys and values the CPU reads in place: within the criterion, and the same bits for any number of
 // threads.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "engine/attention_case.h"
+#include "heddle/heddle.h"
 #include "tile_evaluator/on_every_target.h"
 
 namespace heddle::test {
@@ -149,6 +151,21 @@ TEST(FewQueries, BitsDoNotDependOnTheThreads) {
       }
     }
   }
+}
+
+TEST(FewQueries, ExplainSaysHowTheKeysAreCut) {
+  const Tensor q = Tensor::zeros(DType::f32, {1, 8, 1, 16}), k = Tensor::zeros(DType::f32, {1, 1, 8192, 16}),
+               o = Tensor::zeros(DType::f32, {1, 8, 1, 16});
+  const AttentionTensors tensors = {q, k, k, o, {}};
+  AttentionOptions options;
+  options.backend = BackendChoice::cpu;
+  const auto text = [&] { return AttentionPlan(tensors, options).explain(); };
+  EXPECT_THAT(text(), testing::HasSubstr("keys and values of 1 tiles, in 16 pieces of at most 512 keys"));
+  options.mask_mod = leaf::kv_idx() >= 8000;
+  EXPECT_THAT(text(), testing::HasSubstr("keys and values of 1 tiles, in 1 pieces of at most 192 keys"));
+  const Tensor many = Tensor::zeros(DType::f32, {1, 8, 50, 16});
+  EXPECT_THAT(AttentionPlan({many, k, k, many, {}}, {.backend = BackendChoice::cpu}).explain(),
+              testing::Not(testing::HasSubstr("in_place")));
 }
 
 }  // namespace

@@ -213,7 +213,7 @@ inline void ScoresInPlace(const Tile<float>& tile, const TileBuffers<float>& buf
   if (!ahead.near()) ahead.fetch(ahead.lines());
 }
 
-/// What a walk with care does to a row of values that was staged for a product.
+/// A walk with care changes a row of values that was staged for a product.
 inline void CareForRow(const Care& care, const ColumnSet& left_out, std::int64_t column, std::int64_t count,
                        float* row) {
   const float factor = left_out.has(column) ? 0 : care.value_scale;

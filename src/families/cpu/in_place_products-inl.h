@@ -234,7 +234,7 @@ HWY_NOINLINE void DotBlock(const float* HWY_RESTRICT q, std::int64_t q_stride, c
   }
 }
 
-/// What S = Q K^T reads and writes. Keys are `dim` elements long, a multiple of a pair.
+/// The data of S = Q K^T. Keys are `dim` elements long, a multiple of a pair.
 struct ScoreProduct {
   const float* q;  // [rows][q_stride], in the storage's order
   std::int64_t q_stride;
@@ -384,7 +384,7 @@ inline void LaneScores(const LaneProduct& p, std::int64_t first, std::int64_t la
   }
 }
 
-/// What O = scale O + P V reads and writes, for columns [first, last) of a chunk.
+/// The data of O = scale O + P V for columns [first, last) of a chunk.
 struct ValueProduct {
   const float* p;  // [rows][kChunk]
   const RowAddresses* values;
@@ -412,7 +412,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kLoad = kThroughF16<Storage> && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
   // Where memory decides, lines are fetched one after the other; else all at once, which costs fewer instructions.
-  constexpr bool kOnTheWay = kRows == 1 || std::is_same_v<Storage, float>;
+  constexpr bool kOnTheWay = kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, float>);
   const float* HWY_RESTRICT p = product.p + row * plan::kChunk;
   const std::int64_t o_stride = product.o_stride, at = row * o_stride + dim;
   V sum[kRows][kVectors];
@@ -514,8 +514,8 @@ void ValuesOfPart(const ValueProduct& p, const ValuePart& part, std::int64_t row
   }
 }
 
-/// Bytes of values that stay in L1 beside those that are fetched; and where nothing is fetched there.
-inline constexpr std::int64_t kPartBytes = 8192, kFarPartBytes = 16384;
+/// Bytes of values that stay in L1 beside those that are fetched; and where many rows pass over them, in L1 by lines.
+inline constexpr std::int64_t kPartBytes = 8192, kFarPartBytes = 32768;
 
 /// O = scale O + P V. The lines that are fetched: as many as are read if they are near, else those that are left.
 template <class Storage>

@@ -54,7 +54,7 @@ inline constexpr bool kThroughF16 = kConvertsF16 && sizeof(Storage) == 1;
 /// Pairs of vectors are even elements, then odd ones.
 template <class Storage>
 inline constexpr bool kEvenOdd = std::is_same_v<Storage, bf16> || kThroughF16<Storage>;
-/// What the loaded numbers are to be multiplied by: e4m3's exponents are read with f16's bias.
+/// The factor that loaded numbers still need: e4m3 exponents are read with the bias of f16.
 template <class Storage>
 inline constexpr float kStoredScale = kThroughF16<Storage>&& std::is_same_v<Storage, e4m3> ? 256.0F : 1.0F;
 

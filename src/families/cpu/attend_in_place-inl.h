@@ -20,10 +20,12 @@
 #include <cstdint>
 
 #include "families/cpu/chunks-inl.h"
-#include "families/cpu/in_place_products-inl.h"
+#include "families/cpu/keys_in_place-inl.h"
+#include "families/cpu/row_addresses-inl.h"
 #include "families/cpu/softmax-inl.h"
 #include "families/cpu/stored_rows-inl.h"
 #include "families/cpu/tile.h"
+#include "families/cpu/values_in_place-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -213,7 +213,10 @@ struct Task {
 std::vector<Task> make_tasks(const AttentionProblem& problem, RowOrder order) {
   std::vector<Task> tasks;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
-    const std::int64_t rows = problem.packed ? problem.sequences[static_cast<std::size_t>(b)].q_len : problem.q_rows;
+    // Rows behind a packed batch's last sequence count as rows past its end.
+    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(b)];
+    const std::int64_t rows =
+        !problem.packed || b + 1 == problem.batch ? problem.q_rows - sequence.q_begin : sequence.q_len;
     const std::int64_t task_rows = order == RowOrder::any ? kTaskRows : std::max<std::int64_t>(rows, 1);
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
       for (std::int64_t first = 0; first < rows; first += task_rows) {

@@ -9,22 +9,22 @@
 
 // A family's folder is in the build where its macro is 1 (HEDDLE_FAMILIES of CMakeLists.txt).
 #if HEDDLE_FAMILY_BACKWARD_MMA
-#include "families/backward_mma/backward_mma_plans.h"
+#include "families/backward_mma/backward_mma.h"
 #endif
 #if HEDDLE_FAMILY_BACKWARD_SM90
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 #endif
 #if HEDDLE_FAMILY_CPU
 #include "families/cpu/cpu_choices.h"
 #endif
 #if HEDDLE_FAMILY_DECODE_MMA
-#include "families/decode_mma/decode_mma_plans.h"
+#include "families/decode_mma/decode_mma.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
-#include "families/forward_mma/forward_mma_plans.h"
+#include "families/forward_mma/forward_mma.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_SM90
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90.h"
 #endif
 #if HEDDLE_FAMILY_REFERENCE
 #include "families/reference/reference_kernel.h"

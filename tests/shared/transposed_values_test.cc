@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 
 namespace heddle::shared {
 namespace {

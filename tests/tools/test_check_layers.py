@@ -160,7 +160,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_shared_folder_of_another_family(self):
         self.write("src/families/forward_sm90/shared/forward_sm90_params.h", "")
-        self.write("src/families/backward_sm90/backward_sm90_plans.h", "")
+        self.write("src/families/backward_sm90/backward_sm90.h", "")
         self.write("src/backend/portable/shared/forward_mma_config.h", "")
         include = '#include "families/forward_sm90/shared/forward_sm90_params.h"\n'
         for folder in ("backward_sm90", "fragments"):
@@ -175,7 +175,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_portable_families_apart(self):
         for name in ("forward_mma", "backward_mma"):
-            self.write(f"src/families/{name}/{name}_plans.h", "")
+            self.write(f"src/families/{name}/{name}.h", "")
         self.write("kernels/portable/forward_mma/output.cuh", "")
         path = "kernels/portable/backward_mma/backward.cuh"
         self.assert_breach(path, '#include "portable/forward_mma/output.cuh"\n', f"{path}:1", "may not include")
@@ -218,7 +218,7 @@ class CheckLayers(unittest.TestCase):
         self.write("kernels/nvidia/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
         self.write("kernels/nvidia/forward_sm90/forward_sm90.cuh", '#include "fragments/softmax.cuh"\n')
         for name in ("forward_sm90", "backward_sm90"):
-            self.write(f"src/families/{name}/{name}_plans.h", "")
+            self.write(f"src/families/{name}/{name}.h", "")
         result = self.run_tool()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         mods = "kernels/common/mods/a.cuh"

@@ -1,10 +1,11 @@
-// Where the buffers and barriers of a CTA of backward_sm90 lie, by the one layout of families/backward_sm90/shared/backward_sm90_memory.h.
+// Where the buffers and barriers of a CTA of backward_sm90 lie, by the one layout of
+// families/backward_sm90/shared/backward_sm90_memory.h.
 #pragma once
 
-#include "ptx/barrier.cuh"
 #include "backward_sm90/backward_tile_record.cuh"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "ptx/barrier.cuh"
 #include "ptx/shared_words.cuh"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
 
 namespace heddle {
 

@@ -1,9 +1,9 @@
 // The record of a tile in shared memory, from the list of tiles: what all warps of a CTA read of it.
 #pragma once
 
-#include "ptx/shared_words.cuh"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_sm90_params.h"
+#include "ptx/shared_words.cuh"
 
 namespace heddle {
 

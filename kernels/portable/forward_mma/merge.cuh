@@ -1,10 +1,10 @@
 // Merges the maxima, sums and O that several waves, or several CTAs, have found for the same rows, in the order of the
-// keys, so that the result does not depend on which was done first. Sizes of what CTAs leave: forward_mma_memory.h.
+// keys, so that the result does not depend on which was done first. Sizes of what CTAs leave: forward_mma_config.h.
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "families/forward_mma/shared/forward_mma_params.h"
 #include "portable/rows/row_states.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 

@@ -1,15 +1,16 @@
 // Fragments of plain multiply-adds, for f32 and f64 on every GPU, and for f16 and bf16 on those of AMD that have no
 // matrix instructions: 16 rows of scores by 16 keys, of which thread
-// (i, j), i = lane / 4 and j = lane % 4, has rows i and i + 8, keys 4 n + j, and of O columns 4 j and on. Queries, keys and values stand in shared
-// memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
+// (i, j), i = lane / 4 and j = lane % 4, has rows i and i + 8, keys 4 n + j, and of O columns 4 j and on. Queries, keys
+// and values stand in shared memory as they are stored. For P V a thread needs weights that three others have: they
+// come by shuffles.
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 
@@ -21,7 +22,9 @@ struct FmaArithmetic {
   static __device__ __forceinline__ float log2(float x) { return log2f(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return 1.0F / x; }
   template <class Params>
-  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
+  static __device__ __forceinline__ float scale(const Params& params) {
+    return params.scale32;
+  }
 };
 template <>
 struct FmaArithmetic<true> {
@@ -30,7 +33,9 @@ struct FmaArithmetic<true> {
   static __device__ __forceinline__ double log2(double x) { return wide::log2(x); }
   static __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
   template <class Params>
-  static __device__ __forceinline__ double scale(const Params& params) { return params.scale; }
+  static __device__ __forceinline__ double scale(const Params& params) {
+    return params.scale;
+  }
 };
 
 template <auto kConfig>

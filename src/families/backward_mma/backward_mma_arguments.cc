@@ -8,7 +8,7 @@
 #include "backend/gpu/backward_rows.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
-#include "families/backward_mma/backward_mma_plans.h"
+#include "families/backward_mma/backward_mma.h"
 #include "plan/access/kernel_types.h"
 #include "plan/mods/backward_mods.h"
 

@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/backward_sequences.h"
-#include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/backward_mma.h"
 #include "families/backward_mma/backward_mma_reads.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 

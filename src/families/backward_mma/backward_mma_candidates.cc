@@ -1,8 +1,7 @@
-#include "families/backward_mma/backward_mma_candidates.h"
-
 #include <algorithm>
 #include <span>
 
+#include "families/backward_mma/backward_mma.h"
 #include "plan/access/kernel_types.h"
 
 namespace heddle::plan {

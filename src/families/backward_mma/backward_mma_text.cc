@@ -1,5 +1,3 @@
-#include "families/backward_mma/backward_mma_text.h"
-
 #include <fmt/format.h>
 
 #include <string_view>
@@ -7,7 +5,7 @@
 #include "backend/device_text/config_text.h"
 #include "backend/device_text/read_text.h"
 #include "backend/portable/portable_text.h"
-#include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/backward_mma.h"
 
 namespace heddle::backward_mma {
 namespace {

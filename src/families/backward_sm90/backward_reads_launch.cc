@@ -5,7 +5,7 @@
 
 #include "backend/cuda/launch/gpu.h"
 #include "families/backward_sm90/backward_reads_text.h"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "plan/access/kernel_types.h"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/backward_lists.h"

@@ -8,7 +8,7 @@
 
 #include "backend/device_code/headers.h"
 #include "backend/device_text/read_text.h"
-#include "families/backward_sm90/backward_sm90_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 
 namespace heddle::backward_sm90 {
 namespace {

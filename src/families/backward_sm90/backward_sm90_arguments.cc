@@ -6,7 +6,7 @@
 #include "backend/gpu/backward_rows.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 
 namespace heddle::backward_sm90 {
 

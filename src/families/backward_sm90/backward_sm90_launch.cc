@@ -21,9 +21,8 @@
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/tma.h"
 

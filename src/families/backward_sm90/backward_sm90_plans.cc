@@ -1,5 +1,3 @@
-#include "families/backward_sm90/backward_sm90_plans.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "families/backward_sm90/backward_reads.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/kernel_types.h"
 #include "plan/access/tensor_access.h"

@@ -11,9 +11,8 @@
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
-#include "families/decode_mma/decode_mma_plans.h"
-#include "families/decode_mma/decode_mma_text.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 
 namespace heddle::decode_mma {

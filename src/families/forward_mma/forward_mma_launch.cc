@@ -13,9 +13,8 @@
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"
-#include "backend/portable/shared/forward_mma_memory.h"
-#include "families/forward_mma/forward_mma_plans.h"
-#include "families/forward_mma/forward_mma_text.h"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "families/forward_mma/forward_mma.h"
 #include "families/forward_mma/shared/forward_mma_params.h"
 
 namespace heddle::forward_mma {

@@ -1,5 +1,3 @@
-#include "families/forward_sm90/forward_sm90_text.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,7 +7,7 @@
 #include "backend/cuda/hopper/wgmma_text.h"
 #include "backend/device_code/headers.h"
 #include "backend/device_text/config_text.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 
 namespace heddle::forward_sm90 {

@@ -1,13 +1,14 @@
 // The Hopper backward's plans: what it refuses, in sentences, and the lists of its tiles.
+#include "families/backward_sm90/backward_sm90.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 #include <tuple>
 
-#include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/hopper/sm90_chip.h"

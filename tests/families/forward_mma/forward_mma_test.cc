@@ -1,4 +1,6 @@
 // The portable family on NVIDIA's GPUs: its refusals, its kernels, and HEDDLE_FAMILY.
+#include "families/forward_mma/forward_mma.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,11 +10,10 @@
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
 #include "expect_error.h"
 #include "families/choose.h"
-#include "families/forward_mma/forward_mma_plans.h"
 #include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"

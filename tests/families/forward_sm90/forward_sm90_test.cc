@@ -1,4 +1,6 @@
 // The candidates of the Hopper family: which, in which order, with which reasons.
+#include "families/forward_sm90/forward_sm90.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,10 +12,8 @@
 #include <vector>
 
 #include "expect_error.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/hopper/sm90_chip.h"

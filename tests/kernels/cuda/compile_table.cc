@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "families/forward_sm90/forward_sm90_text.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/mods/streamed_read.h"

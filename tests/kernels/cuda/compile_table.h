@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/attention.h"
 #include "heddle/expr.h"

@@ -9,9 +9,8 @@
 
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"

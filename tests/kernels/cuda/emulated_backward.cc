@@ -20,9 +20,8 @@
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
 
 namespace heddle::test {

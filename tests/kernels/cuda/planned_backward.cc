@@ -5,8 +5,8 @@
 #include "engine/mask_rows.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/error.h"
 #include "plan/hopper.h"
 

@@ -18,11 +18,10 @@
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
-#include "families/forward_mma/forward_mma_plans.h"
-#include "families/forward_mma/forward_mma_text.h"
+#include "families/forward_mma/forward_mma.h"
 #include "heddle/error.h"
 
 namespace heddle::test {

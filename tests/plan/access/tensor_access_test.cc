@@ -6,12 +6,12 @@
 
 #include <algorithm>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "plan/access/tensor_copies.h"
 #include "plan/hopper.h"
-#include "scoped_environment.h"
 #include "plan/hopper/sm90_chip.h"
+#include "scoped_environment.h"
 
 namespace heddle::test {
 namespace {

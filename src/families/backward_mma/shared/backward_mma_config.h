@@ -6,7 +6,7 @@
 // forward_mma's fragments, so a pass is two of its configurations, side by side in shared memory.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::shared {
 

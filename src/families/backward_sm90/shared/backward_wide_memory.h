@@ -4,7 +4,6 @@
 #pragma once
 
 #include "families/backward_sm90/shared/backward_sm90_config.h"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
 #include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "shared/backward_rows.h"
 #include "shared/panels.h"

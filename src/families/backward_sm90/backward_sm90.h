@@ -1,12 +1,16 @@
-// The Hopper backward family: which problems it takes, its configuration and plan, and what its workspace holds.
+// The Hopper backward family: which problems it takes, its configuration and plan, what its workspace holds, and the
+// sources of its kernels.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/device_text/expression_text.h"
+#include "backend/jit/source.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
@@ -56,6 +60,20 @@ std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared:
 }  // namespace heddle::plan
 
 namespace heddle::backward_sm90 {
+
+/// `layout` has the params and captures of all mods.
+jit::Source main_source(const shared::BackwardSm90Config& config, const plan::BackwardMods& mods,
+                        const device_text::ModLayout& layout);
+
+/// The kernels before and behind it: backward_rows(), backward_d_q() and backward_sinks().
+jit::Source rows_source(const shared::BackwardSm90Config& config);
+
+/// kConfig, in namespace heddle.
+std::string config_text(const shared::BackwardSm90Config& config);
+std::string name_of(const shared::BackwardSm90Config& config, std::string_view kernel);
+/// kConfig, the products and the mods' functions: all but the kernel.
+jit::Source source_before_kernel(const shared::BackwardSm90Config& config, const plan::BackwardMods& mods,
+                                 const device_text::ModLayout& layout, std::string_view kernel);
 
 /// The kernels of a plan: compiled, their lists on the device, ready to launch. Throws as Gpu::load().
 std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);

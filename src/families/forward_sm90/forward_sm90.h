@@ -1,17 +1,23 @@
-// Makes, from a kernel of the table, the configuration that computes a problem: its mods, its access to tensors, its
-// packed heads.
+// The Hopper forward family, for problems that sm90_refuses() lets pass: from a kernel of the table
+// (forward_sm90_costs.h) to the configuration that computes a problem, the plans, and the source of a kernel.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/backend.h"
+#include "backend/device_text/expression_text.h"
+#include "backend/jit/source.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/block_mask.h"
 #include "plan/access/tensor_access.h"
 #include "plan/config_fields.h"
 #include "plan/mods/kernel_mods.h"
+#include "plan/plan.h"
 #include "plan/setting.h"
 #include "problem/problem.h"
 
@@ -56,7 +62,32 @@ std::vector<Setting> forward_sm90_settings(const shared::ForwardSm90Config& conf
 /// Says what such a kernel makes of the weight_mod, and why: "dropped: ...". Empty without one.
 std::string describe_weight(const shared::ForwardSm90Config& config, const KernelMods& mods);
 
+/// Candidates for tensors of these strides, best first. Order: 1. kernels that drop by bits, read a stored mask or take
+/// numbers of the keys, before those that compute these for each element; 2. kernels that are not expected to spill; 3.
+/// predicted time. `rejected` of each lists the kernels that do not fit the caller's blocks, and by how much the later
+/// ones are predicted slower. Throws Error(unsupported) with the reasons if the caller's block mask fits no kernel.
+std::vector<Choice> forward_sm90(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
+
+/// The tiles of such a kernel, at its own costs: schedule_tiles().
+TileSchedule forward_sm90_schedule(const problem::AttentionProblem& problem, const shared::ForwardSm90Config& config,
+                                   const BlockMask* block_mask, const device::CudaCaps& caps,
+                                   const TileOrder& order = {});
+
 }  // namespace heddle::plan
+
+namespace heddle::forward_sm90 {
+
+/// `config` says which of the mods there are, and in which form the scores (plan::config_with). `layout` is that of all
+/// of them. The kernel's function is called "forward_sm90".
+jit::Source source(const shared::ForwardSm90Config& config, const plan::KernelMods& mods,
+                   const device_text::ModLayout& layout);
+
+/// The kernel of a plan: compiled, its lists on the device, ready to launch. Throws jit::Rejected when the compiler
+/// makes it badly, Error(compile), Error(unsupported) without NVRTC, Error(out_of_memory).
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments);
+
+}  // namespace heddle::forward_sm90
 
 #define HEDDLE_CONFIG ForwardSm90Config
 #define HEDDLE_CONFIG_FIELDS "families/forward_sm90/shared/forward_sm90_config.def"

@@ -1,8 +1,9 @@
+#include "backend/device_text/mod_layout.h"
+
 #include <fmt/format.h>
 
 #include <map>
 
-#include "backend/device_text/expression_text.h"
 #include "expr/node.h"
 #include "heddle/error.h"
 #include "plan/mods/kv_start.h"

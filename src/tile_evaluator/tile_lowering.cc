@@ -1,4 +1,4 @@
-#include "tile_evaluator/tile_program.h"
+#include "tile_evaluator/tile_lowering.h"
 
 #include <algorithm>
 #include <bit>

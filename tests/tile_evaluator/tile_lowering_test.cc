@@ -1,5 +1,5 @@
 // Mods as tile programs: only steps that depend on row and column are left for each element.
-#include "tile_evaluator/tile_program.h"
+#include "tile_evaluator/tile_lowering.h"
 
 #include <limits>
 #include <string>

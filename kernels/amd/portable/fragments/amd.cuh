@@ -6,15 +6,16 @@
 // `Layout` is the architecture's: where a lane's elements of operands and results are, and the instruction.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_config.h"
-#include "portable/fragments/own_elements.cuh"
 #include "portable/instructions.cuh"
+#include "portable/fragments/of_each_thread.cuh"
+#include "portable/fragments/own_elements.cuh"
 #include "shared/strided.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
 template <auto kConfig, class Layout>
-struct AmdFragments {
+struct AmdFragments : OfEachThread {
   using Real = float;
   static constexpr int kWave = kConfig.shape().wave, kRows = kConfig.shape().rows, kThreads = kConfig.threads();
   static constexpr int kKeys = Layout::kKeys, kOuts = Layout::kKeys, kOwnRows = 1, kOwnKeys = Layout::kOwn,
@@ -36,25 +37,7 @@ struct AmdFragments {
   static __device__ __forceinline__ bool first_of_row() { return lane() < kRows; }
 
   static __device__ __forceinline__ void barrier() { amd::barrier(); }
-  static __device__ __forceinline__ void fence() { amd::device_fence(); }
-  static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
-  static __device__ __forceinline__ void step() {}
   static __device__ __forceinline__ bool any_of_wave(bool x) { return amd::any<kWave>(x); }
-  static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
-                                                                        unsigned long long to) {
-    return amd::compare_and_swap(at, from, to);
-  }
-
-  template <class Params>
-  static __device__ __forceinline__ float scale(const Params& params) {
-    return params.scale32;
-  }
-  static __device__ __forceinline__ float infinity() { return __builtin_inff(); }
-  static __device__ __forceinline__ float nan() { return __builtin_nanf(""); }
-  static __device__ __forceinline__ float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-  static __device__ __forceinline__ float larger(float x, float y) { return amd::larger(x, y); }
-  static __device__ __forceinline__ float magnitude(float x) { return __builtin_fabsf(x); }
-  static __device__ __forceinline__ float floor(float x) { return __builtin_floorf(x); }
   static __device__ __forceinline__ float exp2(float x) { return amd::exp2(x); }
   static __device__ __forceinline__ float log2(float x) { return amd::log2(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return amd::reciprocal(x); }

@@ -25,7 +25,7 @@
 
 namespace heddle {
 
-/// `Params`: the kernel's parameters, with operands, mod, scale, scale_log2, cap, flat, mask_repeats_to, mask_words,
+/// `Params`: the kernel's parameters, with tensors, mod, scale, scale_log2, cap, flat, mask_repeats_to, mask_words,
 /// outputs, max_scores, lse_rest and natural.
 template <auto kConfig, class Params>
 class Consumer : DropsOf<kConfig.dropped> {
@@ -122,11 +122,11 @@ class Consumer : DropsOf<kConfig.dropped> {
   }
   /// The tile's sequence.
   __device__ __forceinline__ TileSequence sequence(unsigned tile) const {
-    if constexpr (!kConfig.by_sequence) return {0, params_.operands.q_len};
+    if constexpr (!kConfig.by_sequence) return {0, params_.tensors.q_len};
     return {sequence_word(tile, shared::kSequenceQBegin), sequence_word(tile, shared::kSequenceQLen)};
   }
   __device__ __forceinline__ int kv_len(unsigned tile) const {
-    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceKvLen) : params_.operands.kv_len;
+    return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceKvLen) : params_.tensors.kv_len;
   }
   __device__ __forceinline__ int q_start(unsigned tile) const {
     return kConfig.by_sequence ? sequence_word(tile, shared::kSequenceQStart) : params_.mod.q_start;
@@ -637,7 +637,7 @@ class Consumer : DropsOf<kConfig.dropped> {
     if constexpr (kConfig.stores_o_by_threads()) {
       store_output_by_threads<kConfig>(params_.outputs, warpgroup_, at, own_sequence(tile), o_, factor);
     } else {
-      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.operands.q_len, o_, factor);
+      store_output<kConfig>(memory_, o_map_, warpgroup_, at, own_sequence(tile), params_.tensors.q_len, o_, factor);
     }
   }
 

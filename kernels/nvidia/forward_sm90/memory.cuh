@@ -1,9 +1,9 @@
 // Where a CTA's buffers and barriers lie, by the one layout of forward_sm90_config.h.
 #pragma once
 
-#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "ptx/barrier.cuh"
 #include "ptx/shared_words.cuh"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 
 namespace heddle {
 

@@ -10,11 +10,11 @@
 // that stages - 1 blocks are always under way. A step then has one barrier.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/forward_mma/fills.cuh"
 #include "portable/forward_mma/merge.cuh"
 #include "portable/forward_mma/walk.cuh"
 #include "portable/rows/tile_scores.cuh"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 

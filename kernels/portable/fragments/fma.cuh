@@ -5,12 +5,12 @@
 // come by shuffles.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -29,8 +29,8 @@ struct FmaArithmetic {
 template <>
 struct FmaArithmetic<true> {
   using Real = double;
-  static __device__ __forceinline__ double exp2(double x) { return wide::exp2(x); }
-  static __device__ __forceinline__ double log2(double x) { return wide::log2(x); }
+  static __device__ __forceinline__ double exp2(double x) { return f64::exp2(x); }
+  static __device__ __forceinline__ double log2(double x) { return f64::log2(x); }
   static __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
   template <class Params>
   static __device__ __forceinline__ double scale(const Params& params) {
@@ -74,16 +74,16 @@ struct FmaFragments : WarpOfThreads {
   static __device__ __forceinline__ Real infinity() { return static_cast<Real>(ptx::infinity()); }
   static __device__ __forceinline__ Real nan() { return static_cast<Real>(__int_as_float(0x7fffffff)); }
   static __device__ __forceinline__ Real fused(Real x, Real y, Real z) {
-    if constexpr (sizeof(Real) == 8) return wide::fma(x, y, z);
+    if constexpr (sizeof(Real) == 8) return f64::fma(x, y, z);
     return fmaf(x, y, z);
   }
   static __device__ __forceinline__ Real larger(Real x, Real y) {
-    if constexpr (sizeof(Real) == 8) return wide::larger(x, y);
+    if constexpr (sizeof(Real) == 8) return f64::larger(x, y);
     return fmaxf(x, y);
   }
   static __device__ __forceinline__ Real magnitude(Real x) { return x < 0 ? -x : x; }
   static __device__ __forceinline__ Real floor(Real x) {
-    if constexpr (sizeof(Real) == 8) return wide::floor(x);
+    if constexpr (sizeof(Real) == 8) return f64::floor(x);
     return floorf(x);
   }
   static __device__ __forceinline__ Real row_max(Real x) {

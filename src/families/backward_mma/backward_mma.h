@@ -92,7 +92,7 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
 std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass);
 
 /// The class portable::StoredSums of gradients of these types, for the kernels around reads.
-std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::OutputType>& types);
+std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::StorageType>& types);
 
 /// The layout of the mods and the reads, of the problem's reals.
 device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::MmaReads& reads, expr::Precision reals);
@@ -105,7 +105,7 @@ bool has_rows(const plan::BackwardMmaKernels& kernels);
 /// backward_mma_clear and backward_mma_store, which take shared::MmaSumsParams. For that architecture: "sm_80",
 /// "gfx1100". `types`: of the reads' gradients.
 jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods, const plan::MmaReads& reads,
-                   const std::vector<shared::OutputType>& types, const device_text::ModLayout& layout,
+                   const std::vector<shared::StorageType>& types, const device_text::ModLayout& layout,
                    const gpu::Dialect& dialect, const std::string& architecture);
 
 /// The kernels of a plan: compiled, their lists on the device, ready to launch. Throws as Gpu::load().

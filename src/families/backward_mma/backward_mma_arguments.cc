@@ -85,10 +85,10 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
 
 }  // namespace
 
-std::vector<shared::OutputType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors) {
-  std::vector<shared::OutputType> types;
+std::vector<shared::StorageType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors) {
+  std::vector<shared::StorageType> types;
   for (const plan::CaptureSum& sum : reads.sums)
-    types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
+    types.push_back(plan::storage_type_of(plan::gradient_of(sum, tensors).dtype));
   return types;
 }
 

@@ -71,7 +71,7 @@ class ForwardMmaKernel final : public backend::Kernel {
     if (config_.splits_keys()) {
       char* workspace = static_cast<char*>(arguments.workspace);
       params.tiles.tickets = reinterpret_cast<shared::TicketWord*>(workspace + split_at_);
-      params.tiles.run = gpu::next_run();
+      params.tiles.launch = gpu::next_launch();
       params.parts = workspace + parts_at_;
     }
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);

@@ -9,10 +9,10 @@
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
-#include "families/choose.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
+#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 

@@ -173,7 +173,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   std::vector<std::byte> workspace(static_cast<std::size_t>(split.bytes) + 256, std::byte{0xff});
   auto* base = workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 256);
   params.tiles.tickets = reinterpret_cast<shared::TicketWord*>(base);
-  params.tiles.run = 77;
+  params.tiles.launch = 77;
   params.parts = base + split.parts;
 
   const int ctas = std::max(1, params.tiles.item_count * config.splits);

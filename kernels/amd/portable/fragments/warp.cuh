@@ -25,12 +25,12 @@ struct WarpOfThreads : OfEachThread {
 };
 
 /// Arithmetic of f64.
-namespace wide {
+namespace f64 {
 __device__ __forceinline__ double exp2(double x) { return amd::exp2_f64(x); }
 __device__ __forceinline__ double log2(double x) { return amd::log2_f64(x); }
 __device__ __forceinline__ double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
 __device__ __forceinline__ double larger(double x, double y) { return __builtin_fmax(x, y); }
 __device__ __forceinline__ double floor(double x) { return __builtin_floor(x); }
-}  // namespace wide
+}  // namespace f64
 
 }  // namespace heddle::portable

@@ -3,13 +3,13 @@
 // come by cp.async and stand by rows; values are transposed as they are read. f16 and bf16.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "portable/fragments/wave_blocks.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 

@@ -1,10 +1,10 @@
 // The blocks of keys and values of one wave, which it alone asks for and reads (kConfig.own_blocks).
 #pragma once
 
-#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma.cuh"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "shared/key_runs.h"
 
 namespace heddle::portable {

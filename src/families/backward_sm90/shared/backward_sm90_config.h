@@ -81,22 +81,22 @@ constexpr int backward_barriers(const BackwardSm90Config& config) {
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
   BackwardSm90Memory memory{};
   int at = 0;
-  const auto place = [&](int bytes) {
+  const auto reserve = [&](int bytes) {
     const int offset = at;
     at += bytes;
     return offset;
   };
-  memory.k = place(tensor_bytes(config, config.keys()));
-  memory.v = place(tensor_bytes(config, config.keys()));
-  memory.q = place(config.q_stages * tensor_bytes(config, kStepQueries));
-  memory.d_o = place(config.d_o_stages * tensor_bytes(config, kStepQueries));
-  memory.d_s = place(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
-  memory.d_q = place(config.d_q ? config.warpgroups * 4 * config.d_q_part_floats() : 0);
-  memory.scratch = place(config.warpgroups * 4 * config.scratch_floats());
-  memory.rows = place(config.q_stages * block_bytes(config.lse_rest));
-  memory.tile = place(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
-  memory.steps = place(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
-  memory.barriers = place(8 * backward_barriers(config));
+  memory.k = reserve(tensor_bytes(config, config.keys()));
+  memory.v = reserve(tensor_bytes(config, config.keys()));
+  memory.q = reserve(config.q_stages * tensor_bytes(config, kStepQueries));
+  memory.d_o = reserve(config.d_o_stages * tensor_bytes(config, kStepQueries));
+  memory.d_s = reserve(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
+  memory.d_q = reserve(config.d_q ? config.warpgroups * 4 * config.d_q_part_floats() : 0);
+  memory.scratch = reserve(config.warpgroups * 4 * config.scratch_floats());
+  memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
+  memory.tile = reserve(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
+  memory.steps = reserve(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
+  memory.barriers = reserve(8 * backward_barriers(config));
   memory.bytes = at;
   return memory;
 }

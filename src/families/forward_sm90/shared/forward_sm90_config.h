@@ -89,7 +89,7 @@ struct ForwardSm90Config {
     }
     return box;
   }
-  constexpr bool stores_o_by_threads() const { return o_type != OutputType::same; }
+  constexpr bool stores_o_by_threads() const { return o_type != StorageType::same; }
   constexpr bool operator==(const ForwardSm90Config&) const = default;
 };
 

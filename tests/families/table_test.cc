@@ -1,12 +1,11 @@
 // Which families are taken, and what a plan carries.
-#include "families/choose.h"
+#include "families/table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
-#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/plan.h"

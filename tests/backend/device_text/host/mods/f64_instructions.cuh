@@ -1,4 +1,4 @@
-// Stands in for kernels/nvidia/mods/wide_instructions.cuh when the host's compiler compiles the text of mods: functions
+// Stands in for kernels/nvidia/mods/f64_instructions.cuh when the host's compiler compiles the text of mods: functions
 // are what the interpreter computes.
 #pragma once
 
@@ -11,7 +11,7 @@ inline double __dsub_rn(double x, double y) { return x - y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline double __ddiv_rn(double x, double y) { return x / y; }
 
-namespace heddle::ops::wide {
+namespace heddle::ops::f64 {
 
 #define HEDDLE_REAL_FUNCTION(name) \
   inline double name(double x) { return static_cast<double>(std::name(static_cast<long double>(x))); }
@@ -27,4 +27,4 @@ inline double trunc(double x) { return std::trunc(x); }
 inline double fmod(double x, double y) { return std::fmod(x, y); }
 inline double copysign(double x, double y) { return std::copysign(x, y); }
 
-}  // namespace heddle::ops::wide
+}  // namespace heddle::ops::f64

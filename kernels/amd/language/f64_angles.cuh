@@ -1,9 +1,9 @@
-// sin, cos, tan and atan of f64, as wide_functions.cuh has the others.
+// sin, cos, tan and atan of f64, as f64_functions.cuh has the others.
 #pragma once
 
-#include "language/wide_functions.cuh"
+#include "language/f64_functions.cuh"
 
-namespace heddle::amd::wide {
+namespace heddle::amd::f64 {
 
 inline constexpr Two kHalfPi = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54},
                      kQuarterPi = {0x1.921fb54442d18p-1, 0x1.1a62633145c07p-55};
@@ -157,4 +157,4 @@ __device__ __forceinline__ double atan(double x) {
   return __builtin_copysign(half.high + (half.low + (kHalfPi.low - low)), x);
 }
 
-}  // namespace heddle::amd::wide
+}  // namespace heddle::amd::f64

@@ -1,5 +1,5 @@
 // The functions of f64 of AMD's mods, run on the host: within the errors of ops.def, with the edges of C99.
-#include "language/wide_functions.cuh"
+#include "language/f64_functions.cuh"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <random>
 #include <vector>
 
-#include "language/wide_angles.cuh"
+#include "language/f64_angles.cuh"
 
-namespace heddle::amd::wide {
+namespace heddle::amd::f64 {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -117,4 +117,4 @@ TEST(AmdWideFunctions, RemaindersAreExact) {
 }
 
 }  // namespace
-}  // namespace heddle::amd::wide
+}  // namespace heddle::amd::f64

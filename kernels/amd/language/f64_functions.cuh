@@ -1,5 +1,5 @@
 // The functions of f64 that mods call, where AMD's compiler has no library: within the errors that src/expr/ops.def
-// allows, with the edges of C99; those of angles are in wide_angles.cuh. Numbers that f64 is too coarse for are sums of
+// allows, with the edges of C99; those of angles are in f64_angles.cuh. Numbers that f64 is too coarse for are sums of
 // two (Two). Plain C++ but for ldexp, so that tests run them on the host too.
 //
 // Every function forbids contraction: a product that is rounded may not become part of another operation.
@@ -7,7 +7,7 @@
 
 #include "portable/instructions.cuh"
 
-namespace heddle::amd::wide {
+namespace heddle::amd::f64 {
 
 inline constexpr double kInfinity = __builtin_inf(), kNan = __builtin_nan("");
 
@@ -276,4 +276,4 @@ __device__ __forceinline__ double fmod(double x, double y) {
   return __builtin_copysign(ldexp_f64(static_cast<double>(left), least - 1075), x);
 }
 
-}  // namespace heddle::amd::wide
+}  // namespace heddle::amd::f64

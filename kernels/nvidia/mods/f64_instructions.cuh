@@ -2,7 +2,7 @@
 // name.)
 #pragma once
 
-namespace heddle::ops::wide {
+namespace heddle::ops::f64 {
 
 // Within 2 ulp by CUDA's documentation, but for erfc: 5.
 #define HEDDLE_REAL_FUNCTION(name) \
@@ -19,4 +19,4 @@ __device__ __forceinline__ double trunc(double x) { return ::trunc(x); }
 __device__ __forceinline__ double fmod(double x, double y) { return ::fmod(x, y); }
 __device__ __forceinline__ double copysign(double x, double y) { return ::copysign(x, y); }
 
-}  // namespace heddle::ops::wide
+}  // namespace heddle::ops::f64

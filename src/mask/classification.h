@@ -1,5 +1,5 @@
-// What is classified: score matrices, rectangles of them, the exact evaluation of a rectangle, and the task that the
-// stages of a classification share.
+// Score matrices, rectangles of them, the exact evaluation of a rectangle, and the task that the stages of a
+// classification share.
 #pragma once
 
 #include <cstdint>

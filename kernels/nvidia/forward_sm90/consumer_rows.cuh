@@ -1,5 +1,5 @@
-// What a consumer does with a tile's rows once their keys have been seen: o, lse, maxima; and how it brings them to
-// another maximum before.
+// A consumer's rows of a tile once all their keys have been seen: o, lse, maxima; and before, how they come to another
+// maximum.
 #pragma once
 
 #include "fragments/row_weights.cuh"

@@ -1,5 +1,5 @@
-// What a consumer holds and reads: its kernel's constants, the tile's record, the buffers that come and are given back,
-// and its registers. Their order here decides the generated code.
+// All that a consumer holds and reads: its kernel's constants, the tile's record, the buffers that come and are given
+// back, and its registers. Their order here decides the generated code.
 #pragma once
 
 #include "fragments/drops.cuh"

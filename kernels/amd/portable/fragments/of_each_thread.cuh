@@ -1,4 +1,4 @@
-// What fragments of AMD's architectures and their plain multiply-adds share: instructions of each thread for itself.
+// Instructions of each thread for itself, which fragments of AMD's architectures and of plain multiply-adds share.
 #pragma once
 
 #include "portable/instructions.cuh"

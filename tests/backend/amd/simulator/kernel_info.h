@@ -1,4 +1,4 @@
-// What a code object says of a kernel.
+// A kernel, as its code object describes it.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // src/expr/ops.def that takes or gives a real.
 #pragma once
 
-#include "mods/f64_instructions.cuh"
 #include "mods/operations.cuh"
+#include "mods/f64_instructions.cuh"
 
 namespace heddle::ops {
 

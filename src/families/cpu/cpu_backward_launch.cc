@@ -299,6 +299,7 @@ class BackwardLaunch {
   std::vector<BackwardWorkerMods> mods_;
 };
 
+/// As the forward's kernel, but for what it runs and says: a common class would hold two lines.
 class CpuBackwardKernel final : public backend::Kernel {
  public:
   explicit CpuBackwardKernel(const backend::PrepareArguments& arguments) : backward_(arguments) {}

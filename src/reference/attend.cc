@@ -244,7 +244,7 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
         problem.scale * descale_of(options.q_descale, task.b, h) * descale_of(options.k_descale, task.b, task.kv_head);
     const double sink = options.sinks ? get_element(*options.sinks, {h}) : -kInfinity;
     for (std::int64_t i = task.first; i < task.last; ++i) {
-      const RowPlace place = {tensor_batch, h, sequence.q_begin + i};
+      const RowIndex place = {tensor_batch, h, sequence.q_begin + i};
       if (i >= sequence.q_len) {
         visit(place, nullptr, compute.past_the_end());
         continue;

@@ -4,10 +4,10 @@
 //   S [rows][kChunk] = Q K^T      score mod, or mask and score mod; -inf: does not attend
 //   P = exp(S - max), in place    O [rows][Dv] = O exp(old max - max) + P V
 //
-// Keys and values come packed, or the tile packs each chunk for itself (families/cpu/cpu_forward_plans.h says when).
-// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: masked scores and the
-// lanes beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
-// (values-inl.h).
+// Keys and values come packed, or the tile reads them in place (families/cpu/cpu_forward_plans.h says when): in f32
+// from where they stand (attend_in_place-inl.h), in f64 it packs each chunk for itself. Numbers that must not reach a
+// result are kept out by selection, never by multiplication with 0: masked scores and the lanes beside a chunk become
+// -inf, and values that are not finite reach the rows that attend them and no other (values-inl.h).
 //
 // Sums of p v may leave the range of T although o does not: o is their quotient by l, and an o of f64 reaches beyond
 // f32. Where a finished row holds something that is not finite, the tile is computed once more with scaled values, and
@@ -30,6 +30,8 @@
 #include <type_traits>
 
 #include "base/element.h"
+#include "families/cpu/attend_in_place-inl.h"
+#include "families/cpu/chunks-inl.h"
 #include "families/cpu/gemm-inl.h"
 #include "families/cpu/pack-inl.h"
 #include "families/cpu/softmax-inl.h"
@@ -45,12 +47,6 @@ namespace detail {
 /// Dimensions of a panel of keys at a time. They stay in L1 while the rows of a tile pass over them, and a score in f32
 /// is the sum of as short a chain: one chain of 128 errs by 1.4 times as much, beyond the criterion in rare rows.
 inline constexpr std::int64_t kDepth = 64;
-
-/// The chunk of [begin, end) that starts at `begin`; later ones start where a panel does.
-inline Chunk NextChunk(std::int64_t begin, std::int64_t end) {
-  const std::int64_t panel = begin / plan::kPanel * plan::kPanel;
-  return {begin / kColumnUnit * kColumnUnit, begin, std::min(end, panel + plan::kChunk)};
-}
 
 template <class T>
 void LoadQueries(const Tile<T>& tile, const TileBuffers<T>& buffers) {
@@ -119,28 +115,6 @@ void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuf
   }
 }
 
-/// The mods over the chunk's keys, and -inf in the columns beside them.
-template <class T>
-void ApplyMods(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod) {
-  TilePosition at = tile.at;
-  at.kv_first = chunk.first;
-  at.columns = static_cast<int>(chunk.end - chunk.first);
-  for (std::int64_t head = 0; head < tile.heads; ++head, ++at.h) {
-    const std::int64_t offset = head * at.rows * plan::kChunk;
-    T* scores = buffers.scores + offset;
-    if (mod) mod.program->run(at, scores, scores, plan::kChunk, *mod.scratch);
-    if (tile.weight)
-      tile.weight.program->run(at, nullptr, buffers.weights + offset, plan::kChunk, *tile.weight.scratch);
-  }
-  const std::int64_t before = chunk.begin - chunk.first, after = chunk.columns();
-  if (before == 0 && chunk.end == chunk.first + after) return;
-  for (std::int64_t r = 0; r < tile.rows(); ++r) {
-    T* row = buffers.scores + r * plan::kChunk;
-    std::fill(row, row + before, kMinusInfinity<T>);
-    std::fill(row + (chunk.end - chunk.first), row + after, kMinusInfinity<T>);
-  }
-}
-
 /// One step, with values times `value_scale`.
 template <class T>
 void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod,
@@ -149,18 +123,10 @@ void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk
   const PackedHead<T> head = tile.head.k != nullptr ? tile.head : PackChunk(tile, buffers, chunk, flags);
   ComputeScores(tile, head, buffers, chunk);
   ApplyMods(tile, buffers, chunk, mod);
-  const ScoreChunk<T> scores{.scores = buffers.scores,
-                             .weights = tile.weight ? buffers.weights : nullptr,
-                             .rows = tile.rows(),
-                             .columns = chunk.columns()};
   ColumnSet columns;
   const bool non_finite = FindNonFinite(tile, head, chunk, columns);
-  if (non_finite) FindAttending(scores, columns, buffers.attending);
-  if (tile.normalizer == Normalizer::softmax) {
-    SoftmaxChunk(scores, buffers.row_maxima, buffers.row_scales, buffers.row_sums);
-  } else {
-    NormalizeChunk(scores, tile.normalizer);
-  }
+  if (non_finite) FindAttending(buffers.scores, tile.rows(), columns, buffers.attending);
+  NormalizeScores(tile, buffers, chunk);
   AddValues(tile, head, buffers, chunk,
             ValueCases<T>{.non_finite = non_finite ? &columns : nullptr, .scale = value_scale}, first);
 }
@@ -171,15 +137,23 @@ bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t
                 T value_scale) {
   LoadQueries(tile, buffers);
   StartRows(tile, buffers);
-  bool first = true;
-  for (const Run& run : tile.runs) {
-    const std::int64_t end = std::min(run.end * tile.block_keys, key_end);
-    for (std::int64_t begin = std::max(run.begin * tile.block_keys, key_begin); begin < end;) {
-      const Chunk chunk = NextChunk(begin, end);
-      AttendChunk(tile, buffers, chunk, run.kind == RunKind::full ? tile.full : tile.partial, value_scale, first);
-      first = false;
-      begin = chunk.end;
+  if constexpr (std::is_same_v<T, float>) {
+    if (tile.head.k == nullptr) {
+      WalkEnd end =
+          WalkInPlace(tile, buffers, key_begin, key_end, {.on = value_scale != 1, .value_scale = value_scale});
+      if (end == WalkEnd::not_finite && value_scale == 1) {
+        LoadQueries(tile, buffers);
+        StartRows(tile, buffers);
+        end = WalkInPlace(tile, buffers, key_begin, key_end, {.on = true});
+      }
+      return end != WalkEnd::no_key;
     }
+  }
+  bool first = true;
+  for (ChunkWalk walk(tile.runs, tile.block_keys, key_begin, key_end); !walk.done(); walk.next()) {
+    AttendChunk(tile, buffers, walk.chunk(), walk.kind() == RunKind::full ? tile.full : tile.partial, value_scale,
+                first);
+    first = false;
   }
   return !first;
 }

@@ -67,9 +67,10 @@ std::int64_t seen_keys(const AttentionProblem& problem, const BlockMask& rows, s
   return keys;
 }
 
-/// Keys that are brought into panels, of all kv heads, and the tasks that there are for the cores.
+/// Keys that are read, of all kv heads; those of them that are read in place, in no panel; and the tasks that there are
+/// for the cores.
 struct Share {
-  std::int64_t keys = 0, tasks = 0;
+  std::int64_t keys = 0, in_place = 0, tasks = 0;
 };
 
 Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMask* rows) {
@@ -86,7 +87,9 @@ Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMas
     }
     share.tasks += problem.kv_heads * cpu_forward_partials(problem, sequence).pieces;
     for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
-      share.keys += rows != nullptr ? seen_keys(problem, *rows, index, head) : sequence.kv_len;
+      const std::int64_t seen = rows != nullptr ? seen_keys(problem, *rows, index, head) : sequence.kv_len;
+      share.keys += seen;
+      share.in_place += problem.precision == expr::Precision::f64 ? 0 : seen;
     }
   }
   if (problem.shared_kv) share.keys += problem.kv_heads * longest;
@@ -137,7 +140,8 @@ Prediction cpu_forward_prediction(const AttentionProblem& problem, const Plan& p
   const double cores =
       static_cast<double>(std::clamp<std::int64_t>(share.tasks, 1, std::min(plan.threads, caps.cores)));
   const double rate = cpu_flops_per_second(problem.precision, dims / 2) * caps.vector_bytes / kCpuRates.vector_bytes;
-  const double work = elements + kCpuRates.packed_key_elements * static_cast<double>(share.keys);
+  const double work = elements + kCpuRates.packed_key_elements * static_cast<double>(share.keys - share.in_place) +
+                      kCpuRates.in_place_key_elements * static_cast<double>(share.in_place);
   const double from_memory = bytes > static_cast<double>(caps.l3_bytes) ? bytes : 0;
   return {.seconds = std::max(2 * dims * work / rate, from_memory / kCpuRates.memory_bytes_per_second) / cores,
           .flops = 2 * dims * elements,

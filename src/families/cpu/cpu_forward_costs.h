@@ -2,8 +2,9 @@
 // machine (Xeon of model 207, AVX-512), which also did 176 GFLOP/s of bare multiply-adds.
 //
 // A run takes the time of its products at the rate of its head dimension, and that of converting and transposing each
-// key and value into a panel, which is most of decoding; or, where its tensors do not fit in L3, that of reading them,
-// if this is longer. The arithmetic of mods is not counted: a quarter more for a softcap at D 64, 8 % for ALiBi.
+// key and value into a panel, or of converting them where they are read in place; or, where its tensors do not fit in
+// L3, that of reading them, if this is longer. The arithmetic of mods is not counted: a quarter more for a softcap at D
+// 64, 8 % for ALiBi.
 #pragma once
 
 #include <array>
@@ -13,11 +14,13 @@
 namespace heddle::plan {
 
 struct CpuRates {
-  double packed_key_elements;      // decode, decode_gqa8: what packing a key and its value costs, in score elements
+  double packed_key_elements;      // what packing a key and its value costs, in score elements
+  double in_place_key_elements;    // what reading them in place costs: bench_cpu_decode, bf16, keys in L3
   double memory_bytes_per_second;  // the first line: of one core
   double vector_bytes;             // of the machine that did this; narrower vectors take as many more
 };
-inline constexpr CpuRates kCpuRates = {.packed_key_elements = 21, .memory_bytes_per_second = 8.8e9, .vector_bytes = 64};
+inline constexpr CpuRates kCpuRates = {
+    .packed_key_elements = 21, .in_place_key_elements = 2, .memory_bytes_per_second = 8.8e9, .vector_bytes = 64};
 
 /// The cases *_full. 16-bit and 8-bit inputs are computed in f32, at f32's rate (bf16: 1 % more).
 struct CpuRate {

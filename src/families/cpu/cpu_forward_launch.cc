@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -92,9 +93,6 @@ class Launch {
     while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
     pack_wave(wave, workers);
     attend_wave(wave, workers, index);
-    base::parallel_tasks(workers, std::ssize(wave.merges), [&](int worker, std::int64_t task) {
-      merge_pieces(tile_of(wave, wave.merges[static_cast<std::size_t>(task)], worker), buffers(worker));
-    });
   }
 
   const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
@@ -122,8 +120,11 @@ class Launch {
             .staging = at(scratch_.staging),
             .chunk_keys = at(scratch_.chunk_keys),
             .chunk_values = at(scratch_.chunk_values),
+            .lane_queries = at(scratch_.lane_queries),
+            .lane_sums = at(scratch_.lane_sums),
             .q_stride = scratch_.q_stride,
-            .o_stride = scratch_.o_stride};
+            .o_stride = scratch_.o_stride,
+            .lane_stride = scratch_.lane_stride};
   }
 
   void pack_wave(const Wave& wave, int workers) const {
@@ -180,10 +181,19 @@ class Launch {
                                            plan::cpu_forward_v_flags_offset(problem_, unit.keys));
   }
 
+  /// The worker that ends a tile's last piece merges them all, in the pieces' order.
   void attend_wave(const Wave& wave, int workers, std::int64_t index) {
     Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
-    base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t task) {
-      attend(tile_of(wave, wave.tiles[static_cast<std::size_t>(task)], worker), buffers(worker));
+    std::vector<std::atomic<std::int32_t>> ended(wave.merges.size());
+    base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t index_of_task) {
+      const TileTask& task = wave.tiles[static_cast<std::size_t>(index_of_task)];
+      attend(tile_of(wave, task, worker), buffers(worker));
+      if (task.merge >= 0) {
+        const auto merge = static_cast<std::size_t>(task.merge);
+        if (ended[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
+          merge_pieces(tile_of(wave, wave.merges[merge], worker), buffers(worker));
+        }
+      }
       progress.add_one();
     });
   }
@@ -235,7 +245,7 @@ class Launch {
       tile.lse_rest = numbers_of_rows(*run_.tensors.lse_rest, entry, task.head, row);
       tile.lse_rest_head_stride = run_.tensors.lse_rest->strides[1];
     }
-    if (task.partials >= 0) tile.partials = partials(wave.partials[static_cast<std::size_t>(task.partials)]);
+    if (task.partials >= 0) tile.partials = partials(wave, task);
     tile.piece = task.piece;
     tile.partial_row = task.partial_row;
     return tile;
@@ -250,13 +260,14 @@ class Launch {
             .v_keys = v.keys};
   }
 
-  Partials<T> partials(const PartialUnit& unit) const {
+  Partials<T> partials(const Wave& wave, const TileTask& task) const {
+    const PartialUnit& unit = wave.partials[static_cast<std::size_t>(task.partials)];
     const plan::CpuForwardPartials layout = plan::cpu_forward_partials(problem_, sequence(unit.sequence));
     std::byte* base = workspace_ + unit.offset;
     return {.o = reinterpret_cast<T*>(base),
             .maxima = reinterpret_cast<T*>(base + layout.maxima),
             .sums = reinterpret_cast<T*>(base + layout.sums),
-            .pieces = layout.pieces,
+            .pieces = task.pieces,
             .rows = layout.rows};
   }
 
@@ -320,6 +331,7 @@ class CpuForwardKernel final : public backend::Kernel {
     nlohmann::ordered_json facts = {
         {"summary", fmt::format("cpu_forward in {}, {} threads", f64 ? "f64" : "f32", forward_.plan.threads)},
         {"simd", cpu_caps().simd_target}};
+    if (const std::string in_place = forward_.schedule.in_place_text(); !in_place.empty()) facts["in_place"] = in_place;
     for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
     return facts;
   }

@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kPairBudget = std::int64_t{512} << 20;
 constexpr std::int64_t kMostRows = 96, kLeastRows = 12;  // of a tile; each is half the one before
 constexpr std::int64_t kRowStrip = 16;                   // rows whose statistics are updated together
+constexpr std::int64_t kPieceTasks = 32;                 // pieces of a sequence's kv heads that are worth having
 constexpr std::int64_t kVectorBytes = 64;                // the widest vector of any target; row sums are kept by lane
 
 std::int64_t element_bytes(const problem::AttentionProblem& problem) {
@@ -34,6 +35,11 @@ Plan plan_of(const problem::AttentionProblem& problem, int threads, const device
   return plan;
 }
 
+bool all_in_place(const problem::AttentionProblem& problem, std::int64_t rows) {
+  return std::ranges::all_of(problem.sequences,
+                             [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, rows); });
+}
+
 std::int64_t tile_count(const problem::AttentionProblem& problem, std::int64_t rows) {
   std::int64_t tiles = 0;
   for (const Sequence& sequence : problem.sequences) tiles += (sequence.q_len + rows - 1) / rows;
@@ -46,7 +52,8 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   const std::int64_t element = element_bytes(problem);
   CpuForwardScratch scratch{};
   scratch.rows = round_up(std::max<std::int64_t>(tile_rows, 1), kRowGroup);
-  scratch.q_stride = round_up(problem.qk_dim, kAlignment / element);
+  scratch.q_stride = round_up(problem.qk_dim, 2 * kAlignment / element);  // pairs of vectors
+  scratch.lane_stride = round_up(scratch.rows, kRowStrip);
   scratch.o_stride = round_up(problem.v_dim, kPanel);
   const auto place = [&](std::int64_t count) {
     const std::int64_t offset = scratch.bytes;
@@ -54,19 +61,21 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
     return offset;
   };
   scratch.queries = place(scratch.rows * scratch.q_stride);
-  scratch.scores = place(scratch.rows * kChunk);
+  scratch.scores = place(scratch.lane_stride * kChunk);
   scratch.weights = place(problem.weight_mod.empty() ? 0 : scratch.rows * kChunk);
   scratch.accumulators = place(scratch.rows * scratch.o_stride);
   scratch.row_sums = place(scratch.rows * (kVectorBytes / element));
   scratch.row_maxima = place(round_up(scratch.rows, kRowStrip));
   scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
-  scratch.row_factors = place(scratch.rows);
+  scratch.row_factors = place(scratch.lane_stride);
   scratch.attending = place(scratch.rows * kChunk / 8 / element);
-  scratch.staging = place(kChunk * kPanel);
+  scratch.staging = place(std::max({kChunk * kPanel, scratch.q_stride, scratch.o_stride}));
   const bool in_place = std::ranges::any_of(
       problem.sequences, [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, tile_rows); });
-  scratch.chunk_keys = place(in_place ? kChunk * problem.qk_dim : 0);
-  scratch.chunk_values = place(in_place ? kChunk * scratch.o_stride : 0);
+  scratch.chunk_keys = place(in_place ? kChunk * scratch.q_stride : 0);
+  scratch.chunk_values = place(in_place ? kChunk * (scratch.o_stride + kStagedGap) : 0);
+  scratch.lane_queries = place(in_place ? scratch.q_stride * scratch.lane_stride : 0);
+  scratch.lane_sums = place(in_place ? kLaneKeys * scratch.lane_stride : 0);
   return scratch;
 }
 
@@ -87,10 +96,18 @@ bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequen
   return sequence.q_len * problem.group() * sharing <= tile_rows;
 }
 
+std::int64_t cpu_forward_piece_keys(const problem::AttentionProblem& problem, std::int64_t keys) {
+  const std::int64_t wanted = (kPieceTasks + problem.kv_heads - 1) / problem.kv_heads;
+  const std::int64_t pieces =
+      std::max({std::int64_t{1}, round_up(keys, kSplitKeys) / kSplitKeys, std::min(wanted, keys / kLeastSplit)});
+  return round_up(std::max<std::int64_t>(keys, 1), pieces * kChunk) / pieces;
+}
+
 CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem, const Sequence& sequence) {
   const std::int64_t element = element_bytes(problem);
   CpuForwardPartials partials{};
-  partials.pieces = std::max<std::int64_t>(1, round_up(sequence.kv_len, kSplitKeys) / kSplitKeys);
+  const std::int64_t piece = cpu_forward_piece_keys(problem, sequence.kv_len);
+  partials.pieces = std::max<std::int64_t>(1, round_up(sequence.kv_len, piece) / piece);
   partials.rows = sequence.q_len * problem.group();
   if (partials.pieces == 1) return partials;
   const std::int64_t rows = partials.pieces * partials.rows;
@@ -117,15 +134,18 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   std::vector<std::string> rejected;
   // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
   std::int64_t rows = kMostRows;
+  const bool decodes = all_in_place(problem, kDecodeRows);
   for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
+    // Where the next smaller tile would pack what few queries read, the cores share the pieces of the keys instead.
+    if (decodes && !all_in_place(problem, rows / 2)) break;
     if (bytes > caps.l2_bytes * 3 / 4) {
       rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows, bytes >> 10,
                                      caps.l2_bytes >> 10));
       continue;
     }
     const std::int64_t tiles = tile_count(problem, rows);
-    if (caps.cores > 1 && tiles < std::int64_t{2} * caps.cores && tiles < tile_count(problem, rows / 2)) {
+    if (!decodes && caps.cores > 1 && tiles < std::int64_t{2} * caps.cores && tiles < tile_count(problem, rows / 2)) {
       rejected.push_back(
           fmt::format("tile of {} queries: {} tasks do not fill {} cores evenly", rows, tiles, caps.cores));
       continue;

@@ -5,7 +5,7 @@
 // into panels of kPanel columns:
 //   K  [ceil(keys / kPanel)][Dqk][kPanel]      V  [ceil(Dv / kPanel)][keys][kPanel], and a flag for each kPanel keys
 // Where all of its queries (of all heads of the group) fit in one tile, as in decoding, the tile reads them in place, a
-// chunk at a time, and the keys are split into pieces of kSplitKeys, whose partial results are merged by their maxima.
+// chunk at a time, and the keys that attend are cut into pieces, whose partial results are merged by their maxima.
 // A worker's scratch holds one tile: its queries, a score buffer of kChunk columns, accumulators, row statistics.
 #pragma once
 
@@ -18,7 +18,11 @@ namespace heddle::plan {
 inline constexpr std::int64_t kPanel = 64;        // columns of a packed panel
 inline constexpr std::int64_t kChunk = 128;       // keys of one step, at most
 inline constexpr std::int64_t kRowGroup = 6;      // rows of the micro-kernel; scratch holds whole groups
-inline constexpr std::int64_t kSplitKeys = 2048;  // keys of a piece, whatever the number of threads
+inline constexpr std::int64_t kSplitKeys = 2048;  // keys of a piece, at most
+inline constexpr std::int64_t kLeastSplit = 512;  // keys of a piece, unless there are fewer
+inline constexpr std::int64_t kDecodeRows = 64;   // queries of a group's heads that are always read for in place
+inline constexpr std::int64_t kLaneKeys = 32;     // keys whose scores are computed with rows of queries in lanes
+inline constexpr std::int64_t kStagedGap = 16;    // between staged values: powers of two would share few L1 sets
 inline constexpr std::int64_t kAlignment = 64;    // bytes; every buffer starts at a multiple
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
@@ -26,19 +30,23 @@ constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x +
 /// Offsets in bytes of a worker's buffers, each [rows][...] with `rows` a multiple of kRowGroup.
 struct CpuForwardScratch {
   std::int64_t queries;       // [rows][q_stride]
-  std::int64_t scores;        // [rows][kChunk]
+  std::int64_t scores;        // [lane_stride][kChunk]
   std::int64_t weights;       // [rows][kChunk], with a weight mod only
   std::int64_t accumulators;  // [rows][o_stride]
   std::int64_t row_sums;      // [rows][lanes of a 64-byte vector]
   std::int64_t row_maxima;    // [rows]
   std::int64_t row_scales;    // [rows]
-  std::int64_t row_factors;   // [rows]
+  std::int64_t row_factors;   // [lane_stride]
   std::int64_t attending;     // [rows][kChunk] bits, whatever the element
   std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
-  std::int64_t chunk_keys;    // [kChunk / kPanel][Dqk][kPanel]: the chunk's keys, where they are read in place
-  std::int64_t chunk_values;  // [o_stride / kPanel][kChunk][kPanel]
+  // Where keys and values are read in place:
+  std::int64_t chunk_keys;    // [kChunk][q_stride]: the chunk's keys as rows or as panels
+  std::int64_t chunk_values;  // [kChunk][o_stride + kStagedGap]
+  std::int64_t lane_queries;  // [q_stride][lane_stride]: the queries, transposed
+  std::int64_t lane_sums;     // [kLaneKeys][lane_stride]: scores, transposed
   std::int64_t bytes;         // of all of it
   std::int64_t rows, q_stride, o_stride;
+  std::int64_t lane_stride;  // rows up to whole vectors
 };
 CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows);
 
@@ -51,8 +59,12 @@ std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem
 /// Where the flags start in packed values.
 std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys);
 
-/// The partial results of the pieces of one pair, rows = queries of all heads of the group:
-/// o [pieces][rows][o_stride], maxima [pieces][rows], sums [pieces][rows]. All 0 bytes for a single piece.
+/// Keys of each piece, but the last, of a tile that `keys` keys attend: a number that depends on them and on the heads
+/// alone, so the threads do not change a result.
+std::int64_t cpu_forward_piece_keys(const problem::AttentionProblem& problem, std::int64_t keys);
+
+/// The partial results of the pieces of one pair, as many as if all keys attend; rows = queries of all heads of the
+/// group: o [pieces][rows][o_stride], maxima [pieces][rows], sums [pieces][rows]. All 0 bytes for a single piece.
 struct CpuForwardPartials {
   std::int64_t pieces, rows;
   std::int64_t maxima, sums;  // offsets in bytes; o is at 0

@@ -1,5 +1,7 @@
 #include "families/cpu/cpu_forward_schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -93,6 +95,20 @@ std::span<const Run> Schedule::runs(const TileTask& tile) const {
   return {&whole_[static_cast<std::size_t>(tile.sequence)], 1};
 }
 
+std::string Schedule::in_place_text() const {
+  std::int64_t tiles = 0, pieces = 0, most = 0;
+  for (std::int64_t i = 0; i < waves(); ++i) {
+    for (const TileTask& tile : wave(i).tiles) {
+      if (tile.k_unit >= 0) continue;
+      tiles += tile.piece == 0 ? 1 : 0;
+      ++pieces;
+      most = std::max(most, keys_within(tile, tile.key_begin, tile.key_end));
+    }
+  }
+  if (tiles == 0) return {};
+  return fmt::format("keys and values of {} tiles, in {} pieces of at most {} keys", tiles, pieces, most);
+}
+
 // The pair's queries, one row of the block mask after the other; tiles of one size in a row, as few as there must be,
 // in whole groups of the micro-kernel's rows.
 void Schedule::add_tiles(const Pair& pair, Wave& wave) const {
@@ -133,30 +149,58 @@ void Schedule::add_heads(const Pair& pair, TileTask tile, Wave& wave) const {
 }
 
 void Schedule::add_pieces(const Pair& pair, TileTask tile, Wave& wave) const {
-  const Sequence& keys = sequence(pair.sequence);
-  const std::int64_t pieces = pair.in_place ? plan::cpu_forward_partials(problem_, keys).pieces : 1;
   tile.k_unit = pair.in_place ? -1 : static_cast<std::int32_t>(std::ssize(wave.k_units) - 1);
   tile.v_unit = pair.in_place ? -1 : static_cast<std::int32_t>(std::ssize(wave.v_units) - 1);
-  tile.partials = pieces == 1 ? -1 : static_cast<std::int32_t>(std::ssize(wave.partials) - 1);
-  if (pieces > 1) {
-    PartialUnit& unit = wave.partials.back();
-    tile.partial_row = unit.rows;
-    unit.rows += tile.heads * tile.rows;
-    wave.merges.push_back(tile);
+  tile.partials = tile.merge = -1;
+  tile.pieces = 1;
+  const std::int64_t keys = sequence(pair.sequence).kv_len;
+  if (pair.in_place) {
+    const std::int64_t attending = keys_within(tile, 0, keys),
+                       piece = plan::cpu_forward_piece_keys(problem_, attending);
+    tile.pieces = static_cast<std::int32_t>(std::max<std::int64_t>(1, plan::round_up(attending, piece) / piece));
+    if (tile.pieces > 1) return cut_keys(tile, piece, wave);
   }
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
-    tile.piece = static_cast<std::int32_t>(piece);
-    tile.key_begin = pieces == 1 ? 0 : piece * plan::kSplitKeys;
-    tile.key_end = pieces == 1 ? keys.kv_len : std::min(keys.kv_len, tile.key_begin + plan::kSplitKeys);
-    std::int64_t count = 0;
-    for (const Run& run : runs(tile)) {
-      const std::int64_t begin = std::max(run.begin * block_keys_, tile.key_begin);
-      count += std::max<std::int64_t>(0, std::min(run.end * block_keys_, tile.key_end) - begin);
+  add_piece(tile, 0, keys, wave);
+}
+
+// Cuts a tile's keys where `piece` of those in its runs lie behind the last cut. Keys in no run belong to some piece.
+void Schedule::cut_keys(TileTask tile, std::int64_t piece, Wave& wave) const {
+  PartialUnit& unit = wave.partials.back();
+  tile.partials = static_cast<std::int32_t>(std::ssize(wave.partials) - 1);
+  tile.partial_row = unit.rows;
+  unit.rows += tile.heads * tile.rows;
+  tile.merge = static_cast<std::int32_t>(std::ssize(wave.merges));
+  wave.merges.push_back(tile);
+  const std::int64_t keys = sequence(tile.sequence).kv_len;
+  std::int64_t first = 0, room = piece;  // of the piece that begins at `first`
+  for (const Run& run : runs(tile)) {
+    std::int64_t key = run.begin * block_keys_;
+    const std::int64_t end = std::min(run.end * block_keys_, keys);
+    for (; end - key > room; ++tile.piece, room = piece) {
+      key += room;
+      add_piece(tile, first, key, wave);
+      first = key;
     }
-    const std::int64_t rows = tile.rows * tile.heads;
-    tile.cost = rows * (count + kRowCost) + (pair.in_place ? count * kInPlaceCost : 0);
-    wave.tiles.push_back(tile);
+    room -= std::max<std::int64_t>(0, end - key);
   }
+  add_piece(tile, first, keys, wave);
+}
+
+void Schedule::add_piece(TileTask tile, std::int64_t key_begin, std::int64_t key_end, Wave& wave) const {
+  tile.key_begin = key_begin;
+  tile.key_end = key_end;
+  const std::int64_t rows = tile.rows * tile.heads, keys = keys_within(tile, key_begin, key_end);
+  tile.cost = rows * (keys + kRowCost) + (tile.k_unit < 0 ? keys * kInPlaceCost : 0);
+  wave.tiles.push_back(tile);
+}
+
+std::int64_t Schedule::keys_within(const TileTask& tile, std::int64_t begin, std::int64_t end) const {
+  std::int64_t keys = 0;
+  for (const Run& run : runs(tile)) {
+    keys += std::max<std::int64_t>(
+        0, std::min(run.end * block_keys_, end) - std::max<std::int64_t>(run.begin * block_keys_, begin));
+  }
+  return keys;
 }
 
 }  // namespace heddle::cpu

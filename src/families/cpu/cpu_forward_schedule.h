@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "heddle/block_mask.h"
@@ -28,11 +29,12 @@ struct TileTask {
   // Indices in the wave. k_unit, v_unit: the packed unit; -1 if the tile reads in place. partials: the unit of its
   // pieces; -1 if it has one piece.
   std::int32_t k_unit, v_unit, partials;
-  std::int32_t piece;
-  std::int64_t partial_row;  // of the tile's first row among those of a piece
+  std::int32_t piece, pieces;  // of its keys
+  std::int32_t merge;          // its entry in the wave's merges; -1 if it has one piece
+  std::int64_t partial_row;    // of the tile's first row among those of a piece
 };
 
-/// The partial results of a pair that is split over its keys.
+/// The partial results of a pair whose keys may be split.
 struct PartialUnit {
   std::int64_t sequence;
   std::int64_t offset;  // bytes in the workspace
@@ -61,6 +63,9 @@ class Schedule {
   std::span<const Run> runs(const TileTask& tile) const;
   std::int64_t block_keys() const { return block_keys_; }
 
+  /// How many tiles read their keys in place, and into how many pieces these are cut; empty if no tile does.
+  std::string in_place_text() const;
+
  private:
   struct Pair {
     std::int64_t sequence, kv_head;
@@ -72,6 +77,10 @@ class Schedule {
   void add_tiles(const Pair& pair, Wave& wave) const;
   void add_heads(const Pair& pair, TileTask tile, Wave& wave) const;
   void add_pieces(const Pair& pair, TileTask tile, Wave& wave) const;
+  void cut_keys(TileTask tile, std::int64_t piece, Wave& wave) const;
+  void add_piece(TileTask tile, std::int64_t key_begin, std::int64_t key_end, Wave& wave) const;
+  /// Keys of [begin, end) that lie in the tile's runs.
+  std::int64_t keys_within(const TileTask& tile, std::int64_t begin, std::int64_t end) const;
 
   const problem::AttentionProblem& problem_;
   const BlockMask* block_mask_;

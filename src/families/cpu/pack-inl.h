@@ -86,30 +86,30 @@ template <class T>
 inline constexpr std::int64_t kBlock = 1;
 
 template <class T>
-HWY_INLINE void TransposeBlock(const T* from, std::int64_t /*stride*/, T* to) {
+HWY_INLINE void TransposeBlock(const T* from, std::int64_t /*stride*/, T* to, std::int64_t /*to_stride*/) {
   *to = *from;
 }
 #else
 template <class T>
 inline constexpr std::int64_t kBlock = 16 / sizeof(T);
 
-HWY_INLINE void TransposeBlock(const float* from, std::int64_t stride, float* to) {
+HWY_INLINE void TransposeBlock(const float* from, std::int64_t stride, float* to, std::int64_t to_stride) {
   const hn::Full128<float> d;
   const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
   const auto r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
   const auto even_low = hn::InterleaveLower(d, r0, r2), odd_low = hn::InterleaveLower(d, r1, r3);
   const auto even_high = hn::InterleaveUpper(d, r0, r2), odd_high = hn::InterleaveUpper(d, r1, r3);
   hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, to);
-  hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, to + plan::kPanel);
-  hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, to + 2 * plan::kPanel);
-  hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, to + 3 * plan::kPanel);
+  hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, to + to_stride);
+  hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, to + 2 * to_stride);
+  hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, to + 3 * to_stride);
 }
 
-HWY_INLINE void TransposeBlock(const double* from, std::int64_t stride, double* to) {
+HWY_INLINE void TransposeBlock(const double* from, std::int64_t stride, double* to, std::int64_t to_stride) {
   const hn::Full128<double> d;
   const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
   hn::Store(hn::InterleaveLower(d, r0, r1), d, to);
-  hn::Store(hn::InterleaveUpper(d, r0, r1), d, to + plan::kPanel);
+  hn::Store(hn::InterleaveUpper(d, r0, r1), d, to + to_stride);
 }
 #endif
 
@@ -120,7 +120,7 @@ void Transpose(const T* from, std::int64_t stride, std::int64_t dims, T* to) {
   std::int64_t dim = 0;
   for (; dim + kStep <= dims; dim += kStep) {
     for (std::int64_t key = 0; key < plan::kPanel; key += kStep) {
-      TransposeBlock(from + key * stride + dim, stride, to + dim * plan::kPanel + key);
+      TransposeBlock(from + key * stride + dim, stride, to + dim * plan::kPanel + key, plan::kPanel);
     }
   }
   for (; dim < dims; ++dim) {

@@ -82,11 +82,11 @@ bool FindNonFinite(const Tile<T>& tile, const PackedHead<T>& head, const Chunk& 
 /// Finds which of the given columns each row attends. Call it before scores become probabilities: an element may
 /// attend and have p 0.
 template <class T>
-void FindAttending(const ScoreChunk<T>& chunk, const ColumnSet& columns, std::uint64_t* attending) {
-  for (std::int64_t r = 0; r < chunk.rows; ++r) {
+void FindAttending(const T* scores, std::int64_t rows, const ColumnSet& columns, std::uint64_t* attending) {
+  for (std::int64_t r = 0; r < rows; ++r) {
     ColumnSet own;
     ForEachColumn(columns.words, [&](std::int64_t column) {
-      if (chunk.scores[r * plan::kChunk + column] != kMinusInfinity<T>) own.add(column);
+      if (scores[r * plan::kChunk + column] != kMinusInfinity<T>) own.add(column);
     });
     std::copy_n(own.words, kColumnWords, attending + r * kColumnWords);
   }

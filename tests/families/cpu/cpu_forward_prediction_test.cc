@@ -165,14 +165,14 @@ TEST(CpuPrediction, TakesTheTimeOfItsProducts) {
 }
 
 TEST(CpuPrediction, OneTileIsNoWorkForManyCores) {
-  const Shape shape = {.q_rows = 12, .kv_rows = 2000};
+  const Shape shape = {.q_rows = 12, .kv_rows = 1000};
   EXPECT_EQ(predicted(shape, {}, machine(64)).seconds, predicted(shape, {}, machine(1)).seconds);
 }
 
 TEST(CpuPrediction, KeysOfOneQueryCostMoreThanTheirProducts) {
   const Shape decode = {.q_heads = 8, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192};
   const plan::Prediction one = predicted(decode, {}, machine(1));
-  EXPECT_GT(one.seconds, 10 * one.flops / plan::cpu_flops_per_second(expr::Precision::f32, 64));
+  EXPECT_GT(one.seconds, 2 * one.flops / plan::cpu_flops_per_second(expr::Precision::f32, 64));
 }
 
 TEST(CpuPrediction, WhatNoCacheHoldsComesFromMemory) {

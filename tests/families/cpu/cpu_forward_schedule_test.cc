@@ -1,12 +1,13 @@
 // The order of a launch as plain data: every score that attends belongs to one tile, and what a wave packs has its own
 // place in the workspace.
+#include "families/cpu/cpu_forward_schedule.h"
+
 #include <gmock/gmock.h>
 
 #include <map>
 #include <tuple>
 
 #include "families/cpu/cpu_forward_plans.h"
-#include "families/cpu/cpu_forward_schedule.h"
 
 namespace heddle::cpu {
 namespace {
@@ -33,9 +34,24 @@ const std::vector<Sequence> kSequences = {{.q_len = 100, .kv_len = 300},
 
 using Element = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // sequence, head, row
 
+/// The keys of a row's pieces, by the piece's number: together all, one after the other.
+struct RowPieces {
+  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> keys;
+  std::int64_t pieces = 0, merged = 0;
+};
+
+std::int64_t keys_in_runs(const Schedule& schedule, const TileTask& tile) {
+  std::int64_t keys = 0;
+  for (const Run& run : schedule.runs(tile)) {
+    keys += std::max<std::int64_t>(0, std::min(run.end * schedule.block_keys(), tile.key_end) -
+                                          std::max<std::int64_t>(run.begin * schedule.block_keys(), tile.key_begin));
+  }
+  return keys;
+}
+
 /// Every row of every head, with all keys, in tiles that do not cross rows of the block mask.
 void expect_covers(const problem::AttentionProblem& problem, const Schedule& schedule, std::int64_t block_rows) {
-  std::map<Element, std::int64_t> keys, merged;
+  std::map<Element, RowPieces> all;
   for (std::int64_t i = 0; i < schedule.waves(); ++i) {
     const Wave wave = schedule.wave(i);
     EXPECT_TRUE(std::ranges::is_sorted(wave.tiles, std::greater<>(), &TileTask::cost));
@@ -45,35 +61,45 @@ void expect_covers(const problem::AttentionProblem& problem, const Schedule& sch
       EXPECT_EQ(tile.q_first / block_rows, tile.q_block);
       EXPECT_EQ((tile.q_first + tile.rows - 1) / block_rows, tile.q_block);
       EXPECT_EQ(tile.head / problem.group(), (tile.head + tile.heads - 1) / problem.group());
+      if (tile.pieces > 1) {
+        EXPECT_EQ(tile.k_unit, -1);
+        EXPECT_LE(keys_in_runs(schedule, tile), plan::kSplitKeys);
+        EXPECT_GT(keys_in_runs(schedule, tile), 0);
+      }
+      EXPECT_EQ(tile.merge >= 0, tile.pieces > 1);
       for (std::int64_t head = tile.head; head < tile.head + tile.heads; ++head) {
         for (std::int64_t row = tile.q_first; row < tile.q_first + tile.rows; ++row) {
-          // Pieces come in any order, but each starts where a whole number of them ends.
-          EXPECT_EQ(tile.key_begin, tile.piece * plan::kSplitKeys);
-          keys[{tile.sequence, head, row}] += tile.key_end - tile.key_begin + 1;
+          RowPieces& own = all[{tile.sequence, head, row}];
+          own.pieces = tile.pieces;
+          EXPECT_TRUE(own.keys.insert({tile.piece, {tile.key_begin, tile.key_end}}).second);
         }
       }
     }
     for (const TileTask& tile : wave.merges) {
       for (std::int64_t head = tile.head; head < tile.head + tile.heads; ++head) {
-        for (std::int64_t row = 0; row < tile.rows; ++row) ++merged[{tile.sequence, head, tile.q_first + row}];
+        for (std::int64_t row = 0; row < tile.rows; ++row) ++all[{tile.sequence, head, tile.q_first + row}].merged;
       }
     }
   }
   std::int64_t rows = 0;
   for (std::int64_t n = 0; n < problem.batch; ++n) {
     const Sequence& sequence = problem.sequences[static_cast<std::size_t>(n)];
-    const std::int64_t pieces = plan::cpu_forward_in_place(problem, sequence, kTileRows)
-                                    ? plan::cpu_forward_partials(problem, sequence).pieces
-                                    : 1;
     for (std::int64_t head = 0; head < problem.q_heads; ++head) {
       for (std::int64_t row = 0; row < sequence.q_len; ++row, ++rows) {
-        const Element element = {n, head, row};
-        ASSERT_EQ(keys[element], sequence.kv_len + pieces) << "sequence " << n << " head " << head << " row " << row;
-        ASSERT_EQ(merged[element], pieces > 1 ? 1 : 0) << "sequence " << n << " head " << head << " row " << row;
+        SCOPED_TRACE(testing::Message() << "sequence " << n << " head " << head << " row " << row);
+        const RowPieces& own = all[{n, head, row}];
+        ASSERT_EQ(std::ssize(own.keys), own.pieces);
+        ASSERT_EQ(own.merged, own.pieces > 1 ? 1 : 0);
+        std::int64_t end = 0;
+        for (const auto& [piece, keys] : own.keys) {
+          ASSERT_EQ(keys.first, end);
+          end = keys.second;
+        }
+        ASSERT_EQ(end, sequence.kv_len);
       }
     }
   }
-  EXPECT_EQ(std::ssize(keys), rows);
+  EXPECT_EQ(std::ssize(all), rows);
 }
 
 TEST(CpuSchedule, CoversEveryRowOfEveryHeadOnce) {
@@ -86,6 +112,28 @@ TEST(CpuSchedule, CoversEveryRowOfEveryHeadOnce) {
         BlockMask::build(leaf::kv_idx() >= leaf::q_idx() * leaf::h(), {6, kSequences}, {block_rows, 32});
     expect_covers(problem, Schedule(problem, 5, 5, kTileRows, bytes, &mask), block_rows);
   }
+}
+
+TEST(CpuSchedule, PiecesFollowTheKeysThatAttend) {
+  const std::vector<Sequence> sequences = {{.q_len = 1, .kv_len = 100000, .q_start = 99999}};
+  const problem::AttentionProblem problem = problem_of(8, 1, sequences);
+  const std::int64_t bytes = plan::cpu_forward_pair_bytes(problem, kTileRows);
+  const auto keys_of = [&](const Expr& mask) {
+    const BlockMask rows = BlockMask::build(mask, {8, sequences}, {48, 64});
+    const Schedule schedule(problem, 1, 1, kTileRows, bytes, &rows);
+    std::vector<std::int64_t> keys;
+    for (const TileTask& tile : schedule.wave(0).tiles) keys.push_back(keys_in_runs(schedule, tile));
+    return keys;
+  };
+  const Expr back = leaf::q_idx() - leaf::kv_idx();
+  EXPECT_THAT(keys_of(back < 900), testing::ElementsAre(testing::AllOf(testing::Ge(900), testing::Le(1024))));
+  // The first keys and a window: two runs in pieces of one size, whole chunks, but the last.
+  EXPECT_THAT(keys_of((back < 2000) | (leaf::kv_idx() < 100)), testing::SizeIs(4));
+  for (const std::int64_t keys : keys_of((back < 2000) | (leaf::kv_idx() < 100))) {
+    EXPECT_GT(keys, 0);
+    EXPECT_LE(keys, 640);
+  }
+  EXPECT_THAT(keys_of(back < 0), testing::ElementsAre(0));
 }
 
 TEST(CpuSchedule, HeadsOfOneTileSeeTheSameBlocks) {

@@ -1,0 +1,334 @@
+// Attention of a tile that reads its keys and values in place: one walk over them, each row read once from where it
+// stands. While one product of a chunk runs, it fetches the rows of the next.
+//
+// The first walk does not ask whether values are finite: a sum that met NaN or infinity stays so to its end. If a
+// finished row holds one, the tile is computed again, with care: the same sums, bit by bit, but keys with a value that
+// is not finite count 0 in them, and each row adds those that it attends by itself (values-inl.h says why).
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_ATTEND_IN_PLACE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_ATTEND_IN_PLACE_INL_H_
+#undef HEDDLE_CPU_ATTEND_IN_PLACE_INL_H_
+#else
+#define HEDDLE_CPU_ATTEND_IN_PLACE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "families/cpu/chunks-inl.h"
+#include "families/cpu/in_place_products-inl.h"
+#include "families/cpu/softmax-inl.h"
+#include "families/cpu/stored_rows-inl.h"
+#include "families/cpu/tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// Rows of queries from which on values of 8 bits are staged, instead of converted for each block of rows again.
+inline constexpr std::int64_t kStageRows = 13;
+
+/// Rows of queries from which on they stand in lanes. Fewer are faster as dot products, which convert keys in registers
+/// and read rows that were fetched into L1.
+inline constexpr std::int64_t kLaneRows = 16;
+
+/// Whether a walk looks at what is not finite, and what values are multiplied by if it does.
+struct Care {
+  bool on = false;
+  float value_scale = 1;
+};
+
+/// How a tile's products read: which rows of queries stand in lanes, and what is converted to f32 first (staged).
+struct InPlaceWay {
+  Care care;
+  std::int64_t lane_rows;          // the first rows of the tile, up to whole vectors; the others are dot products
+  bool stage_k;                    // in the keys' own order
+  bool restage_k;                  // with care: staged in the order of pairs, since a product would not see NaN
+  bool stage_v;                    // in the values' own order
+  std::int64_t k_dim, v_dim;       // of the rows that are read: padded if they are staged
+  float k_scale = 1, v_scale = 1;  // kStoredScale of what is not staged
+  bool near;                       // rows are read once, where they stand: they are fetched into L1
+
+  InPlaceWay(const Tile<float>& tile, const Care& how) : care(how) {
+    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())), rows = tile.rows();
+    const std::int64_t rest = rows % lanes;
+    lane_rows = rows < kLaneRows ? 0 : rows - rest + (rest > lanes / 2 && rest > 4 ? lanes : 0);
+    stage_k = tile.qk_dim % (2 * lanes) != 0 || (lane_rows > 0 && tile.k.dtype != DType::f32);
+    restage_k = care.on && !stage_k && LosesNan(tile.k.dtype);
+    stage_v = care.on || (rows >= kStageRows && size_of(tile.v.dtype) == 1) || tile.v_dim % (2 * lanes) != 0;
+    near = lane_rows == 0 && !stage_k && !stage_v;
+    k_dim = plan::round_up(tile.qk_dim, 2 * lanes);
+    v_dim = plan::round_up(tile.v_dim, 2 * lanes);
+    if (!stage_k) k_scale = StoredScale(tile.k.dtype);
+    if (!stage_v) v_scale = StoredScale(tile.v.dtype);
+  }
+
+  static bool LosesNan(DType dtype) { return kConvertsF16 && dtype == DType::e4m3; }
+  static float StoredScale(DType dtype) {
+    float scale = 1;
+    WithStorage(dtype, [&]<class Storage>(std::type_identity<Storage>) { scale = kStoredScale<Storage>; });
+    return scale;
+  }
+};
+
+/// Addresses of keys from `first` on; the last of `count` serves the columns behind it.
+inline RowAddresses AddressesOf(const ConstRows& rows, std::int64_t dim, std::int64_t first, std::int64_t count) {
+  const std::int64_t size = size_of(rows.dtype);
+  const auto* data = static_cast<const std::byte*>(rows.data);
+  RowAddresses to;
+  to.bytes = dim * size;
+  for (std::int64_t i = 0; i < count;) {
+    const std::byte* row = data + rows.offset(first + i) * size;
+    std::int64_t here = count - i;  // rows up to the page's end
+    if (rows.pages.table != nullptr) {
+      here = std::min(here, rows.pages.rows - (rows.pages.first + first + i) % rows.pages.rows);
+    }
+    for (const std::int64_t end = i + here; i < end; ++i, row += rows.stride * size) to.row[i] = row;
+  }
+  std::fill(to.row + count, to.row + plan::kChunk, to.row[count - 1]);
+  return to;
+}
+
+/// Row `column` as f32 in its own order, padded with 0, NaN of e4m3 as NaN if `exact`.
+inline void StageRow(const RowAddresses& from, DType dtype, std::int64_t column, std::int64_t dim, std::int64_t padded,
+                     bool exact, float* to) {
+  WithStorage(dtype, [&]<class Storage>(std::type_identity<Storage>) {
+    if (!exact) return StageRow(from.at<Storage>(column), dim, padded, to);
+    WidenRow(from.at<Storage>(column), dim, to);
+    std::fill(to + dim, to + padded, 0.0F);
+  });
+}
+
+/// Rows [0, count) of `from` staged, [count][padded + gap].
+inline RowAddresses StageRows(const RowAddresses& from, DType dtype, std::int64_t count, std::int64_t dim,
+                              std::int64_t padded, std::int64_t gap, bool exact, float* to) {
+  RowAddresses staged;
+  staged.bytes = padded * static_cast<std::int64_t>(sizeof(float));
+  for (std::int64_t i = 0; i < count; ++i, to += padded + gap) {
+    StageRow(from, dtype, i, dim, padded, exact, to);
+    staged.row[i] = reinterpret_cast<const std::byte*>(to);
+  }
+  std::fill(staged.row + count, staged.row + plan::kChunk, staged.row[count - 1]);
+  return staged;
+}
+
+/// Keys of e4m3 with their NaN as LoadPair() loads them: [count][dim], in its order, still to be multiplied by
+/// kStoredScale.
+inline RowAddresses RestageKeys(const RowAddresses& from, std::int64_t count, std::int64_t dim, float* row, float* to) {
+  const RowAddresses staged = StageRows(from, DType::e4m3, count, dim, dim, 0, true, to);
+  for (std::int64_t i = 0; i < count; ++i, to += dim) {
+    for (std::int64_t d = 0; d < dim; ++d) row[d] = to[d] / kStoredScale<e4m3>;
+    OrderRow(row, dim, true, to);
+  }
+  return staged;
+}
+
+/// True when rows of e4m3 hold a NaN, which only a walk with care sees.
+inline bool HasNan(const RowAddresses& rows, DType dtype, std::int64_t first, std::int64_t last) {
+  if (!InPlaceWay::LosesNan(dtype)) return false;
+  return HasNan([&](std::int64_t i) { return rows.at<e4m3>(i); }, first, last, rows.bytes);
+}
+
+/// The columns of keys one of whose values is NaN or infinite. `row`: scratch of v_dim, padded.
+inline bool FindNonFinite(const Tile<float>& tile, const RowAddresses& values, const Chunk& chunk, float* row,
+                          ColumnSet& columns) {
+  const std::int64_t padded = plan::round_up(tile.v_dim, kColumnUnit);
+  bool any = false;
+  for (std::int64_t i = chunk.begin - chunk.first; i < chunk.end - chunk.first; ++i) {
+    StageRow(values, tile.v.dtype, i, tile.v_dim, padded, true, row);
+    if (!HasNonFinite(row, padded)) continue;
+    columns.add(i);
+    any = true;
+  }
+  return any;
+}
+
+/// The queries as the products take them: rows in lanes transposed, rows of dot products in the order of the keys.
+inline void ArrangeQueries(const Tile<float>& tile, const TileBuffers<float>& buffers, const InPlaceWay& way) {
+  const std::int64_t rows = tile.rows();
+  for (std::int64_t r = 0; r < rows; ++r) buffers.row_factors[r] *= way.k_scale;
+  for (std::int64_t d = 0; way.lane_rows > 0 && d < tile.qk_dim; ++d) {
+    float* to = buffers.lane_queries + d * buffers.lane_stride;
+    const std::int64_t filled = std::min(rows, way.lane_rows);
+    for (std::int64_t r = 0; r < filled; ++r) to[r] = buffers.queries[r * buffers.q_stride + d];
+    std::fill(to + filled, to + way.lane_rows, 0.0F);
+  }
+  if (way.stage_k) return;
+  WithStorage(tile.k.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+    if constexpr (!kEvenOdd<Storage>) return;
+    for (std::int64_t r = way.lane_rows; r < rows; ++r) {
+      float* row = buffers.queries + r * buffers.q_stride;
+      std::copy_n(row, way.k_dim, buffers.staging);
+      OrderRow(buffers.staging, way.k_dim, true, row);
+    }
+  });
+}
+
+/// S = Q K^T over the chunk's columns.
+inline void ScoresInPlace(const Tile<float>& tile, const TileBuffers<float>& buffers, const InPlaceWay& way,
+                          const RowAddresses& stored, const Chunk& chunk, bool& lost_nan, Ahead& ahead) {
+  const std::int64_t count = chunk.end - chunk.first;
+  const bool staged = way.stage_k || way.restage_k;
+  RowAddresses f32_keys;
+  if (way.stage_k) {
+    f32_keys = StageRows(stored, tile.k.dtype, count, tile.qk_dim, way.k_dim, 0, way.care.on, buffers.chunk_keys);
+  } else if (way.restage_k) {
+    f32_keys = RestageKeys(stored, count, way.k_dim, buffers.staging, buffers.chunk_keys);
+  }
+  const RowAddresses& keys = staged ? f32_keys : stored;
+  const LaneProduct in_lanes = {.q = buffers.lane_queries,
+                                .stride = buffers.lane_stride,
+                                .lane_rows = way.lane_rows,
+                                .rows = tile.rows(),
+                                .keys = &keys,
+                                .dim = tile.qk_dim,
+                                .factors = buffers.row_factors,
+                                .sums = buffers.lane_sums,
+                                .scores = buffers.scores};
+  const ScoreProduct dots = {.q = buffers.queries,
+                             .q_stride = buffers.q_stride,
+                             .keys = &keys,
+                             .dim = way.k_dim,
+                             .factors = buffers.row_factors,
+                             .scores = buffers.scores,
+                             .lost_nan = &lost_nan};
+  for (std::int64_t first = 0; first < chunk.columns(); first += plan::kLaneKeys) {
+    const std::int64_t last = std::min(first + plan::kLaneKeys, chunk.columns());
+    if (way.lane_rows > 0) {
+      const std::int64_t lines = ahead.lines() * (last - first) / (chunk.columns() - first);
+      LaneScores(in_lanes, first, last, lines, ahead);
+    }
+    const std::int64_t rest = tile.rows() - way.lane_rows;
+    if (rest <= 0) continue;
+    WithStorage(staged ? DType::f32 : tile.k.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+      Dot<Storage>(dots, way.lane_rows, rest, first, last, ahead);
+    });
+  }
+  if (!ahead.near()) ahead.fetch(ahead.lines());
+}
+
+/// A walk with care changes a row of values that was staged for a product.
+inline void CareForRow(const Care& care, const ColumnSet& left_out, std::int64_t column, std::int64_t count,
+                       float* row) {
+  const float factor = left_out.has(column) ? 0 : care.value_scale;
+  for (std::int64_t i = 0; i < count; ++i) row[i] = factor == 0 ? 0 : row[i] * factor;
+}
+
+/// Adds to each row the values that a product left out and the row attends.
+inline void AddLeftOut(const Tile<float>& tile, const TileBuffers<float>& buffers, const Care& care,
+                       const RowAddresses& values, const ColumnSet& left_out) {
+  ForEachColumn(left_out.words, [&](std::int64_t column) {
+    float* value = buffers.staging;
+    StageRow(values, tile.v.dtype, column, tile.v_dim, tile.v_dim, true, value);
+    for (std::int64_t r = 0; r < tile.rows(); ++r) {
+      if ((buffers.attending[r * kColumnWords + column / 64] >> column % 64 & 1) == 0) continue;
+      const float p = buffers.scores[r * plan::kChunk + column];
+      float* o = buffers.accumulators + r * buffers.o_stride;
+      for (std::int64_t d = 0; d < tile.v_dim; ++d) o[d] += p * (value[d] * care.value_scale);
+    }
+  });
+}
+
+/// O = scale O + P V.
+inline void ValuesInPlace(const Tile<float>& tile, const TileBuffers<float>& buffers, const InPlaceWay& way,
+                          const RowAddresses& stored, const Chunk& chunk, const ColumnSet& left_out, bool first_keys,
+                          bool& lost_nan, Ahead& ahead) {
+  RowAddresses staged;
+  if (way.stage_v) {
+    const std::int64_t count = chunk.end - chunk.first;
+    staged = StageRows(stored, tile.v.dtype, count, tile.v_dim, way.v_dim, plan::kStagedGap, way.care.on,
+                       buffers.chunk_values);
+    for (std::int64_t i = 0; way.care.on && i < count; ++i) {
+      CareForRow(way.care, left_out, i, way.v_dim, buffers.chunk_values + i * (way.v_dim + plan::kStagedGap));
+    }
+  }
+  const ValueProduct product = {.p = buffers.scores,
+                                .values = way.stage_v ? &staged : &stored,
+                                .first = chunk.begin - chunk.first,
+                                .last = chunk.end - chunk.first,
+                                .dim = way.v_dim,
+                                .scales = first_keys ? nullptr : buffers.row_scales,
+                                .stored_scale = way.v_scale,
+                                .o = buffers.accumulators,
+                                .o_stride = buffers.o_stride,
+                                .sums = way.stage_v ? nullptr : buffers.chunk_values,
+                                .lost_nan = &lost_nan};
+  WithStorage(way.stage_v ? DType::f32 : tile.v.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+    AddValuesInPlace<Storage>(product, tile.rows(), ahead);
+  });
+}
+
+/// Accumulators to the order of their dimensions. False when one of them is not finite.
+inline bool FinishAccumulators(const Tile<float>& tile, const TileBuffers<float>& buffers, const InPlaceWay& way) {
+  const bool ordered = way.stage_v;
+  bool finite = true;
+  for (std::int64_t r = 0; r < tile.rows(); ++r) {
+    float* row = buffers.accumulators + r * buffers.o_stride;
+    if (!ordered) {
+      WithStorage(tile.v.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+        if constexpr (!kEvenOdd<Storage>) return;
+        std::copy_n(row, way.v_dim, buffers.staging);
+        OrderRow(buffers.staging, way.v_dim, false, row);
+      });
+    }
+    finite = finite && !HasNonFinite(row, way.v_dim);
+  }
+  return finite;
+}
+
+/// How a walk ended.
+enum class WalkEnd : std::uint8_t { no_key, finished, not_finite };
+
+/// Keys [key_begin, key_end) of the tile, whose queries are loaded and whose rows have seen no key. not_finite: a row
+/// ends with what is not finite; it needs care, or had it.
+inline WalkEnd WalkInPlace(const Tile<float>& tile, const TileBuffers<float>& buffers, std::int64_t key_begin,
+                           std::int64_t key_end, const Care& care) {
+  const InPlaceWay way(tile, care);
+  ChunkWalk walk(tile.runs, tile.block_keys, key_begin, key_end);
+  if (walk.done()) return WalkEnd::no_key;
+  ArrangeQueries(tile, buffers, way);
+  const auto keys_of = [&](const Chunk& chunk) {
+    return AddressesOf(tile.k, tile.qk_dim, chunk.first, chunk.end - chunk.first);
+  };
+  RowAddresses keys = keys_of(walk.chunk()), values;
+  Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near);
+  if (way.near) ahead.fetch(kPartBytes / kLineBytes);
+  for (bool first = true; !walk.done(); first = false) {
+    const Chunk chunk = walk.chunk();
+    const std::int64_t begin = chunk.begin - chunk.first, end = chunk.end - chunk.first;
+    values = AddressesOf(tile.v, tile.v_dim, chunk.first, end);
+    bool lost_nan = way.stage_k && !care.on && HasNan(keys, tile.k.dtype, 0, end);
+    ahead.then(values, end);
+    ScoresInPlace(tile, buffers, way, keys, chunk, lost_nan, ahead);
+    ahead.enter(values, end);
+    ApplyMods(tile, buffers, chunk, walk.kind() == RunKind::full ? tile.full : tile.partial);
+    ColumnSet left_out;
+    const bool non_finite = care.on && FindNonFinite(tile, values, chunk, buffers.staging, left_out);
+    if (non_finite) FindAttending(buffers.scores, tile.rows(), left_out, buffers.attending);
+    NormalizeScores(tile, buffers, chunk);
+    lost_nan = lost_nan || (way.stage_v && !care.on && HasNan(values, tile.v.dtype, begin, end));
+    walk.next();
+    if (!walk.done()) {
+      keys = keys_of(walk.chunk());
+      ahead.then(keys, walk.chunk().end - walk.chunk().first);
+    }
+    ValuesInPlace(tile, buffers, way, values, chunk, left_out, first, lost_nan, ahead);
+    if (lost_nan) return WalkEnd::not_finite;
+    ahead.enter(keys, walk.done() ? 0 : walk.chunk().end - walk.chunk().first);
+    if (non_finite) AddLeftOut(tile, buffers, care, values, left_out);
+  }
+  return FinishAccumulators(tile, buffers, way) ? WalkEnd::finished : WalkEnd::not_finite;
+}
+
+}  // namespace detail
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

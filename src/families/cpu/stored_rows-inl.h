@@ -1,0 +1,200 @@
+// Rows of keys and values as they are stored, converted to f32 in registers. Two vectors come from one load, in the
+// order that costs least: for some types the even elements and then the odd ones. Sums over a row do not depend on that
+// order if both factors have it, and what has an element a lane is put in order at its end.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_STORED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_STORED_ROWS_INL_H_
+#undef HEDDLE_CPU_STORED_ROWS_INL_H_
+#else
+#define HEDDLE_CPU_STORED_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "families/cpu/convert-inl.h"
+#include "families/cpu/tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// f(std::type_identity<Storage>) for the storage of a problem that is computed in f32.
+template <class F>
+void WithStorage(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f16:
+      return f(std::type_identity<f16>{});
+    case DType::bf16:
+      return f(std::type_identity<bf16>{});
+    case DType::e4m3:
+      return f(std::type_identity<e4m3>{});
+    case DType::e5m2:
+      return f(std::type_identity<e5m2>{});
+    default:
+      return f(std::type_identity<float>{});
+  }
+}
+
+/// Targets with an instruction from f16 to f32. There 8-bit numbers go through f16: their bits are an f16's upper ones.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+inline constexpr bool kConvertsF16 = true;
+#else
+inline constexpr bool kConvertsF16 = false;
+#endif
+
+template <class Storage>
+inline constexpr bool kThroughF16 = kConvertsF16 && sizeof(Storage) == 1;
+/// Pairs of vectors are even elements, then odd ones.
+template <class Storage>
+inline constexpr bool kEvenOdd = std::is_same_v<Storage, bf16> || kThroughF16<Storage>;
+/// The factor that loaded numbers still need: e4m3 exponents are read with the bias of f16.
+template <class Storage>
+inline constexpr float kStoredScale = kThroughF16<Storage>&& std::is_same_v<Storage, e4m3> ? 256.0F : 1.0F;
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+/// The f16 bits of the lower and of the upper byte of each lane; e4m3: times kStoredScale. A NaN of e4m3 becomes a
+/// number, so HasNan is asked beforehand.
+template <class Storage, class V>
+HWY_INLINE V LowerBytes(V words) {
+  const hn::DFromV<V> du;
+  const hn::RebindToSigned<decltype(du)> di;
+  const auto shifted = hn::ShiftLeft<8>(words);
+  if constexpr (std::is_same_v<Storage, e5m2>) return shifted;
+  return hn::And(hn::BitCast(du, hn::ShiftRight<1>(hn::BitCast(di, shifted))), hn::Set(du, 0xbf80));
+}
+template <class Storage, class V>
+HWY_INLINE V UpperBytes(V words) {
+  const hn::DFromV<V> du;
+  const hn::RebindToSigned<decltype(du)> di;
+  if constexpr (std::is_same_v<Storage, e5m2>) return hn::And(words, hn::Set(du, 0xff00));
+  return hn::And(hn::BitCast(du, hn::ShiftRight<1>(hn::BitCast(di, words))), hn::Set(du, 0xbf80));
+}
+template <class D, class V>
+HWY_INLINE hn::VFromD<D> FromF16Bits(D d, V bits) {
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+}
+#endif
+
+/// 2 Lanes(d) elements in the storage's order.
+template <class Storage, class D>
+HWY_INLINE void LoadPair(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<D>& b) {
+  if constexpr (std::is_same_v<Storage, bf16>) {
+    const hn::RebindToUnsigned<D> du;
+    const auto words = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(from));
+    a = hn::BitCast(d, hn::ShiftLeft<16>(words));
+    b = hn::BitCast(d, hn::And(words, hn::Set(du, 0xffff0000U)));
+    return;
+  }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  if constexpr (kThroughF16<Storage>) {
+    const hn::Rebind<std::uint16_t, D> du;
+    const auto words = hn::LoadU(du, reinterpret_cast<const std::uint16_t*>(from));
+    a = FromF16Bits(d, LowerBytes<Storage>(words));
+    b = FromF16Bits(d, UpperBytes<Storage>(words));
+    return;
+  }
+#endif
+  if constexpr (!kEvenOdd<Storage>) {
+    a = LoadReal(d, from);
+    b = LoadReal(d, from + hn::Lanes(d));
+  }
+}
+
+/// 4 Lanes(d) elements, as two pairs.
+template <class Storage, class D>
+HWY_INLINE void LoadPairs(D d, const Storage* from, hn::VFromD<D>* x) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  if constexpr (kThroughF16<Storage>) {
+    const hn::Repartition<std::uint16_t, D> du;
+    const hn::Half<decltype(du)> dh;
+    const auto words = hn::LoadU(du, reinterpret_cast<const std::uint16_t*>(from));
+    const auto lower = LowerBytes<Storage>(words), upper = UpperBytes<Storage>(words);
+    x[0] = FromF16Bits(d, hn::LowerHalf(dh, lower));
+    x[1] = FromF16Bits(d, hn::LowerHalf(dh, upper));
+    x[2] = FromF16Bits(d, hn::UpperHalf(dh, lower));
+    x[3] = FromF16Bits(d, hn::UpperHalf(dh, upper));
+    return;
+  }
+#endif
+  LoadPair(d, from, x[0], x[1]);
+  LoadPair(d, from + 2 * hn::Lanes(d), x[2], x[3]);
+}
+
+/// Lanes(d) elements in their own order, with no scale left to apply; NaN as above.
+template <class Storage, class D>
+HWY_INLINE hn::VFromD<D> LoadInOrder(D d, const Storage* from) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  if constexpr (kThroughF16<Storage>) {
+    const hn::Rebind<std::uint8_t, D> narrow;
+    const auto words =
+        hn::PromoteTo(hn::Rebind<std::uint16_t, D>(), hn::LoadU(narrow, reinterpret_cast<const std::uint8_t*>(from)));
+    const auto x = FromF16Bits(d, LowerBytes<Storage>(words));
+    return std::is_same_v<Storage, e4m3> ? hn::Mul(x, hn::Set(d, kStoredScale<Storage>)) : x;
+  }
+#endif
+  if constexpr (!kThroughF16<Storage>) return LoadReal(d, from);
+}
+
+/// True when one of e4m3's elements is NaN, which the conversions through f16 do not keep. Rows [first, last) of
+/// `count` elements.
+template <class RowOf>
+bool HasNan(RowOf&& row_of, std::int64_t first, std::int64_t last, std::int64_t count) {
+  bool any = false;
+  std::int64_t tail = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  tail = count / lanes * lanes;
+  const auto sign = hn::Set(d, 0x80);
+  auto most = hn::Zero(d);
+  for (std::int64_t row = first; row < last; ++row) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(row_of(row));
+    for (std::int64_t i = 0; i < tail; i += lanes) most = hn::Max(most, hn::Or(hn::LoadU(d, bytes + i), sign));
+  }
+  any = !hn::AllFalse(d, hn::Eq(most, hn::Set(d, 0xff)));
+#endif
+  for (std::int64_t row = first; row < last && tail < count; ++row) {
+    for (std::int64_t i = tail; i < count; ++i) any = any || (row_of(row)[i].bits | 0x80) == 0xff;
+  }
+  return any;
+}
+
+/// One row of `count` elements as f32 in their own order, and 0 up to `padded`, a multiple of Lanes(d).
+template <class Storage>
+void StageRow(const Storage* from, std::int64_t count, std::int64_t padded, float* to) {
+  const hn::ScalableTag<float> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::Store(LoadInOrder(d, from + i), d, to + i);
+  if (i == padded) return;
+  std::fill(to + i, to + padded, 0.0F);
+  WidenRow(from + i, count - i, to + i);
+}
+
+/// A row of pairs of even and odd elements becomes one in its own order, or the other way round. count: a multiple of a
+/// pair; `to` is another row.
+inline void OrderRow(const float* from, std::int64_t count, bool to_stored, float* to) {
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  for (std::int64_t first = 0; first < count; first += 2 * lanes) {
+    for (std::int64_t i = 0; i < lanes; ++i) {
+      const std::int64_t stored[] = {first + i, first + lanes + i}, own[] = {first + 2 * i, first + 2 * i + 1};
+      for (int odd = 0; odd < 2; ++odd) {
+        to_stored ? to[stored[odd]] = from[own[odd]] : to[own[odd]] = from[stored[odd]];
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

@@ -31,7 +31,7 @@ TORCH_CALLS = (*TORCH_BASE, "torch/eager", "torch/operators", "torch/dispatch")
 ROOMS = {
     "words": Room(("heddle._core", "heddle._types", "heddle._dtypes", "heddle._mod"), ()),
     "tracing": Room(("heddle._tracing",), ("words",)),
-    "options": Room(("heddle._options", "heddle._tensor", "heddle._shapes"), ("words", "tracing")),
+    "options": Room(("heddle._options", "heddle._tensor", "heddle._shapes", "heddle._rows"), ("words", "tracing")),
     "block masks": Room(("heddle._block_mask",), BASE),
     "calls": Room(("heddle._attention", "heddle._planned", "heddle._plan", "heddle._explanation_html",
                    "heddle._backward", "heddle._backward_plan", "heddle._check", "heddle._files", "heddle._kv_cache"),
@@ -52,7 +52,8 @@ ROOMS = {
                                "heddle.torch._block_mask"), ("package", *TORCH_BASE, "torch/eager")),
     "torch/functions": Room(("heddle.torch._higher_order", "heddle.torch._flex", "heddle.torch._sdpa",
                              "heddle.torch._varlen", "heddle.torch.serving", "heddle.torch.flashinfer", "heddle.torch._page_lists",
-                             "heddle.torch._states", "heddle.torch._flash_implementation"),
+                             "heddle.torch._flashinfer_states", "heddle.torch._states", "heddle.torch._nested",
+                             "heddle.torch._flash_implementation"),
                             (*TORCH_CALLS, "torch/block masks")),
     "torch": Room(("heddle.torch._take_over", "heddle.torch"), (*TORCH_CALLS, "torch/block masks", "torch/functions")),
     "transformers": Room(("heddle.torch._hf_models", "heddle.hf"),

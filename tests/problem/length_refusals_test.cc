@@ -29,6 +29,16 @@ Call packed_with_device_lengths() {
   return call;
 }
 
+// Kernels that take lengths from the host write the rows of sequences alone.
+TEST(Refusals, RowsBehindTheLastSequenceOfAGpusWhoseLengthsAreTheHosts) {
+  Call packed = packed_with_device_lengths();
+  packed.options.cu_seqlens_q = packed.keep(i32s({0, 2, 2, 5}));
+  packed.options.cu_seqlens_kv = packed.keep(i64s({0, 3, 3, 8}));
+  refused([](Call&) {},
+          "cu_seqlens_q ends at 5; the tensor's 6 rows are accepted, and less where cu_seqlens_q is on the GPU",
+          packed);
+}
+
 // Views without strides have any number of elements and no memory.
 TEST(Refusals, CountsBeforeTheyAreListed) {
   const std::int64_t many = std::int64_t{1} << 30;

@@ -1,38 +1,43 @@
-"""Results over parts of the keys, as FlashInfer merges them: out beside lse in base 2."""
+"""Results over parts of the keys, merged with gradients."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import torch
 
-LOG2_E = 1 / math.log(2.0)
 
+def merge_states(o_parts: Sequence[torch.Tensor],
+                 lse_parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over all keys from results over disjoint parts of them: o = sum(o_n exp(lse_n - lse)), lse = ln sum
+    exp(lse_n). Rows without any key have o = 0 and lse = -inf.
 
-def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """out [rows, H, D] and lse [rows, H] over all keys, from those over n parts of them: v [rows, n, H, D], s [rows, n,
-    H]. A part without keys has lse -inf.
+    o_parts: tensors [..., Dv]; lse_parts: as many [...] in f32 or f64. Returns o, of the first part's dtype, and lse.
+    Autograd has gradients of all parts. Raises ValueError for numbers and shapes of parts that do not fit.
 
-    >>> import torch
-    >>> merge_states(torch.tensor([[[[1.0]], [[4.0]]]]), torch.tensor([[[1.0], [0.0]]]))[0]
-    tensor([[[2.]]])
+    >>> import torch, heddle.torch
+    >>> q, k, v = torch.randn(3, 1, 2, 16, 8)
+    >>> parts = [heddle.torch.flex_attention(q, k[:, :, keys], v[:, :, keys], return_aux=heddle.torch.AuxRequest(lse=True))
+    ...          for keys in (slice(0, 5), slice(5, 16))]
+    >>> o, lse = heddle.torch.merge_states([o for o, _ in parts], [aux.lse for _, aux in parts])
+    >>> torch.allclose(o, heddle.torch.flex_attention(q, k, v), atol=1e-6)
+    True
     """
-    s = s.float()
-    lse = torch.logsumexp(s / LOG2_E, dim=1) * LOG2_E
-    weights = torch.exp2(s - lse.unsqueeze(1)).nan_to_num(0.0)  # rows without any key have lse -inf
-    return (v.float() * weights.unsqueeze(-1)).sum(dim=1).to(v.dtype), lse
-
-
-def merge_state(v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor,
-                s_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """merge_states() of two parts: v [rows, H, D], s [rows, H]."""
-    return merge_states(torch.stack([v_a, v_b], 1), torch.stack([s_a, s_b], 1))
-
-
-def merge_state_in_place(v: torch.Tensor, s: torch.Tensor, v_other: torch.Tensor, s_other: torch.Tensor,
-                         mask: torch.Tensor | None = None) -> None:
-    """Merges another part into v and s: in the rows where mask [rows] is True, if it is given."""
-    out, lse = merge_state(v, s, v_other, s_other)
-    taken = torch.ones(v.shape[0], dtype=torch.bool, device=v.device) if mask is None else mask.bool()
-    v.copy_(torch.where(taken[:, None, None], out, v))
-    s.copy_(torch.where(taken[:, None], lse, s))
+    if not o_parts or len(o_parts) != len(lse_parts):
+        raise ValueError(f"o_parts has {len(o_parts)} tensors and lse_parts {len(lse_parts)}; the same number, at least 1, "
+                         "is accepted")
+    for n, (o, lse) in enumerate(zip(o_parts, lse_parts)):
+        if o.shape != o_parts[0].shape or lse.shape != o.shape[:-1]:
+            raise ValueError(f"o_parts[{n}] is {list(o.shape)} and lse_parts[{n}] {list(lse.shape)}; "
+                             f"{list(o_parts[0].shape)} and {list(o_parts[0].shape[:-1])} are accepted")
+    parts = torch.stack(tuple(lse_parts))
+    largest = parts.detach().amax(0)
+    largest = torch.where(largest == -torch.inf, 0, largest)
+    weights = torch.exp(parts - largest)
+    total = weights.sum(0)
+    some = total > 0  # else no part has a key
+    safe = torch.where(some, total, 1)
+    lse = torch.where(some, largest + safe.log(), -torch.inf)
+    factors = (weights / safe).unsqueeze(-1)
+    o = (torch.stack(tuple(o_parts)).to(factors.dtype) * factors).sum(0)
+    return o.to(o_parts[0].dtype), lse

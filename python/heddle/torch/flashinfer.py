@@ -14,7 +14,7 @@ import torch
 from . import serving
 from ._page_lists import (
     PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last)
-from ._states import LOG2_E, merge_state, merge_state_in_place, merge_states
+from ._flashinfer_states import LOG2_E, merge_state, merge_state_in_place, merge_states
 
 __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",

@@ -1,4 +1,6 @@
 // The family of few queries on NVIDIA's GPUs: its refusals, its kernels, its cut of the work.
+#include "families/decode_mma/decode_mma.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +9,10 @@
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
-#include "families/choose.h"
 #include "families/decode_mma/decode_mma_keys.h"
-#include "families/decode_mma/decode_mma_plans.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
+#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 

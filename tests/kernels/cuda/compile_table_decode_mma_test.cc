@@ -12,8 +12,7 @@
 
 #include "backend/cuda/jit/jit.h"
 #include "device/known_gpus.h"
-#include "families/decode_mma/decode_mma_plans.h"
-#include "families/decode_mma/decode_mma_text.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"

@@ -9,7 +9,7 @@
 #include "portable/fragments/wave_blocks.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -87,7 +87,8 @@ struct MmaFragments : WarpOfThreads {
             }
           } else if constexpr (kConfig.shared_queries) {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
-            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
+            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4,
+                                                                               0);
           } else {
 #pragma unroll
             for (int k = 0; k < kSteps; ++k) {
@@ -159,7 +160,8 @@ struct MmaFragments : WarpOfThreads {
     template <int kDim, int kColumns, bool kWhole, class Source>
     __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                     int end, int begin) {
-      constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes, kThreads = kConfig.own_blocks ? 32 : 32 * kConfig.waves();
+      constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes,
+                    kThreads = kConfig.own_blocks ? 32 : 32 * kConfig.waves();
       // A thread's chunks are of one column where they can be.
       constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
       constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;

@@ -80,13 +80,15 @@ std::string standing_behind(const Plan& other, const Plan& first) {
 }
 
 /// The lists of several families, in the order of the table. The list with the least predicted time comes first,
-/// if it is enough faster than the table's first; lists without a prediction come last.
+/// if it is enough faster than the table's first, and more so if its kernels have not run on such a chip; lists without
+/// a prediction come last.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   const Family* preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
     const Plan& best = list.front().plan;
     if (!best.predicted) return std::numeric_limits<double>::infinity();
-    return best.predicted->seconds * (best.family == preferred ? 1 : kPlannerFactors.family_gain);
+    const double gain = best.untried.empty() ? 1 : kPlannerFactors.untried_gain;
+    return best.predicted->seconds * (best.family == preferred ? 1 : gain * kPlannerFactors.family_gain);
   });
   const std::size_t of_first = lists.front().size();
   std::vector<std::string> behind;

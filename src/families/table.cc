@@ -153,7 +153,7 @@ constexpr Family kFamilies[] = {
            return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);
          },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-     .untried = [](const Request& asked) { return portable_untried(Nvidia::caps(asked)); },
+     .untried = [](const Request& asked) { return decode_mma_untried(asked.problem, Nvidia::caps(asked)); },
      .prepare = [](const PrepareArguments& arguments) { return decode_mma::prepare(arguments, cuda::cuda_gpu()); }},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA

@@ -68,7 +68,8 @@ class Decode {
         if (asked >= end) return;
         const Tile<kConfig> tile = tile_at(ahead);
         const int key = ahead.keys.begin(ahead.unit) + own_keys;
-        if (key < ahead.keys.run(ahead.unit, tile.kv_len).end) page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
+        if (key < ahead.keys.run(ahead.unit, tile.kv_len).end)
+          page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
       }
     };
     const auto ask = [&] {
@@ -108,6 +109,7 @@ class Decode {
       clear(o);
       typename F::Queries q[kFragments];
       stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+      apply_descales(q, tile);
 #pragma unroll 1
       for (; unit < stop; ++unit, ++place.unit) {
         ask();
@@ -136,6 +138,22 @@ class Decode {
     }
   }
 
+  /// 8 bits: the factors of queries and keys become those of the rows' products.
+  __device__ __forceinline__ void apply_descales(typename F::Queries (&q)[kFragments],
+                                                 const Tile<kConfig>& tile) const {
+    if constexpr (kConfig.converts()) {
+      const float keys = descale_of(params_.descales.k, tile.batch, kv_head_);
+#pragma unroll
+      for (int i = 0; i < Scores::kOwnRows; ++i) {
+        q[i / F::kOwnRows].factor[i % F::kOwnRows] *=
+            keys * descale_of(params_.descales.q, tile.batch, scores_.head_of(tile, i));
+      }
+    }
+  }
+  __device__ __forceinline__ static float descale_of(const shared::Descale& descale, int batch, int head) {
+    return descale.factors == nullptr ? 1 : descale.factors[batch * descale.stride[0] + head * descale.stride[1]];
+  }
+
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const Place& place) {
     if constexpr (kHasMods && kConfig.device_lengths) {
       own_span<kConfig>() = place.span;  // by all threads of the wave alike: each reads what it wrote
@@ -159,9 +177,12 @@ class Decode {
         },
         weights, o);
     F::barrier();
+    float of_values = 1;
+    if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
       const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);
-      const RowEnd<float> row_end = merged.close(0, params_.sinks, head);
+      RowEnd<float> row_end = merged.close(0, params_.sinks, head);
+      if constexpr (kConfig.converts()) row_end.factor *= of_values;
       store_run<kConfig, F>(params_, tile.batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
     };

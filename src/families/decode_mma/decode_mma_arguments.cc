@@ -1,5 +1,6 @@
 #include "families/decode_mma/decode_mma_arguments.h"
 
+#include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"
 #include "families/decode_mma/decode_mma_candidates.h"
@@ -31,6 +32,11 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   const shared::DecodeMmaWorkspace at = shared::decode_mma_workspace(config, ctas);
   params.words = reinterpret_cast<shared::TicketWord*>(workspace);
   params.parts = workspace + at.parts;
+  if (config.converts()) {
+    params.descales.q = gpu::descale_of(arguments.options->q_descale);
+    params.descales.k = gpu::descale_of(arguments.options->k_descale);
+    params.descales.v = gpu::descale_of(arguments.options->v_descale);
+  }
   if (config.device_lengths) gpu::set_lengths(*arguments.options, params.lengths);
 }
 

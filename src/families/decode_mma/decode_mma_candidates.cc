@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <functional>
 #include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "backend/portable/portable_refuses.h"
 #include "expr/key_bounds.h"
@@ -19,9 +21,34 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
 
-constexpr std::int64_t kMostQueries = 32, kMostRows = 32;
+constexpr std::int64_t kMostDim = 256, kMostQueries = 32, kMostRows = 32;
 /// Sums of O and queries of two fragments of rows take all registers of a thread where head dims are larger.
 constexpr std::int64_t kMostDimOfTwoFragments = 128;
+
+bool has_8_bits(DType dtype) { return fp8_of(dtype) != shared::Fp8::none; }
+bool has_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+std::string refuse_types(const AttentionProblem& problem) {
+  const DType q = problem.q_dtype, k = problem.k_dtype, v = problem.v_dtype;
+  const bool alike = has_16_bits(q) && k == q && v == q;
+  const bool converts = has_8_bits(k) && has_8_bits(v) && (has_16_bits(q) || has_8_bits(q));
+  if (!alike && !converts) {
+    return fmt::format(
+        "q, k, v are {}, {}, {}; f16 or bf16 for all is accepted, or k and v of e4m3 or e5m2 beside q of f16, bf16, "
+        "e4m3 "
+        "or e5m2",
+        name(q), name(k), name(v));
+  }
+  const std::array accepted = {DType::f16, DType::bf16, DType::f32, DType::f64};
+  if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
+    return fmt::format("o is {}; f16, bf16, f32 and f64 are accepted", name(problem.o_dtype));
+  }
+  for (const auto& [what, dim] : {std::pair{"q and k have", problem.qk_dim}, {"v has", problem.v_dim}}) {
+    if (dim < 1 || dim > kMostDim)
+      return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, kMostDim);
+  }
+  return {};
+}
 
 /// At least 1: rows without a query are stored, too.
 std::int64_t longest_queries(const AttentionProblem& problem) {
@@ -58,18 +85,19 @@ ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& prob
   return config;
 }
 
-/// Waves and rings of a tile that fit a multiprocessor, best first.
-std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, std::int64_t shared_memory_bytes) {
+/// Waves and rings of a tile that fit a multiprocessor, best first. `wave_keys`: of a unit.
+std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_keys, std::int64_t shared_memory_bytes) {
   struct Fitting {
     ForwardMmaConfig config;
     int resident, under_way;  // CTAs of a multiprocessor; bytes that come while others are computed
   };
   std::vector<Fitting> fitting;
   for (const int waves : {8, 4, 2}) {
-    for (const int stages : {3, 2}) {
+    for (const int stages : {5, 3, 2}) {
+      if (stages > 3 && !all.converts()) continue;
       ForwardMmaConfig config = all;
       config.key_waves = waves;
-      config.kv_block = waves * all.shape().columns;
+      config.kv_block = waves * wave_keys;
       config.stages = stages;
       const int bytes = shared::decode_mma_memory(config).bytes;
       if (bytes > shared_memory_bytes) continue;
@@ -88,13 +116,29 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, std::int64
   return configs;
 }
 
+/// Kernels for each size of units that pays. A unit of 8 bits takes memory half as long as one of 16, and a wave
+/// computes it no faster, so a wave then has twice the keys, if there are two such units for each multiprocessor and no
+/// unit crosses a page. A guess, not measured. Beside the sums of two fragments of rows there are no registers for it.
+std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const AttentionProblem& problem,
+                                           const device::CudaCaps& caps) {
+  const int fragment = config.shape().columns, twice = 2 * fragment;
+  std::vector<ForwardMmaConfig> configs = configs_of(config, fragment, caps.shared_memory_bytes);
+  if (!config.converts() || config.row_fragments > 1 || config.page_rows % twice != 0) return configs;
+  std::vector<ForwardMmaConfig> larger = configs_of(config, twice, caps.shared_memory_bytes);
+  if (larger.empty()) return configs;
+  const std::int64_t tiles = decode_mma_tiles(problem, config);
+  if (decode_mma_units(problem, larger.front()) * tiles >= 2 * caps.multiprocessors) std::swap(configs, larger);
+  std::ranges::copy(larger, std::back_inserter(configs));
+  return configs;
+}
+
 }  // namespace
 
 std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                const device::CudaCaps& caps) {
-  if (std::string reason = portable_refuses(problem, options, caps); !reason.empty()) return reason;
-  if (problem.q_dtype != DType::f16 && problem.q_dtype != DType::bf16) {
-    return fmt::format("q is {}; f16 and bf16 are accepted", name(problem.q_dtype));
+  for (std::string reason :
+       {portable_device_refuses(caps), refuse_types(problem), portable_refuses_values(problem, options)}) {
+    if (!reason.empty()) return reason;
   }
   if (problem.sequences.empty()) return "there is no sequence; one at least is accepted";
   const std::int64_t queries = longest_queries(problem), most = std::min(kMostQueries, most_rows(problem));
@@ -109,20 +153,28 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionO
   return {};
 }
 
+std::string decode_mma_untried(const AttentionProblem& problem, const device::CudaCaps& caps) {
+  if (std::string reason = portable_untried(caps); !reason.empty()) return reason;
+  if (!has_8_bits(problem.k_dtype)) return {};
+  return "decode_mma has not run on a GPU with keys of 8 bits; its kernels are compiled, and their steps are tested on "
+         "the "
+         "host";
+}
+
 std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                 const AttentionTensors& tensors, std::int64_t shared_memory_bytes) {
+                                                 const AttentionTensors& tensors, const device::CudaCaps& caps) {
   ForwardMmaConfig all = forward_config(problem, mods, tensors, kNvidia);
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
   all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();
   all.row_waves = 1;
-  std::vector<ForwardMmaConfig> configs = configs_of(with_rows(all, problem, most_rows(problem)), shared_memory_bytes);
+  std::vector<ForwardMmaConfig> configs = of_all_units(with_rows(all, problem, most_rows(problem)), problem, caps);
   // One fragment of rows takes fewer registers and less memory. Its tiles read the same keys at the same time, through
   // the L2 cache.
   const int fragment = all.shape().rows;
   if (with_rows(all, problem, most_rows(problem)).row_fragments == 1 || longest_queries(problem) > fragment)
     return configs;
-  std::ranges::copy(configs_of(with_rows(all, problem, fragment), shared_memory_bytes), std::back_inserter(configs));
+  std::ranges::copy(of_all_units(with_rows(all, problem, fragment), problem, caps), std::back_inserter(configs));
   return configs;
 }
 

@@ -16,11 +16,15 @@ namespace heddle::plan {
 std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                const device::CudaCaps& caps);
 
+/// Says that the kernels have run on no chip of this kind, or that kernels for such a problem have run on none. Empty:
+/// they have.
+std::string decode_mma_untried(const problem::AttentionProblem& problem, const device::CudaCaps& caps);
+
 /// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on
-/// the strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have.
+/// the strides is as `tensors` have them.
 std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::AttentionProblem& problem,
                                                          const KernelMods& mods, const AttentionTensors& tensors,
-                                                         std::int64_t shared_memory_bytes);
+                                                         const device::CudaCaps& caps);
 
 /// Tiles of each sequence.
 int decode_mma_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);

@@ -38,7 +38,7 @@ constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.2e12};
 /// Bytes of keys and values, as long as sequences may be.
 double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
   const double dims = static_cast<double>(problem.qk_dim + problem.v_dim);
-  return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.element_bytes();
+  return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
 }
 
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
@@ -111,7 +111,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
 std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                const Bindings& bindings, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
-  const std::vector<ForwardMmaConfig> configs = decode_mma_configs(problem, mods, tensors, caps.shared_memory_bytes);
+  const std::vector<ForwardMmaConfig> configs = decode_mma_configs(problem, mods, tensors, caps);
   std::vector<Choice> choices;
   for (const ForwardMmaConfig& config : configs) choices.push_back(choice_of(problem, config, mods, bindings, caps));
   if (choices.empty()) {

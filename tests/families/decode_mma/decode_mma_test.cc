@@ -50,7 +50,53 @@ TEST(DecodeMma, TakesFewQueriesOf16Bits) {
             "sequences have up to 17 queries; up to 16 are accepted beside head dimensions above 128");
   HopperCall wide = few();
   wide.dtype = DType::f32;
-  EXPECT_EQ(refusal(wide), "q is f32; f16 and bf16 are accepted");
+  EXPECT_EQ(refusal(wide),
+            "q, k, v are f32, f32, f32; f16 or bf16 for all is accepted, or k and v of e4m3 or e5m2 beside q "
+            "of f16, bf16, e4m3 or e5m2");
+}
+
+/// Keys and values of 8 bits.
+HopperCall bytes(DType q = DType::bf16, DType kv = DType::e4m3, std::int64_t keys = 8192) {
+  HopperCall call = few(1, keys);
+  call.dtype = q;
+  call.kv_dtype = kv;
+  return call;
+}
+
+TEST(DecodeMma, TakesKeysOf8Bits) {
+  for (const DType q : {DType::bf16, DType::f16, DType::e4m3, DType::e5m2}) {
+    EXPECT_EQ(refusal(bytes(q, DType::e4m3)), "");
+    EXPECT_EQ(refusal(bytes(q, DType::e5m2), "a100"), "");
+  }
+  HopperCall narrow = bytes(DType::e4m3);
+  narrow.o_dtype = DType::e4m3;
+  EXPECT_EQ(refusal(narrow), "o is e4m3; f16, bf16, f32 and f64 are accepted");
+  const ForwardMmaConfig config = first_of(bytes());
+  EXPECT_TRUE(config.converts());
+  EXPECT_EQ(config.storage, shared::Storage::f16);
+  EXPECT_TRUE(config.q_bf16);
+  EXPECT_EQ(config.q_fp8, shared::Fp8::none);
+  EXPECT_EQ(config.k_fp8, shared::Fp8::e4m3);
+  EXPECT_EQ(config.o_type, shared::OutputType::bf16);
+  EXPECT_GT(config.headroom, 0);
+  EXPECT_FALSE(first_of(bytes(DType::f16)).q_bf16);
+  EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::OutputType::same);
+}
+
+// 8 bits are half the bytes, and waves take twice the keys where there are many.
+TEST(DecodeMma, BytesHalveWhatIsRead) {
+  EXPECT_DOUBLE_EQ(offered(bytes()).front().plan.predicted->bytes, offered(few()).front().plan.predicted->bytes / 2);
+  EXPECT_EQ(first_of(bytes()).wave_keys(), 32);
+  EXPECT_EQ(offered(bytes()).back().plan.part<ForwardMmaConfig>().wave_keys(), 16);
+  EXPECT_EQ(first_of(bytes(DType::bf16, DType::e4m3, 1024)).wave_keys(), 16);
+  EXPECT_EQ(first_of(few()).wave_keys(), 16);
+  problem::AttentionProblem paged = bytes().problem();
+  paged.page_rows = 16;
+  const auto choices =
+      plan::decode_mma(paged, bytes().tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
+  for (const plan::Choice& choice : choices) {
+    EXPECT_EQ(choice.plan.part<ForwardMmaConfig>().wave_keys(), 16);
+  }
 }
 
 TEST(DecodeMma, RefusesListsOfBlocks) {

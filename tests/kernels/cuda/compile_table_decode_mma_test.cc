@@ -24,6 +24,7 @@ struct Case {
   std::int64_t dim, queries, group, page_rows;
   Expr mask{}, score{};
   bool lengths_there = false;
+  DType dtype = DType::bf16, kv_dtype = DType::bf16;
 };
 
 std::vector<Case> cases() {
@@ -36,6 +37,14 @@ std::vector<Case> cases() {
       all.push_back({dim, queries, 8, 16, mods::causal(), alibi, true});
       all.push_back({dim, queries, 1, 1, {}, softcap, true});
       all.push_back({dim, queries, 8, 16, (leaf::kv_idx() < 4 || last < 128) && mods::causal(), {}, true});
+    }
+  }
+  for (const std::int64_t dim : {64, 80, 128, 256, 33}) {
+    for (const DType kv : {DType::e4m3, DType::e5m2}) {
+      all.push_back({dim, 1, 4, 0, {}, {}, false, DType::bf16, kv});
+      all.push_back({dim, 4, 8, 64, mods::causal(), alibi, true, DType::bf16, kv});
+      all.push_back({dim, 16, 1, 16, mods::causal(), {}, true, DType::f16, kv});
+      all.push_back({dim, 1, 8, 16, mods::causal() && last < 128, softcap, true, kv, kv});
     }
   }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
@@ -59,7 +68,9 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                      .q_rows = c.queries,
                      .kv_rows = 8192,
                      .dim = c.dim,
-                     .mask = c.mask};
+                     .mask = c.mask,
+                     .dtype = c.dtype,
+                     .kv_dtype = c.kv_dtype};
   problem::AttentionProblem problem = call.problem();
   problem.score_mod = c.score;
   problem.page_rows = c.page_rows;
@@ -74,6 +85,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
           decode_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
                              fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor)));
       EXPECT_EQ(cubin->spill_bytes, 0);
+      fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;
     } catch (const cuda::jit::Rejected& rejected) {
       fmt::print("{}: {}\n", gpu.name, rejected.what());
@@ -98,8 +110,8 @@ TEST(CompileTableDecodeMma, EveryChipHasAKernelWithoutSpills) {
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     for (const Case& c : all) {
       if (too_large(c, gpu) || !is_drawn(number++, 60)) continue;
-      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}", gpu.name, c.dim, c.queries, c.group,
-                               c.page_rows));
+      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}, {} on {}", gpu.name, c.dim, c.queries,
+                               c.group, c.page_rows, name(c.dtype), name(c.kv_dtype)));
       try {
         expect_kernel(c, gpu);
       } catch (const std::exception& error) {

@@ -32,7 +32,11 @@ struct ForwardMmaConfig {
 #undef HEDDLE_FIELD
 
   constexpr Fragments shape() const { return fragments_of(fragments); }
-  constexpr int element_bytes() const { return bytes_of(storage); }
+  constexpr int element_bytes() const { return bytes_of(storage); }  // of what is multiplied
+  /// Keys and values of 8 bits become f16 as they are read.
+  constexpr bool converts() const { return k_fp8 != Fp8::none; }
+  constexpr int q_element_bytes() const { return q_fp8 != Fp8::none ? 1 : element_bytes(); }  // in memory
+  constexpr int kv_element_bytes() const { return converts() ? 1 : element_bytes(); }
   constexpr int waves() const { return row_waves * key_waves; }
   constexpr int wave_keys() const { return kv_block / key_waves; }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }

@@ -29,11 +29,11 @@ struct ForwardMmaMemory {
 
 constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   ForwardMmaMemory memory{};
-  const int bytes = config.element_bytes();
+  const int bytes = config.kv_element_bytes();
   const bool transposed = config.shape().transposed;
   memory.k_pitch = row_pitch(config.qk_columns(), bytes);
   memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);
-  memory.q_pitch = memory.k_pitch;
+  memory.q_pitch = row_pitch(config.qk_columns(), config.element_bytes());
   if (config.own_blocks) {
     if (is_swizzled(config.qk_columns() * bytes)) memory.k_pitch = config.qk_columns() * bytes;
     if (is_swizzled(config.v_columns() * bytes)) memory.v_pitch = config.v_columns() * bytes;

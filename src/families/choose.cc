@@ -80,15 +80,16 @@ std::string standing_behind(const Plan& other, const Plan& first) {
 }
 
 /// The lists of several families, in the order of the table. The list with the least predicted time comes first,
-/// if it is enough faster than the table's first, and more so if its kernels have not run on such a chip; lists without
-/// a prediction come last.
+/// if it is enough faster than the table's first, and more so if its kernels have run on no chip; lists without a
+/// prediction come last, and among them those that have run on no chip.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   const Family* preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
     const Plan& best = list.front().plan;
-    if (!best.predicted) return std::numeric_limits<double>::infinity();
-    const double gain = best.untried.empty() ? 1 : kPlannerFactors.untried_gain;
-    return best.predicted->seconds * (best.family == preferred ? 1 : gain * kPlannerFactors.family_gain);
+    if (!best.predicted) return std::pair(std::numeric_limits<double>::infinity(), best.untried_anywhere);
+    const double gain = best.family == preferred ? 1 : kPlannerFactors.family_gain;
+    const double untried_gain = best.untried_anywhere ? kPlannerFactors.untried_gain : 1;
+    return std::pair(best.predicted->seconds * gain * untried_gain, best.untried_anywhere);
   });
   const std::size_t of_first = lists.front().size();
   std::vector<std::string> behind;
@@ -151,7 +152,7 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
     }
     for (Choice& choice : lists.back()) {
       choice.plan.family = &family;
-      if (family.untried != nullptr) choice.plan.untried = family.untried(request);
+      if (family.untried != nullptr) choice.plan.untried = family.untried(request, choice.plan);
     }
   }
   if (lists.empty()) {

@@ -81,7 +81,7 @@ constexpr Family kForwardMma = {
           return forward_mma_schedule(asked.problem, config, rows, Vendor::caps(asked), plan.order);
         },
     .settings = [](const Plan& plan) { return forward_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-    .untried = [](const Request& asked) { return portable_untried(Vendor::caps(asked)); },
+    .untried = [](const Request& asked, const Plan&) { return portable_untried(Vendor::caps(asked)); },
     .prepare = [](const PrepareArguments& arguments) { return forward_mma::prepare(arguments, Vendor::gpu()); }};
 #endif
 #if HEDDLE_FAMILY_BACKWARD_MMA
@@ -94,7 +94,7 @@ constexpr Family kBackwardMma = {
     .candidates = [](const Request& asked,
                      const RowsOf& rows_of) { return backward_mma(asked, Vendor::caps(asked), rows_of); },
     .settings = [](const Plan& plan) { return backward_mma_settings(plan.part<BackwardMmaKernels>()); },
-    .untried = [](const Request& asked) { return portable_untried(Vendor::caps(asked)); },
+    .untried = [](const Request& asked, const Plan&) { return portable_untried(Vendor::caps(asked)); },
     .prepare = [](const PrepareArguments& arguments) { return backward_mma::prepare(arguments, Vendor::gpu()); }};
 #endif
 
@@ -153,7 +153,10 @@ constexpr Family kFamilies[] = {
            return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);
          },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-     .untried = [](const Request& asked) { return decode_mma_untried(asked.problem, Nvidia::caps(asked)); },
+     .untried =
+         [](const Request& asked, const Plan& plan) {
+           return decode_mma_untried(plan.part<shared::ForwardMmaConfig>(), Nvidia::caps(asked));
+         },
      .prepare = [](const PrepareArguments& arguments) { return decode_mma::prepare(arguments, cuda::cuda_gpu()); }},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA

@@ -27,7 +27,7 @@ struct PlannerFactors {
   // A family that stands behind another in the table is taken only if it is predicted this many times as fast. A guess:
   // predictions of few queries err by up to 5 % dense, and by more in pages (docs/notes/portable_family.md).
   double family_gain;
-  // And this many times more if its kernels have not run on such a chip. A guess.
+  // A family whose kernels have run on no chip is taken only if it is predicted this many times as fast. A guess.
   double untried_gain;
 };
 

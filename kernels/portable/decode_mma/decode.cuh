@@ -1,8 +1,9 @@
 // Few queries against many keys, bound by memory. Each CTA walks its gang's part of the line (line.cuh) for one tile of
-// every sequence there: up to 32 rows, queries of heads that read the same keys. Its waves share the keys of a unit, 16
+// every sequence there: up to 64 rows, queries of heads that read the same keys. Its waves share the keys of a unit, 16
 // each, and wait for nobody while they walk: a wave brings its own keys and values, by copies into a ring of its own,
-// which goes on across the ends of tiles. At the end of a tile the waves' rows meet in shared memory; where a tile's
-// keys are shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
+// which goes on across the ends of tiles. Of more than 32 rows two or four waves have rows each of the same keys, share
+// a ring, and wait for each other. At the end of a tile the waves' rows meet in shared memory; where a tile's keys are
+// shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
@@ -163,20 +164,34 @@ class Decode {
 
   /// The CTA's keys of a tile have been walked: by all gangs from `from` to `to`.
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile, int from,
-                                         int to, int gang, RowWeights<kConfig, F>& weights, const Out& o) {
+                                         int to, int gang, RowWeights<kConfig, F>& weights, Out& o) {
     float* const states = reinterpret_cast<float*>(memory_ + kMemory.states);
     const auto of_wave = [&](int wave, int row) {
       return row_of_part<kConfig>(states + wave * (kConfig.live_rows * shared::decode_row_floats(kConfig)), row);
     };
     const auto has = [&](int row) { return tile.has(row); };
     weights.join();
-    leave_state(
-        [&](int i) {
-          const int row = scores_.row_of(i);
-          return tile.has(row) ? of_wave(scores_.key_wave(), row) : RowState<float>{};
-        },
-        weights, o);
+    const auto own = [&](int wave) {
+      return [&, wave](int i) {
+        const int row = scores_.row_of(i);
+        return tile.has(row) ? of_wave(wave, row) : RowState<float>{};
+      };
+    };
+    constexpr int kStates = shared::decode_state_waves(kConfig);
+    if constexpr (shared::decode_folds_states(kConfig)) {
+      const bool upper = scores_.key_wave() >= kStates;
+      if (upper) leave_state(own(scores_.key_wave() - kStates), weights, o);
+      F::barrier();
+      if (!upper) add_to_state<kConfig, F>(own(scores_.key_wave()), weights, o);
+    } else {
+      leave_state(own(scores_.key_wave()), weights, o);
+    }
     F::barrier();
+    const auto of_waves = [&](int wave, int row) {
+      RowState<float> state = of_wave(wave, row);
+      if constexpr (shared::decode_folds_states(kConfig)) state.numbers += 2;
+      return state;
+    };
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
@@ -188,11 +203,11 @@ class Decode {
     };
     bool stores = true;
     if (from == to) {
-      merge_parts<kConfig, F>(kConfig.live_rows, kConfig.waves(), of_wave, weights, has, store);
+      merge_parts<kConfig, F>(kConfig.live_rows, kStates, of_waves, weights, has, store);
       F::barrier();  // the states may be left anew
     } else {
       float* const part = shared_tile.part_of(gang);
-      merge_parts<kConfig, F>(kConfig.live_rows, kConfig.waves(), of_wave, weights, has,
+      merge_parts<kConfig, F>(kConfig.live_rows, kStates, of_waves, weights, has,
                               [&](int row, int column, const auto& sums, const auto& merged) {
                                 const RowState<float> left = row_of_part<kConfig>(part, row);
 #pragma unroll

@@ -21,7 +21,8 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
 
-constexpr std::int64_t kMostDim = 256, kMostQueries = 32, kMostRows = 32;
+constexpr std::int64_t kMostDim = 256;
+constexpr int kMostRows = 64;
 /// Sums of O and queries of two fragments of rows take all registers of a thread where head dims are larger.
 constexpr std::int64_t kMostDimOfTwoFragments = 128;
 
@@ -57,8 +58,9 @@ std::int64_t longest_queries(const AttentionProblem& problem) {
   return longest;
 }
 
-std::int64_t most_rows(const AttentionProblem& problem) {
-  return std::max(problem.qk_dim, problem.v_dim) > kMostDimOfTwoFragments ? kMostRows / 2 : kMostRows;
+/// Rows of one wave.
+int most_rows_of_wave(const AttentionProblem& problem) {
+  return std::max(problem.qk_dim, problem.v_dim) > kMostDimOfTwoFragments ? 16 : 32;
 }
 
 /// Query heads that share a tile of up to `most` rows: a power of two.
@@ -75,11 +77,14 @@ bool by_sequence(const AttentionProblem& problem) {
          std::ranges::any_of(problem.sequences, differs);
 }
 
-/// With as many heads in a tile as make up to `most` rows.
-ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& problem, std::int64_t most) {
+/// With as many heads in a tile as make up to `most` rows, of which a wave has up to `of_wave`.
+ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& problem, std::int64_t most, int of_wave) {
   config.packed_heads = packed_heads_of(problem, most);
   config.live_rows = static_cast<int>(longest_queries(problem) * config.packed_heads);
-  config.row_fragments = config.live_rows > config.shape().rows ? 2 : 1;
+  const int fragment = config.shape().rows;
+  config.row_fragments = config.live_rows > fragment ? of_wave / fragment : 1;
+  const int of_waves = config.row_fragments * fragment;
+  config.row_waves = config.live_rows <= of_waves ? 1 : config.live_rows <= 2 * of_waves ? 2 : 4;
   // Queries have no room in registers beside so many sums.
   config.shared_queries = config.row_fragments == 2 || std::max(config.qk_dim, config.v_dim) > kMostDimOfTwoFragments;
   return config;
@@ -93,17 +98,19 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_k
   };
   std::vector<Fitting> fitting;
   for (const int waves : {8, 4, 2}) {
+    if (all.row_waves > 1 && waves < 4) continue;  // too few to hide latencies
     for (const int stages : {5, 3, 2}) {
-      if (stages > 3 && !all.converts()) continue;
+      if (stages > 3 && !all.converts() && all.row_waves == 1) continue;
       ForwardMmaConfig config = all;
-      config.key_waves = waves;
-      config.kv_block = waves * wave_keys;
+      config.key_waves = waves / all.row_waves;
+      config.kv_block = config.key_waves * wave_keys;
       config.stages = stages;
       const int bytes = shared::decode_mma_memory(config).bytes;
       if (bytes > shared_memory_bytes) continue;
       const int resident = std::min(8 / waves, shared::resident_ctas(bytes, shared_memory_bytes));
       config.ctas = resident;
-      fitting.push_back({config, resident, resident * waves * (stages - 1) * shared::forward_mma_memory(config).stage});
+      fitting.push_back(
+          {config, resident, resident * config.key_waves * (stages - 1) * shared::forward_mma_memory(config).stage});
     }
   }
   // Eight waves occupy a multiprocessor; then what is under way counts, up to what memory's latency takes.
@@ -141,11 +148,9 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionO
     if (!reason.empty()) return reason;
   }
   if (problem.sequences.empty()) return "there is no sequence; one at least is accepted";
-  const std::int64_t queries = longest_queries(problem), most = std::min(kMostQueries, most_rows(problem));
-  if (queries > most) {
-    return fmt::format(
-        "sequences have up to {} queries; up to {} are accepted{}", queries, most,
-        most < kMostQueries ? fmt::format(" beside head dimensions above {}", kMostDimOfTwoFragments) : "");
+  const std::int64_t queries = longest_queries(problem);
+  if (queries > kMostRows) {
+    return fmt::format("sequences have up to {} queries; up to {} are accepted", queries, kMostRows);
   }
   if (options.block_mask && options.block_mask->is_from_lists()) {
     return "block_mask is made of lists; masks by a mask_mod are accepted";
@@ -153,12 +158,14 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionO
   return {};
 }
 
-std::string decode_mma_untried(const AttentionProblem& problem, const device::CudaCaps& caps) {
+bool decode_mma_has_run(const ForwardMmaConfig& config) { return !config.converts() && config.row_waves == 1; }
+
+std::string decode_mma_untried(const ForwardMmaConfig& config, const device::CudaCaps& caps) {
   if (std::string reason = portable_untried(caps); !reason.empty()) return reason;
-  if (!has_8_bits(problem.k_dtype)) return {};
-  return "decode_mma has not run on a GPU with keys of 8 bits; its kernels are compiled, and their steps are tested on "
-         "the "
-         "host";
+  if (decode_mma_has_run(config)) return {};
+  return fmt::format(
+      "decode_mma has not run on a GPU with {}; its kernels are compiled, and their steps are tested on the host",
+      config.converts() ? "keys of 8 bits" : "tiles whose rows several waves share");
 }
 
 std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
@@ -167,14 +174,20 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
   all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();
-  all.row_waves = 1;
-  std::vector<ForwardMmaConfig> configs = of_all_units(with_rows(all, problem, most_rows(problem)), problem, caps);
-  // One fragment of rows takes fewer registers and less memory. Its tiles read the same keys at the same time, through
-  // the L2 cache.
-  const int fragment = all.shape().rows;
-  if (with_rows(all, problem, most_rows(problem)).row_fragments == 1 || longest_queries(problem) > fragment)
-    return configs;
-  std::ranges::copy(of_all_units(with_rows(all, problem, fragment), problem, caps), std::back_inserter(configs));
+  // Fewer rows a tile take fewer registers and less memory. Tiles of the same keys read them at the same time, through
+  // the L2 cache. What has not run on a GPU stands behind what has.
+  std::vector<ForwardMmaConfig> configs;
+  const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
+  for (const auto& [most, own] : {std::pair{of_wave, of_wave},
+                                  {fragment, fragment},
+                                  {2 * fragment, fragment},
+                                  {kMostRows, of_wave},
+                                  {kMostRows, fragment}}) {
+    if (longest_queries(problem) > most) continue;
+    for (const ForwardMmaConfig& config : of_all_units(with_rows(all, problem, most, own), problem, caps)) {
+      if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
+    }
+  }
   return configs;
 }
 

@@ -100,6 +100,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.grid = static_cast<int>(ctas);
   plan.workspace_bytes = shared::decode_mma_workspace(config, ctas).bytes;
   plan.predicted = predict(problem, config, keys, caps);
+  plan.untried_anywhere = !decode_mma_has_run(config);
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};

@@ -45,9 +45,9 @@ TEST(DecodeMma, TakesFewQueriesOf16Bits) {
   EXPECT_EQ(refusal(few()), "");
   EXPECT_EQ(refusal(few(32), "a100"), "");
   EXPECT_EQ(refusal(few(16, 8192, 256), "l4"), "");
-  EXPECT_EQ(refusal(few(33)), "sequences have up to 33 queries; up to 32 are accepted");
-  EXPECT_EQ(refusal(few(17, 8192, 256)),
-            "sequences have up to 17 queries; up to 16 are accepted beside head dimensions above 128");
+  EXPECT_EQ(refusal(few(64)), "");
+  EXPECT_EQ(refusal(few(64, 8192, 256)), "");
+  EXPECT_EQ(refusal(few(65)), "sequences have up to 65 queries; up to 64 are accepted");
   HopperCall wide = few();
   wide.dtype = DType::f32;
   EXPECT_EQ(refusal(wide),
@@ -176,7 +176,7 @@ TEST(DecodeMma, FillsAMultiprocessor) {
         const int bytes = shared::decode_mma_memory(config).bytes;
         EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
         EXPECT_GE(shared::resident_ctas(bytes, gpu.caps.shared_memory_bytes), config.ctas);
-        EXPECT_EQ(config.row_waves, 1);
+        EXPECT_EQ(config.row_waves, 1);  // others have not run on a GPU
         EXPECT_EQ(config.wave_keys(), 16);
         EXPECT_GE(config.live_rows, queries);
         EXPECT_LE(config.live_rows, config.rows());
@@ -184,6 +184,30 @@ TEST(DecodeMma, FillsAMultiprocessor) {
       }
     }
   }
+}
+
+// More rows than a wave has: two or four waves share the keys. They stand behind what has run on a GPU.
+TEST(DecodeMma, WavesShareRows) {
+  struct Rows {
+    std::int64_t queries, dim;
+    int row_waves, row_fragments;
+  };
+  for (const Rows& rows : {Rows{33, 128, 2, 2}, {64, 64, 2, 2}, {17, 256, 2, 1}, {33, 256, 4, 1}, {64, 192, 4, 1}}) {
+    const ForwardMmaConfig config = first_of(few(rows.queries, 8192, rows.dim));
+    EXPECT_EQ(config.row_waves, rows.row_waves);
+    EXPECT_EQ(config.row_fragments, rows.row_fragments);
+    EXPECT_EQ(config.live_rows, rows.queries * config.packed_heads);
+    EXPECT_LE(config.live_rows, config.rows());
+    EXPECT_EQ(config.wave_keys(), 16);
+    EXPECT_LE(config.threads(), 256);
+    EXPECT_TRUE(offered(few(rows.queries, 8192, rows.dim)).front().plan.untried_anywhere);
+  }
+  const std::vector<plan::Choice> choices = offered(few(16));  // 64 rows
+  EXPECT_FALSE(choices.front().plan.untried_anywhere);
+  EXPECT_EQ(choices.front().plan.part<ForwardMmaConfig>().live_rows, 32);
+  EXPECT_TRUE(choices.back().plan.untried_anywhere);
+  EXPECT_EQ(choices.back().plan.part<ForwardMmaConfig>().live_rows, 64);
+  EXPECT_EQ(choices.back().plan.part<ForwardMmaConfig>().row_waves, 4);
 }
 
 TEST(DecodeMma, PacksHeadsThatReadTheSameKeys) {

@@ -47,6 +47,11 @@ std::vector<Case> cases() {
       all.push_back({dim, 1, 8, 16, mods::causal() && last < 128, softcap, true, kv, kv});
     }
   }
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
+    all.push_back({dim, 64, 1, 0});
+    all.push_back({dim, 33, 1, 16, mods::causal(), alibi, true});
+    all.push_back({dim, 64, 1, 64, mods::causal(), {}, true, DType::bf16, DType::e4m3});
+  }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
   all.push_back({128, 1, 4, 0,
                  floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
@@ -89,7 +94,8 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
       return;
     } catch (const cuda::jit::Rejected& rejected) {
       fmt::print("{}: {}\n", gpu.name, rejected.what());
-      EXPECT_FALSE(c.score.empty()) << rejected.what();
+      // Two fragments of rows of a wave leave few registers where waves share rows, too: one fragment follows.
+      EXPECT_TRUE(!c.score.empty() || config.row_waves > 1) << rejected.what();
     }
   }
   // forward_mma takes wide rows whose mods need more registers.

@@ -61,6 +61,19 @@ TEST_F(GpuDecodeMma, Bytes) {
   DecodeBytesSpecs source(760'000, 200'000, 2100);
   run_all(drawn(200, source));
 }
+// Tiles whose rows several waves share.
+TEST_F(GpuDecodeMma, ManyRows) {
+  DecodeRowsSpecs source(790'000, 400'000, 2100);
+  std::vector<CaseSpec> specs = drawn(200, source);
+  for (CaseSpec& spec : specs) spec.q_rows = std::max<std::int64_t>(spec.q_rows, 33);
+  run_all(specs);
+}
+TEST_F(GpuDecodeMma, ManyRowsWithLengthsOnTheDevice) {
+  DecodeRowsSpecs source(800'000, 400'000, 2100);
+  std::vector<CaseSpec> specs = drawn(100, source);
+  for (CaseSpec& spec : specs) spec.q_rows = std::max<std::int64_t>(spec.q_rows, 33);
+  run_all(with_lengths_there(specs));
+}
 TEST_F(GpuDecodeMma, BytesWithLengthsOnTheDevice) {
   DecodeBytesSpecs source(770'000, 200'000, 2100);
   run_all(with_lengths_there(drawn(100, source)));

@@ -28,7 +28,8 @@ int scaled(int count) {
 template <class Specs>
 void run_grid(int count, std::uint64_t seed, bool lengths_there) {
   Specs source(seed, 40'000, 500);
-  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1, 2, 3}, seed + 2), runs({1, 2}, seed + 3);
+  // The last candidates have the most rows a tile.
+  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1, 2, 3, 100}, seed + 2), runs({1, 2}, seed + 3);
   Deck<std::string_view> gpus({"h200", "a100", "l4"}, seed + 4);
   for (int i = 0; i < count; ++i) {
     const CaseSpec spec = source.draw();
@@ -44,6 +45,8 @@ void run_grid(int count, std::uint64_t seed, bool lengths_there) {
 TEST(DecodeOnHost, AgreesWithTheReference) { run_grid<DecodeSpecs>(scaled(20), 0, false); }
 TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(scaled(20), 1'000'000, true); }
 TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(scaled(40), 2'000'000, false); }
+TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(scaled(60), 4'000'000, false); }
+TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(scaled(20), 5'000'000, true); }
 TEST(DecodeBytesOnHost, LengthsThere) { run_grid<DecodeBytesSpecs>(scaled(20), 3'000'000, true); }
 
 /// One query of 4 heads on each of 2, D 64: the common case.

@@ -34,7 +34,6 @@ class DecodeSpecs {
         spec.share_q_batch = spec.share_kv_batch = false;
       }
       if (spec.q_rows > 2) spec.group = std::min<std::int64_t>(spec.group, 8);
-      if (std::max(spec.qk_dim, spec.v_dim) > 128) spec.q_rows = std::min<std::int64_t>(spec.q_rows, 16);
       if (fits(spec)) return spec;
     }
   }
@@ -44,6 +43,31 @@ class DecodeSpecs {
   Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 1, 2, 3, 5, 16, 31}, 1}, group_{{1, 2, 4, 7, 8, 20, 71}, 3},
       pages_{{0, 0, 1, 5, 16, 64}, 4}, kv_heads_{{1, 2, 3}, 5};
   Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 6};
+};
+
+/// Such cases with 17 to 64 rows of each head of keys.
+class DecodeRowsSpecs {
+ public:
+  DecodeRowsSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      spec.q_rows = q_rows_.deal();
+      spec.group = std::min<std::int64_t>(group_.deal(), 64 / spec.q_rows);
+      if (spec.group * spec.q_rows <= 16) continue;
+      if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
+      if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
+      if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  DecodeSpecs source_;
+  Deck<std::int64_t> q_rows_{{33, 64, 40, 4, 8, 17, 20, 32, 50}, 31}, group_{{1, 2, 3, 8, 16}, 32};
+  Deck<int> bytes_{{0, 0, 1}, 33};
 };
 
 /// Such cases with keys and values of 8 bits, beside queries of 16 bits or of 8.

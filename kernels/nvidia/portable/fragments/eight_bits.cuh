@@ -24,7 +24,7 @@ __device__ __forceinline__ Halves halves_of_e4m3_bits(unsigned bytes) {
           halves(ptx::permute<0x3424>(with_nan, 0), ptx::permute<0x3424>(bytes, 0))};
 }
 
-/// Of bytes 0 and 1, and of bytes 2 and 3.
+/// Bytes 0 and 1 become `low`, and bytes 2 and 3 `high`.
 template <shared::Fp8 kType>
 __device__ __forceinline__ Halves halves_of_neighbours(unsigned bytes) {
   if constexpr (kType == shared::Fp8::e5m2) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ Halves halves_of_neighbours(unsigned bytes) {
     return halves_of_e4m3_bits(bytes);
   }
 }
-/// Of bytes 0 and 2, and of bytes 1 and 3.
+/// Bytes 0 and 2 become `low`, and bytes 1 and 3 `high`.
 template <shared::Fp8 kType>
 __device__ __forceinline__ Halves halves_of_columns(unsigned bytes) {
   if constexpr (kType == shared::Fp8::e5m2) {

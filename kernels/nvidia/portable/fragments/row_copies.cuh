@@ -11,9 +11,11 @@ namespace heddle::portable {
 template <auto kConfig>
 class RowCopies {
   static constexpr int kBlock = kConfig.block_keys();
-  /// The thread's number among those that copy a block.
+  /// Threads that copy a block, and the thread's number among them.
+  static constexpr int kThreads = 32 * (kConfig.own_blocks ? kConfig.row_waves : kConfig.waves());
   __device__ __forceinline__ static int copier() {
-    return kConfig.own_blocks ? WarpOfThreads::lane() : WarpOfThreads::thread();
+    if constexpr (kConfig.own_blocks && kConfig.row_waves == 1) return WarpOfThreads::lane();
+    return kConfig.own_blocks ? WarpOfThreads::thread() % kThreads : WarpOfThreads::thread();
   }
 
   /// Blocks may begin before the keys that count.
@@ -74,8 +76,7 @@ class RowCopies {
   template <int kDim, int kColumns, bool kWhole, class Source>
   __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                   int end, int begin) {
-    constexpr int kElement = kConfig.kv_element_bytes(), kChunks = kElement * kColumns / chunk_of(kConfig.kv_bytes),
-                  kThreads = kConfig.own_blocks ? 32 : 32 * kConfig.waves();
+    constexpr int kElement = kConfig.kv_element_bytes(), kChunks = kElement * kColumns / chunk_of(kConfig.kv_bytes);
     // A thread's chunks are of one column where they can be.
     constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
     constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;

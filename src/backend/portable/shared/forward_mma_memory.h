@@ -23,7 +23,7 @@ struct ForwardMmaMemory {
   int q_pitch;
   int k, v, q;  // q: [tile rows], shared_queries
   int stage;    // from a buffer to the next; 0: there is one
-  int wave;     // own_blocks: from a wave's ring to the next one's
+  int wave;     // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
 };
 
@@ -47,7 +47,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;
   memory.wave = config.own_blocks ? config.stages * block : 0;
-  memory.q = (config.own_blocks ? config.waves() : 1) * config.stages * block;
+  memory.q = (config.own_blocks ? config.key_waves : 1) * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = real_bytes(config.storage);

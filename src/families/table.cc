@@ -147,7 +147,9 @@ constexpr Family kFamilies[] = {
      .backend = BackendChoice::cuda,
      .pass = Pass::forward,
      .refuses =
-         [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
+         [](const Request& asked) {
+           return decode_mma_refuses(asked.problem, asked.tensors, asked.options, Nvidia::caps(asked));
+         },
      .candidates =
          [](const Request& asked, const RowsOf& rows_of) {
            return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);

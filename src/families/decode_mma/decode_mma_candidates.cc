@@ -22,6 +22,9 @@ using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
 
 constexpr std::int64_t kMostDim = 256;
+/// Head dimensions of keys whose first columns are the values: multi-head latent attention. Waves share the columns of
+/// o.
+constexpr std::int64_t kMostWideDim = 576, kMostWideValueDim = 512, kWideValueStep = 64;
 constexpr int kMostRows = 64;
 /// Sums of O and queries of two fragments of rows take all registers of a thread where head dims are larger.
 constexpr std::int64_t kMostDimOfTwoFragments = 128;
@@ -44,11 +47,34 @@ std::string refuse_types(const AttentionProblem& problem) {
   if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
     return fmt::format("o is {}; f16, bf16, f32 and f64 are accepted", name(problem.o_dtype));
   }
-  for (const auto& [what, dim] : {std::pair{"q and k have", problem.qk_dim}, {"v has", problem.v_dim}}) {
-    if (dim < 1 || dim > kMostDim)
-      return fmt::format("{} head dimension {}; 1 to {} are accepted", what, dim, kMostDim);
-  }
   return {};
+}
+
+/// Values are the first columns of the keys, in the same memory.
+bool values_are_keys(const AttentionTensors& tensors) {
+  const ConstTensorView &k = tensors.k, &v = tensors.v;
+  if (k.data != v.data || k.dtype != v.dtype || v.shape[3] > k.shape[3]) return false;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (k.shape[axis] > 1 && k.strides[axis] != v.strides[axis]) return false;
+  }
+  return true;
+}
+
+std::int64_t larger_dim(const AttentionProblem& problem) { return std::max(problem.qk_dim, problem.v_dim); }
+/// One wave has no room for sums of so many columns.
+bool is_wide(const AttentionProblem& problem) { return larger_dim(problem) > kMostDim; }
+
+std::string refuse_dims(const AttentionProblem& problem, const AttentionTensors& tensors) {
+  if (!is_wide(problem)) return {};
+  const bool fits =
+      problem.qk_dim <= kMostWideDim && problem.v_dim <= kMostWideValueDim && problem.v_dim % kWideValueStep == 0;
+  if (fits && values_are_keys(tensors)) return {};
+  return fmt::format(
+      "q and k have head dimension {}, and v {}{}; 1 to {} are accepted, or up to {} where v is the first columns of k "
+      "in the same "
+      "memory, a multiple of {} up to {}",
+      problem.qk_dim, problem.v_dim, fits ? ", which is not in k's memory" : "", kMostDim, kMostWideDim, kWideValueStep,
+      kMostWideValueDim);
 }
 
 /// At least 1: rows without a query are stored, too.
@@ -60,7 +86,7 @@ std::int64_t longest_queries(const AttentionProblem& problem) {
 
 /// Rows of one wave.
 int most_rows_of_wave(const AttentionProblem& problem) {
-  return std::max(problem.qk_dim, problem.v_dim) > kMostDimOfTwoFragments ? 16 : 32;
+  return larger_dim(problem) > kMostDimOfTwoFragments ? 16 : 32;
 }
 
 /// Query heads that share a tile of up to `most` rows: a power of two.
@@ -123,6 +149,32 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_k
   return configs;
 }
 
+/// Where waves share the columns of o: most rows first, and four waves of keys, or two where memory has no room for
+/// their blocks.
+std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const AttentionProblem& problem,
+                                           const device::CudaCaps& caps) {
+  constexpr int kMostSums = 128;  // of a thread
+  std::vector<ForwardMmaConfig> configs;
+  for (const int most : {kMostRows, 32, 16}) {
+    if (longest_queries(problem) > most) continue;
+    ForwardMmaConfig config = with_rows(all, problem, most, 16);
+    config.row_fragments = config.live_rows > 32 ? 2 : 1;  // few rows occupy more waves
+    config.row_waves = config.live_rows > 16 ? 2 : 1;
+    config.blocks = shared::StepBlocks::both_ways;
+    config.ctas = 1;
+    for (const int key_waves : {4, 2}) {
+      config.key_waves = key_waves;
+      config.kv_block = key_waves * all.shape().columns;
+      for (config.stages = 3; config.stages > 1; --config.stages) {
+        const int sums = config.row_fragments * config.wave_columns() / 2;  // 16 rows of two columns
+        if (sums > kMostSums || shared::decode_mma_memory(config).bytes > caps.shared_memory_bytes) continue;
+        if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
+      }
+    }
+  }
+  return configs;
+}
+
 /// Kernels for each size of units that pays. A unit of 8 bits takes memory half as long as one of 16, and a wave
 /// computes it no faster, so a wave then has twice the keys, if there are two such units for each multiprocessor and no
 /// unit crosses a page. A guess, not measured. Beside the sums of two fragments of rows there are no registers for it.
@@ -141,10 +193,10 @@ std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const
 
 }  // namespace
 
-std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
-                               const device::CudaCaps& caps) {
-  for (std::string reason :
-       {portable_device_refuses(caps), refuse_types(problem), portable_refuses_values(problem, options)}) {
+std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::CudaCaps& caps) {
+  for (std::string reason : {portable_device_refuses(caps), refuse_types(problem), refuse_dims(problem, tensors),
+                             portable_refuses_values(problem, options)}) {
     if (!reason.empty()) return reason;
   }
   if (problem.sequences.empty()) return "there is no sequence; one at least is accepted";
@@ -158,14 +210,18 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionO
   return {};
 }
 
-bool decode_mma_has_run(const ForwardMmaConfig& config) { return !config.converts() && config.row_waves == 1; }
+bool decode_mma_has_run(const ForwardMmaConfig& config) {
+  return !config.converts() && !config.wide() && config.row_waves == 1;
+}
 
 std::string decode_mma_untried(const ForwardMmaConfig& config, const device::CudaCaps& caps) {
   if (std::string reason = portable_untried(caps); !reason.empty()) return reason;
   if (decode_mma_has_run(config)) return {};
   return fmt::format(
       "decode_mma has not run on a GPU with {}; its kernels are compiled, and their steps are tested on the host",
-      config.converts() ? "keys of 8 bits" : "tiles whose rows several waves share");
+      config.converts() ? "keys of 8 bits"
+      : config.wide()   ? "values that are the first columns of the keys"
+                        : "tiles whose rows several waves share");
 }
 
 std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
@@ -178,6 +234,8 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
   // the L2 cache. What has not run on a GPU stands behind what has.
   std::vector<ForwardMmaConfig> configs;
   const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
+  // Products decide beside memory where rows are wide, and none of those kernels has run: most rows first.
+  if (is_wide(problem)) return wide_configs(all, problem, caps);
   for (const auto& [most, own] : {std::pair{of_wave, of_wave},
                                   {fragment, fragment},
                                   {2 * fragment, fragment},

@@ -13,8 +13,8 @@ namespace heddle::plan {
 
 /// A sentence where the family does not take the problem: it names the given value and the accepted ones. Empty: it
 /// does.
-std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                               const device::CudaCaps& caps);
+std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::CudaCaps& caps);
 
 /// Kernels like this one have run on a GPU.
 bool decode_mma_has_run(const shared::ForwardMmaConfig& config);

@@ -37,7 +37,7 @@ constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.2e12};
 
 /// Bytes of keys and values, as long as sequences may be.
 double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
-  const double dims = static_cast<double>(problem.qk_dim + problem.v_dim);
+  const double dims = static_cast<double>(problem.qk_dim + (config.wide() ? 0 : problem.v_dim));
   return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
 }
 

@@ -30,7 +30,7 @@ HopperCall few(std::int64_t queries = 1, std::int64_t keys = 8192, std::int64_t 
 }
 
 std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma_refuses(call.problem(), call.all_options(), caps_of(gpu));
+  return plan::decode_mma_refuses(call.problem(), call.tensors(), call.all_options(), caps_of(gpu));
 }
 
 std::vector<plan::Choice> offered(const HopperCall& call, std::string_view gpu = "h200") {
@@ -81,6 +81,51 @@ TEST(DecodeMma, TakesKeysOf8Bits) {
   EXPECT_GT(config.headroom, 0);
   EXPECT_FALSE(first_of(bytes(DType::f16)).q_bf16);
   EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::OutputType::same);
+}
+
+/// 128 heads on one, whose values are the first columns of its keys.
+HopperCall latent(std::int64_t heads = 128) {
+  HopperCall call = {
+      .batch = 2, .q_heads = heads, .kv_heads = 1, .q_rows = 1, .kv_rows = 8192, .dim = 576, .v_dim = 512};
+  call.values_in_keys = true;
+  return call;
+}
+
+TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
+  EXPECT_EQ(refusal(latent()), "");
+  EXPECT_EQ(refusal(latent(), "l4"), "");
+  HopperCall apart = latent();
+  apart.values_in_keys = false;
+  EXPECT_EQ(
+      refusal(apart),
+      "q and k have head dimension 576, and v 512, which is not in k's memory; 1 to 256 are accepted, or up to 576 "
+      "where v is the first columns of k in the same memory, a multiple of 64 up to 512");
+  HopperCall odd = latent();
+  odd.v_dim = 500;
+  EXPECT_EQ(
+      refusal(odd),
+      "q and k have head dimension 576, and v 500; 1 to 256 are accepted, or up to 576 where v is the first columns "
+      "of k in the same memory, a multiple of 64 up to 512");
+  const ForwardMmaConfig all = first_of(latent()), half = first_of(latent(64)), few = first_of(latent(16));
+  EXPECT_TRUE(all.wide());
+  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), all), 2);
+  EXPECT_EQ(plan::decode_mma_tiles(latent(64).problem(), half), 1);
+  EXPECT_EQ(half.row_waves, 2);
+  EXPECT_EQ(half.row_fragments, 2);
+  EXPECT_EQ(half.key_waves, 4);
+  EXPECT_EQ(half.block_keys(), 64);
+  EXPECT_EQ(few.row_waves, 1);
+  EXPECT_EQ(few.row_fragments, 1);
+  for (const char* gpu : {"h200", "a100", "l4"}) {
+    for (const plan::Choice& choice : offered(latent(64), gpu)) {
+      const auto& config = choice.plan.part<ForwardMmaConfig>();
+      EXPECT_LE(shared::decode_mma_memory(config).bytes, caps_of(gpu).shared_memory_bytes);
+      EXPECT_LE(config.row_fragments * config.wave_columns() / 2, 128);
+      EXPECT_TRUE(choice.plan.untried_anywhere);
+    }
+  }
+  // Keys are read, and their columns are not read again.
+  EXPECT_DOUBLE_EQ(offered(latent(64)).front().plan.predicted->bytes, 2.0 * 8192 * 576 * 2);
 }
 
 // 8 bits are half the bytes, and waves take twice the keys where there are many.

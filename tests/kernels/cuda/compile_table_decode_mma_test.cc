@@ -52,6 +52,13 @@ std::vector<Case> cases() {
     all.push_back({dim, 33, 1, 16, mods::causal(), alibi, true});
     all.push_back({dim, 64, 1, 64, mods::causal(), {}, true, DType::bf16, DType::e4m3});
   }
+  for (const std::int64_t heads : {16, 32, 64}) {
+    for (const DType kv : {DType::bf16, DType::e4m3}) {
+      all.push_back({576, 1, heads, 0, {}, {}, false, DType::bf16, kv});
+      all.push_back({576, 1, heads, 64, {}, {}, true, DType::bf16, kv});
+      all.push_back({576, 2, heads, 64, mods::causal(), {}, true, DType::bf16, kv});
+    }
+  }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
   all.push_back({128, 1, 4, 0,
                  floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
@@ -73,8 +80,10 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                      .q_rows = c.queries,
                      .kv_rows = 8192,
                      .dim = c.dim,
+                     .v_dim = c.dim > 256 ? 512 : 0,
                      .mask = c.mask,
                      .dtype = c.dtype,
+                     .values_in_keys = c.dim > 256,
                      .kv_dtype = c.kv_dtype};
   problem::AttentionProblem problem = call.problem();
   problem.score_mod = c.score;

@@ -74,6 +74,15 @@ TEST_F(GpuDecodeMma, ManyRowsWithLengthsOnTheDevice) {
   for (CaseSpec& spec : specs) spec.q_rows = std::max<std::int64_t>(spec.q_rows, 33);
   run_all(with_lengths_there(specs));
 }
+// Values that are the first columns of the keys.
+TEST_F(GpuDecodeMma, Wide) {
+  DecodeWideSpecs source(810'000, 400'000, 2100);
+  run_all(drawn(120, source));
+}
+TEST_F(GpuDecodeMma, WideWithLengthsOnTheDevice) {
+  DecodeWideSpecs source(820'000, 400'000, 2100);
+  run_all(with_lengths_there(drawn(60, source)));
+}
 TEST_F(GpuDecodeMma, BytesWithLengthsOnTheDevice) {
   DecodeBytesSpecs source(770'000, 200'000, 2100);
   run_all(with_lengths_there(drawn(100, source)));

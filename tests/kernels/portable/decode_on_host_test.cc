@@ -47,6 +47,8 @@ TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(scaled(20), 1'000'000, 
 TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(scaled(40), 2'000'000, false); }
 TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(scaled(60), 4'000'000, false); }
 TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(scaled(20), 5'000'000, true); }
+TEST(DecodeWideOnHost, AgreesWithTheReference) { run_grid<DecodeWideSpecs>(scaled(60), 6'000'000, false); }
+TEST(DecodeWideOnHost, LengthsThere) { run_grid<DecodeWideSpecs>(scaled(20), 7'000'000, true); }
 TEST(DecodeBytesOnHost, LengthsThere) { run_grid<DecodeBytesSpecs>(scaled(20), 3'000'000, true); }
 
 /// One query of 4 heads on each of 2, D 64: the common case.

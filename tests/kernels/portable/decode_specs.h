@@ -70,6 +70,41 @@ class DecodeRowsSpecs {
   Deck<int> bytes_{{0, 0, 1}, 33};
 };
 
+/// Such cases of values that are the first columns of the keys, at head dimensions above 256.
+class DecodeWideSpecs {
+ public:
+  DecodeWideSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys), kv_rows_({1, 63, 64, 65, 130, keys}, 41) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      const PortableDims dims = dims_.deal();
+      spec.qk_dim = dims.qk;
+      spec.v_dim = dims.v;
+      spec.values_in_keys = true;
+      spec.kv_rows = kv_rows_.deal();
+      spec.q_rows = q_rows_.deal();
+      spec.group = group_.deal();
+      spec.kv_heads = kv_heads_.deal();
+      spec.batch = std::min<std::int64_t>(spec.batch, 2);
+      spec.page_rows = pages_.deal();
+      if (spec.page_rows > 0) spec.layout = Layout::bshd;
+      if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
+      if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
+      if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  DecodeSpecs source_;
+  Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 2, 3}, 42}, group_{{16, 32, 128, 5, 20, 64}, 43},
+      kv_heads_{{1, 1, 2}, 44}, pages_{{0, 64, 0, 16, 5, 1}, 45};
+  Deck<PortableDims> dims_{{{576, 512}, {576, 512}, {288, 256}, {300, 64}}, 46};
+  Deck<int> bytes_{{0, 0, 1}, 47};
+};
+
 /// Such cases with keys and values of 8 bits, beside queries of 16 bits or of 8.
 class DecodeBytesSpecs {
  public:

@@ -51,7 +51,7 @@ std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods
 plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase& c, const AttentionOptions& options,
                    const DecodeRun& run) {
   const device::CudaCaps& caps = known_gpu(run.gpu);
-  if (std::string reason = plan::decode_mma_refuses(problem, options, caps); !reason.empty()) {
+  if (std::string reason = plan::decode_mma_refuses(problem, c.tensors(), options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
   std::vector<plan::Choice> choices =
@@ -77,10 +77,11 @@ long long poison(AttentionCase& c, const problem::AttentionProblem& problem, con
                  const Bindings& bindings) {
   const auto& config = plan.part<ForwardMmaConfig>();
   std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
-  const int step = config.blocks_in_pages() ? config.wave_keys() : 1;
+  const int step = config.blocks_in_pages() ? config.block_keys() : 1;
   for (shared::KeyRuns& own : runs) own = held(own, config.kv_block, step);
   const long long tiles = plan::decode_mma_tiles(problem, config);
-  return poison_outside(c, runs) * tiles * (config.qk_dim + config.v_dim) * config.kv_element_bytes();
+  return poison_outside(c, runs) * tiles * (config.qk_dim + (config.wide() ? 0 : config.v_dim)) *
+         config.kv_element_bytes();
 }
 
 }  // namespace

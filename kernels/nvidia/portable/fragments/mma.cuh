@@ -51,6 +51,8 @@ struct MmaFragments : WarpOfThreads {
   }
 
   static constexpr int kSteps = kConfig.qk_columns() / 16;  // of the depth of Q K^T
+  /// That are unrolled: beside many sums there are no registers for the addresses of all.
+  static constexpr int kStepsAtOnce = kConfig.wide() ? 4 : kSteps;
   struct Queries {
     unsigned a[kConfig.shared_queries ? 1 : kSteps][4];
     float factor[kOwnRows];  // converts(): of the products of the thread's rows
@@ -90,7 +92,7 @@ struct MmaFragments : WarpOfThreads {
                                                   kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
           } else {
             const float power = kConfig.q_bf16 ? power_of(from) : 1;
-#pragma unroll
+#pragma unroll 2 * kStepsAtOnce
             for (int i = 0; i < 2 * kSteps; ++i) {
               const unsigned both = query_halves(from, i, power);
               if constexpr (kConfig.shared_queries) {
@@ -181,7 +183,7 @@ struct MmaFragments : WarpOfThreads {
       const auto see = [&](float x) {
         if (fabsf(x) < ptx::infinity()) largest = fmaxf(largest, fabsf(x));
       };
-#pragma unroll
+#pragma unroll 2 * kStepsAtOnce
       for (int i = 0; i < 2 * kSteps; ++i) {
         const unsigned both = two(from, pair_column(i));
         see(low_of(both)), see(high_of(both));
@@ -232,19 +234,31 @@ struct MmaFragments : WarpOfThreads {
                                                     int key) {
 #pragma unroll
     for (int n = 0; n < kKeyFragments; ++n) {
-      unsigned a[kFragments][4];
+      Weights a[kFragments];
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
+      for (int f = 0; f < kFragments; ++f) pack(a[f], p[f][n]);
+      add_values(o, a, stream, key + kKeys * n, 0);
+    }
+  }
+  /// P of 16 keys as it is multiplied.
+  struct alignas(16) Weights {
+    unsigned a[4];
+  };
+  static __device__ __forceinline__ void pack(Weights& weights, const Scores& p) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[f][i] = ptx::pack<kF16>(p[f][n].x[i % 2][i / 2 * 2], p[f][n].x[i % 2][i / 2 * 2 + 1]);
-        }
-      }
-      if constexpr (kConfig.converts()) {
-        add_value_bytes(o, a, stream, key + kKeys * n);
-      } else {
-        add_value_halves(o, a, stream, key + kKeys * n);
-      }
+    for (int i = 0; i < 4; ++i) {
+      weights.a[i] = ptx::pack<kF16>(p.x[i % 2][i / 2 * 2], p.x[i % 2][i / 2 * 2 + 1]);
+    }
+  }
+  /// O += P V of 16 keys, for the columns from fragment `first` on.
+  template <int kFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_values(Out (&o)[kFragments][kOutFragments],
+                                                    const Weights (&weights)[kFragments], const Stream& stream, int key,
+                                                    int first) {
+    if constexpr (kConfig.converts()) {
+      add_value_bytes(o, weights, stream, key, first);
+    } else {
+      add_value_halves(o, weights, stream, key, first);
     }
   }
 
@@ -269,7 +283,7 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ void multiply_key_halves(Scores (&s)[kFragments][kKeyFragments],
                                                              const Queries (&q)[kFragments], const Stream& stream,
                                                              int key) {
-#pragma unroll
+#pragma unroll kStepsAtOnce
     for (int k = 0; k < kSteps; ++k) {
       unsigned a[kFragments][4];
 #pragma unroll
@@ -289,7 +303,7 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ void multiply_key_bytes(Scores (&s)[kFragments][kKeyFragments],
                                                             const Queries (&q)[kFragments], const Stream& stream,
                                                             int key) {
-#pragma unroll
+#pragma unroll kStepsAtOnce
     for (int k = 0; k < kSteps; k += 2) {
       unsigned words[kKeyFragments][4];
 #pragma unroll
@@ -325,34 +339,34 @@ struct MmaFragments : WarpOfThreads {
   /// Values of 16 keys, whose weights are `a`.
   template <int kFragments, int kOutFragments>
   static __device__ __forceinline__ void add_value_halves(Out (&o)[kFragments][kOutFragments],
-                                                          const unsigned (&a)[kFragments][4], const Stream& stream,
-                                                          int key) {
+                                                          const Weights (&weights)[kFragments], const Stream& stream,
+                                                          int key, int first) {
 #pragma unroll
     for (int d = 0; d < kOutFragments; ++d) {
       unsigned b[4];
-      stream.values(b, key, kOuts * d);
+      stream.values(b, key, kOuts * (first + d));
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) multiply(o[f][d], a[f], b);
+      for (int f = 0; f < kFragments; ++f) multiply(o[f][d], weights[f].a, b);
     }
   }
   /// Likewise, of 8 bits.
   template <int kFragments, int kOutFragments>
   static __device__ __forceinline__ void add_value_bytes(Out (&o)[kFragments][kOutFragments],
-                                                         const unsigned (&a)[kFragments][4], const Stream& stream,
-                                                         int key) {
+                                                         const Weights (&weights)[kFragments], const Stream& stream,
+                                                         int key, int first) {
 #pragma unroll
     for (int d = 0; d < kOutFragments; d += 2) {
       unsigned words[4];
-      stream.value_bytes(words, key, d);
+      stream.value_bytes(words, key, first + d);
 #pragma unroll
       for (int i = 0; i < 2 && d + i < kOutFragments; ++i) {
-        const Halves first = halves_of_columns<kConfig.v_fp8>(words[2 * i]),
-                     second = halves_of_columns<kConfig.v_fp8>(words[2 * i + 1]);
+        const Halves lower = halves_of_columns<kConfig.v_fp8>(words[2 * i]),
+                     upper = halves_of_columns<kConfig.v_fp8>(words[2 * i + 1]);
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
           Out& sums = o[f][d + i];
-          ptx::mma<true>(sums.x[0][0], sums.x[0][2], sums.x[1][0], sums.x[1][2], a[f], first.low, second.low);
-          ptx::mma<true>(sums.x[0][1], sums.x[0][3], sums.x[1][1], sums.x[1][3], a[f], first.high, second.high);
+          ptx::mma<true>(sums.x[0][0], sums.x[0][2], sums.x[1][0], sums.x[1][2], weights[f].a, lower.low, upper.low);
+          ptx::mma<true>(sums.x[0][1], sums.x[0][3], sums.x[1][1], sums.x[1][3], weights[f].a, lower.high, upper.high);
         }
       }
     }

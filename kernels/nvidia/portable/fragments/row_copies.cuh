@@ -12,9 +12,9 @@ template <auto kConfig>
 class RowCopies {
   static constexpr int kBlock = kConfig.block_keys();
   /// Threads that copy a block, and the thread's number among them.
-  static constexpr int kThreads = 32 * (kConfig.own_blocks ? kConfig.row_waves : kConfig.waves());
+  static constexpr int kThreads = 32 * (kConfig.own_blocks ? kConfig.ring_waves() : kConfig.waves());
   __device__ __forceinline__ static int copier() {
-    if constexpr (kConfig.own_blocks && kConfig.row_waves == 1) return WarpOfThreads::lane();
+    if constexpr (kConfig.own_blocks && kConfig.ring_waves() == 1) return WarpOfThreads::lane();
     return kConfig.own_blocks ? WarpOfThreads::thread() % kThreads : WarpOfThreads::thread();
   }
 
@@ -79,7 +79,7 @@ class RowCopies {
     constexpr int kElement = kConfig.kv_element_bytes(), kChunks = kElement * kColumns / chunk_of(kConfig.kv_bytes);
     // A thread's chunks are of one column where they can be.
     constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
-    constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
+    constexpr int kTogether = kConfig.wide() ? kChunks & -kChunks : kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
     constexpr int kRounds = (kBlock * kTogether + kThreads - 1) / kThreads;
     const auto copy = [&](int round, auto&& row_at) {
       const int own = round * kThreads + copier(), row = own / kTogether;
@@ -98,7 +98,7 @@ class RowCopies {
         copy(i, [&](int) { return steady; });
         steady = source.below(steady, kThreads / kTogether);
       }
-    } else if constexpr (kConfig.rings() && !Source::kLinear && kConfig.kv_bytes >= 8) {
+    } else if constexpr ((kConfig.rings() || kConfig.wide()) && !Source::kLinear && kConfig.kv_bytes >= 8) {
       // The compiler moves no read of the table before a copy: so some rounds' entries are read before their copies.
       constexpr int kMost = kConfig.own_blocks && kColumns > 128 ? 4 : 8;
       constexpr int kAtOnce = kRounds < kMost ? kRounds : kMost;
@@ -127,10 +127,10 @@ class RowCopies {
     return most;
   }
 
-  /// Copies that the compiler may begin together. Rows at addresses that 8 bytes do not divide take many copies, whose
-  /// addresses, and halves on their way, would not fit in the registers.
+  /// Copies that the compiler may begin together: few beside the many sums of wide(). Rows at addresses that 8 bytes do
+  /// not divide take many copies, whose addresses, and halves on their way, would not fit in the registers.
   template <int kBytes>
-  static constexpr int kCopiesAtOnce = kBytes >= 8 ? 256 : 4;
+  static constexpr int kCopiesAtOnce = kBytes >= 8 && !kConfig.wide() ? 256 : 4;
 };
 
 }  // namespace heddle::portable

@@ -24,8 +24,10 @@ class WaveBlocks {
     Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
                                                             run.end, run.begin);
     ptx::commit_copies();
-    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
-                                                          run.end, run.begin);
+    if constexpr (!kConfig.wide()) {
+      Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
+                                                            run.end, run.begin);
+    }
     ptx::commit_copies();
     asked_.advance();
   }
@@ -58,10 +60,12 @@ class WaveBlocks {
 
  private:
   /// Which of those that share a ring.
-  __device__ __forceinline__ static int group() { return WarpOfThreads::wave() / kConfig.row_waves; }
+  __device__ __forceinline__ static int group() { return WarpOfThreads::wave() / kConfig.ring_waves(); }
   /// The waves that share the ring.
   __device__ __forceinline__ static void meet() {
-    if constexpr (kConfig.row_waves == 1) {
+    if constexpr (kConfig.wide()) {
+      WarpOfThreads::barrier();
+    } else if constexpr (kConfig.row_waves == 1) {
       WarpOfThreads::wave_barrier();
     } else {
       ptx::barrier_of<32 * kConfig.row_waves>(1 + group());

@@ -46,10 +46,15 @@ struct ForwardMmaConfig {
   constexpr bool splits_keys() const { return splits > 1; }
   /// Blocks of keys and values come in a ring of `stages` buffers.
   constexpr bool rings() const { return blocks == StepBlocks::keys_and_values && stages > 1; }
+  /// decode_mma: values are the first columns of the keys, and too many for one wave's sums. Each wave of keys has
+  /// columns of o of its own, and all waves share a ring.
+  constexpr bool wide() const { return own_blocks && blocks == StepBlocks::both_ways; }
+  constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
+  constexpr int ring_waves() const { return wide() ? waves() : row_waves; }                      // that share a ring
   /// Keys of a block: those that are copied together.
-  constexpr int block_keys() const { return own_blocks ? wave_keys() : kv_block; }
+  constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
   /// decode_mma: blocks of keys lie in one page each.
-  constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % wave_keys() == 0; }
+  constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % block_keys() == 0; }
   /// decode_mma: only the device knows how many units there are.
   constexpr bool counts_units() const { return device_lengths || bounded; }
   /// Columns that are multiplied: what the tensors lack of them is zero.

@@ -37,6 +37,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   if (config.own_blocks) {
     if (is_swizzled(config.qk_columns() * bytes)) memory.k_pitch = config.qk_columns() * bytes;
     if (is_swizzled(config.v_columns() * bytes)) memory.v_pitch = config.v_columns() * bytes;
+    if (config.wide()) memory.v_pitch = memory.k_pitch;
   }
   const int keys = config.block_keys() * memory.k_pitch;
   const int values = (transposed ? config.v_columns() : config.block_keys()) * memory.v_pitch;
@@ -47,7 +48,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;
   memory.wave = config.own_blocks ? config.stages * block : 0;
-  memory.q = (config.own_blocks ? config.key_waves : 1) * config.stages * block;
+  memory.q = (config.own_blocks ? config.waves() / config.ring_waves() : 1) * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = real_bytes(config.storage);

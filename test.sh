@@ -6,7 +6,7 @@
 #   ./test.sh --full   everything, at most 90 minutes
 #
 # What --full takes and the default samples or leaves out:
-#   - the compile table: all kernels. By default a third of the shapes and features, each once, and at most 16 more in 900
+#   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
 #     commit)
 #   - planted faults: a hundred at random. By default ten

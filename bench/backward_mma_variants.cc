@@ -18,7 +18,7 @@
 #include "backend/cuda/driver/driver.h"
 #include "backward_runs.h"
 #include "base/rejected.h"
-#include "families/backward_mma/backward_mma_text.h"
+#include "families/backward_mma/backward_mma.h"
 #include "gpu_timer.h"
 
 namespace heddle::bench {

@@ -13,7 +13,7 @@
 
 #include "backend/backend.h"
 #include "engine/machine.h"
-#include "families/choose.h"
+#include "families/table.h"
 #include "heddle/heddle.h"
 #include "plan/plan.h"
 

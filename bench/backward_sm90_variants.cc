@@ -22,7 +22,7 @@
 #include "backward_runs.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "gpu_timer.h"
 #include "plan/hopper/sm90_chip.h"
 

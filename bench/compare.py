@@ -8,7 +8,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
 
     compare.py --out DIR                      the whole grid: DIR/compare.{md,json,svg}
     compare.py --only D128/causal S512        some cells
-    compare.py --mods                         mods, masks and shapes instead (comparison/mods.py, shapes.py)
+    compare.py --mods                         mods, masks and shapes instead (comparison/mod_rows.py, shapes.py)
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
     compare.py --decode                       one query a sequence beside a plain read instead (comparison/decode.py)
     compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
@@ -53,7 +53,7 @@ def read_arguments(arguments):
         "--mods",
         nargs="*",
         metavar="NAME",
-        help="score mods, weights, masks (all, or these of comparison/mods.py), head dims and lengths",
+        help="score mods, weights, masks (all, or these of comparison/mod_rows.py), head dims and lengths",
     )
     parser.add_argument("--fp8", action="store_true", help="e4m3 attention, beside a GEMM of e4m3")
     parser.add_argument("--decode", action="store_true", help="steps of decoding, beside a read of the same bytes")
@@ -210,19 +210,19 @@ def draw(results, path):
 def compare_mods(chosen):
     try:
         import torch
-        from comparison import mods, shapes
+        from comparison import mod_rows, mods, shapes
 
         torch.set_grad_enabled(False)
         lib = library.Library(library.find_library(chosen.library))
     except (ImportError, OSError, library.HeddleError) as error:
         say(f"compare.py: {error}")
         return 2
-    unknown = set(chosen.mods) - {mod.name for mod in mods.MODS}
+    unknown = set(chosen.mods) - {mod.name for mod in mod_rows.MODS}
     if unknown:
-        say(f"--mods: '{min(unknown)}' is none of {', '.join(repr(mod.name) for mod in mods.MODS)}")
+        say(f"--mods: '{min(unknown)}' is none of {', '.join(repr(mod.name) for mod in mod_rows.MODS)}")
         return 2
-    wanted = [mod for mod in mods.MODS if not chosen.mods or mod.name in chosen.mods]
-    length = mods.LENGTH if chosen.device == "cuda" else 256
+    wanted = [mod for mod in mod_rows.MODS if not chosen.mods or mod.name in chosen.mods]
+    length = mod_rows.LENGTH if chosen.device == "cuda" else 256
     comparison = mods.Comparison(torch, lib, chosen.device, chosen.rounds, say, length, chosen.peers)
     entries = comparison.run(mods=wanted)
     shape_entries = []

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_cases.h"
 #include "cpu_windows.h"
 #include "heddle/heddle.h"
 
@@ -27,32 +28,23 @@ struct Case {
 std::vector<Case> cases() {
   const Capture slopes("slopes", DType::f32, 1), bias("bias", DType::f32, 3);
   const double window = 256.0 / 2048 * (1 - 127.5 / 2048);
-  std::vector<Case> all;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const std::int64_t dim : {64, 128}) {
-      const auto add = [&](std::string_view what, Case c) {
-        c.name = fmt::format("{}_d{}_{}", name(dtype), dim, what);
-        c.dtype = dtype;
-        c.dim = dim;
-        all.push_back(c);
-      };
-      add("full", {});
-      add("causal", {.mask_mod = mods::causal(), .attended = 0.5});
-      add("alibi", {.score_mod = mods::alibi(slopes)});
-      add("alibi_slopes", {.score_mod = mods::alibi(slopes), .captures = {"slopes"}});
-      add("bias", {.score_mod = leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx())});
-      add("bias_gradient",
-          {.score_mod = leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()), .captures = {"bias"}});
-      add("softcap", {.score_mod = mods::softcap(30)});
-      add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
-      add("gqa8", {.heads = 8, .kv_heads = 1, .rows = 512});
-      add("short", {.heads = 8, .kv_heads = 8, .rows = 128});
-      add("full512", {.heads = 8, .kv_heads = 8, .rows = 512});
-      add("causal512", {.heads = 8, .kv_heads = 8, .rows = 512, .mask_mod = mods::causal(), .attended = 0.5});
-      add("full8192", {.heads = 1, .kv_heads = 1, .rows = 8192});
-      add("causal8192", {.heads = 1, .kv_heads = 1, .rows = 8192, .mask_mod = mods::causal(), .attended = 0.5});
-    }
-  }
+  std::vector<Case> all = cases_of_each_shape<Case>([&](auto&& add) {
+    add("full", {});
+    add("causal", {.mask_mod = mods::causal(), .attended = 0.5});
+    add("alibi", {.score_mod = mods::alibi(slopes)});
+    add("alibi_slopes", {.score_mod = mods::alibi(slopes), .captures = {"slopes"}});
+    add("bias", {.score_mod = leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx())});
+    add("bias_gradient",
+        {.score_mod = leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()), .captures = {"bias"}});
+    add("softcap", {.score_mod = mods::softcap(30)});
+    add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
+    add("gqa8", {.heads = 8, .kv_heads = 1, .rows = 512});
+    add("short", {.heads = 8, .kv_heads = 8, .rows = 128});
+    add("full512", {.heads = 8, .kv_heads = 8, .rows = 512});
+    add("causal512", {.heads = 8, .kv_heads = 8, .rows = 512, .mask_mod = mods::causal(), .attended = 0.5});
+    add("full8192", {.heads = 1, .kv_heads = 1, .rows = 8192});
+    add("causal8192", {.heads = 1, .kv_heads = 1, .rows = 8192, .mask_mod = mods::causal(), .attended = 0.5});
+  });
   for (const std::int64_t dim : {16, 32, 96, 256}) {
     all.push_back({.name = fmt::format("f32_d{}_full", dim), .dim = dim});
   }

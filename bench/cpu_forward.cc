@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_cases.h"
 #include "cpu_windows.h"
 #include "heddle/heddle.h"
 
@@ -31,27 +32,18 @@ struct Case {
 std::vector<Case> cases() {
   const Capture slopes("slopes", DType::f32, 1);
   const double window = 256.0 / 2048 * (1 - 127.5 / 2048);
-  std::vector<Case> all;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const std::int64_t dim : {64, 128}) {
-      const auto add = [&](std::string_view what, Case c) {
-        c.name = fmt::format("{}_d{}_{}", name(dtype), dim, what);
-        c.dtype = dtype;
-        c.dim = dim;
-        all.push_back(c);
-      };
-      add("full", {});
-      add("causal", {.mask_mod = mods::causal(), .attended = 0.5});
-      add("alibi", {.score_mod = mods::alibi(slopes)});
-      add("alibi_causal", {.score_mod = mods::alibi(slopes), .mask_mod = mods::causal(), .attended = 0.5});
-      add("softcap", {.score_mod = mods::softcap(30)});
-      add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
-      add("gqa8", {.heads = 8, .kv_heads = 1, .q_rows = 512});
-      add("short", {.heads = 8, .kv_heads = 8, .q_rows = 128, .kv_rows = 128});
-      add("decode", {.heads = 8, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192});
-      add("decode_gqa8", {.heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 8192});
-    }
-  }
+  std::vector<Case> all = cases_of_each_shape<Case>([&](auto&& add) {
+    add("full", {});
+    add("causal", {.mask_mod = mods::causal(), .attended = 0.5});
+    add("alibi", {.score_mod = mods::alibi(slopes)});
+    add("alibi_causal", {.score_mod = mods::alibi(slopes), .mask_mod = mods::causal(), .attended = 0.5});
+    add("softcap", {.score_mod = mods::softcap(30)});
+    add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
+    add("gqa8", {.heads = 8, .kv_heads = 1, .q_rows = 512});
+    add("short", {.heads = 8, .kv_heads = 8, .q_rows = 128, .kv_rows = 128});
+    add("decode", {.heads = 8, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192});
+    add("decode_gqa8", {.heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 8192});
+  });
   // Further cases for the planner's rates (src/families/cpu/cpu_forward_costs.h).
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const std::int64_t dim : {16, 32, 64, 128, 256}) {

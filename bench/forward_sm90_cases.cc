@@ -8,8 +8,8 @@
 
 #include "backend/backend.h"
 #include "engine/machine.h"
-#include "families/choose.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/table.h"
 #include "gpu_timer.h"
 
 namespace heddle::bench {

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "backend/cuda/driver/device.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "forward_sm90_cases.h"
 #include "least_squares.h"
 #include "plan/hopper/sm90_chip.h"

@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/forward_sm90_text.h"
 #include "heddle/mods.h"
 
 namespace heddle::bench {

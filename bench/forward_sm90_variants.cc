@@ -19,7 +19,7 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "forward_sm90_cases.h"
 #include "plan/hopper/sm90_chip.h"
 

@@ -20,9 +20,8 @@
 
 #include "backend/cuda/jit/jit.h"
 #include "expr/simplify.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/forward_sm90_text.h"
 #include "heddle/mods.h"
 
 namespace heddle::cuda::jit {

@@ -1,5 +1,5 @@
 // The part of a list of cases that a run takes: by default a few, drawn by HEDDLE_TEST_SEED; under HEDDLE_TEST_FULL
-// all.
+// all. Under HEDDLE_TEST_REDUCED, which sanitizers run with, tests of random cases take a tenth.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,11 @@
 namespace heddle::test {
 
 inline bool takes_all() { return std::getenv("HEDDLE_TEST_FULL") != nullptr; }
+
+inline bool is_reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+
+/// How many random cases a run takes where it takes so many by default.
+inline int random_cases(int count) { return is_reduced() ? count / 10 : count; }
 
 inline std::uint64_t sample_seed() {
   const char* seed = std::getenv("HEDDLE_TEST_SEED");

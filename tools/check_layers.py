@@ -2,8 +2,8 @@
 """Checks who includes whom.
 
 Folders stand in the order in which a call passes through them (docs/layout.md); each may include what its row of the
-table lists and nothing else. The engine names no vendor. A file has at most 600 lines: longer ones usually hold two
-ideas. Prints each breach as file:line: sentence, and exits with 1 when there is one.
+table lists and nothing else. No includes close a circle, a header and the source of its name counting as one file. The
+engine names no vendor. A file has at most 600 lines: longer ones usually hold two ideas. Prints each breach as file:line: sentence, and exits with 1 when there is one.
 
     tools/check_layers.py [ROOT]
 """
@@ -127,11 +127,6 @@ C_STANDARD_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}
 
 SUFFIXES = {".h", ".cc", ".cuh", ".def", ".inc"}
 MOST_LINES = 600
-# Longer files: how many lines each may have, and why it is not divided.
-LONG_FILES = {
-    "kernels/nvidia/forward_sm90/consumer.cuh": (700, "its machine code depends on its shape: functions that were moved out of the class "
-                                            "gave slower kernels"),
-}
 
 # Folders of src whose files name no vendor, in comments neither.
 WITHOUT_VENDORS = {"engine"}
@@ -283,13 +278,8 @@ def breach_in_examples(path, text, quoted):
     return None
 
 
-def breach_of_length(name, lines):
-    most, why = LONG_FILES.get(name, (MOST_LINES, None))
-    if lines > most:
-        return f"{lines} lines; up to {most} are accepted" + (f" ({why})" if why else "")
-    if why and lines <= MOST_LINES:
-        return f"{lines} lines need no row in LONG_FILES of tools/check_layers.py"
-    return None
+def breach_of_length(lines):
+    return f"{lines} lines; up to {MOST_LINES} are accepted" if lines > MOST_LINES else None
 
 
 def vendors_in(path):
@@ -297,6 +287,46 @@ def vendors_in(path):
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if match := VENDOR.search(line):
             yield number, f"names '{match.group(0).strip('_')}'; what a vendor needs belongs to src/device or src/backend"
+
+
+def target_of(path, text, root):
+    """The file that a quoted include of any file means; None: none of the tree."""
+    kernels = root / "kernels"
+    vendor = "amd" if path.is_relative_to(kernels / "amd") else "nvidia"
+    homes = (path.parent, root / "src", root / "include", root / "tests", root / "bench", kernels / vendor,
+             kernels / "common", kernels)
+    return next((home / text for home in homes if (home / text).is_file()), None)
+
+
+def circles(paths, root):
+    """(file, line, sentence) of each circle of includes among these files. A header and the source of its name are one:
+    what the source includes, the header may not lean on."""
+    includes = {}  # unit -> unit that it includes -> (file, line)
+    for path in paths:
+        unit = path.with_suffix("").relative_to(root).as_posix()
+        for line, text, quoted in includes_of(path):
+            target = target_of(path, text, root) if quoted else None
+            if target is None:
+                continue
+            other = target.resolve().with_suffix("").relative_to(root).as_posix()
+            if other != unit:
+                includes.setdefault(unit, {}).setdefault(other, (path, line))
+    found, done = [], set()
+    for start in sorted(includes):
+        way, branches = [start], [iter(sorted(includes[start]))] if start not in done else []
+        while branches:
+            step = next(branches[-1], None)
+            if step is None:
+                done.add(way.pop())
+                branches.pop()
+            elif step in way:
+                circle = [*way[way.index(step):], step]
+                path, line = includes[way[-1]][step]
+                found.append((path, line, f"closes a circle of includes: {' -> '.join(circle)}"))
+            elif step not in done:
+                way.append(step)
+                branches.append(iter(sorted(includes.get(step, ()))))
+    return found
 
 
 def sources(folder):
@@ -331,10 +361,13 @@ def check(root):
     for path in sources(root / "examples"):
         for line, text, quoted in includes_of(path):
             note(path, line, breach_in_examples(path, text, quoted))
+    tops = ("include", "src", "kernels", "tests", "bench", "python/core")
+    for path, line, sentence in circles([path for top in tops for path in sources(root / top)], root):
+        note(path, line, sentence)
     for top in ("include", "src", "kernels", "tests", "examples", "bench"):
         for path in sources(root / top):
             lines = len(path.read_text(encoding="utf-8").splitlines())
-            note(path, 1, breach_of_length(path.relative_to(root).as_posix(), lines))
+            note(path, 1, breach_of_length(lines))
     return breaches
 
 

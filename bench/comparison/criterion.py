@@ -1,6 +1,6 @@
 """The criterion of heddle/check.h on the device: o and lse against float64, beside what an unfused computation errs.
 
-For equal lengths and bf16 or 8-bit inputs, full, causal, or with the mods of comparison/mods.py. The floor is e *
+For equal lengths and bf16 or 8-bit inputs, full, causal, or with the mods of comparison/mod_rows.py. The floor is e *
 magnitude: in these inputs |t| is small, and so is e. Heads are judged until their score matrices hold BUDGET elements:
 all of them for short sequences, a few for long ones. That o and lse are written is checked everywhere.
 """

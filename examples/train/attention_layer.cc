@@ -30,11 +30,16 @@ void add(const Matrix& x, Matrix& y) {
 
 }  // namespace
 
-AttentionLayer::AttentionLayer() {
+heddle::AttentionOptions attention_options() {
   const heddle::Capture slopes("slopes", DType::f32, 1), table("table", DType::f32, 2);
-  options_.score_mod = heddle::mods::t5_bias(table, kBuckets, kWindow, false) +
-                       slopes(heddle::leaf::h()) * (heddle::leaf::kv_idx() - heddle::leaf::q_idx());
-  options_.mask_mod = heddle::mods::causal();
+  heddle::AttentionOptions options;
+  options.score_mod = heddle::mods::t5_bias(table, kBuckets, kWindow, false) +
+                      slopes(heddle::leaf::h()) * (heddle::leaf::kv_idx() - heddle::leaf::q_idx());
+  options.mask_mod = heddle::mods::causal();
+  return options;
+}
+
+AttentionLayer::AttentionLayer() : options_(attention_options()) {
   options_.threads = 1;  // a window is too short to share
 }
 

@@ -13,6 +13,9 @@ inline constexpr std::size_t kBatch = 4, kWindow = 64;  // windows of text in a 
 inline constexpr std::size_t kHeads = 2, kHeadDim = 16, kWidth = kHeads * kHeadDim;
 inline constexpr std::size_t kBuckets = 16;
 
+/// The layer's mods: t, causal. The captures `slopes` [kHeads] and `table` [kBuckets, kHeads] are yet to be bound.
+heddle::AttentionOptions attention_options();
+
 class AttentionLayer {
  public:
   AttentionLayer();

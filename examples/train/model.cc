@@ -74,7 +74,7 @@ Model::Model(std::size_t characters) : embedding_(characters, kWidth), predictio
 
 double Model::loss_and_gradients(std::span<const std::uint8_t> characters,
                                  std::span<const std::uint8_t> next_characters) {
-  for (Parameter* parameter : parameters()) std::ranges::fill(parameter->gradient.values, 0.0f);
+  for (const auto& [name, parameter] : parameters()) std::ranges::fill(parameter->gradient.values, 0.0f);
 
   Matrix x(characters.size(), kWidth);
   for (std::size_t row = 0; row < x.rows; ++row) std::copy_n(embedding_.value[characters[row]], kWidth, x[row]);
@@ -93,13 +93,18 @@ double Model::loss_and_gradients(std::span<const std::uint8_t> characters,
   return prediction.loss;
 }
 
-std::vector<Parameter*> Model::parameters() {
-  std::vector<Parameter*> all = {&embedding_};
-  for (Block& block : blocks_) {
-    for (Parameter* one : {&block.qkv, &block.out, &block.up, &block.down, &block.slopes, &block.table}) {
-      all.push_back(one);
-    }
+std::vector<std::pair<std::string, Parameter*>> Model::parameters() {
+  std::vector<std::pair<std::string, Parameter*>> all = {{"embedding", &embedding_}};
+  for (std::size_t n = 0; n < blocks_.size(); ++n) {
+    Block& block = blocks_[n];
+    const std::string prefix = "blocks." + std::to_string(n) + ".";
+    all.insert(all.end(), {{prefix + "qkv", &block.qkv},
+                           {prefix + "out", &block.out},
+                           {prefix + "up", &block.up},
+                           {prefix + "down", &block.down},
+                           {prefix + "slopes", &block.slopes},
+                           {prefix + "table", &block.table}});
   }
-  all.push_back(&prediction_);
+  all.emplace_back("prediction", &prediction_);
   return all;
 }

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "attention_layer.h"
@@ -25,8 +27,11 @@ class Model {
   /// The mean loss of kBatch windows of kWindow characters. Sets the gradients of all parameters.
   double loss_and_gradients(std::span<const std::uint8_t> characters, std::span<const std::uint8_t> next_characters);
 
-  std::vector<Parameter*> parameters();
+  /// All parameters, each with its name in a file: "embedding", "blocks.0.qkv", "prediction".
+  std::vector<std::pair<std::string, Parameter*>> parameters();
   const std::array<Block, 2>& blocks() const { return blocks_; }
+  const Matrix& embedding() const { return embedding_.value; }    // [characters, kWidth]
+  const Matrix& prediction() const { return prediction_.value; }  // [kWidth, characters]
 
  private:
   Parameter embedding_, prediction_;

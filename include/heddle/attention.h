@@ -98,9 +98,10 @@ struct AttentionOptions {
   /// Sequences. Lengths: i32 or i64 [B], counts at most the padded sizes. Rows of q past the end get o = 0, lse = -inf,
   /// with sinks too.
   std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
-  /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, the total. B is then 1: q is
-  /// [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q]. Beside them kv_lengths [N] says
-  /// how many keys of each sequence count; the rows behind those are not read.
+  /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, where the last one ends. B
+  /// is then 1: q is [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q]. Beside them
+  /// kv_lengths [N] says how many keys of each sequence count; the rows behind those are not read. Rows behind the last
+  /// sequence are nobody's: o = 0, lse = -inf, and gradients of 0. (With lengths from the host a GPU accepts none.)
   std::optional<ConstTensorView> cu_seqlens_q{}, cu_seqlens_kv{};
   /// Paged keys and values: i32 [B, max_pages] (packed queries: [N, max_pages]), on q's device. k and v are then
   /// [pages, Hkv, page_size, D]: page page_table[b, n] holds keys n * page_size to (n + 1) * page_size of sequence b,

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "block_masks.h"
 #include "heddle/error.h"
+#include "shared_block_mask.h"
 
 namespace heddle::python {
 namespace {
@@ -32,8 +32,8 @@ Normalizer normalizer_named(const std::string& name) {
 }
 
 BackendChoice backend_named(const std::string& wanted) {
-  for (const BackendChoice backend :
-       {BackendChoice::automatic, BackendChoice::cpu, BackendChoice::reference, BackendChoice::cuda, BackendChoice::amd}) {
+  for (const BackendChoice backend : {BackendChoice::automatic, BackendChoice::cpu, BackendChoice::reference,
+                                      BackendChoice::cuda, BackendChoice::amd}) {
     if (wanted == name(backend)) return backend;
   }
   throw Error(ErrorCode::invalid_argument,

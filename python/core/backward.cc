@@ -14,10 +14,10 @@
 
 #include "arguments.h"
 #include "backward_tensors.h"
-#include "block_masks.h"
 #include "heddle/backward.h"
 #include "heddle/check.h"
 #include "planned_call.h"
+#include "shared_block_mask.h"
 #include "tensors.h"
 #include "workspaces.h"
 

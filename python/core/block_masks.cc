@@ -20,6 +20,7 @@
 
 #include "arguments.h"
 #include "heddle/dtype.h"
+#include "shared_block_mask.h"
 #include "tensors.h"
 
 namespace heddle::python {

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "arguments.h"
-#include "block_masks.h"
 #include "call_tensors.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
 #include "kept_mods.h"
+#include "shared_block_mask.h"
 #include "tensors.h"
 
 namespace heddle::python {

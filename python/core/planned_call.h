@@ -10,8 +10,8 @@
 #include <string>
 
 #include "arguments.h"
-#include "block_masks.h"
 #include "heddle/attention.h"
+#include "shared_block_mask.h"
 #include "tensors.h"
 #include "workspaces.h"
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "arguments.h"
-#include "block_masks.h"
 #include "call_tensors.h"
 #include "heddle/attention.h"
 #include "planned_call.h"
+#include "shared_block_mask.h"
 #include "tensors.h"
 #include "workspaces.h"
 

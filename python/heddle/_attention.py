@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from . import _core
 from ._options import Options, given_arguments, refuse_arrays, refuse_unknown, spelled_out
+from ._rows import with_unit_rows
 from ._tensor import public
 from ._types import Array
 
@@ -18,7 +19,8 @@ def attention(
     """``softmax(mod(scale * q k^T)) v``.
 
     q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv]: arrays of NumPy or of anything that speaks DLPack, on
-    the CPU or on a GPU, read in place. Any strides with a unit last one.
+    the CPU or on a GPU, read in place if their last stride is one. Of others NumPy's
+    and torch's on the CPU are copied.
 
     score_mod(score, b, h, q_idx, kv_idx), mask_mod(b, h, q_idx, kv_idx) and weight_mod(b, h, q_idx, kv_idx) are
     functions, expressions, or text. A function is called once with expressions; arrays that it reaches by its closure,
@@ -45,6 +47,19 @@ def attention(
     """
     refuse_unknown("attention", options, Options)
     arguments = given_arguments(options)
+    try:
+        return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
+    except ValueError:
+        copies = with_unit_rows(q, k, v)
+        if copies is None:
+            raise
+    return _attention(*copies, out, lse, return_lse, max_scores, lse_rest, arguments)
+
+
+def _attention(
+    q: Array, k: Array, v: Array, out: Array | None, lse: Array | None, return_lse: bool, max_scores: Array | None,
+    lse_rest: Array | None, arguments: _core.Arguments,
+) -> Any:
     if out is not None:
         try:
             _core.attention_into(q, k, v, out, lse, arguments, max_scores, lse_rest)

@@ -12,6 +12,7 @@ from . import _core
 from ._core import GradientReport
 from ._options import BackwardOptions, given_arguments, refuse_arrays, refuse_type
 from ._plan import Explanation
+from ._rows import with_unit_rows
 from ._tensor import Tensor, public
 from ._types import Array
 
@@ -71,6 +72,7 @@ def sum_of(gradients: list[Any]) -> Any:
 def inputs_of(q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array,
               d_lse: Array | None, lse_rest: Array | None = None) -> _core.BackwardInputs:
     """Raises TypeError that names the one which is no array."""
+    q, k, v, o, d_o = with_unit_rows(q, k, v, o, d_o) or (q, k, v, o, d_o)
     try:
         return _core.BackwardInputs(q, k, v, o, lse, d_o, d_lse, lse_rest)
     except TypeError as error:

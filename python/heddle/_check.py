@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from . import _core
 from ._core import CheckReport, DeviceInfo
 from ._options import Options, given_arguments, refuse_arrays
+from ._rows import with_unit_rows
 from ._tensor import public
 from ._types import Array
 
@@ -30,6 +31,7 @@ def check(
     (True, False)
     """
     arguments = given_arguments(options)
+    q, k, v = with_unit_rows(q, k, v) or (q, k, v)
     try:
         return _core.check(q, k, v, o, lse, arguments, max_scores, lse_rest)
     except TypeError as error:

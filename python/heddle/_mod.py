@@ -10,6 +10,10 @@ from ._core import Expr
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
+# Words of the text form, which no capture and no param may be called.
+RESERVED = frozenset({
+    *SCORE_ARGUMENTS, "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and", "or", "not", "if", "else",
+    "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", *dir(_core)})
 
 
 class Mod:

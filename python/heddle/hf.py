@@ -17,7 +17,7 @@ from .torch import _forms, _hf_models, serving
 from .torch._block_mask import create_block_mask
 from .torch._call import Call
 from .torch._dispatch import attend
-from .torch._flex import check_block_mask, set_mask
+from .torch._flex import check_block_mask, compiled, set_mask
 from .torch._sdpa import check_extents
 
 NAME = "heddle"
@@ -59,7 +59,7 @@ def mask(
     # A static cache counts its rows in place, before attention reads the mask.
     q_offset, kv_offset = (x.clone() if isinstance(x, torch.Tensor) else x for x in (q_offset, kv_offset))
     padding = None
-    if attention_mask is not None and not (attention_mask.device.type == "cpu" and bool(attention_mask.all())):
+    if attention_mask is not None and not sees_all_keys(attention_mask):
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is None and not (local_size is not None and kv_length >= local_size):
         sees_all = q_length == 1 and isinstance(q_offset, int) and q_offset + 1 == kv_length + kv_offset
@@ -75,6 +75,13 @@ def mask(
     if not (isinstance(q_offset, int) and q_offset == kv_offset == 0):
         mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
     return create_block_mask(mask_function, batch_size, None, q_length, kv_length, device)
+
+
+def sees_all_keys(attention_mask: torch.Tensor) -> bool:
+    """Whether nothing is padding, where that can be told: on the CPU, and not while Dynamo traces."""
+    if torch.compiler.is_dynamo_compiling() or attention_mask.device.type != "cpu":
+        return False
+    return bool(attention_mask.all())
 
 
 def dense_mask(
@@ -115,7 +122,8 @@ def attention(
     scores = *query.shape[:3], key.shape[2]
     if isinstance(attention_mask, TorchBlockMask):
         check_block_mask(call, attention_mask)
-        set_mask(call, attention_mask)
+        if not torch.compiler.is_dynamo_compiling():
+            set_mask(call, attention_mask)
     elif attention_mask is not None:
         score = with_dense_mask(call, attention_mask[..., : key.shape[2]], scores, score)
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
@@ -141,7 +149,8 @@ def attention(
     last = value.shape[3]
     strides = length * heads * last, last, heads * last, 1  # as in [B, L, H, D]
     call.out = query.new_empty_strided((batch, heads, length, last), strides)
-    out, lse = attend(call)
+    is_late = torch.compiler.is_dynamo_compiling() and isinstance(attention_mask, TorchBlockMask)
+    out, lse = compiled(call, None, attention_mask) if is_late else attend(call)
     if sinks is not None and lse is not None:  # a sink takes its share of what the keys have
         out = out * torch.sigmoid(lse.unsqueeze(-1) - sinks).to(out.dtype)
     return out.transpose(1, 2), None

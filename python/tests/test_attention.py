@@ -276,3 +276,50 @@ def test_max_scores():
         heddle.attention(q, k, v, out=out, max_scores=np.broadcast_to(np.float32(0), largest.shape))
     with pytest.raises(ValueError, match="max_scores are asked for with normalizer"):
         heddle.attention(q, k, v, out=out, max_scores=largest, normalizer="sigmoid")
+
+
+def test_arrays_in_other_orders():
+    q, k, v = inputs()
+    want = heddle.attention(q, k, v, mask_mod=heddle.mods.causal())
+    for order in (np.asfortranarray, lambda x: x.swapaxes(2, 3).copy().swapaxes(2, 3), lambda x: x.repeat(2, 3)[..., ::2]):
+        given = [order(x) for x in (q, k, v)]
+        assert any(x.strides[-1] != x.itemsize for x in given)
+        assert np.array_equal(heddle.attention(*given, mask_mod=heddle.mods.causal()), want)
+        out = np.empty_like(want)
+        assert heddle.attention(*given, out=out, mask_mod=heddle.mods.causal()) is out and np.array_equal(out, want)
+        assert heddle.check(*given, want, mask_mod=heddle.mods.causal())
+        lse = heddle.attention(q, k, v, return_lse=True)[1]
+        o, d_o = heddle.attention(q, k, v), np.ones_like(want)
+        gradients, plain = (heddle.attention_backward(*x, lse, d) for x, d in (
+            ((*given, order(o)), order(d_o)), ((q, k, v, o), d_o)))
+        for name in ("dq", "dk", "dv"):
+            assert np.array_equal(getattr(gradients, name), getattr(plain, name)), name
+    with pytest.raises(ValueError, match="o has strides"):
+        heddle.attention(q, k, v, out=np.asfortranarray(want))
+
+
+@pytest.mark.parametrize("name", ["b", "h", "score", "exp", "min", "q_idx", "kv_len", "not_free", "größe", "x_b"])
+def test_captures_may_have_any_name(name):
+    """Names with a meaning in the text form become others; gradients are found by the array."""
+    q, k, v = inputs()
+    table, other = np.linspace(0.5, 2.0, 4, dtype=np.float32), np.ones(4, np.float32)
+    made = {}
+    exec(f"def make({name}, x_b_2):\n    return lambda t, bb, hh, qi, ki: t * {name}[hh] + x_b_2[hh] * ki", made)
+    mod = made["make"](table, other)
+    o, lse = heddle.attention(q, k, v, score_mod=mod, return_lse=True)
+    want = expected(q, k, v, score=lambda s, b, h, i, j: s * table[h] + other[h] * j)
+    np.testing.assert_allclose(o, want[0] if isinstance(want, tuple) else want, atol=1e-5)
+    gradients = heddle.attention_backward(q, k, v, o, lse, np.ones_like(o), score_mod=mod, d_captures=[table])
+    assert gradients.of(table).shape == (4,)
+
+
+def test_rows_behind_the_last_sequence():
+    q, k, v = inputs(batch=1, q_len=11, kv_len=13)
+    options = {"cu_seqlens_q": np.array([0, 4, 9]), "cu_seqlens_kv": np.array([0, 6, 10])}
+    own = heddle.attention(q[:, :, :9], k[:, :, :10], v[:, :, :10], return_lse=True, **options)
+    q[:, :, 9:], k[:, :, 10:], v[:, :, 10:] = np.nan, np.nan, np.nan
+    o, lse = heddle.attention(q, k, v, return_lse=True, **options)
+    assert np.array_equal(o[:, :, :9], own[0]) and np.array_equal(lse[:, :, :9], own[1])
+    assert not o[:, :, 9:].any() and np.all(lse[:, :, 9:] == -np.inf)
+    with pytest.raises(ValueError, match="cu_seqlens_q ends at 12; up to the tensor's 11 rows are accepted"):
+        heddle.attention(q, k, v, **{**options, "cu_seqlens_q": np.array([0, 4, 12])})

@@ -12,8 +12,9 @@ EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "python").
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path):
-    if "torch" in path.read_text(encoding="utf-8") and importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    for needed in ("torch", "transformers"):
+        if needed in path.read_text(encoding="utf-8") and importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
     run = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() and "False" not in run.stdout

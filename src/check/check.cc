@@ -16,7 +16,7 @@
 namespace heddle {
 namespace {
 
-double element_at(const ConstTensorView& view, const reference::RowPlace& place, std::int64_t column) {
+double element_at(const ConstTensorView& view, const reference::RowIndex& place, std::int64_t column) {
   const std::int64_t row = place.batch * view.strides[0] + place.head * view.strides[1] + place.row * view.strides[2];
   return base::load_element(view.data, view.dtype, row + column);
 }
@@ -38,7 +38,7 @@ class RowJudge {
         lse_rest_criterion_(lse_rest_ ? lse_rest_->dtype : DType::f32, false) {}
 
   /// inputs: null past the end of a sequence.
-  void add(const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& reference,
+  void add(const reference::RowIndex& place, const reference::RowInputs* inputs, const reference::RowResult& reference,
            const check::PlainRow& plain) {
     check::Criterion own_o(o_.dtype, true);
     for (std::size_t d = 0; d < reference.o.size(); ++d) {
@@ -92,7 +92,7 @@ class RowJudge {
 
   /// One number of a row: its lse or its largest score, if `of` has it.
   void add_number(const std::optional<ConstTensorView>& of, check::Criterion& criterion,
-                  const reference::RowPlace& place, double floor, double reference, double plain) const {
+                  const reference::RowIndex& place, double floor, double reference, double plain) const {
     if (!of) return;
     criterion.add({.value = element_at(*of, place, 0),
                    .reference = reference,
@@ -102,7 +102,7 @@ class RowJudge {
   }
 
   /// lse_rest is judged as the rest of the given lse, so that both words together may err as the row's scores do.
-  void add_lse_rest(const reference::RowPlace& place, const reference::RowResult& reference,
+  void add_lse_rest(const reference::RowIndex& place, const reference::RowResult& reference,
                     const check::PlainRow& plain) {
     const double stored = element_at(*lse_, place, 0);
     const double rest = reference.lse_rest(stored);
@@ -116,7 +116,7 @@ class RowJudge {
 
   /// A GPU's tiles multiply masked values by 0, so a value that is not finite may reach rows that do not attend it. If
   /// the reference is finite, every such value of the column is masked for the row.
-  bool is_reached_by_masked_value(const reference::RowPlace& place, const reference::RowInputs& inputs,
+  bool is_reached_by_masked_value(const reference::RowIndex& place, const reference::RowInputs& inputs,
                                   const reference::RowResult& reference, std::size_t column) const {
     if (!on_gpu_ || !std::isfinite(reference.o[column])) return false;
     if (std::isfinite(element_at(o_, place, static_cast<std::int64_t>(column)))) return false;
@@ -166,7 +166,7 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
   RowJudge judge(problem, tensors, on_gpu);
   reference::attend(
       problem, arguments, judge.step(),
-      [&](const reference::RowPlace& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
+      [&](const reference::RowIndex& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
         judge.add(place, inputs, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
       });
   return judge.report();

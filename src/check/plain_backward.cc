@@ -16,10 +16,10 @@ namespace {
 
 using problem::AttentionProblem;
 using reference::ReadSlope;
+using reference::RowIndex;
 using reference::RowInputs;
-using reference::RowPlace;
 
-std::vector<double> load_row(const ConstTensorView& view, const RowPlace& place) {
+std::vector<double> load_row(const ConstTensorView& view, const RowIndex& place) {
   const std::int64_t start = place.batch * view.strides[0] + place.head * view.strides[1] + place.row * view.strides[2];
   std::vector<double> row;
   for (std::int64_t d = 0; d < view.shape[3]; ++d) {
@@ -68,7 +68,7 @@ class PlainBackward {
     for (Partial& partial : partials_) partial.sinks.resize(static_cast<std::size_t>(problem.q_heads));
   }
 
-  void add_row(const RowPlace& place, const RowInputs& inputs) {
+  void add_row(const RowIndex& place, const RowInputs& inputs) {
     Row row = load(place, inputs);
     Partial& partial = partials_[static_cast<std::size_t>(inputs.position.b * problem_.kv_heads + row.kv_head)];
     bool alone = true;
@@ -108,14 +108,14 @@ class PlainBackward {
     std::vector<Real> sinks;
   };
   struct Row {
-    RowPlace place;
+    RowIndex place;
     const RowInputs* inputs;
     std::int64_t kv_head;
     std::vector<double> d_o;
     Real lse, lse_rest, d_lse, delta;
   };
 
-  Row load(const RowPlace& place, const RowInputs& inputs) const {
+  Row load(const RowIndex& place, const RowInputs& inputs) const {
     Row row{place, &inputs, inputs.position.h / problem_.group(), load_row(backward_.d_o, place), 0, 0, 0, 0};
     if (problem_.normalizer != Normalizer::softmax) return row;
     const Dims at = {place.batch, place.head, place.row};
@@ -203,7 +203,7 @@ PlainGradients compute(const AttentionProblem& problem, const backend::RunArgume
   PlainBackward<Real> plain(problem, arguments, backward, stored);
   reference::attend(
       problem, arguments, 0,
-      [&](const RowPlace& place, const RowInputs* inputs, const reference::RowResult&) {
+      [&](const RowIndex& place, const RowInputs* inputs, const reference::RowResult&) {
         if (inputs != nullptr) plain.add_row(place, *inputs);
       },
       reference::RowOrder::of_a_head);

@@ -47,32 +47,6 @@ inline const std::array<KnownGpu, 11> kKnownGpus = {
       .kind = DeviceKind::cuda,
       .caps = cuda_caps("NVIDIA GeForce RTX 5090", 12, 0, 170, 99, 96, 32)}}};
 
-struct KnownAmdGpu {
-  std::string_view name;
-  AmdCaps caps;
-};
-
-/// The row of an AMD GPU.
-inline AmdCaps amd_caps(const char* name, const char* architecture, int compute_units, int l2_mib, int memory_gib) {
-  AmdCaps caps;
-  caps.name = name;
-  caps.architecture = architecture;
-  caps.compute_units = compute_units;
-  caps.shared_memory_bytes = std::int64_t{amd_architecture(architecture)->lds_kib} << 10;
-  caps.l2_bytes = std::int64_t{l2_mib} << 20;
-  caps.memory_bytes = std::int64_t{memory_gib} << 30;
-  caps.runtime_version = 60'000'000;
-  return caps;
-}
-
-/// As AMD's documents tell; none was there. The MI300X's L2 is that of one of its eight dies.
-inline const std::array<KnownAmdGpu, 5> kKnownAmdGpus = {
-    {{.name = "rx6800xt", .caps = amd_caps("AMD Radeon RX 6800 XT", "gfx1030", 72, 4, 16)},
-     {.name = "rx7900xtx", .caps = amd_caps("AMD Radeon RX 7900 XTX", "gfx1100", 96, 6, 24)},
-     {.name = "rx9070xt", .caps = amd_caps("AMD Radeon RX 9070 XT", "gfx1201", 64, 8, 16)},
-     {.name = "mi210", .caps = amd_caps("AMD Instinct MI210", "gfx90a", 104, 8, 64)},
-     {.name = "mi300x", .caps = amd_caps("AMD Instinct MI300X", "gfx942", 304, 4, 192)}}};
-
 /// A machine with one of these GPUs alone, and the GPU's kind.
 struct KnownMachine {
   Machine machine;

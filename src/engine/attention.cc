@@ -11,7 +11,7 @@ AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, co
   AttentionTensors tensors = {q, k, v, TensorView(nullptr, outputs.o_dtype, outputs.o_shape, q.device), {}};
   if (with_lse) tensors.lse = TensorView(nullptr, outputs.lse_dtype, outputs.lse_shape, q.device);
   engine::check_not_capturing(q.device, options.stream, "attention");
-  const AttentionPlan plan = engine::plan_cache().plan(tensors, options);
+  const AttentionPlan plan = cached_plan(tensors, options);
 
   AttentionResult result;
   result.o = Tensor::empty_on(q.device, outputs.o_dtype, outputs.o_shape);
@@ -31,7 +31,7 @@ void attention_into(const ConstTensorView& q, const ConstTensorView& k, const Co
 
 void attention_into(const AttentionTensors& tensors, const AttentionOptions& options) {
   engine::check_not_capturing(tensors.q.device, options.stream, "attention");
-  const AttentionPlan plan = engine::plan_cache().plan(tensors, options);
+  const AttentionPlan plan = cached_plan(tensors, options);
   engine::run_kept(plan, tensors, options);
 }
 

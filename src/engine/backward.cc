@@ -83,7 +83,7 @@ BackwardResult attention_backward(const BackwardTensors& tensors, const Attentio
   refuse_given_gradients(tensors);
   BackwardTensors own = planned_tensors(tensors, options, request);
   engine::check_not_capturing(tensors.q.device, options.stream, "attention_backward");
-  const AttentionPlan plan = engine::plan_cache().plan(own, options);
+  const AttentionPlan plan = cached_plan(own, options);
   BackwardResult result = allocate(own);
   engine::run_kept(plan, own, options);
   return result;
@@ -91,7 +91,7 @@ BackwardResult attention_backward(const BackwardTensors& tensors, const Attentio
 
 void attention_backward_into(const BackwardTensors& tensors, const AttentionOptions& options) {
   engine::check_not_capturing(tensors.q.device, options.stream, "attention_backward");
-  const AttentionPlan plan = engine::plan_cache().plan(tensors, options);
+  const AttentionPlan plan = cached_plan(tensors, options);
   engine::run_kept(plan, tensors, options);
 }
 

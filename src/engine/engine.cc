@@ -10,7 +10,6 @@
 #include "engine/prepare.h"
 #include "engine/state.h"
 #include "engine/tuning.h"
-#include "families/choose.h"
 #include "families/table.h"
 #include "heddle/error.h"
 

@@ -5,7 +5,7 @@
 #include "engine/explain.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
-#include "families/choose.h"
+#include "families/table.h"
 #include "problem/option_views.h"
 #include "problem/run.h"
 

@@ -22,7 +22,7 @@ struct Part {
   std::string o_name, lse_name;
 };
 
-void check_place(const std::string& name, const ConstTensorView& view, const Device& device) {
+void check_location(const std::string& name, const ConstTensorView& view, const Device& device) {
   if (view.device == device) return;
   refuse("o is on {} and {} on {}; one device for all is accepted", problem::name(device), name,
          problem::name(view.device));
@@ -30,7 +30,7 @@ void check_place(const std::string& name, const ConstTensorView& view, const Dev
 
 void check_o(const std::string& name, const ConstTensorView& o, const TensorView& output) {
   problem::check_view(name, o);
-  check_place(name, o, output.device);
+  check_location(name, o, output.device);
   if (o.rank() != 4) refuse("{} has shape {}; 4 axes [B, Hq, Sq, Dv] are accepted", name, to_string(o.shape));
   if (!is_floating(o.dtype)) {
     refuse("{} is {}; f64, f32, f16, bf16, e4m3 and e5m2 are accepted", name, heddle::name(o.dtype));
@@ -46,7 +46,7 @@ void check_o(const std::string& name, const ConstTensorView& o, const TensorView
 
 void check_lse(const std::string& name, const ConstTensorView& lse, const TensorView& output) {
   problem::check_view(name, lse);
-  check_place(name, lse, output.device);
+  check_location(name, lse, output.device);
   if (lse.dtype != DType::f32 && lse.dtype != DType::f64) {
     refuse("{} is {}; f32 and f64 are accepted", name, heddle::name(lse.dtype));
   }
@@ -58,7 +58,7 @@ void check_lse(const std::string& name, const ConstTensorView& lse, const Tensor
 }
 
 // Every element in the same place: row by row, reading all parts before writing is then safe.
-bool same_place(const ConstTensorView& x, const ConstTensorView& y) {
+bool same_elements(const ConstTensorView& x, const ConstTensorView& y) {
   if (x.data != y.data || x.dtype != y.dtype || !(x.shape == y.shape)) return false;
   for (int axis = 0; axis < x.rank(); ++axis) {
     if (x.shape[axis] > 1 && x.strides[axis] != y.strides[axis]) return false;
@@ -73,7 +73,7 @@ void check_output(const std::string& name, const ConstTensorView& output, const 
            to_string(output.shape), to_string(output.strides));
   }
   const auto check = [&](const std::string& input_name, const ConstTensorView& input, bool may_be_same) {
-    if (!problem::overlaps(output, input) || (may_be_same && same_place(output, input))) return;
+    if (!problem::overlaps(output, input) || (may_be_same && same_elements(output, input))) return;
     refuse("{} overlaps {} in memory; none of its bytes, or all of it in place, is accepted", name, input_name);
   };
   for (const Part& part : parts) {

@@ -160,6 +160,4 @@ Range op_range(Op op, const RangeOperands& operands, Precision precision) {
   return Rows::table[static_cast<std::size_t>(op)](operands, precision);
 }
 
-Range hull(const Range& x, const Range& y) { return {std::min(x.lo, y.lo), std::max(x.hi, y.hi), x.nan || y.nan}; }
-
 }  // namespace heddle::expr

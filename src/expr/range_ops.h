@@ -4,7 +4,8 @@
 
 #include <span>
 
-#include "expr/ranges.h"
+#include "expr/interpret.h"
+#include "expr/range.h"
 
 namespace heddle::expr {
 
@@ -18,8 +19,5 @@ struct RangeOperands {
 
 /// The range of `op` on values, as apply() in interpret.h; not for constants, leaves, params and reads.
 Range op_range(Op op, const RangeOperands& operands, Precision precision);
-
-/// The smallest range that holds both.
-Range hull(const Range& x, const Range& y);
 
 }  // namespace heddle::expr

@@ -8,8 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "expr/interpret.h"
 #include "expr/linear_form.h"
-#include "expr/ranges.h"
+#include "expr/range.h"
 
 namespace heddle::expr {
 

@@ -1,18 +1,9 @@
 #include "expr/ranges.h"
 
-#include <limits>
-
 #include "expr/range_program.h"
 #include "heddle/error.h"
 
 namespace heddle::expr {
-
-Range Range::any(ExprType type) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (type == ExprType::f32) return {-kInfinity, kInfinity, true};
-  if (type == ExprType::boolean) return boolean(true, true);
-  return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max(), false};
-}
 
 struct RangeAnalysis::Program : RangeProgram {
   using RangeProgram::RangeProgram;

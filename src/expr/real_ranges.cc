@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "expr/range_ops.h"
 #include "heddle/error.h"
 
 namespace heddle::expr::real {

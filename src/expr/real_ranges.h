@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "expr/ranges.h"
+#include "expr/interpret.h"
+#include "expr/range.h"
 #include "shared/intervals.h"
 
 namespace heddle::expr::real {

@@ -1,30 +1,38 @@
 #include "families/table.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <ranges>
 #include <vector>
 
 #include "backend/amd/launch/gpu.h"
 #include "backend/cuda/launch/gpu.h"
+#include "base/environment.h"
+#include "heddle/error.h"
+#include "plan/factors.h"
 
 // A family's folder is in the build where its macro is 1 (HEDDLE_FAMILIES of CMakeLists.txt).
 #if HEDDLE_FAMILY_BACKWARD_MMA
-#include "families/backward_mma/backward_mma_plans.h"
+#include "families/backward_mma/backward_mma.h"
 #endif
 #if HEDDLE_FAMILY_BACKWARD_SM90
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 #endif
 #if HEDDLE_FAMILY_CPU
 #include "families/cpu/cpu_choices.h"
 #endif
 #if HEDDLE_FAMILY_DECODE_MMA
-#include "families/decode_mma/decode_mma_plans.h"
+#include "families/decode_mma/decode_mma.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
-#include "families/forward_mma/forward_mma_plans.h"
+#include "families/forward_mma/forward_mma.h"
 #endif
 #if HEDDLE_FAMILY_FORWARD_SM90
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90.h"
 #endif
 #if HEDDLE_FAMILY_REFERENCE
 #include "families/reference/reference_kernel.h"
@@ -189,6 +197,172 @@ const Family* family_of(std::string_view name, BackendChoice backend) {
   const auto* at = std::ranges::find_if(
       kFamilies, [&](const Family& family) { return family.name == name && family.backend == backend; });
   return at == std::end(kFamilies) ? nullptr : at;
+}
+
+namespace {
+
+template <class... Arguments>
+[[noreturn]] void unsupported(fmt::format_string<Arguments...> sentence, Arguments&&... arguments) {
+  throw Error(ErrorCode::unsupported, fmt::format(sentence, std::forward<Arguments>(arguments)...));
+}
+
+BackendChoice backend_of(const Device& device) {
+  switch (device.kind) {
+    case DeviceKind::cpu:
+      return BackendChoice::cpu;
+    case DeviceKind::cuda:
+      return BackendChoice::cuda;
+    case DeviceKind::rocm:
+      return BackendChoice::amd;
+  }
+  unsupported("q is on {}; tensors on the CPU, on a CUDA or on a ROCm device are accepted", problem::name(device));
+}
+
+/// The wanted backend, which must be one of the tensors' device; automatic: the best one there.
+BackendChoice resolve(BackendChoice wanted, const Device& device, const device::Machine& machine) {
+  const BackendChoice own = backend_of(device);
+  if (wanted == BackendChoice::automatic || wanted == own) return own;
+  if (wanted == BackendChoice::reference && own == BackendChoice::cpu) return wanted;
+  if (wanted == BackendChoice::cpu || wanted == BackendChoice::reference) {
+    unsupported("q is on {}; backend {} takes tensors on the CPU", problem::name(device), name(wanted));
+  }
+  const bool cuda = wanted == BackendChoice::cuda;
+  const char* const vendor = cuda ? "CUDA" : "ROCm";
+  const std::string& missing = cuda ? machine.cuda_missing : machine.amd_missing;
+  const bool there = cuda ? !machine.cuda.empty() : !machine.amd.empty();
+  if (there)
+    unsupported("q is on {}; backend {} takes tensors on a {} device", problem::name(device), name(wanted), vendor);
+  unsupported("q is on {}; backend {} takes tensors on a {} device, and this machine has none: {}",
+              problem::name(device), name(wanted), vendor, missing);
+}
+
+/// Throws where the tensors' device is not there.
+void check_device(const Device& device, const device::Machine& machine) {
+  const auto check = [&](const auto& devices, const char* vendor, const std::string& missing) {
+    if (devices.empty()) {
+      unsupported("q is on {}, but this machine has no {} device: {}", problem::name(device), vendor, missing);
+    }
+    if (std::ranges::none_of(devices, [&](const auto& caps) { return caps.index == device.index; })) {
+      unsupported("q is on {}; this machine has {} {} devices", problem::name(device), devices.size(), vendor);
+    }
+  };
+  if (device.kind == DeviceKind::cuda) check(machine.cuda, "CUDA", machine.cuda_missing);
+  if (device.kind == DeviceKind::rocm) check(machine.amd, "ROCm", machine.amd_missing);
+}
+
+/// Why a family's plans stand behind those of the family that is chosen.
+std::string standing_behind(const Plan& other, const Plan& first) {
+  const std::string_view name = other.family->name;
+  if (!other.predicted)
+    return fmt::format("{}: its time is not predicted, so {} goes before", name, first.family->name);
+  if (!first.predicted) return fmt::format("{}: predicted {:.4g} ms", name, other.predicted->seconds * 1e3);
+  const double ratio = other.predicted->seconds / first.predicted->seconds;
+  if (ratio < 1) {
+    return fmt::format("{}: predicted {:.4g} ms, too little faster", name, other.predicted->seconds * 1e3);
+  }
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", name, other.predicted->seconds * 1e3,
+                     100 * (ratio - 1));
+}
+
+/// The lists of several families, in the order of the table. The list with the least predicted time comes first,
+/// if it is enough faster than the table's first, and more so if its kernels have run on no chip; lists without a
+/// prediction come last, and among them those that have run on no chip.
+std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
+  const Family* preferred = lists.front().front().plan.family;
+  std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
+    const Plan& best = list.front().plan;
+    if (!best.predicted) return std::pair(std::numeric_limits<double>::infinity(), best.untried_anywhere);
+    const double gain = best.family == preferred ? 1 : kPlannerFactors.family_gain;
+    const double untried_gain = best.untried_anywhere ? kPlannerFactors.untried_gain : 1;
+    return std::pair(best.predicted->seconds * gain * untried_gain, best.untried_anywhere);
+  });
+  const std::size_t of_first = lists.front().size();
+  std::vector<std::string> behind;
+  for (const std::vector<Choice>& list : lists | std::views::drop(1)) {
+    behind.push_back(standing_behind(list.front().plan, lists.front().front().plan));
+  }
+  std::vector<Choice> all;
+  for (std::vector<Choice>& list : lists) std::ranges::move(list, std::back_inserter(all));
+  for (Choice& choice : all | std::views::take(of_first)) {
+    choice.plan.rejected.insert(choice.plan.rejected.end(), behind.begin(), behind.end());
+  }
+  // Lists of tiles are large: only those of the first are kept.
+  for (Choice& choice : all | std::views::drop(1)) choice.plan.schedule.reset();
+  return all;
+}
+
+/// The family of a GPU that the environment asks for; empty: any. A family of one pass says nothing of the other.
+std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
+  if (backend != BackendChoice::cuda && backend != BackendChoice::amd) return {};
+  std::string name = base::value_of(base::Option::family);
+  if (name.empty()) return name;
+  const Family* family = family_of(name, backend);
+  if (family != nullptr) return family->pass == pass ? name : std::string();
+  std::vector<std::string_view> names;
+  for (const Family& each : families()) {
+    if (each.backend == backend) names.push_back(each.name);
+  }
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} is '{}'; backend {} has no kernel family of that name, but {}",
+                          base::name_of(base::Option::family), name, heddle::name(backend), fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool variants) {
+  const BackendChoice backend = resolve(request.options.backend, request.problem.device, request.machine);
+  check_device(request.problem.device, request.machine);
+  std::vector<std::vector<Choice>> lists;
+  std::vector<std::string> refused;
+  const std::string only = family_asked_for(backend, request.problem.pass);
+  for (const Family& family : families()) {
+    if (family.backend != backend || family.pass != request.problem.pass) continue;
+    if (!only.empty() && family.name != only) {
+      refused.push_back(fmt::format("{}: {} asks for {}", family.name, base::name_of(base::Option::family), only));
+      continue;
+    }
+    if (std::string reason = family.refuses == nullptr ? "" : family.refuses(request); !reason.empty()) {
+      refused.push_back(fmt::format("{}: {}", family.name, reason));
+      continue;
+    }
+    try {
+      lists.push_back(family.candidates(request, rows_of));
+    } catch (const Error& error) {  // none of its kernels fits
+      if (error.code() != ErrorCode::unsupported) throw;
+      refused.push_back(fmt::format("{}: {}", family.name, error.what()));
+      continue;
+    }
+    if (variants && family.variants != nullptr) {
+      std::ranges::move(family.variants(request, rows_of), std::back_inserter(lists.back()));
+    }
+    for (Choice& choice : lists.back()) {
+      choice.plan.family = &family;
+      if (family.untried != nullptr) choice.plan.untried = family.untried(request, choice.plan);
+    }
+  }
+  if (lists.empty()) {
+    unsupported("no kernel family of backend {} computes this {}: {}", name(backend), name(request.problem.pass),
+                refused.empty() ? "there is none" : fmt::format("{}", fmt::join(refused, "; ")));
+  }
+  std::vector<Choice> choices = joined(std::move(lists));
+  for (Choice& choice : choices) {
+    choice.plan.rejected.insert(choice.plan.rejected.end(), refused.begin(), refused.end());
+  }
+  return choices;
+}
+
+Plan with_schedule(Plan plan, const Request& request, const BlockMask* block_mask) {
+  if (plan.schedule == nullptr && plan.family->schedule != nullptr) {
+    plan.schedule = std::make_shared<const TileSchedule>(plan.family->schedule(plan, request, block_mask));
+  }
+  return plan;
+}
+
+std::unique_ptr<backend::Kernel> prepare_kernel(const Plan& plan, const BlockMask* block_mask, const Request& request,
+                                                const Bindings& bindings) {
+  const Plan listed = with_schedule(plan, request, block_mask);
+  return plan.family->prepare(
+      {request.problem, listed, request.tensors, request.options, bindings, block_mask, request.backward});
 }
 
 }  // namespace heddle::plan

@@ -6,36 +6,13 @@
 #include <span>
 #include <vector>
 
-#include "expr/interpret.h"
-#include "heddle/block_mask.h"
+#include "mask/classification.h"
 
 namespace heddle::mask {
-
-/// A rectangle of one score matrix: queries [q_begin, q_end) and keys [kv_begin, kv_end), counted from the sequence's
-/// own start (q_start and kv_start not added).
-struct Rectangle {
-  std::int64_t sequence, head;
-  std::int64_t q_begin, q_end, kv_begin, kv_end;
-};
-
-/// Result of the exact evaluation of a rectangle.
-enum class Content : std::uint8_t { empty, full, mixed };
-
-/// Evaluates the bound mask exactly over a rectangle no larger than one block. Called from several threads.
-using EvaluateRectangle = std::function<Content(const Rectangle&)>;
-/// Makes the evaluator for a mask whose captures are bound; `mask` has no params left. The evaluator may keep
-/// references to `shape` and to the captures' memory.
-using MakeEvaluator = std::function<EvaluateRectangle(const Expr& mask, const MaskShape& shape,
-                                                      const Bindings& bindings, expr::Precision precision)>;
 
 /// The evaluator over the scalar interpreter, element by element. The engine passes the tile evaluator's instead.
 EvaluateRectangle scalar_evaluator(const Expr& mask, const MaskShape& shape, const Bindings& bindings,
                                    expr::Precision precision);
-
-/// One score matrix whose rows are wanted.
-struct Matrix {
-  std::int64_t sequence, head;
-};
 
 /// Rows of runs in CSR form: matrix after matrix, query block after query block.
 struct Rows {

@@ -3,26 +3,13 @@
 // earlier ones (equal_rows.h) are not classified.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
-#include "expr/ranges.h"
-#include "mask/build.h"
+#include "mask/classification.h"
 #include "mask/row_store.h"
 
 namespace heddle::mask {
-
-/// A task of classification. The mask has no params, and its role and reads are checked.
-struct Classification {
-  const Expr& mask;
-  const MaskShape& shape;
-  BlockSize block;
-  const expr::LeafRanges& leaves;  // over all score matrices of the shape
-  const Bindings& bindings;
-  const expr::CaptureBounds& captures;
-  expr::Precision precision;
-  const EvaluateRectangle& evaluate;
-  int threads;
-};
 
 struct Classified {
   RowStore rows;

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "expr/ranges.h"
-#include "mask/classify.h"
+#include "mask/classification.h"
 
 namespace heddle::mask {
 

@@ -10,9 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "expr/ranges.h"
-#include "mask/build.h"
-#include "mask/classify.h"
+#include "mask/classification.h"
 #include "mask/descent.h"
 
 namespace heddle::mask {

@@ -102,11 +102,11 @@ class Columns {
 /// The row without the columns that are not among `kept`, which increase.
 std::vector<Run> reduced(std::span<const Run> row, std::span<const std::int32_t> kept) {
   std::vector<Run> runs;
-  const auto place_of = [&](std::int32_t column) {
+  const auto index_of = [&](std::int32_t column) {
     return static_cast<std::int32_t>(std::ranges::lower_bound(kept, column) - kept.begin());
   };
   for (const Run& run : row) {
-    const std::int32_t begin = place_of(run.begin), end = place_of(run.end);
+    const std::int32_t begin = index_of(run.begin), end = index_of(run.end);
     if (begin == end) continue;
     if (!runs.empty() && runs.back().end == begin && runs.back().kind == run.kind) {
       runs.back().end = end;

@@ -19,17 +19,17 @@ constexpr expr::LeafSet kOfQueries = {Leaf::q_idx, Leaf::q_token, Leaf::score};
 
 bool is_leaf(const Expr& e, Leaf leaf) { return e.node()->op == expr::Op::leaf && e.node()->leaf() == leaf; }
 
-ReadPlace place_of(const std::vector<Expr>& indices) {
+ReadDependence dependence_of(const std::vector<Expr>& indices) {
   bool keys = false, queries = false;
   for (const Expr& index : indices) {
     keys = keys || index.node()->uses.intersects(kOfKeys);
     queries = queries || index.node()->uses.intersects(kOfQueries);
   }
-  if (!keys) return queries ? ReadPlace::queries : ReadPlace::one;
-  if (!queries) return ReadPlace::keys;
+  if (!keys) return queries ? ReadDependence::queries : ReadDependence::one;
+  if (!queries) return ReadDependence::keys;
   const auto depends_on_key = [](const Expr& index) { return index.node()->uses.intersects(kOfKeys); };
   const bool others = std::any_of(indices.begin(), indices.end() - 1, depends_on_key);
-  return !others && is_leaf(indices.back(), Leaf::kv_idx) ? ReadPlace::key_rows : ReadPlace::any;
+  return !others && is_leaf(indices.back(), Leaf::kv_idx) ? ReadDependence::key_rows : ReadDependence::any;
 }
 
 /// True when some axis of all reads is that leaf: what differs in it differs in its place.
@@ -67,11 +67,11 @@ void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem,
   for (const expr::CaptureGradient& read : expr::d_captures(mod, problem.precision)) {
     const auto found = find(read.capture.name, false);
     if (found == sums.end()) continue;
-    found->reads.push_back({of_weight, read.indices, read.gradient, place_of(read.indices)});
+    found->reads.push_back({of_weight, read.indices, read.gradient, dependence_of(read.indices)});
   }
   for (const expr::ParamGradient& read : expr::d_params(mod, problem.precision)) {
     const auto found = find(read.name, true);
-    if (found != sums.end()) found->reads.push_back({of_weight, {}, read.gradient, ReadPlace::one});
+    if (found != sums.end()) found->reads.push_back({of_weight, {}, read.gradient, ReadDependence::one});
   }
 }
 

@@ -12,8 +12,8 @@
 
 namespace heddle::plan {
 
-/// How the place of a read's gradient depends on query and key, within a tile of both.
-enum class ReadPlace : std::uint8_t {
+/// How the element that a read's gradient belongs to depends on query and key, within a tile of both.
+enum class ReadDependence : std::uint8_t {
   one,       // neither query nor key: the tile's sum
   keys,      // the key alone: sums of columns
   queries,   // the query alone: sums of rows
@@ -25,7 +25,7 @@ struct ReadGradient {
   bool of_weight = false;     // of the weight mod, else of the score mod
   std::vector<Expr> indices;  // empty: a param, or a capture of rank 0
   Expr slope;                 // of the mod by the read; simplified
-  ReadPlace place{};
+  ReadDependence dependence{};
 };
 
 /// The gradient of one capture or param.

@@ -189,7 +189,7 @@ void check_sequence(const AppendOptions& options, const AppendSizes& sizes, std:
            rows, sizes.room);
   }
   for (std::int64_t i = 0; i < rows;) {
-    const AppendPlace place = append_place(options, sizes, b, i);
+    const AppendIndex place = append_index(options, sizes, b, i);
     const std::int64_t here = std::min(rows - i, sizes.page_rows - place.row);
     if (place.entry < 0 || place.entry >= entries) {
       refuse("page_table[{}, {}] is {}, for new rows of the sequence; pages are numbered from 0 to {}", b,
@@ -295,7 +295,7 @@ AppendSpan append_span(const AppendOptions& options, const AppendSizes& sizes, s
   return {integer_at(*options.cu_seqlens, b), integer_at(*options.cu_seqlens, b + 1)};
 }
 
-AppendPlace append_place(const AppendOptions& options, const AppendSizes& sizes, std::int64_t b, std::int64_t row) {
+AppendIndex append_index(const AppendOptions& options, const AppendSizes& sizes, std::int64_t b, std::int64_t row) {
   const std::int64_t at = integer_at(options.kv_lengths, b) + row;
   if (!options.page_table) return {b, at};
   const ConstTensorView& table = *options.page_table;

@@ -19,10 +19,10 @@ void check_append(const AppendTensors& tensors, const AppendOptions& options);
 void check_append_rows(const AppendTensors& tensors, const AppendOptions& options);
 
 /// On the CPU: where the new row `row` of sequence `b` goes.
-struct AppendPlace {
+struct AppendIndex {
   std::int64_t entry, row;  // of a cache: its page or sequence, and the row there
 };
-AppendPlace append_place(const AppendOptions& options, const AppendSizes& sizes, std::int64_t b, std::int64_t row);
+AppendIndex append_index(const AppendOptions& options, const AppendSizes& sizes, std::int64_t b, std::int64_t row);
 
 /// On the CPU: entry i of an i32 or i64 vector.
 std::int64_t integer_at(const ConstTensorView& view, std::int64_t i);

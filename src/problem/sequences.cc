@@ -96,7 +96,8 @@ std::vector<std::int64_t> read_lengths(const Side& side, std::int64_t sequences)
   return values;
 }
 
-std::vector<std::int64_t> read_cumulative(const Side& side) {
+/// `whole`: the last sequence ends where the tensor does.
+std::vector<std::int64_t> read_cumulative(const Side& side, bool whole) {
   const std::string_view name = side.cumulative;
   const std::int64_t total = side.rows, most = longest(side);
   check_integers(name, *side.given_cumulative);
@@ -113,8 +114,12 @@ std::vector<std::int64_t> read_cumulative(const Side& side) {
              side.longest, most);
     }
   }
-  if (values.back() != total) {
-    refuse("{} ends at {}; the tensor's {} rows are accepted", name, values.back(), total);
+  if (values.back() > total || (values.size() == 1 && total > 0)) {
+    refuse("{} ends at {}; up to the tensor's {} rows are accepted", name, values.back(), total);
+  }
+  if (whole && values.back() != total) {
+    refuse("{} ends at {}; the tensor's {} rows are accepted, and less where {} is on the GPU", name, values.back(),
+           total, name);
   }
   return values;
 }
@@ -153,8 +158,8 @@ void cut_to_lengths(const Side& kv, std::vector<Sequence>& sequences) {
   }
 }
 
-std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes) {
-  const auto q = read_cumulative(q_side(options, sizes));
+std::vector<Sequence> packed_sequences(const AttentionOptions& options, const PaddedSizes& sizes, bool whole) {
+  const auto q = read_cumulative(q_side(options, sizes), whole);
   if (options.page_table) {
     std::vector<Sequence> sequences;
     const auto lengths = read_lengths(kv_side(options, sizes), std::ssize(q) - 1);
@@ -164,7 +169,7 @@ std::vector<Sequence> packed_sequences(const AttentionOptions& options, const Pa
     return sequences;
   }
   const Side of_keys = kv_side(options, sizes);
-  const auto kv = read_cumulative(of_keys);
+  const auto kv = read_cumulative(of_keys, whole);
   check_counts(std::ssize(q), std::ssize(kv));
   std::vector<Sequence> sequences;
   for (std::size_t i = 0; i + 1 < q.size(); ++i) {
@@ -263,7 +268,9 @@ ResolvedSequences resolve_sequences(const AttentionOptions& options, const Padde
   if (packed) check_packed(options, sizes);
   mask::check_sequence_count("q", sizes.batch);
   if (on_device(options, device)) return longest_sequences(options, sizes);
-  std::vector<Sequence> sequences = packed ? packed_sequences(options, sizes) : padded_sequences(options, sizes);
+  // A GPU's kernels that take lengths from the host write the rows of sequences alone.
+  std::vector<Sequence> sequences =
+      packed ? packed_sequences(options, sizes, device.kind != DeviceKind::cpu) : padded_sequences(options, sizes);
   const Starts of_q = {"q_start", "q_idx = q_start + row", options.q_start, &Sequence::q_start, &Sequence::q_len};
   const Starts of_kv = {"kv_start", "kv_idx = kv_start + position", options.kv_start, &Sequence::kv_start,
                         &Sequence::kv_len};

@@ -213,7 +213,10 @@ struct Task {
 std::vector<Task> make_tasks(const AttentionProblem& problem, RowOrder order) {
   std::vector<Task> tasks;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
-    const std::int64_t rows = problem.packed ? problem.sequences[static_cast<std::size_t>(b)].q_len : problem.q_rows;
+    // Rows behind a packed batch's last sequence count as rows past its end.
+    const Sequence& sequence = problem.sequences[static_cast<std::size_t>(b)];
+    const std::int64_t rows =
+        !problem.packed || b + 1 == problem.batch ? problem.q_rows - sequence.q_begin : sequence.q_len;
     const std::int64_t task_rows = order == RowOrder::any ? kTaskRows : std::max<std::int64_t>(rows, 1);
     for (std::int64_t kv_head = 0; kv_head < problem.kv_heads; ++kv_head) {
       for (std::int64_t first = 0; first < rows; first += task_rows) {
@@ -241,7 +244,7 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
         problem.scale * descale_of(options.q_descale, task.b, h) * descale_of(options.k_descale, task.b, task.kv_head);
     const double sink = options.sinks ? get_element(*options.sinks, {h}) : -kInfinity;
     for (std::int64_t i = task.first; i < task.last; ++i) {
-      const RowPlace place = {tensor_batch, h, sequence.q_begin + i};
+      const RowIndex place = {tensor_batch, h, sequence.q_begin + i};
       if (i >= sequence.q_len) {
         visit(place, nullptr, compute.past_the_end());
         continue;

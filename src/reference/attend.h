@@ -13,40 +13,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "reference/element_mods.h"
+#include "reference/row_bounds.h"
 
 namespace heddle::reference {
-
-/// Inputs of one row, as doubles, exactly as stored; v alone is multiplied by its descale factor.
-struct RowInputs {
-  RowPosition position;           // i counts from the sequence's start
-  std::int64_t kv_len;            // keys of the sequence
-  double scale;                   // of the scores; q's and k's descale factors are in it
-  double v_descale;               // is in `values`
-  double sink;                    // of the head; -inf when there are none
-  std::span<const double> query;  // [Dqk]
-  const double* keys;             // [kv_len, Dqk]
-  const double* values;           // [kv_len, Dv]
-};
-
-/// How far rounding errors may move a row's scores, and so its weights (row_bounds.h).
-struct RowBounds {
-  /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part with a weight that is not flushed
-  /// to 0. A relative error of 1 in the reals means an error of about 1 + m in the exponent of p, or of m in a p that
-  /// is t itself. Of a row whose scores are proven: the largest m - t instead.
-  double exponent = 0;
-  /// The largest of |t| and |scale| sum |q_d k_d| of the scores that may be the row's largest, of which one decides.
-  double score_terms = 0;
-  bool proven = false;             // the reals compute the scores exactly, or as equal numbers
-  double lse_floor = 0;            // of m + ln l, in whatever number of words
-  std::span<const double> shifts;  // by key: what p / l differs by in the reals, beyond rounding; empty: by nothing
-
-  /// By how much rounding errors may change p / l of key j. `share` is p / l, `growth` exp(e) - 1.
-  double error_of_share(std::size_t j, double share, double growth) const {
-    const double shift = shifts.empty() ? 0 : shifts[j];
-    return std::min(1.0, shift + (share + shift) * growth);
-  }
-};
 
 /// One row of the result, and the magnitudes by which its errors are judged (src/check).
 struct RowResult {
@@ -65,7 +34,7 @@ struct RowResult {
 };
 
 /// Where a row stands in o [B, Hq, Sq, Dv] and lse.
-struct RowPlace {
+struct RowIndex {
   std::int64_t batch, head, row;
 };
 
@@ -76,7 +45,7 @@ enum class RowOrder : std::uint8_t { any, of_a_head };
 /// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0,
 /// top = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
 /// the rounding error of one step of a sum, from which the floors follow; 0 if no caller reads them.
-using VisitRow = std::function<void(const RowPlace& place, const RowInputs* inputs, const RowResult& result)>;
+using VisitRow = std::function<void(const RowIndex& place, const RowInputs* inputs, const RowResult& result)>;
 void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,
             const VisitRow& visit, RowOrder order = RowOrder::any);
 

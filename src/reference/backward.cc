@@ -86,7 +86,7 @@ class Backward {
         head_mutexes_(static_cast<std::size_t>(problem.kv_heads)) {}
 
   // Called from several threads.
-  void add_row(const RowPlace& place, const RowInputs& row, const RowResult& result) {
+  void add_row(const RowIndex& place, const RowInputs& row, const RowResult& result) {
     const RowLoss loss = row_loss(place, result);
     std::vector<ElementTerms> elements;
     std::vector<ReadTerm> reads;
@@ -126,7 +126,7 @@ class Backward {
     return step_ * (1 + std::max(result.bounds.exponent, lse));
   }
 
-  RowLoss row_loss(const RowPlace& place, const RowResult& result) const {
+  RowLoss row_loss(const RowIndex& place, const RowResult& result) const {
     RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .exponent = exponent_of(result), .growth = 0};
     loss.growth = std::expm1(loss.exponent);
     const ConstTensorView& d_o = backward_.d_o;
@@ -244,7 +244,7 @@ class Backward {
     return key_begin(sum.shape(), problem_, *arguments_.options, row.position.b, kv_head(row), j);
   }
 
-  void add_to_tensors(const RowPlace& place, const RowInputs& row, const RowLoss& loss,
+  void add_to_tensors(const RowIndex& place, const RowInputs& row, const RowLoss& loss,
                       const std::vector<ElementTerms>& elements) {
     const std::int64_t query = row_begin(q_.shape(), place.batch, place.head, place.row);
     const std::lock_guard lock(mutex_of(row));
@@ -288,7 +288,7 @@ class Backward {
 Gradients attend_backward(const AttentionProblem& problem, const backend::RunArguments& arguments,
                           const BackwardArguments& backward, double step) {
   Backward sums(problem, arguments, backward, step);
-  const auto add_row = [&](const RowPlace& place, const RowInputs* row, const RowResult& result) {
+  const auto add_row = [&](const RowIndex& place, const RowInputs* row, const RowResult& result) {
     if (row != nullptr) sums.add_row(place, *row, result);
   };
   attend(problem, arguments, step, add_row);

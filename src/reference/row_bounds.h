@@ -1,12 +1,46 @@
 // How far rounding errors may move the scores of one row, and so its weights. check.h has the rules.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "reference/attend.h"
+#include "reference/element_mods.h"
 
 namespace heddle::reference {
+
+/// Inputs of one row, as doubles, exactly as stored; v alone is multiplied by its descale factor.
+struct RowInputs {
+  RowPosition position;           // i counts from the sequence's start
+  std::int64_t kv_len;            // keys of the sequence
+  double scale;                   // of the scores; q's and k's descale factors are in it
+  double v_descale;               // is in `values`
+  double sink;                    // of the head; -inf when there are none
+  std::span<const double> query;  // [Dqk]
+  const double* keys;             // [kv_len, Dqk]
+  const double* values;           // [kv_len, Dv]
+};
+
+/// How far rounding errors may move a row's scores, and so its weights.
+struct RowBounds {
+  /// m: the largest |t|, |sink| and half of |scale| sum |q_d k_d| of what takes part with a weight that is not flushed
+  /// to 0. A relative error of 1 in the reals means an error of about 1 + m in the exponent of p, or of m in a p that
+  /// is t itself. Of a row whose scores are proven: the largest m - t instead.
+  double exponent = 0;
+  /// The largest of |t| and |scale| sum |q_d k_d| of the scores that may be the row's largest, of which one decides.
+  double score_terms = 0;
+  bool proven = false;             // the reals compute the scores exactly, or as equal numbers
+  double lse_floor = 0;            // of m + ln l, in whatever number of words
+  std::span<const double> shifts;  // by key: what p / l differs by in the reals, beyond rounding; empty: by nothing
+
+  /// By how much rounding errors may change p / l of key j. `share` is p / l, `growth` exp(e) - 1.
+  double error_of_share(std::size_t j, double share, double growth) const {
+    const double shift = shifts.empty() ? 0 : shifts[j];
+    return std::min(1.0, shift + (share + shift) * growth);
+  }
+};
 
 /// The scores of one row, by key, and what they were made of.
 struct RowScores {

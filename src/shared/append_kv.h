@@ -1,7 +1,6 @@
 // append_kv on a GPU: what host and device pass each other. No headers but these, plain integers only.
 #pragma once
 
-#include "shared/eight_columns.h"
 #include "shared/paging.h"
 #include "shared/sequences.h"
 #include "shared/storage.h"
@@ -15,12 +14,12 @@ inline constexpr int kAppendThreads = 256;  // of a CTA
 /// (to a cache: page), head and row.
 struct AppendedRows {
   RowInput from;
-  RowGradient to;
+  RowOutput to;
   Descale descale;
   int heads, columns;
-  unsigned rows;  // of all sequences and heads
-  int wide;       // eight columns may be moved at once
-  int turned;     // columns that a rotary embedding turns
+  unsigned rows;   // of all sequences and heads
+  int vectorised;  // eight columns may be moved at once
+  int turned;      // columns that a rotary embedding turns
 };
 
 /// The angles of a rotary embedding. Element strides of position and pair.

@@ -18,16 +18,16 @@ inline constexpr int kBlockRows = 64;
 inline constexpr int kLaneRows = 16, kLaneStep = kLaneRows + 4;
 inline constexpr int kBlockNumbers = 4 * kLaneStep;  // floats of either
 inline constexpr int kBlockBytes = 2 * kBlockNumbers * 4;
-inline constexpr int kLowNumbers = kBlockRows, kFlagPlace = kLaneRows;
+inline constexpr int kLowNumbers = kBlockRows, kFlagOffset = kLaneRows;
 inline constexpr int kStepFar = 4096;           // the flag, as bits, of a block and of a step of the main kernel
 inline constexpr float kLargestNearLse = 1024;  // natural: up to it one word is enough
 /// Floats of a block and head, and its bytes.
 constexpr int block_numbers(bool lse_rest) { return 2 * kBlockNumbers + (lse_rest ? kLowNumbers : 0); }
 constexpr int block_bytes(bool lse_rest) { return 4 * block_numbers(lse_rest); }
 /// The slot of a row's number in its block.
-constexpr int place_of_row(int row) { return row % 8 / 2 * kLaneStep + 2 * (row / 8) + row % 2; }
+constexpr int offset_of_row(int row) { return row % 8 / 2 * kLaneStep + 2 * (row / 8) + row % 2; }
 /// The slot at which the numbers of a lane's registers 4 j + e begin.
-constexpr int place_of_lane(int lane) { return lane % 4 * kLaneStep; }
+constexpr int offset_of_lane(int lane) { return lane % 4 * kLaneStep; }
 /// The slot of a row's number among the low ones, and the slot of a lane's first four. Four lanes read sixteen floats
 /// at a time, so a lane has four more every sixteen floats.
 constexpr int low_of_row(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
@@ -36,7 +36,7 @@ constexpr int low_of_lane(int lane) { return lane % 4 * 4; }
 // dQ: of each block and 64 columns one part, as the registers of a warpgroup's accumulator: d[4 j .. 4 j + 3] of its
 // thread t at float 4 (128 j + t).
 inline constexpr int kPartFloats = 64 * 64, kPartBytes = 4 * kPartFloats;
-constexpr int place_in_part(int row, int column) {
+constexpr int offset_in_part(int row, int column) {
   const int thread = 32 * (row / 16) + 4 * (row % 8) + column % 8 / 2;
   return 4 * (128 * (column / 8) + thread) + 2 * (row % 16 / 8) + column % 2;
 }

@@ -39,12 +39,12 @@ struct BackwardRowsParams {
   unsigned* drawn;    // becomes 0
   unsigned* turns;    // ordered: those of a block become 0
   float* sink_parts;  // [block][head]
-  RowGradient d_q_out;
-  RowGradient d_sinks;  // stride[0]: of heads
+  RowOutput d_q_out;
+  RowOutput d_sinks;  // stride[0]: of heads
   float d_q_scale;
   RowInput lse_rest;  // lse in two words: the second one
   float unit;         // likewise: what steps compare with a row's first number, times it, is t
-  double wide_unit;   // the same, where reals are f64: lse, numbers of rows, sinks and their parts are f64 then
+  double unit_f64;    // the same, where reals are f64: lse, numbers of rows, sinks and their parts are f64 then
 };
 inline constexpr int kRowThreads = 256;
 

@@ -4,9 +4,6 @@
 
 namespace heddle::shared {
 
-/// Storage of elements; `mixed`: not alike in all tensors of a kind, or none is there.
-enum class StorageType : int { f64, f32, f16, bf16, e4m3, e5m2, mixed };
-
 inline constexpr int kColumns = 8;  // that a thread takes at a time
 
 }  // namespace heddle::shared

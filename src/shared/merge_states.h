@@ -1,7 +1,7 @@
-// merge_states on a GPU: what host and device pass each other. No headers but this one, plain integers only.
+// merge_states on a GPU: what host and device pass each other. No headers but these, plain integers only.
 #pragma once
 
-#include "shared/eight_columns.h"
+#include "shared/storage.h"
 
 namespace heddle::shared {
 
@@ -14,7 +14,7 @@ struct MergePart {
   const void* lse;
   long long o_stride[3], lse_stride[3];
   StorageType o_type, lse_type;
-  int wide;  // eight columns of o may be loaded at once
+  int vectorised;  // eight columns of o may be loaded at once
 };
 
 /// The kernel's parameters.
@@ -23,9 +23,9 @@ struct MergeParams {
   void* lse;  // null: not asked for
   long long o_stride[3], lse_stride[3];
   StorageType lse_type;
-  int wide;   // eight columns of o may be stored at once
-  int count;  // parts
-  int rows;   // of all heads and batches
+  int vectorised;  // eight columns of o may be stored at once
+  int count;       // parts
+  int rows;        // of all heads and batches
   int heads, rows_of_head;
   int columns;
   int lanes;  // of a row: a power of two, at most 32

@@ -9,11 +9,11 @@ enum class Fp8 : int { none, e4m3, e5m2 };
 inline constexpr const char* kFp8Types[] = {"none", "e4m3", "e5m2"};
 constexpr const char* name(Fp8 type) { return kFp8Types[static_cast<int>(type)]; }
 
-/// The stored type of o. `same`: q's type (of 8 bits: bf16), by TMA. The others are stored by threads, two neighbours
-/// at a time.
-enum class OutputType : int { same, f64, f32, f16, bf16, e4m3, e5m2 };
-inline constexpr const char* kOutputTypes[] = {"same", "f64", "f32", "f16", "bf16", "e4m3", "e5m2"};
-constexpr const char* name(OutputType type) { return kOutputTypes[static_cast<int>(type)]; }
+/// Storage of a tensor's elements. `mixed`: not alike in all tensors of a kind, or none is there. `same`, of outputs:
+/// q's type (of 8 bits: bf16), which TMA stores; threads store the others, two neighbours at a time.
+enum class StorageType : int { f64, f32, f16, bf16, e4m3, e5m2, mixed, same };
+inline constexpr const char* kStorageTypes[] = {"f64", "f32", "f16", "bf16", "e4m3", "e5m2", "mixed", "same"};
+constexpr const char* name(StorageType type) { return kStorageTypes[static_cast<int>(type)]; }
 
 /// A factor for each sequence and head; null: 1. A stride is 0 where all share one.
 struct Descale {

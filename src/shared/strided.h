@@ -10,7 +10,7 @@ struct RowsOfTensor {
 };
 
 /// A gradient of rows: element strides of batch, head and row. Null: not asked for.
-struct RowGradient {
+struct RowOutput {
   void* data;
   long long stride[3];
 };

@@ -63,12 +63,12 @@ struct TileList {
   const WorkItem* items;  // CTA c begins with item c; the ones from gridDim.x on are drawn, in their order
   int item_count;         // at most kMaxTiles
   TicketWord* tickets;    // not read where there are no more items than CTAs
-  TicketWord run;         // number of this launch, not 0, below 2^(64 - kTicketBits)
+  TicketWord launch;      // number of this launch, not 0, below 2^(64 - kTicketBits)
   const KvRun* runs;
 };
 
 /// The tensors of queries, keys and values, as the producer walks them.
-struct Operands {
+struct WalkedTensors {
   int q_len, kv_len;                    // queries and keys of every sequence; where they differ, of the longest
   int last_block;                       // key block of the last key; where sequences differ each has its own
   int q_batched, k_batched, v_batched;  // 0: the tensor's batch is 1 and serves every sequence

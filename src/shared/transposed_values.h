@@ -31,7 +31,7 @@ constexpr int key_of_slot(int slot) {
 }
 
 /// Where a slot of a column stands in a k-step's values, in bytes.
-constexpr unsigned place_of_slot(int column, int slot) {
+constexpr unsigned offset_of_slot(int column, int slot) {
   const unsigned row = static_cast<unsigned>(column), byte = static_cast<unsigned>(slot);
   return 32 * row + 16 * ((byte / 16) ^ (row / 4 % 2)) + byte % 16;
 }
@@ -39,13 +39,13 @@ constexpr unsigned place_of_slot(int column, int slot) {
 /// The row of a matrix that lane `lane` tells ldmatrix of, in bytes from a k-step's first key in a panel of 128-byte
 /// rows, 128-byte swizzle: of the sixteen columns number `sixteen` of the panel, 0 or 1. An exclusive or with 32 n
 /// leads to the columns 2 n sixteens further, one with 16 to the other sixteen of the two.
-constexpr unsigned place_to_load(unsigned lane, unsigned sixteen) { return 128 * lane + 16 * (sixteen ^ (lane % 8)); }
+constexpr unsigned offset_to_load(unsigned lane, unsigned sixteen) { return 128 * lane + 16 * (sixteen ^ (lane % 8)); }
 
 /// And stmatrix, in a k-step's values, where the sixteen begin with column 0.
-constexpr unsigned place_to_store(unsigned lane) {
+constexpr unsigned offset_to_store(unsigned lane) {
   const unsigned matrix = lane / 8, row = lane % 8;
   const unsigned column = 2 * row + ((row / 4) ^ (matrix % 2));
-  return place_of_slot(static_cast<int>(column), static_cast<int>(16 * (matrix / 2)));
+  return offset_of_slot(static_cast<int>(column), static_cast<int>(16 * (matrix / 2)));
 }
 
 /// Which bytes of two registers become thread `lane`'s word of an even matrix (0, 2), or an odd one.

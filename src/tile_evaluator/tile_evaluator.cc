@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "heddle/error.h"
+#include "tile_evaluator/tile_lowering.h"
 #include "tile_evaluator/tile_machine.h"
 
 namespace heddle::cpu {

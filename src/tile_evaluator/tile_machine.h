@@ -6,8 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "tile_evaluator/tile_evaluator.h"
+#include "expr/interpret.h"
 #include "tile_evaluator/tile_kernels.h"
+#include "tile_evaluator/tile_position.h"
 #include "tile_evaluator/tile_program.h"
 
 namespace heddle::cpu {

@@ -1,5 +1,5 @@
-// The lowering of an expression: from the graph to a list of instructions, each over values of one extent. No SIMD
-// here: the list can be printed and tested on its own.
+// An expression as a list of instructions, each over values of one extent (tile_lowering.h makes it). No SIMD here: the
+// list can be printed and tested on its own.
 //
 // A value's extent says what it varies over within a tile. Beside scalars, rows and columns there are diagonals: values
 // that depend on row and column through `kv_idx - q_idx` alone (distances, and everything computed from them: ALiBi,
@@ -82,9 +82,6 @@ struct Program {
   std::array<int, kExtentCount> slots{};  // of each extent; of the tile: registers, the result's included
   std::vector<Source> spread;             // rows that instructions of the tile use: spread to whole vectors
 };
-
-/// `diagonal_comparisons`: whether to use guards. The program without them is for every tile.
-Program lower(const Expr& root, bool diagonal_comparisons);
 
 std::string to_string(const Program& program);
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bench_path  # noqa: F401
 import compare
-from comparison import criterion, decode, fp8, grid, mods, report, shapes, timing
+from comparison import criterion, decode, fp8, grid, mod_rows, mods, report, shapes, timing
 
 
 def entry_of(name, **rates):
@@ -167,8 +167,8 @@ class Mods(unittest.TestCase):
         self.assertIn("4 GB, read once within the call at 2000 GB/s; a copy of it reads and writes 3200 GB/s", text)
 
     def test_every_mod_has_its_targets(self):
-        self.assertEqual(len({mod.name for mod in mods.MODS}), len(mods.MODS))
-        for mod in mods.MODS:
+        self.assertEqual(len({mod.name for mod in mod_rows.MODS}), len(mod_rows.MODS))
+        for mod in mod_rows.MODS:
             self.assertEqual(set(mod.targets), {64, 128}, mod.name)
             self.assertEqual(mod.baseline, "blocks" if mod.mask else "plain")
 
@@ -214,7 +214,7 @@ class Mods(unittest.TestCase):
     def test_a_tree(self):
         import torch
 
-        enter, last = mods.tree_intervals(torch, 300)
+        enter, last = mod_rows.tree_intervals(torch, 300)
         attends = (enter[None, :] <= enter[:, None]) & (enter[:, None] <= last[None, :])
         self.assertEqual(sorted(enter.tolist()), list(range(300)))
         self.assertTrue(bool(attends.diagonal().all()))

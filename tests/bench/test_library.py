@@ -12,7 +12,7 @@ from array import array
 
 import bench_path
 from comparison import library as c
-from comparison import mods
+from comparison import mod_rows
 
 SIZE, DIM = 12, 8
 
@@ -102,7 +102,7 @@ class Library(unittest.TestCase):
             "enter": "i32",
             "last": "i32",
         }
-        for mod in mods.MODS:
+        for mod in mod_rows.MODS:
             views = [c.tensor(ids.buffer_info()[0], dtypes[name], shapes[name]) for name in mod.captures]
             names = (c.Capture * max(1, len(views)))(
                 *(c.Capture(name.encode(), ctypes.pointer(view)) for name, view in zip(mod.captures, views))

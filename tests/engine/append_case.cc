@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/element.h"
+#include "unit_roundoff.h"
 
 namespace heddle::test {
 namespace {
@@ -54,23 +55,6 @@ constexpr double kMost[] = {448, 57344};
 
 double limit_of(DType dtype) {
   return dtype == DType::e4m3 ? kMost[0] : dtype == DType::e5m2 ? kMost[1] : std::numeric_limits<double>::infinity();
-}
-/// Half of the last place of numbers near 1; and the smallest normal number.
-double half_place(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::f32:
-      return 0x1p-24;
-    case DType::f16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::e4m3:
-      return 0x1p-4;
-    default:
-      return 0x1p-3;
-  }
 }
 double smallest_normal(DType dtype) {
   switch (dtype) {
@@ -179,7 +163,7 @@ class Oracle {
     expected.value[i] = exact ? rounded(dtype, x) : x;
     const bool f64 = spec_.rows == DType::f64 || spec_.angles == DType::f64;
     expected.slack[i] = exact ? 0
-                              : half_place(dtype) * std::max(std::abs(x), smallest_normal(dtype)) * (1 + 0x1p-10) +
+                              : unit_roundoff(dtype) * std::max(std::abs(x), smallest_normal(dtype)) * (1 + 0x1p-10) +
                                     4 * (f64 ? 0x1p-53 : 0x1p-24) * (value.terms / factor + std::abs(x));
   }
 

@@ -9,25 +9,10 @@
 #include <string_view>
 
 #include "base/element.h"
-#include "engine/case_mods.h"
 #include "problem/problem.h"
 
 namespace heddle::test {
 namespace {
-
-std::vector<std::string> names_of(const std::vector<NamedMod>& mods) {
-  std::vector<std::string> names;
-  for (const NamedMod& mod : mods) names.push_back(mod.name);
-  return names;
-}
-
-Expr make_mod(const std::vector<NamedMod>& mods, const std::string& name, AttentionCase& c) {
-  if (name.empty()) return {};
-  for (const NamedMod& mod : mods) {
-    if (mod.name == name) return mod.make(c);
-  }
-  throw std::logic_error("no mod is called " + name);
-}
 
 Tensor i32_tensor(const std::vector<std::int64_t>& values) {
   Tensor tensor = Tensor::empty(DType::i32, {std::ssize(values)});
@@ -74,23 +59,6 @@ TensorView numbers_view(const GuardedTensor& rows) {
 }
 
 }  // namespace
-
-const std::vector<std::string>& score_names() {
-  static const std::vector<std::string> names = names_of(score_mods());
-  return names;
-}
-const std::vector<std::string>& mask_names() {
-  static const std::vector<std::string> names = names_of(mask_mods());
-  return names;
-}
-const std::vector<std::string>& weight_names() {
-  static const std::vector<std::string> names = names_of(weight_mods());
-  return names;
-}
-const std::vector<std::string>& key_mask_names() {
-  static const std::vector<std::string> names = names_of(key_mask_mods());
-  return names;
-}
 
 std::string CaseSpec::text() const {
   const char* normalizers[] = {"softmax", "none", "sigmoid"};
@@ -305,17 +273,6 @@ void AttentionCase::make_small_tensors() {
   if (is_fp8(spec_.q_dtype)) options_.q_descale = keep(reals({sequences_, spec_.q_heads()}, 0.5F, 0.1F));
   options_.k_descale = keep(reals({1, spec_.kv_heads}, 0.5F, 0.1F));
   options_.v_descale = keep(reals({sequences_, 1}, 2.0F, 0.3F));
-}
-
-void AttentionCase::make_mods() {
-  options_.score_mod = make_mod(score_mods(), spec_.score, *this);
-  if (spec_.far != 0) {
-    const Expr given = options_.score_mod.empty() ? leaf::score() : options_.score_mod;
-    options_.score_mod = given + where(leaf::q_idx() % 150 < 70, spec_.far, 0.0);
-  }
-  const bool of_keys = std::ranges::count(key_mask_names(), spec_.mask) > 0;
-  options_.mask_mod = make_mod(of_keys ? key_mask_mods() : mask_mods(), spec_.mask, *this);
-  options_.weight_mod = make_mod(weight_mods(), spec_.weight, *this);
 }
 
 // Rows with odd blocks, or lists that leave out a third of the blocks.

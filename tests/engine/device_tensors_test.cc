@@ -70,7 +70,7 @@ TEST(DeviceTensors, AreAllocatedWhereAskedAndFreedWithTheLastCopy) {
               {
                 Tensor tensor = Tensor::empty_on(kSecond, DType::bf16, {2, 3});
                 const Tensor shared = tensor;
-                if (cuda::place_of(tensor.data()).device != 1) return "the memory is not on device 1";
+                if (cuda::location_of(tensor.data()).device != 1) return "the memory is not on device 1";
                 if (tensor.view().device != kSecond || tensor.dtype() != DType::bf16) return "wrong view";
                 if (!is_contiguous(tensor) || host.view().device != kCpu) return "wrong view";
                 tensor = Tensor();

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "backend/portable/shared/forward_mma_config.h"
-#include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/backward_mma.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/table.h"
 #include "heddle/mods.h"
 #include "problem/call.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,13 +16,11 @@ namespace heddle::test {
 /// HEDDLE_TEST_FULL=1: ten times as many; HEDDLE_TEST_REDUCED=1: a tenth.
 inline int scaled(int count) {
   if (takes_all()) return count * 10;
-  return std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? std::max(1, count / 10) : count;
+  return is_reduced() ? std::max(1, count / 10) : count;
 }
 
 /// Whether the run takes case `number` of a grid's scaled() ones: by default a third of them.
-inline bool is_taken(int number) {
-  return std::getenv("HEDDLE_TEST_REDUCED") != nullptr || is_drawn(static_cast<std::uint64_t>(number), 3);
-}
+inline bool is_taken(int number) { return is_reduced() || is_drawn(static_cast<std::uint64_t>(number), 3); }
 
 /// How many of so many the run takes.
 inline int taken_of(int count) {

@@ -10,6 +10,7 @@
 #include "mask/build.h"
 #include "mask/dense.h"
 #include "mask/random_mask.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
@@ -40,7 +41,8 @@ void expect_exact(const BlockMask& built, const Expr& mask, const Bindings& bind
 }
 
 TEST(BlockMask, EqualsTheDenseDefinitionForMasksAsPeopleWriteThem) {
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  const auto count = static_cast<std::uint64_t>(random_cases(1500));
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
     RandomMasks random(seed);
     const Expr mask = random.draw();
     const MaskShape shape = random.shape();
@@ -59,7 +61,8 @@ TEST(BlockMask, EqualsTheDenseDefinitionForRandomExpressions) {
   Vocabulary vocabulary = Vocabulary::mask();
   vocabulary.reads_inside = true;
   RandomExpressions expressions(20, vocabulary);
-  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+  const auto count = static_cast<std::uint64_t>(random_cases(1000));
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
     RandomMasks random(seed);
     const Expr mask = expressions.draw(ExprType::boolean, 1 + expressions.below(24));
     const MaskShape shape = random.shape();

@@ -10,6 +10,7 @@
 #include "mask/build.h"
 #include "mask/dense.h"
 #include "mask/random_mask.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
@@ -95,7 +96,8 @@ TEST_F(ClampedReads, DecideBlocksWithoutEvaluation) {
 
 TEST(ClampedReadsAtRandom, EqualTheDenseDefinition) {
   RandomExpressions expressions(77, Vocabulary::mask());
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+  const auto count = static_cast<std::uint64_t>(random_cases(600));
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
     RandomMasks random(seed);
     const Expr mask = expressions.draw(ExprType::boolean, 1 + expressions.below(24));
     const BlockMask built = mask::build(mask, random.shape(), random.block(), expressions.bindings(), 1, DType::f32,

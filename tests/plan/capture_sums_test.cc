@@ -39,23 +39,23 @@ CaptureSum sum_of(const problem::AttentionProblem& problem) {
   return sums.front();
 }
 
-ReadPlace place_of(const char* score, const char* capture) {
+ReadDependence dependence_of(const char* score, const char* capture) {
   const CaptureSum sum = sum_of(problem_of(score, {capture}));
   EXPECT_EQ(sum.reads.size(), 1U);
-  return sum.reads.front().place;
+  return sum.reads.front().dependence;
 }
 
 TEST(CaptureSums, PlacesOfReads) {
-  EXPECT_EQ(place_of("score * slopes[h]", "slopes"), ReadPlace::one);
-  EXPECT_EQ(place_of("score + pad[b, kv_idx]", "pad"), ReadPlace::keys);
-  EXPECT_EQ(place_of("score + rows[q_idx]", "rows"), ReadPlace::queries);
-  EXPECT_EQ(place_of("score + bias[b, h, q_idx, kv_idx]", "bias"), ReadPlace::key_rows);
-  EXPECT_EQ(place_of("score + square[q_idx // 2, kv_idx]", "square"), ReadPlace::key_rows);
-  EXPECT_EQ(place_of("score + square[kv_idx, q_idx]", "square"), ReadPlace::any);
-  EXPECT_EQ(place_of("score + square[kv_idx, kv_idx] * f32(q_idx)", "square"), ReadPlace::keys);
-  EXPECT_EQ(place_of("score + square[(q_idx + kv_idx) // 2, kv_idx]", "square"), ReadPlace::any);
-  EXPECT_EQ(place_of("score + table[h, kv_idx - q_idx + 60]", "table"), ReadPlace::any);
-  EXPECT_EQ(place_of("score + at(rows, i32(score), 0.0)", "rows"), ReadPlace::any) << "an index of the score";
+  EXPECT_EQ(dependence_of("score * slopes[h]", "slopes"), ReadDependence::one);
+  EXPECT_EQ(dependence_of("score + pad[b, kv_idx]", "pad"), ReadDependence::keys);
+  EXPECT_EQ(dependence_of("score + rows[q_idx]", "rows"), ReadDependence::queries);
+  EXPECT_EQ(dependence_of("score + bias[b, h, q_idx, kv_idx]", "bias"), ReadDependence::key_rows);
+  EXPECT_EQ(dependence_of("score + square[q_idx // 2, kv_idx]", "square"), ReadDependence::key_rows);
+  EXPECT_EQ(dependence_of("score + square[kv_idx, q_idx]", "square"), ReadDependence::any);
+  EXPECT_EQ(dependence_of("score + square[kv_idx, kv_idx] * f32(q_idx)", "square"), ReadDependence::keys);
+  EXPECT_EQ(dependence_of("score + square[(q_idx + kv_idx) // 2, kv_idx]", "square"), ReadDependence::any);
+  EXPECT_EQ(dependence_of("score + table[h, kv_idx - q_idx + 60]", "table"), ReadDependence::any);
+  EXPECT_EQ(dependence_of("score + at(rows, i32(score), 0.0)", "rows"), ReadDependence::any) << "an index of the score";
 }
 
 TEST(CaptureSums, OwnersAreToldApartByAxesThatAreLeaves) {

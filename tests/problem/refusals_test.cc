@@ -315,12 +315,12 @@ TEST(Refusals, CumulativeLengths) {
       [](Call& c) {
         c.options.cu_seqlens_kv = c.keep(i64s({0, 3, 3, 9}));
       },
-      "cu_seqlens_kv ends at 9; the tensor's 8 rows are accepted", Call::packed());
+      "cu_seqlens_kv ends at 9; up to the tensor's 8 rows are accepted", Call::packed());
   refused(
       [](Call& c) {
-        c.options.cu_seqlens_q = c.keep(i32s({0, 2, 2, 5}));
+        c.options.cu_seqlens_q = c.keep(i32s({0, 2, 2, 7}));
       },
-      "cu_seqlens_q ends at 5; the tensor's 6 rows are accepted", Call::packed());
+      "cu_seqlens_q ends at 7; up to the tensor's 6 rows are accepted", Call::packed());
   refused(
       [](Call& c) {
         c.options.cu_seqlens_q = c.keep(i32s({0, 2, 6}));

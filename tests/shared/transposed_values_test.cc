@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 
 namespace heddle::shared {
 namespace {
@@ -91,11 +91,11 @@ Memory transposed_block(const ForwardSm90Config& config, const Memory& loaded) {
       for (int sixteen = 0; sixteen < config.transposed_rows() / 32; ++sixteen) {
         std::array<unsigned, kLanes> from{}, to{};
         for (unsigned lane = 0; lane < kLanes; ++lane) {
-          const unsigned own = alone ? place_to_load(lane, 0) ^ (16 * half) : place_to_load(lane, half),
+          const unsigned own = alone ? offset_to_load(lane, 0) ^ (16 * half) : offset_to_load(lane, half),
                          row = own + static_cast<unsigned>(step * kSlots * kPanelBytes);
           from[lane] = (row ^ (32 * (static_cast<unsigned>(sixteen) % 4))) +
                        static_cast<unsigned>(sixteen / 4 * config.kv_block * kPanelBytes);
-          to[lane] = place_to_store(lane) + 512 * half +
+          to[lane] = offset_to_store(lane) + 512 * half +
                      static_cast<unsigned>(step * config.transposed_rows() * kSlots + sixteen * 2 * 16 * kSlots);
         }
         for (unsigned m = 0; m < kMatrices; ++m) {

@@ -1,19 +1,18 @@
 """tools/check_docs.py finds names that do not exist, says where they stand, and passes those that do."""
 
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+
+from tree_case import TreeCase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from check_docs import complaints  # noqa: E402
 
 
-class CheckDocs(unittest.TestCase):
+class CheckDocs(TreeCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.root = Path(self.folder.name)
+        super().setUp()
         self.write("src/plan/plan.h", 'std::getenv("HEDDLE_FAMILY");\n')
         self.write("src/shared/mask_bits.h", "")
         self.write("src/shared/mask_rows.h", "")
@@ -21,11 +20,6 @@ class CheckDocs(unittest.TestCase):
         self.write("tests/plan/CMakeLists.txt", "heddle_test(plan_test)\nadd_test(NAME cli_${name})\n")
         self.write("python/tests/test_options.py", "def test_a_flag():\n    pass\n")
         self.write("docs/guide/gpu.md", "")
-
-    def write(self, path, text):
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
 
     def lines(self, text, document="docs/notes/page.md"):
         self.write(document, text)

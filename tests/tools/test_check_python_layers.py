@@ -2,28 +2,25 @@
 
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+
+from tree_case import TreeCase
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "check_python_layers.py"
 FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
 
 
-class CheckPythonLayers(unittest.TestCase):
+class CheckPythonLayers(TreeCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = Path(folder.name)
+        super().setUp()
         for path in ("__init__", "_mod", "_tracing/__init__", "_tracing/kinds", "_tracing/steps", "torch/__init__",
                      "torch/_call", "torch/_eager", "torch/_operands"):
             self.write(path, "")
 
     def write(self, path, text):
-        file = self.root / "python" / "heddle" / f"{path}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        super().write(f"python/heddle/{path}.py", text)
 
     def run_tool(self, root=None):
         return subprocess.run([sys.executable, TOOL, root or self.root], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ A name that ends in "-det" is the same contender in its deterministic mode.
 import contextlib
 import math
 
-from comparison import library as c, mods
+from comparison import library as c, mod_rows, mods
 from comparison.planned import Planned
 
 PEERS = ("cudnn", "fa2", "flex", "fa4")
@@ -217,7 +217,7 @@ def make(name, inputs, shared, lib):
     deterministic = name.endswith(DETERMINISTIC)
     name = name.removesuffix(DETERMINISTIC)
     if name == "heddle":
-        mask = next(mod for mod in mods.MODS if mod.name == "causal") if causal else None
+        mask = next(mod for mod in mod_rows.MODS if mod.name == "causal") if causal else None
         return Heddle(inputs, lib, mask, deterministic=deterministic)
     if name == "flex":
         return Flex(inputs, shared, None, causal_mask if causal else None)

@@ -1,7 +1,7 @@
 """The backward's criterion of heddle/check.h on the device: dq, dk, dv and the gradients of captures against float64,
 beside what the backward that is not fused errs from the same stored o and lse.
 
-For equal lengths, bf16, softmax, full, causal, or with the mods of comparison/mods.py. All query heads of a sampled KV
+For equal lengths, bf16, softmax, full, causal, or with the mods of comparison/mod_rows.py. All query heads of a sampled KV
 head are judged, because its dk and dv are sums over them. Floors leave out what dt/ds errs by; what is allowed is
 smaller by that. That every element is written is checked everywhere.
 """

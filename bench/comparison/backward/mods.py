@@ -8,7 +8,7 @@ import dataclasses
 import time
 
 from comparison import library
-from comparison import mods as forward
+from comparison import mod_rows as forward
 from comparison import report as common
 from comparison import timing
 from comparison.backward import contenders, criterion, mod_peers

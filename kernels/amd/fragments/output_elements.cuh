@@ -1,5 +1,5 @@
-// kernels/nvidia/fragments/output_elements.cuh for AMD. Rounded once, to nearest even; what overflows is infinity, or NaN
-// where the type has none.
+// kernels/nvidia/fragments/output_elements.cuh for AMD. Rounded once, to nearest even; what overflows is infinity, or
+// NaN where the type has none.
 #pragma once
 
 #include "fragments/output_elements_of_halves.cuh"
@@ -25,13 +25,13 @@ __device__ __forceinline__ unsigned rounded_to_8_bits(float x, float limit, unsi
   return sign | (((own + (1U << (kCut - 1)) - 1 + even) >> kCut) - ((127U - kBias) << kMantissa));
 }
 
-template <OutputType kType, bool kF16>
+template <StorageType kType, bool kF16>
 struct OutputElements {  // e4m3, e5m2
   using One = unsigned char;
   using Pair = unsigned short;
   /// e4m3 ends at 448 and has no infinity; e5m2 ends at 57344. A tie with what would come next goes to the even one.
   static __device__ __forceinline__ unsigned one(float x) {
-    if constexpr (kType == OutputType::e4m3) return rounded_to_8_bits<3, 7>(x, 0x1.d000002p+8F, 0x7fU);
+    if constexpr (kType == StorageType::e4m3) return rounded_to_8_bits<3, 7>(x, 0x1.d000002p+8F, 0x7fU);
     return x == x ? rounded_to_8_bits<2, 15>(x, 61440.0F, 0x7cU) : (__float_as_uint(x) >> 24 & 0x80U) | 0x7eU;
   }
   static __device__ __forceinline__ Pair pair(float x, float y) { return static_cast<Pair>(one(x) | one(y) << 8); }

@@ -1,5 +1,6 @@
-// AMD's instructions, one a function, for clang and hipRTC in HIP mode: no header of HIP is needed. (Tests on the host
-// bring a file of their own under this name.)
+// AMD's instructions, one a function, for clang and hipRTC in HIP mode: no header of HIP is needed. Products of
+// matrices stand with the layouts of their operands, in portable/fragments. (Tests on the host bring a file of their
+// own under this name.)
 #pragma once
 
 #ifndef __device__
@@ -139,55 +140,6 @@ __device__ __forceinline__ unsigned lower_halves(unsigned x, unsigned y) {
 }
 __device__ __forceinline__ unsigned upper_halves(unsigned x, unsigned y) {
   return __builtin_amdgcn_perm(y, x, 0x07060302);
-}
-
-/// Products c += a b have the names of their architectures, so that one more cannot be taken for another of as many
-/// words. 16 x 16 x 16: 8 words of each operand.
-template <bool kF16>
-__device__ __forceinline__ void multiply_gfx11(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
-#if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
-  Float8 sum = __builtin_bit_cast(Float8, c);
-  if constexpr (kF16) {
-    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Half16, a), __builtin_bit_cast(Half16, b), sum);
-  } else {
-    sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a), __builtin_bit_cast(Short16, b),
-                                                      sum);
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) c[i] = sum[i];
-#endif
-}
-/// 16 x 16 x 16: 4 words.
-template <bool kF16>
-__device__ __forceinline__ void multiply_gfx12(float (&c)[8], const unsigned (&a)[4], const unsigned (&b)[4]) {
-#if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
-  Float8 sum = __builtin_bit_cast(Float8, c);
-  if constexpr (kF16) {
-    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(Half8, a), __builtin_bit_cast(Half8, b),
-                                                           sum);
-  } else {
-    sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Short8, a),
-                                                            __builtin_bit_cast(Short8, b), sum);
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) c[i] = sum[i];
-#endif
-}
-/// 32 x 32 x 8: 2 words.
-template <bool kF16>
-__device__ __forceinline__ void multiply_gfx9(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
-#if __has_builtin(__builtin_amdgcn_mfma_f32_32x32x8f16)
-  Float16 sum = __builtin_bit_cast(Float16, c);
-  if constexpr (kF16) {
-    sum =
-        __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), sum, 0, 0, 0);
-  } else {
-    sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Short4, a), __builtin_bit_cast(Short4, b), sum, 0,
-                                                   0, 0);
-  }
-#pragma unroll
-  for (int i = 0; i < 16; ++i) c[i] = sum[i];
-#endif
 }
 
 }  // namespace heddle::amd

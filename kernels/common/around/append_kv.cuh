@@ -72,8 +72,8 @@ __device__ __forceinline__ NewRow new_row(const AppendParams& params, const Appe
 }
 
 /// Whether a new row has a place in a cache; its offset there, which strides may make negative.
-__device__ __forceinline__ bool find_place(const AppendParams& params, const AppendedRows& of, const NewRow& row,
-                                           long long& offset) {
+__device__ __forceinline__ bool find_offset(const AppendParams& params, const AppendedRows& of, const NewRow& row,
+                                            long long& offset) {
   const long long at = sequences::number(params.lengths, row.sequence) + row.number;
   if (at < 0 || at >= params.room) return false;
   long long entry = row.sequence, inside = at;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void append_row(const AppendParams& params, const App
   if (!row.there) return;
   const long long from = offset_of(of.from.stride, params, row);
   long long to = offset_of(of.to.stride, params, row);
-  if (kCached && !find_place(params, of, row, to)) return;
+  if (kCached && !find_offset(params, of, row, to)) return;
   [[maybe_unused]] int position = 0;
   if constexpr (kAnglesType != StorageType::mixed) {
     if (of.turned > 0) position = position_of(params, row, !kCached && params.angles.queries_at_first != 0);
@@ -164,13 +164,13 @@ __device__ __forceinline__ void append_row(const AppendParams& params, const App
   for (int first = kColumns * lane; first < of.columns; first += kColumns * params.lanes) {
     Real x[kColumns];
     const int left = of.columns - first;
-    columns::load<kNewType>(of.from.data, from + first, of.wide != 0, left, x);
+    columns::load<kNewType>(of.from.data, from + first, of.vectorised != 0, left, x);
     if constexpr (kAnglesType != StorageType::mixed) {
       if (first < of.turned) turn<kAnglesType>(params, of, from, position, first, x);
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) x[i] = within<kTo>(x[i] / factor);
-    columns::store<kTo>(of.to.data, to + first, of.wide != 0, left, x);
+    columns::store<kTo>(of.to.data, to + first, of.vectorised != 0, left, x);
   }
 }
 

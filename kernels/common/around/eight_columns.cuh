@@ -5,6 +5,7 @@
 #include "mods/bits.cuh"
 #include "mods/captures.cuh"
 #include "shared/eight_columns.h"
+#include "shared/storage.h"
 
 namespace heddle::columns {
 
@@ -39,11 +40,12 @@ struct Stored<StorageType::e5m2> : StoredAs<ops::E5m2> {};
 
 /// Eight neighbours; those from `left` on are 0 and not read. `Real`: f64, or f32 for types that it holds.
 template <StorageType kType, class Real>
-__device__ __forceinline__ void load(const void* from, long long offset, bool wide, int left, Real (&x)[kColumns]) {
+__device__ __forceinline__ void load(const void* from, long long offset, bool vectorised, int left,
+                                     Real (&x)[kColumns]) {
   constexpr int kBytes = Stored<kType>::kBytes;
   using Bits = ptx::Bits<kBytes>;
   const Bits* at = static_cast<const Bits*>(from) + offset;
-  if (wide && left >= kColumns) {
+  if (vectorised && left >= kColumns) {
     constexpr int kWords = 2 * kBytes;
     unsigned word[kWords];
     if constexpr (kWords == 2) {
@@ -88,7 +90,8 @@ __device__ __forceinline__ float before_rounding(float x) { return x; }
 
 /// The first `left` of eight numbers, each rounded once.
 template <StorageType kType, class Real>
-__device__ __forceinline__ void store(void* to, long long offset, bool wide, int left, const Real (&x)[kColumns]) {
+__device__ __forceinline__ void store(void* to, long long offset, bool vectorised, int left,
+                                      const Real (&x)[kColumns]) {
   if constexpr (kType == StorageType::f64) {
     auto* at = static_cast<double*>(to) + offset;
 #pragma unroll
@@ -97,7 +100,7 @@ __device__ __forceinline__ void store(void* to, long long offset, bool wide, int
     }
   } else if constexpr (kType == StorageType::f32) {
     auto* at = static_cast<float*>(to) + offset;
-    if (wide && left >= kColumns) {
+    if (vectorised && left >= kColumns) {
 #pragma unroll
       for (int i = 0; i < kColumns; i += 4) {
         *reinterpret_cast<float4*>(at + i) = make_float4(static_cast<float>(x[i]), static_cast<float>(x[i + 1]),
@@ -110,17 +113,13 @@ __device__ __forceinline__ void store(void* to, long long offset, bool wide, int
       }
     }
   } else {
-    constexpr OutputType kOutput = kType == StorageType::f16    ? OutputType::f16
-                                   : kType == StorageType::bf16 ? OutputType::bf16
-                                   : kType == StorageType::e4m3 ? OutputType::e4m3
-                                                                : OutputType::e5m2;
-    using Elements = OutputElements<kOutput, false>;
+    using Elements = OutputElements<kType, false>;
     auto* at = static_cast<typename Elements::One*>(to) + offset;
     typename Elements::Pair pair[kColumns / 2];
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i)
       pair[i] = Elements::pair(before_rounding(x[2 * i]), before_rounding(x[2 * i + 1]));
-    if (wide && left >= kColumns) {
+    if (vectorised && left >= kColumns) {
       if constexpr (sizeof(pair) == 16) {
         *reinterpret_cast<uint4*>(at) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
       } else {

@@ -92,9 +92,9 @@ __device__ __forceinline__ void merge_row(const MergeParams& params, const Row& 
         if (left > 0) {
           if constexpr (kType == StorageType::mixed) {
             with_type(part.o_type,
-                      [&]<StorageType kOwn>() { columns::load<kOwn>(part.o, at, part.wide != 0, left, x); });
+                      [&]<StorageType kOwn>() { columns::load<kOwn>(part.o, at, part.vectorised != 0, left, x); });
           } else {
-            columns::load<kType>(part.o, at, part.wide != 0, left, x);
+            columns::load<kType>(part.o, at, part.vectorised != 0, left, x);
           }
         }
         total = counts ? total + weight : total;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void merge_row(const MergeParams& params, const Row& 
     for (int i = 0; i < kColumns; ++i) sum[i] *= share;
     if (real && left > 0) {
       const long long at = row.offset(params.o_stride) + first + kColumns * lane;
-      columns::store<kOutputType>(params.o, at, params.wide != 0, left, sum);
+      columns::store<kOutputType>(params.o, at, params.vectorised != 0, left, sum);
     }
     first += kColumns * lanes;
   } while (first < params.columns);

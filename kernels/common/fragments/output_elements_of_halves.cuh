@@ -6,11 +6,11 @@
 
 namespace heddle {
 
-using shared::OutputType;
+using shared::StorageType;
 
 /// Elements of o in memory, by its type. One: an element. Pair: two neighbours of a row, at a multiple of their size.
 /// pair(x, y), x first, and first(pair), second(pair).
-template <OutputType kType, bool kF16>
+template <StorageType kType, bool kF16>
 struct OutputElements;
 
 /// f16, bf16; or what q, k and v are.
@@ -23,10 +23,10 @@ struct OutputHalves {
   static __device__ __forceinline__ One second(Pair pair) { return static_cast<One>(pair >> 16); }
 };
 template <bool kF16>
-struct OutputElements<OutputType::same, kF16> : OutputHalves<kF16> {};
+struct OutputElements<StorageType::same, kF16> : OutputHalves<kF16> {};
 template <bool kF16>
-struct OutputElements<OutputType::f16, kF16> : OutputHalves<true> {};
+struct OutputElements<StorageType::f16, kF16> : OutputHalves<true> {};
 template <bool kF16>
-struct OutputElements<OutputType::bf16, kF16> : OutputHalves<false> {};
+struct OutputElements<StorageType::bf16, kF16> : OutputHalves<false> {};
 
 }  // namespace heddle

@@ -203,7 +203,7 @@ class BackwardConsumer {
     release(memory_.d_o_empty(before(slot_of(d_o_), kConfig.d_o_stages)));
   }
 
-  __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
+  __device__ __forceinline__ static int lane_offset() { return 4 * shared::offset_of_lane(threadIdx.x & 31); }
   /// The thread's first key, in the tile.
   __device__ __forceinline__ int own_key() const {
     return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
@@ -292,7 +292,7 @@ class BackwardConsumer {
   __device__ __forceinline__ int stored() const {
     return params_.padded_keys > 0 ? params_.padded_keys : word(shared::kTileKvLen);
   }
-  __device__ __forceinline__ long long head_at(const shared::RowGradient& out) const {
+  __device__ __forceinline__ long long head_at(const shared::RowOutput& out) const {
     return word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
            word(shared::kTileKvBegin) * out.stride[2];
   }

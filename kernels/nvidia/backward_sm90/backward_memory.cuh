@@ -1,10 +1,10 @@
-// Where the buffers and barriers of a CTA of backward_sm90 lie, by the one layout of families/backward_sm90/shared/backward_sm90_memory.h.
+// Where the buffers and barriers of a CTA of backward_sm90 lie, by the one layout of backward_sm90_config.h.
 #pragma once
 
 #include "ptx/barrier.cuh"
 #include "backward_sm90/backward_tile_record.cuh"
 #include "ptx/shared_words.cuh"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 
 namespace heddle {
 
@@ -38,7 +38,9 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address delta(int slot) const { return lse(slot) + 4 * shared::kBlockNumbers; }
   // lse_rest.
   __device__ __forceinline__ ptx::Address low(int slot) const { return lse(slot) + 8 * shared::kBlockNumbers; }
-  __device__ __forceinline__ int far_flag(int slot) const { return ptx::load_word(lse(slot) + 4 * shared::kFlagPlace); }
+  __device__ __forceinline__ int far_flag(int slot) const {
+    return ptx::load_word(lse(slot) + 4 * shared::kFlagOffset);
+  }
   __device__ __forceinline__ ptx::Address step(int slot) const {
     return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::BackwardStep));
   }

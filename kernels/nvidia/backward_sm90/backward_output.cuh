@@ -11,8 +11,8 @@ namespace heddle {
 /// The rows of dK or dV that a warpgroup's accumulator holds, stored by its threads, 16 bytes each; rows past the
 /// sequence's last key as zeros.
 template <auto kConfig, int kCount>
-__device__ __forceinline__ void store_wide(const shared::RowGradient& out, int dim, const float (&d)[kCount],
-                                           float factor, long long head_at, int row, int live, int stored) {
+__device__ __forceinline__ void store_vectorised(const shared::RowOutput& out, int dim, const float (&d)[kCount],
+                                                 float factor, long long head_at, int row, int live, int stored) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -35,11 +35,11 @@ __device__ __forceinline__ void store_wide(const shared::RowGradient& out, int d
 }
 
 /// Stores elements by pairs or one by one, in the gradient's type.
-template <auto kConfig, shared::OutputType kType, int kCount>
-__device__ __forceinline__ void store_gradient(const shared::RowGradient& out, int dim, const float (&d)[kCount],
+template <auto kConfig, shared::StorageType kType, int kCount>
+__device__ __forceinline__ void store_gradient(const shared::RowOutput& out, int dim, const float (&d)[kCount],
                                                float factor, long long head_at, int row, int live, int stored) {
-  if constexpr (kConfig.wide_gradients && kType == shared::OutputType::same) {
-    store_wide<kConfig>(out, dim, d, factor, head_at, row, live, stored);
+  if constexpr (kConfig.vectorised_gradients && kType == shared::StorageType::same) {
+    store_vectorised<kConfig>(out, dim, d, factor, head_at, row, live, stored);
     return;
   }
   using Elements = OutputElements<kType, kConfig.f16>;

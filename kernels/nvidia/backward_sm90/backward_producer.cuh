@@ -72,7 +72,7 @@ class BackwardProducer {
   __device__ __forceinline__ Rows query_rows(int block) const {
     const int first = block * shared::kStepQueries;
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + params_.operands.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
+    return {first + params_.tensors.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
   }
   __device__ __forceinline__ Rows key_rows() const {
     const int first = word(shared::kTileKvTile) * kConfig.keys();
@@ -100,14 +100,14 @@ class BackwardProducer {
     constexpr unsigned kBytes = kConfig.qk_panels() * kConfig.keys() * 128;
     ptx::barrier_arrive_expecting(memory_.k_full(), kBytes);
     load<kConfig.qk_panels()>(memory_.keys(), kConfig.keys(), maps_.k, memory_.k_full(), key_rows(),
-                              word(shared::kTileKvHead), params_.operands.k_batched, ptx::kEvictFirst);
+                              word(shared::kTileKvHead), params_.tensors.k_batched, ptx::kEvictFirst);
   }
   /// Behind the first queries, which are needed sooner.
   __device__ __forceinline__ void load_values() {
     constexpr unsigned kBytes = kConfig.v_panels() * kConfig.keys() * 128;
     ptx::barrier_arrive_expecting(memory_.v_full(), kBytes);
     load<kConfig.v_panels()>(memory_.values(), kConfig.keys(), maps_.v, memory_.v_full(), key_rows(),
-                             word(shared::kTileKvHead), params_.operands.v_batched, ptx::kEvictFirst);
+                             word(shared::kTileKvHead), params_.tensors.v_batched, ptx::kEvictFirst);
     values_pending_ = false;
   }
 
@@ -124,7 +124,7 @@ class BackwardProducer {
                    params_.rows + static_cast<long long>(number) * shared::block_numbers(kConfig.lse_rest),
                    shared::block_bytes(kConfig.lse_rest), full);
     load<kConfig.qk_panels()>(memory_.queries(slot_of(q_)), shared::kStepQueries, maps_.q, full, query_rows(block),
-                              head, params_.operands.q_batched, ptx::kEvictLast);
+                              head, params_.tensors.q_batched, ptx::kEvictLast);
     q_.advance(kConfig.q_stages);
   }
 

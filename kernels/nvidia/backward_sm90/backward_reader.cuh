@@ -1,6 +1,7 @@
 // A consumer of the pass that sums gradients of captures and params: one warpgroup, 64 keys of a tile, through all of
 // its steps. It computes S^T and dP^T of its keys as the backward's consumer does, and dt in f32. For each read it
-// computes the gradients of all pairs and adds them as the read's kind says (families/backward_sm90/shared/backward_reads_params.h).
+// computes the gradients of all pairs and adds them as the read's kind says
+// (families/backward_sm90/shared/backward_reads_params.h).
 //
 // The generated source defines the reads: classes with kNumber, kSum, kAxes, kKind, kOfWeight, Slope, slope(), index().
 #pragma once
@@ -115,7 +116,7 @@ class BackwardReader : public BackwardConsumer<kConfig> {
           g[n] = attends ? (Read::kOfWeight ? z_[kOfWeights ? n : 0] : y_[n]) * factor : 0.0F;
           if constexpr (!shared::has_partials(Read::kKind)) {
             if (attends)
-              bring<Read>(place_of<Read>(mod, sum<Read>(), score, at.batch, at.head, q_idx, at.key(r)), g[n]);
+              bring<Read>(target_of<Read>(mod, sum<Read>(), score, at.batch, at.head, q_idx, at.key(r)), g[n]);
           }
         }
         of_queries[2 * j + e] = g[4 * j + e] + g[4 * j + 2 + e];
@@ -136,15 +137,15 @@ class BackwardReader : public BackwardConsumer<kConfig> {
 
   /// One gradient to its place.
   template <class Read>
-  __device__ __forceinline__ void bring(const ReadPlace& place, float g) const {
+  __device__ __forceinline__ void bring(const ReadTarget& target, float g) const {
     if constexpr (Read::kKind == ReadKind::stored) {
-      if (!place.inside) return;  // an `at` took its fill
+      if (!target.inside) return;  // an `at` took its fill
       using Elements = OutputElements<kSumTypes[Read::kSum], kConfig.f16>;
-      static_cast<typename Elements::One*>(sum<Read>().data)[place.offset] = Elements::first(Elements::pair(g, 0.0F));
+      static_cast<typename Elements::One*>(sum<Read>().data)[target.offset] = Elements::first(Elements::pair(g, 0.0F));
     } else if constexpr (Read::kKind == ReadKind::owned) {
-      if (place.inside) sum<Read>().floats[place.number] += g;
+      if (target.inside) sum<Read>().floats[target.number] += g;
     } else {
-      if (g != 0) atomicAdd(sum<Read>().floats + place.number, g);
+      if (g != 0) atomicAdd(sum<Read>().floats + target.number, g);
     }
   }
 

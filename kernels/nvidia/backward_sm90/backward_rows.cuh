@@ -25,34 +25,34 @@ namespace heddle {
 
 using shared::BackwardRowsParams;
 using shared::Normalizer;
-using shared::OutputType;
+using shared::StorageType;
 
-template <OutputType kType, bool kF16>
+template <StorageType kType, bool kF16>
 struct StorageOf {
   using Type = ops::Bf16;
 };
 template <>
-struct StorageOf<OutputType::same, true> {
+struct StorageOf<StorageType::same, true> {
   using Type = ops::F16;
 };
 template <bool kF16>
-struct StorageOf<OutputType::f16, kF16> {
+struct StorageOf<StorageType::f16, kF16> {
   using Type = ops::F16;
 };
 template <bool kF16>
-struct StorageOf<OutputType::f32, kF16> {
+struct StorageOf<StorageType::f32, kF16> {
   using Type = ops::F32;
 };
 template <bool kF16>
-struct StorageOf<OutputType::f64, kF16> {
+struct StorageOf<StorageType::f64, kF16> {
   using Type = ops::F64;
 };
 template <bool kF16>
-struct StorageOf<OutputType::e4m3, kF16> {
+struct StorageOf<StorageType::e4m3, kF16> {
   using Type = ops::E4m3;
 };
 template <bool kF16>
-struct StorageOf<OutputType::e5m2, kF16> {
+struct StorageOf<StorageType::e5m2, kF16> {
   using Type = ops::E5m2;
 };
 
@@ -73,11 +73,11 @@ inline constexpr int kLanesOfRow = 16;
 template <auto kConfig>
 __device__ __forceinline__ float product_of_row(const char* o, const char* d_o, int lane, bool skips_zeros) {
   using O = typename StorageOf<kConfig.o_type, kConfig.f16>::Type;
-  using D = typename StorageOf<OutputType::same, kConfig.f16>::Type;
+  using D = typename StorageOf<StorageType::same, kConfig.f16>::Type;
   float sum = 0;
   const auto add = [&](float of_o, float of_d_o) { sum += skips_zeros && of_o == 0 ? 0.0F : of_o * of_d_o; };
-  if constexpr (kConfig.wide_rows) {
-    static_assert(!kConfig.wide_rows || kConfig.o_type == OutputType::same);
+  if constexpr (kConfig.vectorised_rows) {
+    static_assert(!kConfig.vectorised_rows || kConfig.o_type == StorageType::same);
     for (int column = 8 * lane; column < kConfig.v_dim; column += 8 * kLanesOfRow) {
       const uint4 eight = *reinterpret_cast<const uint4*>(o + 2 * column),
                   others = *reinterpret_cast<const uint4*>(d_o + 2 * column);
@@ -97,7 +97,7 @@ __device__ __forceinline__ float product_of_row(const char* o, const char* d_o, 
   return sum;
 }
 
-struct RowNumbers {
+struct BackwardRow {
   float lse, delta;  // lse in powers of two
   float sink;        // its share of d_sinks
   float first, low;  // lse in two words: the same lse in a block that is far
@@ -105,7 +105,7 @@ struct RowNumbers {
 };
 
 /// Adds the second word of lse to a row that attends something; numbers.lse has the first.
-__device__ __forceinline__ void set_both_words(RowNumbers& numbers, float lse, float rest, float unit) {
+__device__ __forceinline__ void set_both_words(BackwardRow& numbers, float lse, float rest, float unit) {
   constexpr double kLog2E = 1.44269504088896341;
   // With rest = 0 lse may be the row's sink: it keeps the product that the sink's power of two has, so that their
   // difference is 0.
@@ -119,8 +119,8 @@ __device__ __forceinline__ void set_both_words(RowNumbers& numbers, float lse, f
 
 /// lse and delta of a row of a block; by all lanes of a warp, sixteen for each of two rows.
 template <auto kConfig>
-__device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& params, const shared::RowBlock& block,
-                                                     int head, int row, int lane) {
+__device__ __forceinline__ BackwardRow numbers_of_row(const BackwardRowsParams& params, const shared::RowBlock& block,
+                                                      int head, int row, int lane) {
   constexpr int kOBytes = StorageOf<kConfig.o_type, kConfig.f16>::Type::kApart;
   const bool live = row < block.live;
   const int own = block.row + (live ? row : 0);
@@ -135,7 +135,7 @@ __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& p
     delta -= *reinterpret_cast<const float*>(row_of(params.d_lse, 4, block.batch, head, own));
   }
   const bool attends = live && lse != -ptx::infinity();
-  RowNumbers numbers = {ptx::infinity(), 0, 0, 0, ptx::infinity(), false};
+  BackwardRow numbers = {ptx::infinity(), 0, 0, 0, ptx::infinity(), false};
   if (attends) {
     numbers.lse = lse * ptx::kLog2E;
     numbers.delta = delta;
@@ -153,14 +153,14 @@ __device__ __forceinline__ RowNumbers numbers_of_row(const BackwardRowsParams& p
 
 /// lse in two words: whether the block is far, and what then stands in the place of its lse. By all threads, the first
 /// of which have a row each.
-__device__ __forceinline__ void store_far_block(float* lse, const RowNumbers* rows) {
+__device__ __forceinline__ void store_far_block(float* lse, const BackwardRow* rows) {
   __syncthreads();  // rows have been left
   const int row = static_cast<int>(threadIdx.x);
   if (row >= shared::kBlockRows) return;
   const bool far = __ballot_sync(~0U, rows[row].far || rows[row ^ 32].far) != 0;  // a warp sees all rows
-  if (row == 0) lse[shared::kFlagPlace] = __int_as_float(far ? shared::kStepFar : 0);
+  if (row == 0) lse[shared::kFlagOffset] = __int_as_float(far ? shared::kStepFar : 0);
   if (!far) return;
-  lse[shared::place_of_row(row)] = rows[row].first;
+  lse[shared::offset_of_row(row)] = rows[row].first;
   lse[2 * shared::kBlockNumbers + shared::low_of_row(row)] = rows[row].low;
 }
 
@@ -179,7 +179,7 @@ __device__ __forceinline__ void zero_sums(float* sums) {
 template <auto kConfig>
 __device__ __forceinline__ void store_wide_d_q(const BackwardRowsParams& params, const shared::RowBlock& block,
                                                int head, const float* sums) {
-  const shared::RowGradient& out = params.d_q_out;
+  const shared::RowOutput& out = params.d_q_out;
   for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * 256; i += shared::kRowThreads) {
     const int thread = i % 128, group = i / 128;  // of 32 columns
     const float4* from = reinterpret_cast<const float4*>(sums) + group * 4 * 128 + thread;
@@ -219,16 +219,16 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   if constexpr (kConfig.d_q) zero_sums<kConfig>(params.d_q + number * (kConfig.panels() * shared::kPartFloats));
   if constexpr (kConfig.normalizer == Normalizer::softmax) {
     __shared__ float shares[shared::kBlockRows];
-    __shared__ RowNumbers rests[kConfig.lse_rest ? shared::kBlockRows : 1];
+    __shared__ BackwardRow rests[kConfig.lse_rest ? shared::kBlockRows : 1];
     float* const lse = params.rows + number * shared::block_numbers(kConfig.lse_rest);
     const int lane = static_cast<int>(threadIdx.x % kLanesOfRow);
     if (block.live > 0) {
       for (int row = static_cast<int>(threadIdx.x) / kLanesOfRow; row < shared::kBlockRows;
            row += shared::kRowThreads / kLanesOfRow) {
-        const RowNumbers own = numbers_of_row<kConfig>(params, block, head, row, lane);
+        const BackwardRow own = numbers_of_row<kConfig>(params, block, head, row, lane);
         if (lane == 0) {
-          lse[shared::place_of_row(row)] = own.lse;
-          lse[shared::kBlockNumbers + shared::place_of_row(row)] = own.delta;
+          lse[shared::offset_of_row(row)] = own.lse;
+          lse[shared::kBlockNumbers + shared::offset_of_row(row)] = own.delta;
           shares[row] = own.sink;
           if constexpr (kConfig.lse_rest) {
             rests[row] = own;
@@ -257,15 +257,15 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   const int head = static_cast<int>(blockIdx.y);
   const float* const sums = params.d_q + (static_cast<long long>(blockIdx.x) * params.q_heads + head) *
                                              (kConfig.panels() * shared::kPartFloats);
-  if constexpr (kConfig.wide_d_q && kConfig.d_q_type == OutputType::same) {
+  if constexpr (kConfig.vectorised_d_q && kConfig.d_q_type == StorageType::same) {
     store_wide_d_q<kConfig>(params, block, head, sums);
     return;
   }
-  const shared::RowGradient& out = params.d_q_out;
+  const shared::RowOutput& out = params.d_q_out;
   constexpr int kPairs = (kConfig.qk_dim + 1) / 2;
   for (int i = static_cast<int>(threadIdx.x); i < block.stored * kPairs; i += shared::kRowThreads) {
     const int row = i / kPairs, column = 2 * (i % kPairs);
-    const float* from = sums + column / 64 * shared::kPartFloats + shared::place_in_part(row, column % 64);
+    const float* from = sums + column / 64 * shared::kPartFloats + shared::offset_in_part(row, column % 64);
     const float factor = params.d_q_scale;
     const bool live = row < block.live;
     const typename Elements::Pair two = Elements::pair(live ? from[0] * factor : 0.0F, live ? from[1] * factor : 0.0F);

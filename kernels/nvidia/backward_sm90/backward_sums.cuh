@@ -39,7 +39,7 @@ struct ReadSequence {
       q_len = span.q_len, kv_len = span.kv_len, q_start = span.q_start, kv_begin = span.kv_begin;
       q_begin = span.q_begin;
     } else {
-      q_len = params.operands.q_len, kv_len = params.operands.kv_len, q_start = params.mod.q_start, kv_begin = 0;
+      q_len = params.tensors.q_len, kv_len = params.tensors.kv_len, q_start = params.mod.q_start, kv_begin = 0;
     }
     first_block = reads.first_blocks != nullptr ? reads.first_blocks[batch]
                                                 : shared::first_block_of(q_begin, batch, reads.padded_blocks);
@@ -59,12 +59,12 @@ __device__ __forceinline__ float closed_value(const BackwardSm90Params& params, 
   const int block = of.first_block + row / shared::kBlockRows;
   const float* of_block = params.rows + (static_cast<long long>(block) * params.q_heads + of.head) *
                                             shared::block_numbers(kConfig.lse_rest);
-  const float* numbers = of_block + shared::place_of_row(row % shared::kBlockRows);
+  const float* numbers = of_block + shared::offset_of_row(row % shared::kBlockRows);
   const float lse = numbers[0], delta = numbers[shared::kBlockNumbers];  // lse in powers of two
   float low = 0;
   bool far = false;
   if constexpr (kConfig.lse_rest) {
-    far = __float_as_int(of_block[shared::kFlagPlace]) != 0;
+    far = __float_as_int(of_block[shared::kFlagOffset]) != 0;
     if (far) low = of_block[2 * shared::kBlockNumbers + shared::low_of_row(row % shared::kBlockRows)];
   }
   if ((far ? low : lse) == ptx::infinity()) return 0;  // nothing attends
@@ -227,7 +227,7 @@ __device__ __forceinline__ void scatter_read(const BackwardSm90Params& params, c
     long long place = 0;
     if (x != 0) {
       place =
-          place_of<Read>(params.mod, reads.sums[Read::kSum], 0.0F, of.batch, of.head, query + of.q_start, key).number;
+          target_of<Read>(params.mod, reads.sums[Read::kSum], 0.0F, of.batch, of.head, query + of.q_start, key).number;
     }
     scatter<Read>(reads, place, x);
   });

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ptx/shared_words.cuh"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_sm90_params.h"
 
 namespace heddle {
@@ -17,7 +17,7 @@ __device__ __forceinline__ void store_tile_record(ptx::Address to, const shared:
     ptx::store_words(to + shared::kTileQLen, span.q_len, span.kv_len, span.q_start, span.kv_begin);
     ptx::store_words(to + shared::kTileQEnd, span.q_end, span.kv_end, span.kv_before, 0);
   } else {
-    ptx::store_words(to + shared::kTileQLen, params.operands.q_len, params.operands.kv_len, params.mod.q_start, 0);
+    ptx::store_words(to + shared::kTileQLen, params.tensors.q_len, params.tensors.kv_len, params.mod.q_start, 0);
   }
 }
 

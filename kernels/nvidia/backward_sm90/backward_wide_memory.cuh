@@ -45,7 +45,9 @@ struct WideMemory {
   __device__ __forceinline__ ptx::Address delta(int slot) const { return lse(slot) + 4 * shared::kBlockNumbers; }
   // lse_rest.
   __device__ __forceinline__ ptx::Address low(int slot) const { return lse(slot) + 8 * shared::kBlockNumbers; }
-  __device__ __forceinline__ int far_flag(int slot) const { return ptx::load_word(lse(slot) + 4 * shared::kFlagPlace); }
+  __device__ __forceinline__ int far_flag(int slot) const {
+    return ptx::load_word(lse(slot) + 4 * shared::kFlagOffset);
+  }
   __device__ __forceinline__ ptx::Address step(int slot) const {
     return base + kLayout.steps + slot * static_cast<int>(sizeof(shared::BackwardStep));
   }

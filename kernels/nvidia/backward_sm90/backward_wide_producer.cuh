@@ -53,7 +53,7 @@ class WideProducer {
   __device__ __forceinline__ Rows query_rows(int block) const {
     const int first = block * shared::kStepQueries;
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + params_.operands.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
+    return {first + params_.tensors.q_len - word(shared::kTileQLen), word(shared::kTileQEnd)};
   }
   /// Keys of the CTA of that rank. If they all lie past their sequence's end, the last key before it: of a box that is
   /// outside of its map TMA touches the map's first element, which for sequences that differ is no memory of the
@@ -61,7 +61,7 @@ class WideProducer {
   __device__ __forceinline__ Rows key_rows(int rank) const {
     const int first = word(shared::kTileKvTile) * kConfig.keys() + rank * shared::kWarpgroupRows;
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {min(first + word(shared::kTileKvBefore), params_.operands.kv_len - 1), word(shared::kTileKvEnd)};
+    return {min(first + word(shared::kTileKvBefore), params_.tensors.kv_len - 1), word(shared::kTileKvEnd)};
   }
 
   /// So many panels of a tensor from panel `from` on.
@@ -85,17 +85,17 @@ class WideProducer {
   __device__ __forceinline__ void load_keys() const {
     ptx::barrier_arrive_expecting(memory_.k_full(), kConfig.qk_panels() * Memory::kPanel);
     load(kConfig.qk_panels(), 0, memory_.keys(), maps_.k, memory_.k_full(), key_rows(rank_), word(shared::kTileKvHead),
-         params_.operands.k_batched, ptx::kEvictFirst);
+         params_.tensors.k_batched, ptx::kEvictFirst);
   }
   __device__ __forceinline__ void load_values() const {
     ptx::barrier_arrive_expecting(memory_.v_full(), kConfig.v_panels() * Memory::kPanel);
     load(kConfig.v_panels(), 0, memory_.values(), maps_.v, memory_.v_full(), key_rows(rank_), word(shared::kTileKvHead),
-         params_.operands.v_batched, ptx::kEvictFirst);
+         params_.tensors.v_batched, ptx::kEvictFirst);
     if constexpr (kConfig.d_q) {
       constexpr int kPanels = shared::wide_peer_panels(kConfig);
       ptx::barrier_arrive_expecting(memory_.peer_k_full(), kPanels * Memory::kPanel);
       load(kPanels, shared::wide_first_peer_panel(kConfig, rank_), memory_.peer_keys(), maps_.k, memory_.peer_k_full(),
-           key_rows(rank_ ^ 1), word(shared::kTileKvHead), params_.operands.k_batched, ptx::kEvictFirst);
+           key_rows(rank_ ^ 1), word(shared::kTileKvHead), params_.tensors.k_batched, ptx::kEvictFirst);
     }
   }
 
@@ -112,7 +112,7 @@ class WideProducer {
                    params_.rows + static_cast<long long>(number) * shared::block_numbers(kConfig.lse_rest),
                    shared::block_bytes(kConfig.lse_rest), full);
     load(kConfig.qk_panels(), 0, memory_.queries(slot), maps_.q, full, query_rows(block), head,
-         params_.operands.q_batched, ptx::kEvictLast);
+         params_.tensors.q_batched, ptx::kEvictLast);
     q_.advance(kConfig.q_stages);
   }
 

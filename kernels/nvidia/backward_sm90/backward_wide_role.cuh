@@ -34,7 +34,7 @@ class WideRole {
     if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
   }
   __device__ __forceinline__ static int own_thread() { return static_cast<int>(threadIdx.x & 127); }
-  __device__ __forceinline__ static int lane_offset() { return 4 * shared::place_of_lane(threadIdx.x & 31); }
+  __device__ __forceinline__ static int lane_offset() { return 4 * shared::offset_of_lane(threadIdx.x & 31); }
 
   /// The thread's first key, in the tile.
   __device__ __forceinline__ int own_key() const {
@@ -62,8 +62,8 @@ class WideRole {
   }
 
   /// `summed`: the tile has steps; else zeros.
-  template <shared::OutputType kType, int kCount>
-  __device__ __forceinline__ void store(const shared::RowGradient& out, int dim, const float (&d)[kCount], float factor,
+  template <shared::StorageType kType, int kCount>
+  __device__ __forceinline__ void store(const shared::RowOutput& out, int dim, const float (&d)[kCount], float factor,
                                         bool summed) const {
     if (out.data == nullptr) return;
     if constexpr (kConfig.device_lengths) {

@@ -1,6 +1,6 @@
 // Numbers of keys: parts of mods that depend on the key alone, or on the query alone. Warps of the producer's warpgroup
 // that are idle else compute them once for each key of a block, beside the loading of the keys. The mods' functions are
-// generated: keyfactor_..., keyterm_..., keyplace_..., queryplace_... and entry_... (device_text/expression_text.h).
+// generated: keyfactor_..., keyterm_..., keyindex_..., queryindex_... and entry_... (device_text/expression_text.h).
 #pragma once
 
 #include "fragments/row_weights.cuh"
@@ -70,13 +70,13 @@ class KeyNumbers {
 
   /// The rows' entries begin at addresses, so that a key's index is added to them.
   __device__ __forceinline__ void fill_table(ptx::Address table, int q_first) const {
-    const QueryplaceUniform of_indices = queryplace_uniform(mod_, batch_, head_);
+    const QueryindexUniform of_indices = queryindex_uniform(mod_, batch_, head_);
     const ptx::Address entries = table + 4 * kConfig.rows();
 #pragma unroll 1
     for (int i = threadIdx.x & (32 * kWarps - 1); i < kConfig.rows(); i += 32 * kWarps) {
       const int q_idx = q_first + (kConfig.packs() ? i % kConfig.queries() : i);
-      const QueryplaceRow row = queryplace_row(mod_, of_indices, batch_, head_, q_idx);
-      const int at = queryplace_element(mod_, of_indices, row, {}, batch_, head_, q_idx, 0);
+      const QueryindexRow row = queryindex_row(mod_, of_indices, batch_, head_, q_idx);
+      const int at = queryindex_element(mod_, of_indices, row, {}, batch_, head_, q_idx, 0);
       ptx::store_word(table + 4 * i, static_cast<int>(entries) + 4 * at);
     }
     const EntryUniform of_entries = entry_uniform(mod_, batch_, head_);
@@ -124,11 +124,11 @@ class KeyNumbers {
       say_flags(terms);
     }
     if constexpr (kConfig.table_entries > 0) {
-      const KeyplaceUniform uniform = keyplace_uniform(mod_, batch_, head_);
+      const KeyindexUniform uniform = keyindex_uniform(mod_, batch_, head_);
       float indices[kKeys];
       for_keys(kv_first, indices, [&](int kv_idx) {
-        const KeyplaceColumn column = keyplace_column(mod_, uniform, batch_, head_, kv_idx);
-        return __int_as_float(4 * keyplace_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx));
+        const KeyindexColumn column = keyindex_column(mod_, uniform, batch_, head_, kv_idx);
+        return __int_as_float(4 * keyindex_element(mod_, uniform, {}, column, batch_, head_, 0, kv_idx));
       });
       store(indices, kNumbers - 1);
     }

@@ -1,9 +1,9 @@
-// Where a CTA's buffers and barriers lie, by the one layout of families/forward_sm90/shared/forward_sm90_memory.h.
+// Where a CTA's buffers and barriers lie, by the one layout of forward_sm90_config.h.
 #pragma once
 
 #include "ptx/barrier.cuh"
 #include "ptx/shared_words.cuh"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 
 namespace heddle {
 

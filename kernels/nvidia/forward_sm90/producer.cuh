@@ -7,7 +7,7 @@
 
 namespace heddle {
 
-/// `Params`: the kernel's parameters, with tiles, listed, operands and group.
+/// `Params`: the kernel's parameters, with tiles, listed, tensors and group.
 template <auto kConfig, class Params>
 class Producer {
  public:
@@ -102,7 +102,7 @@ class Producer {
         order_block(shared::kGatherK, memory_.keys(ptx::slot_of(k_)), full, keys, item());
       } else {
         load_block<kConfig.qk_panels()>(memory_.keys(ptx::slot_of(k_)), k_map_, full, keys, item(),
-                                        params_.operands.k_batched);
+                                        params_.tensors.k_batched);
       }
       // Before what the last step has to wait for: they take about as long as the keys.
       ask_for_numbers(2 * keys + (first ? 1 : 0));
@@ -142,7 +142,7 @@ class Producer {
     if constexpr (!kConfig.descending) return block;
     // With lengths on the device, of the longest: there its blocks past the end have been cut.
     constexpr bool kOwn = kConfig.by_sequence && !kConfig.device_lengths;
-    return (kOwn ? (kv_len(item()) - 1) / kConfig.kv_block : params_.operands.last_block) - block;
+    return (kOwn ? (kv_len(item()) - 1) / kConfig.kv_block : params_.tensors.last_block) - block;
   }
 
   __device__ __forceinline__ void fetch_run() {
@@ -209,7 +209,7 @@ class Producer {
     } else {
       load_block<kConfig.v_panels()>(memory_.loaded_values(ptx::slot_of(v_)), v_map_, full,
                                      pending_ / shared::kItemSlots, memory_.item(static_cast<unsigned>(pending_)),
-                                     params_.operands.v_batched);
+                                     params_.tensors.v_batched);
     }
     v_.advance(kConfig.stages);
     pending_ = -1;
@@ -275,7 +275,7 @@ class Producer {
   }
 
   __device__ __forceinline__ int kv_len(ptx::Address item) const {
-    return kConfig.by_sequence ? ptx::load_word(item + kSequence + shared::kSequenceKvLen) : params_.operands.kv_len;
+    return kConfig.by_sequence ? ptx::load_word(item + kSequence + shared::kSequenceKvLen) : params_.tensors.kv_len;
   }
 
   /// Rows as TMA takes them; `end`: where their sequence ends, if sequences differ.
@@ -293,17 +293,17 @@ class Producer {
   /// tensor's.
   __device__ __forceinline__ Rows box_of(const Rows& rows, int w) const {
     const int first = rows.first + 64 * w;
-    return {kConfig.by_sequence ? min(first, params_.operands.q_len - 1) : first, rows.end};
+    return {kConfig.by_sequence ? min(first, params_.tensors.q_len - 1) : first, rows.end};
   }
   /// Queries of the tile that is loaded.
   __device__ __forceinline__ Queries queries() const {
     return {ptx::load_word(item() + shared::kItemHead),
             query_rows(ptx::load_word(item() + shared::kItemQTile) * kConfig.queries()),
-            params_.operands.q_batched ? ptx::load_word(item() + shared::kItemBatch) : 0};
+            params_.tensors.q_batched ? ptx::load_word(item() + shared::kItemBatch) : 0};
   }
   __device__ __forceinline__ Rows query_rows(int first) const {
     if constexpr (!kConfig.by_sequence) return {first, 0};
-    return {first + params_.operands.q_len - ptx::load_word(item() + kSequence + shared::kSequenceQLen),
+    return {first + params_.tensors.q_len - ptx::load_word(item() + kSequence + shared::kSequenceQLen),
             ptx::load_word(item() + kSequence + shared::kSequenceQEnd)};
   }
   __device__ __forceinline__ static Rows key_rows(int first, ptx::Address item) {

@@ -51,14 +51,14 @@ class TileSource {
     shared::TicketWord drawn = add_one();
     // The first CTA to draw in a run finds what others have left, and claims the word. Nothing is drawn meanwhile: that
     // would be one more change under another's exchange.
-    while (drawn >> shared::kTicketBits != params_.tiles.run) {
+    while (drawn >> shared::kTicketBits != params_.tiles.launch) {
       shared::TicketWord found;
       asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(params_.tiles.tickets) : "memory");
-      while (found >> shared::kTicketBits != params_.tiles.run) {
+      while (found >> shared::kTicketBits != params_.tiles.launch) {
         const shared::TicketWord expected = found;
         asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3;"
                      : "=l"(found)
-                     : "l"(params_.tiles.tickets), "l"(expected), "l"(params_.tiles.run << shared::kTicketBits)
+                     : "l"(params_.tiles.tickets), "l"(expected), "l"(params_.tiles.launch << shared::kTicketBits)
                      : "memory");
         if (found == expected) break;
       }

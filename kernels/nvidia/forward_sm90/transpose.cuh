@@ -17,8 +17,8 @@ class Transposer {
   /// By all threads of warp number `warp` of those that transpose.
   __device__ __forceinline__ Transposer(const Memory& memory, unsigned warp)
       : memory_(memory),
-        load_(shared::place_to_load(lane(), warp)),
-        store_(shared::place_to_store(lane()) + kOtherHalf * warp) {}
+        load_(shared::offset_to_load(lane(), warp)),
+        store_(shared::offset_to_store(lane()) + kOtherHalf * warp) {}
 
   __device__ __forceinline__ void run() {
     for (ptx::Ring ring(0);; ring.advance(kConfig.stages)) {

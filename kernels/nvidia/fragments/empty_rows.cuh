@@ -81,7 +81,7 @@ __device__ __forceinline__ float lse_of_fill(const shared::Sinks& sinks, int hea
 }
 
 /// With lengths on the device, by all CTAs: fills the rows that a sequence has (`of_sequence`), or those that none has.
-/// `Params` has fills, listed, operands, outputs, max_scores, lse_rest, sinks and mod.
+/// `Params` has fills, listed, tensors, outputs, max_scores, lse_rest, sinks and mod.
 template <auto kConfig, class Params>
 __device__ __forceinline__ void store_fills_by_sequence(const Params& params, int thread, bool of_sequence) {
   const shared::ListedTiles& listed = params.listed;
@@ -116,7 +116,7 @@ template <auto kConfig, class Params>
 __device__ __forceinline__ void store_fills(const Params& params) {
   const int thread = threadIdx.x - 128;
   if constexpr (kConfig.device_lengths) {
-    for (int others = params.operands.kv_len > 0 ? 0 : 1; others >= 0; --others) {
+    for (int others = params.tensors.kv_len > 0 ? 0 : 1; others >= 0; --others) {
       store_fills_by_sequence<kConfig>(params, thread, others != 0);
     }
   } else {

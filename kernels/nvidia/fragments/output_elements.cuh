@@ -10,10 +10,10 @@ namespace heddle {
 
 /// e4m3 ends at 448 and e5m2 at 57344; halfway to what would come next is rounded to the even one of the two, down and
 /// up.
-template <OutputType kType>
+template <StorageType kType>
 __device__ __forceinline__ unsigned fp8_special(float x, unsigned rounded) {
   const unsigned sign = (__float_as_uint(x) >> 24) & 0x80U;
-  if constexpr (kType == OutputType::e4m3) {
+  if constexpr (kType == StorageType::e4m3) {
     return fabsf(x) <= 464.0F ? rounded : sign | 0x7fU;
   } else {
     const unsigned special = isnan(x) ? 0x7eU : 0x7cU;
@@ -21,13 +21,13 @@ __device__ __forceinline__ unsigned fp8_special(float x, unsigned rounded) {
   }
 }
 
-template <OutputType kType, bool kF16>
+template <StorageType kType, bool kF16>
 struct OutputElements {  // e4m3, e5m2
   using One = unsigned char;
   using Pair = unsigned short;
   static __device__ __forceinline__ Pair pair(float x, float y) {
     unsigned short both;
-    if constexpr (kType == OutputType::e4m3) {
+    if constexpr (kType == StorageType::e4m3) {
       asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(y), "f"(x));
     } else {
       asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(y), "f"(x));
@@ -40,7 +40,7 @@ struct OutputElements {  // e4m3, e5m2
 };
 
 template <bool kF16>
-struct OutputElements<OutputType::f32, kF16> {
+struct OutputElements<StorageType::f32, kF16> {
   using One = float;
   using Pair = float2;
   static __device__ __forceinline__ Pair pair(float x, float y) { return make_float2(x, y); }
@@ -49,7 +49,7 @@ struct OutputElements<OutputType::f32, kF16> {
 };
 
 template <bool kF16>
-struct OutputElements<OutputType::f64, kF16> {
+struct OutputElements<StorageType::f64, kF16> {
   using One = double;
   using Pair = double2;
   static __device__ __forceinline__ Pair pair(float x, float y) { return make_double2(x, y); }

@@ -129,7 +129,7 @@ class Backward {
   __device__ __forceinline__ void flush_reads(const BackwardTile<kConfig>& tile) {
     if constexpr (ReadGradients::kAny) {
       if (head_ < 0) return;
-      reads_.flush(params_, [&](int i) -> ElementPlace {
+      reads_.flush(params_, [&](int i) -> ElementIndices {
         const int row = tile.index_of_row(tile.first + row_of(i));
         return {tile.batch, head_, kConfig.of_keys ? 0 : row, kConfig.of_keys ? row : 0};
       });
@@ -239,7 +239,7 @@ class Backward {
             params_, first + own < tile.step_length, partial, index,
             [&](int i) -> Real& { return s[i / kOwnRows][n].x[i % kOwnRows][c]; },
             [&](int i) -> Real& { return d_p[i / kOwnRows][n].x[i % kOwnRows][c]; },
-            [&](int i) -> ElementPlace {
+            [&](int i) -> ElementIndices {
               const int row = tile.index_of_row(tile.first + row_of(i));
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
@@ -250,10 +250,10 @@ class Backward {
   }
 
   /// The tile's rows of a gradient; zeros past the sequence's end.
-  template <OutputType kAsked, int kDim, class F, int kColumns>
-  __device__ __forceinline__ void store(const shared::RowGradient& out, const BackwardTile<kConfig>& tile, Real factor,
+  template <StorageType kAsked, int kDim, class F, int kColumns>
+  __device__ __forceinline__ void store(const shared::RowOutput& out, const BackwardTile<kConfig>& tile, Real factor,
                                         typename F::Out (&o)[kFragments][kColumns]) const {
-    constexpr OutputType kType = output_type(kAsked, kConfig.storage);
+    constexpr StorageType kType = output_type(kAsked, kConfig.storage);
     using Bits = typename OutputElement<kType, F>::Bits;
     const int stored = params_.padded_rows > 0 ? params_.padded_rows : tile.length;
 #pragma unroll

@@ -85,7 +85,7 @@ struct QueryNumbers {
 };
 
 /// Where an element is.
-struct ElementPlace {
+struct ElementIndices {
   int batch, head, q_idx, kv_idx;
 };
 
@@ -119,7 +119,7 @@ class BackwardElements {
                                          Sums& sums) const {
     const shared::ModValues& mod = params.mod;
     const shared::BackwardScales<Real>& scales = shared::scales_of<Real>(params);
-    const ElementPlace any = at(0);
+    const ElementIndices any = at(0);
     const auto of_mask = mask_.across(mod, any.batch, any.head, index);
     const auto of_offset = offset_.across(mod, any.batch, any.head, index);
     const auto of_score = score_.across(mod, any.batch, any.head, index);
@@ -127,7 +127,7 @@ class BackwardElements {
     const auto of_weight = weight_.across(mod, any.batch, any.head, index);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const ElementPlace e = at(i);
+      const ElementIndices e = at(i);
       const QueryNumbers<Real> row = numbers(i);
       bool attends = !kCut || inside;
       if constexpr (kCut && kConfig.masked) {

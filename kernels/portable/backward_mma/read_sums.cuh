@@ -1,7 +1,7 @@
 // Gradients of captures and params, summed beside the gradients of rows. Each place where a mod reads one ("read")
-// gives each pair of a query and a key a gradient, dt times the mod's slope by what is read, which belongs to an element
-// of the capture. A thread adds up what belongs to its rows, while they stay the same, and then adds that to the
-// element; what belongs to pairs it adds one by one. The order of the adds is not fixed.
+// gives each pair of a query and a key a gradient, dt times the mod's slope by what is read, which belongs to an
+// element of the capture. A thread adds up what belongs to its rows, while they stay the same, and then adds that to
+// the element; what belongs to pairs it adds one by one. The order of the adds is not fixed.
 //
 // The generated text defines the reads: classes with kSum, kAxes, kRows, kOfWeight, Slope, slope() and index()
 // (src/backend/device_text/read_text.h).
@@ -24,8 +24,8 @@ class ReadSum {
     for (int i = 0; i < kHeld; ++i) held_[i] = 0;
   }
   /// The pair of row i at `e`: `d_t` is the gradient of its t, `d_w` that of its weight.
-  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementPlace& e, Real score,
-                                      Real d_t, Real d_w) {
+  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementIndices& e,
+                                      Real score, Real d_t, Real d_w) {
     const auto u = Read::Slope::uniform(params.mod, e.batch, e.head);
     const auto r = Read::Slope::row(params.mod, u, e.batch, e.head, e.q_idx);
     const auto c = Read::Slope::column(params.mod, u, e.batch, e.head, e.kv_idx);
@@ -51,12 +51,11 @@ class ReadSum {
   }
 
  private:
-  static constexpr bool kOfRows =
-      Read::kRows == shared::ReadRows::none ||
-      Read::kRows == (kConfig.of_keys ? shared::ReadRows::keys : shared::ReadRows::queries);
+  static constexpr bool kOfRows = Read::kRows == shared::ReadRows::none ||
+                                  Read::kRows == (kConfig.of_keys ? shared::ReadRows::keys : shared::ReadRows::queries);
   static constexpr int kHeld = kOfRows ? kRows : 1;
 
-  __device__ __forceinline__ static void bring(const shared::BackwardMmaParams& params, const ElementPlace& e,
+  __device__ __forceinline__ static void bring(const shared::BackwardMmaParams& params, const ElementIndices& e,
                                                Real score, Real gradient) {
     if (gradient == 0) return;
     const shared::MmaSum& sum = params.sums[Read::kSum];
@@ -83,8 +82,8 @@ class ReadSums : ReadSum<kConfig, F, Reads>... {
   static constexpr bool kAny = sizeof...(Reads) > 0;
 
   __device__ __forceinline__ void clear() { (ReadSum<kConfig, F, Reads>::clear(), ...); }
-  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementPlace& e, Real score,
-                                      Real d_t, Real d_w) {
+  __device__ __forceinline__ void add(const shared::BackwardMmaParams& params, int i, const ElementIndices& e,
+                                      Real score, Real d_t, Real d_w) {
     (ReadSum<kConfig, F, Reads>::add(params, i, e, score, d_t, d_w), ...);
   }
   template <class At>

@@ -17,24 +17,24 @@
 namespace heddle::portable {
 
 /// Elements of that type, which become numbers of type Real.
-template <OutputType kType, class Real>
+template <StorageType kType, class Real>
 struct ElementOf {
   using Type = ops::F32;
 };
 template <class Real>
-struct ElementOf<OutputType::f16, Real> {
+struct ElementOf<StorageType::f16, Real> {
   using Type = ops::F16;
 };
 template <class Real>
-struct ElementOf<OutputType::bf16, Real> {
+struct ElementOf<StorageType::bf16, Real> {
   using Type = ops::Bf16;
 };
 template <>
-struct ElementOf<OutputType::f64, float> {
+struct ElementOf<StorageType::f64, float> {
   using Type = ops::F64;
 };
 template <>
-struct ElementOf<OutputType::f64, double> {
+struct ElementOf<StorageType::f64, double> {
   using Type = ops::ExactF64;
 };
 
@@ -109,13 +109,13 @@ class BackwardRows {
       if (thread < distance) shares_[thread] += shares_[thread + distance];
     }
     if (thread != 0) return;
-    const shared::RowGradient& out = params_.d_sinks;
+    const shared::RowOutput& out = params_.d_sinks;
     static_cast<typename Element::Bits*>(out.data)[head * out.stride[0]] = Element::of(shares_[0]);
   }
 
  private:
-  static constexpr OutputType kOType = output_type(kRows.o_type, kRows.storage),
-                              kDOType = output_type(OutputType::same, kRows.storage);
+  static constexpr StorageType kOType = output_type(kRows.o_type, kRows.storage),
+                               kDOType = output_type(StorageType::same, kRows.storage);
   using O = typename ElementOf<kOType, Real>::Type;
   using DO = typename ElementOf<kDOType, Real>::Type;
   using SinkElement = OutputElement<output_type(kRows.d_sinks_type, kRows.storage), RoundedHalves>;
@@ -190,9 +190,9 @@ class BackwardRows {
   /// Lse in two words: what of both is left beside `first`, in powers of two.
   __device__ __forceinline__ Real low_of(Real lse, Real rest, Real& first) const {
     if constexpr (sizeof(Real) == 8) {
-      first = lse / params_.wide_unit;
+      first = lse / params_.unit_f64;
       if (!(first - first == 0)) first = 0;
-      return (__fma_rn(-first, params_.wide_unit, lse) + rest) * kLog2E;
+      return (__fma_rn(-first, params_.unit_f64, lse) + rest) * kLog2E;
     }
     first = static_cast<float>(lse / params_.unit);
     if (!(first - first == 0)) first = 0;

@@ -1,5 +1,5 @@
-// The kernels around sums of captures and params (read_sums.cuh): before the passes the sums are cleared, and after them
-// the gradients are stored in their types, wherever their elements stand.
+// The kernels around sums of captures and params (read_sums.cuh): before the passes the sums are cleared, and after
+// them the gradients are stored in their types, wherever their elements stand.
 #pragma once
 
 #include "families/backward_mma/shared/backward_mma_params.h"
@@ -8,7 +8,7 @@
 namespace heddle::portable {
 
 /// By kSumThreads threads of each of params.ctas CTAs. `Real`: of the sums. `kTypes`: of the gradients.
-template <class Real, OutputType... kTypes>
+template <class Real, StorageType... kTypes>
 class StoredSums {
  public:
   __device__ __forceinline__ static void clear(const shared::MmaSumsParams& params, int cta) {
@@ -26,7 +26,7 @@ class StoredSums {
   __device__ __forceinline__ static long long step(const shared::MmaSumsParams& params) {
     return static_cast<long long>(params.ctas) * shared::kSumThreads;
   }
-  template <OutputType kType>
+  template <StorageType kType>
   __device__ __forceinline__ static void store_one(const shared::MmaSumsParams& params,
                                                    const shared::MmaSumsParams::Stored& to, int cta) {
     using Element = OutputElement<kType, RoundedHalves>;

@@ -46,7 +46,7 @@ class SharedTile {
   /// `first`: the gang in which the tile begins.
   __device__ __forceinline__ SharedTile(const shared::DecodeMmaParams& params, int first, int tile)
       : word_(params.words + first * params.tiles + tile),
-        run_(params.run),
+        launch_(params.launch),
         parts_(static_cast<float*>(params.parts)),
         first_(first),
         tiles_(params.tiles),
@@ -57,7 +57,7 @@ class SharedTile {
   /// another run's. CTAs that come later find the number and change nothing.
   __device__ __forceinline__ void begin() const {
     const shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word_);
-    if (found >> shared::kTicketBits != run_) F::compare_and_swap(word_, found, run_ << shared::kTicketBits);
+    if (found >> shared::kTicketBits != launch_) F::compare_and_swap(word_, found, launch_ << shared::kTicketBits);
   }
   /// By one thread, behind what its CTA has left: whether it is the last of `count` CTAs. The last one leaves 0, so
   /// that a run repeated by a graph, which has the same number, begins anew.
@@ -79,7 +79,7 @@ class SharedTile {
 
  private:
   shared::TicketWord* word_;
-  shared::TicketWord run_;
+  shared::TicketWord launch_;
   float* parts_;
   int first_, tiles_, tile_;
 };

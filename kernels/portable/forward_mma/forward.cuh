@@ -14,7 +14,7 @@
 #include "portable/forward_mma/merge.cuh"
 #include "portable/forward_mma/walk.cuh"
 #include "portable/rows/tile_scores.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -145,7 +145,9 @@ class Forward {
   }
 
   /// The wave's place among the list's units of 64 rows.
-  __device__ __forceinline__ int unit() const { return scores_.row_wave() * kConfig.wave_rows() / shared::kWarpgroupRows; }
+  __device__ __forceinline__ int unit() const {
+    return scores_.row_wave() * kConfig.wave_rows() / shared::kWarpgroupRows;
+  }
 
   __device__ __forceinline__ void store_tile(int number, RowWeights<kConfig, F>& weights,
                                              typename F::Out (&o)[kFragments][kOutFragments]) const {
@@ -170,7 +172,9 @@ class Forward {
     const Parts parts(params_, number);
     const Tile<kConfig> tile = tile_of<kConfig>(params_, params_.tiles.items[number]);
     const auto has = [&](int row) { return tile.has(row); };
-    if (holds) parts.leave(split, [&](int i) { return scores_.row_of(i); }, has, weights, o);
+    if (holds)
+      parts.leave(
+          split, [&](int i) { return scores_.row_of(i); }, has, weights, o);
     if (!parts.is_last(memory_)) return;
     parts.merge(weights, has, [&](int row, int column, const auto& sums, const auto& merged) {
       const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);

@@ -1,10 +1,10 @@
 // Merges the maxima, sums and O that several waves, or several CTAs, have found for the same rows, in the order of the
-// keys, so that the result does not depend on which was done first. Sizes of what CTAs leave: forward_mma_memory.h.
+// keys, so that the result does not depend on which was done first. Sizes of what CTAs leave: forward_mma_config.h.
 #pragma once
 
 #include "families/forward_mma/shared/forward_mma_params.h"
 #include "portable/rows/row_states.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -43,7 +43,7 @@ class SplitParts {
 
   __device__ __forceinline__ SplitParts(const ForwardMmaParams& params, int number)
       : word_(params.tiles.tickets + number),
-        run_(params.tiles.run),
+        launch_(params.tiles.launch),
         numbers_(static_cast<Real*>(params.parts) +
                  static_cast<long long>(number) * (kConfig.splits * kRows * (kConfig.v_columns() + 2))),
         o_(numbers_ + kRows * kConfig.splits * 2) {}
@@ -94,8 +94,8 @@ class SplitParts {
   __device__ __forceinline__ bool count() const {
     shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word_);
     for (;;) {
-      const bool own = found >> shared::kTicketBits == run_;
-      const shared::TicketWord before = own ? found : run_ << shared::kTicketBits;
+      const bool own = found >> shared::kTicketBits == launch_;
+      const shared::TicketWord before = own ? found : launch_ << shared::kTicketBits;
       const bool last = (before & (shared::kMaxTiles - 1)) + 1 == kConfig.splits;
       const shared::TicketWord seen = F::compare_and_swap(word_, found, last ? 0 : before + 1);
       if (seen == found) return last;
@@ -104,7 +104,7 @@ class SplitParts {
   }
 
   shared::TicketWord* word_;
-  shared::TicketWord run_;
+  shared::TicketWord launch_;
   Real* numbers_;
   Real* o_;
 };

@@ -4,7 +4,7 @@
 #include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -17,8 +17,8 @@ class CopiedBlocks {
  public:
   template <class Source>
   __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(
-        keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch, first, end);
+    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_),
+                                                            kMemory.k_pitch, first, end);
   }
   template <class Source>
   __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
@@ -34,10 +34,10 @@ class CopiedBlocks {
   /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
   template <class Source>
   __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
-    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch,
-                                                            first, end);
-    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch,
-                                                          first, end);
+    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
+                                                            end);
+    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
+                                                          end);
     asked_.advance();
   }
   /// Once a step, whether it asked for a block or not.
@@ -56,7 +56,7 @@ class CopiedBlocks {
       : memory_(ptx::shared_address(memory)), base_(memory_) {}
 
   ptx::SharedAddress memory_, base_;  // of the CTA, of its blocks
-  int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
+  int read_ = kMemory.stage;          // where the buffer of keys that is read begins; the other one is filled
 
  private:
   using Slot = RingSlot<kConfig.stages, kMemory.stage>;

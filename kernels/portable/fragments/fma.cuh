@@ -1,7 +1,8 @@
 // Fragments of plain multiply-adds, for f32 and f64 on every GPU, and for f16 and bf16 on those of AMD that have no
 // matrix instructions: 16 rows of scores by 16 keys, of which thread
-// (i, j), i = lane / 4 and j = lane % 4, has rows i and i + 8, keys 4 n + j, and of O columns 4 j and on. Queries, keys and values stand in shared
-// memory as they are stored. For P V a thread needs weights that three others have: they come by shuffles.
+// (i, j), i = lane / 4 and j = lane % 4, has rows i and i + 8, keys 4 n + j, and of O columns 4 j and on. Queries, keys
+// and values stand in shared memory as they are stored. For P V a thread needs weights that three others have: they
+// come by shuffles.
 #pragma once
 
 #include "portable/fragments/copied_blocks.cuh"
@@ -9,7 +10,7 @@
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -21,16 +22,20 @@ struct FmaArithmetic {
   static __device__ __forceinline__ float log2(float x) { return log2f(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return 1.0F / x; }
   template <class Params>
-  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
+  static __device__ __forceinline__ float scale(const Params& params) {
+    return params.scale32;
+  }
 };
 template <>
 struct FmaArithmetic<true> {
   using Real = double;
-  static __device__ __forceinline__ double exp2(double x) { return wide::exp2(x); }
-  static __device__ __forceinline__ double log2(double x) { return wide::log2(x); }
+  static __device__ __forceinline__ double exp2(double x) { return f64::exp2(x); }
+  static __device__ __forceinline__ double log2(double x) { return f64::log2(x); }
   static __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
   template <class Params>
-  static __device__ __forceinline__ double scale(const Params& params) { return params.scale; }
+  static __device__ __forceinline__ double scale(const Params& params) {
+    return params.scale;
+  }
 };
 
 template <auto kConfig>
@@ -69,16 +74,16 @@ struct FmaFragments : WarpOfThreads {
   static __device__ __forceinline__ Real infinity() { return static_cast<Real>(ptx::infinity()); }
   static __device__ __forceinline__ Real nan() { return static_cast<Real>(__int_as_float(0x7fffffff)); }
   static __device__ __forceinline__ Real fused(Real x, Real y, Real z) {
-    if constexpr (sizeof(Real) == 8) return wide::fma(x, y, z);
+    if constexpr (sizeof(Real) == 8) return f64::fma(x, y, z);
     return fmaf(x, y, z);
   }
   static __device__ __forceinline__ Real larger(Real x, Real y) {
-    if constexpr (sizeof(Real) == 8) return wide::larger(x, y);
+    if constexpr (sizeof(Real) == 8) return f64::larger(x, y);
     return fmaxf(x, y);
   }
   static __device__ __forceinline__ Real magnitude(Real x) { return x < 0 ? -x : x; }
   static __device__ __forceinline__ Real floor(Real x) {
-    if constexpr (sizeof(Real) == 8) return wide::floor(x);
+    if constexpr (sizeof(Real) == 8) return f64::floor(x);
     return floorf(x);
   }
   static __device__ __forceinline__ Real row_max(Real x) {

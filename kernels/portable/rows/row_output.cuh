@@ -5,33 +5,33 @@
 
 namespace heddle::portable {
 
-using shared::OutputType;
+using shared::StorageType;
 
 /// The stored type where `type` is asked for beside tensors of that storage.
-constexpr OutputType output_type(OutputType type, shared::Storage storage) {
-  if (type != OutputType::same) return type;
+constexpr StorageType output_type(StorageType type, shared::Storage storage) {
+  if (type != StorageType::same) return type;
   switch (storage) {
     case shared::Storage::f16:
-      return OutputType::f16;
+      return StorageType::f16;
     case shared::Storage::bf16:
-      return OutputType::bf16;
+      return StorageType::bf16;
     case shared::Storage::f32:
-      return OutputType::f32;
+      return StorageType::f32;
     default:
-      return OutputType::f64;
+      return StorageType::f64;
   }
 }
 
 /// An element of o in memory.
-template <OutputType kType, class F>
+template <StorageType kType, class F>
 struct OutputElement {  // f16, bf16
   using Bits = unsigned short;
   static __device__ __forceinline__ Bits of(float x) {
-    return kType == OutputType::f16 ? F::half_bits(x) : F::bfloat_bits(x);
+    return kType == StorageType::f16 ? F::half_bits(x) : F::bfloat_bits(x);
   }
 };
 template <class F>
-struct OutputElement<OutputType::f32, F> {
+struct OutputElement<StorageType::f32, F> {
   using Bits = float;
   template <class Real>
   static __device__ __forceinline__ Bits of(Real x) {
@@ -39,7 +39,7 @@ struct OutputElement<OutputType::f32, F> {
   }
 };
 template <class F>
-struct OutputElement<OutputType::f64, F> {
+struct OutputElement<StorageType::f64, F> {
   using Bits = double;
   template <class Real>
   static __device__ __forceinline__ Bits of(Real x) {
@@ -55,7 +55,7 @@ struct alignas(kCount* static_cast<int>(sizeof(Bits))) OutputRun {
 
 /// `x[0 .. kCount)`, times `factor`, become elements `column` and on of the row of kDim elements at `to`, whose address
 /// kBytes divide. The column is a multiple of kCount.
-template <OutputType kType, int kDim, int kBytes, class F, int kCount>
+template <StorageType kType, int kDim, int kBytes, class F, int kCount>
 __device__ __forceinline__ void store_neighbours(typename OutputElement<kType, F>::Bits* to, int column,
                                                  typename F::Real factor, const typename F::Real* x) {
   using Element = OutputElement<kType, F>;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void store_neighbours(typename OutputElement<kType, F
   }
 }
 /// The largest power of two of neighbours, up to `most`, that a store of kBytes may write at once.
-template <OutputType kType, int kBytes, class F>
+template <StorageType kType, int kBytes, class F>
 constexpr int neighbours_at_once(int most) {
   constexpr int kFits = kBytes / static_cast<int>(sizeof(typename OutputElement<kType, F>::Bits));
   return kFits < 1 ? 1 : kFits < most ? kFits : most;
@@ -82,7 +82,7 @@ constexpr int neighbours_at_once(int most) {
 
 /// Row `r` of the thread's rows in these fragments, times `factor`, becomes the row of kDim elements at `to`, whose
 /// address kBytes divide.
-template <OutputType kType, int kDim, int kBytes, class F, int kOutFragments>
+template <StorageType kType, int kDim, int kBytes, class F, int kOutFragments>
 __device__ __forceinline__ void store_columns(typename OutputElement<kType, F>::Bits* to, typename F::Real factor,
                                               const typename F::Out (&o)[kOutFragments], int r) {
   constexpr int kRun = neighbours_at_once<kType, kBytes, F>(F::kOutRun);

@@ -8,7 +8,7 @@
 namespace heddle::portable {
 
 template <auto kConfig>
-constexpr OutputType output_type() {
+constexpr StorageType output_type() {
   return output_type(kConfig.o_type, kConfig.storage);
 }
 
@@ -35,8 +35,7 @@ __device__ __forceinline__ void store_lse(const shared::Outputs& out, int batch,
 }
 
 template <class Real, class Params>
-__device__ __forceinline__ void store_lse_rest(const Params& params, int batch, int head, int row,
-                                               Real rest) {
+__device__ __forceinline__ void store_lse_rest(const Params& params, int batch, int head, int row, Real rest) {
   const shared::RowNumbers& out = params.lse_rest;
   Real* to = static_cast<Real*>(static_cast<void*>(out.data));
   to[batch * out.stride[0] + head * out.stride[1] + row * out.stride[2]] = rest;
@@ -54,7 +53,7 @@ __device__ __forceinline__ void store_row_numbers(const Params& params, int batc
 template <auto kConfig, class F, int kRun, class Params>
 __device__ __forceinline__ void store_run(const Params& params, int batch, int head, int row, int column,
                                           typename F::Real factor, const typename F::Real (&sums)[kRun]) {
-  constexpr OutputType kType = output_type<kConfig>();
+  constexpr StorageType kType = output_type<kConfig>();
   constexpr int kAtOnce = neighbours_at_once<kType, kConfig.o_bytes, F>(kRun);
   auto* to = output_row<kConfig, F>(params.outputs, batch, head, row);
 #pragma unroll
@@ -65,8 +64,7 @@ __device__ __forceinline__ void store_run(const Params& params, int batch, int h
 
 /// o = 0 and lse for rows of one head, by all threads of the CTA; NaN, where the lse of a sink is.
 template <auto kConfig, class F, class Params>
-__device__ __forceinline__ void store_fill(const Params& params, const shared::RowFill& at,
-                                           bool of_sequence) {
+__device__ __forceinline__ void store_fill(const Params& params, const shared::RowFill& at, bool of_sequence) {
   using Real = typename F::Real;
   using Element = OutputElement<output_type<kConfig>(), F>;
   const shared::Outputs& out = params.outputs;

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from .. import _core
 from .._dtypes import dtype_name
-from .._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS
+from .._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS
 from .byte_code import Uses
 from .constants import is_constant, is_library
 from .kinds import is_array
@@ -41,9 +41,12 @@ class Traced:
         self.reads_content = False  # whether the last mod saw what an array holds: its expression is not kept
 
     def capture(self, array: Any, wanted: str) -> Any:
-        """The capture that stands for an array: one each, named as the mod names it, as far as names are free."""
+        """The capture that stands for an array: one each, named as the mod names it, as far as that is a free name."""
         name = self._names.get(id(array))
         if name is None:
+            wanted = "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted)
+            if not wanted or wanted[0].isdigit() or wanted in RESERVED:  # the mod's author may have named it `b`
+                wanted = f"x_{wanted}"
             name, number = wanted, 2
             while name in self.captures:
                 name, number = f"{wanted}_{number}", number + 1

@@ -10,6 +10,7 @@ from ._dense import allow_dense
 from ._flex import flex_attention
 from ._mask_mods import and_masks, noop_mask, or_masks
 from ._sdpa import scaled_dot_product_attention
+from ._states import merge_states
 from ._take_over import Entry, activate, clear_log, deactivate, enabled, log
 from ._tracing.kept import counts as trace_counts
 from ._varlen import varlen_attn, varlen_attn_out
@@ -18,6 +19,6 @@ _flash_implementation.register()
 
 __all__ = [
     "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "allow_dense", "and_masks", "clear_log",
-    "create_block_mask", "create_mask", "deactivate", "enabled", "flex_attention", "log", "noop_mask", "or_masks",
-    "scaled_dot_product_attention", "trace_counts", "varlen_attn", "varlen_attn_out",
+    "create_block_mask", "create_mask", "deactivate", "enabled", "flex_attention", "log", "merge_states", "noop_mask",
+    "or_masks", "scaled_dot_product_attention", "trace_counts", "varlen_attn", "varlen_attn_out",
 ]

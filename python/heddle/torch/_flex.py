@@ -58,6 +58,10 @@ def check_inputs(call: Call, enable_gqa: bool) -> None:
         raise ValueError(
             "Expected query, key, and value to have the same device type, but got query.device: "
             f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise ValueError("query, key or value is a nested tensor; dense ones are accepted, packed rows in varlen_attn and in "
+                         "serving.varlen_func, which has score_mod and mask_mod, and nested ones in "
+                         "scaled_dot_product_attention")
     if not (query.dim() == key.dim() == value.dim() == 4):
         raise NotImplementedError(
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 4D tensors are accepted")
@@ -237,10 +241,12 @@ def checked(
 
 
 def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
-    """The call as Dynamo traces it."""
+    """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
     from ._higher_order import flex_attention as operator
 
-    options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None}
+    options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
+               "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,
+               "tensors": call.options}
     if block_mask is None:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
     elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:

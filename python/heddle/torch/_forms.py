@@ -10,11 +10,15 @@ CAUSAL_LOWER_RIGHT = f"kv_idx <= q_idx + ({SHIFT})"
 DROPOUT = "where(random_uniform(dropout_seed, b, h, q_idx, kv_idx) < dropout_p, 0.0, 1.0 / (1.0 - dropout_p))"
 
 
-def window(left: bool, right: bool) -> str:
+def window(left: bool, right: bool, shift: str = SHIFT) -> str:
     """`window_left` keys before a query's own key, `window_right` after it. The last query's own key is the last."""
-    parts = [f"kv_idx <= q_idx + ({SHIFT}) + window_right"] if right else []
-    parts += [f"kv_idx >= q_idx + ({SHIFT}) - window_left"] if left else []
+    parts = [f"kv_idx <= q_idx + ({shift}) + window_right"] if right else []
+    parts += [f"kv_idx >= q_idx + ({shift}) - window_left"] if left else []
     return " and ".join(parts)
+
+
+USED_QUERIES = "q_idx < seqused_q[b]"
+USED_SHIFT = "kv_len - seqused_q[b]"  # SHIFT where a sequence's last query is the last used one
 
 
 def behind_padding(mask: str | None) -> str:

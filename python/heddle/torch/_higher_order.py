@@ -123,7 +123,9 @@ class FlexAttention(HigherOrderOperator):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: tuple[Any, ...],
         scale: float | None, options: dict[str, Any], score_lifted: Sequence[Any] = (), mask_lifted: Sequence[Any] = (),
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        call = Call(query, key, value, scale, with_lse=options["with_lse"], clamps=True)
+        call = Call(query, key, value, scale, with_lse=options["with_lse"], clamps=True, score=options["score"],
+                    weight=options["weight"], captures=dict(options["captures"]), params=dict(options["params"]),
+                    options=dict(options["tensors"]))
         if options["with_score"]:
             call.score = add(call, score_mod, score_lifted, SCORE)
         if options["with_mask"]:

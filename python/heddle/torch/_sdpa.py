@@ -12,7 +12,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from .. import _core
 from .._dtypes import dtype_name
-from . import _direct, _forms
+from . import _direct, _forms, _nested
 from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast
@@ -30,6 +30,7 @@ def scaled_dot_product_attention(
     - attn_mask broadcasts to (N, ..., Hq, L, S). It is bool (True takes part), floating (added), or a CausalBias.
     - is_causal aligns the first query with the first key.
     - dropout_p: the seed comes from torch's default generator of the query's device.
+    - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, without an attn_mask.
 
     Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
 
@@ -43,6 +44,8 @@ def scaled_dot_product_attention(
     >>> heddle.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 4, 16, 8])
     """
+    if query.is_nested or key.is_nested or value.is_nested:
+        return of_nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     settings: dict[str, Any] = {"scale": scale}
     if not torch.compiler.is_dynamo_compiling() and dropout_p == 0.0:
         made = repeated(query, key, value, attn_mask, is_causal, settings, enable_gqa)
@@ -72,6 +75,20 @@ def scaled_dot_product_attention(
             set_mask(call, attn_mask)
         return attend(call)[0]
     return of_any_rank(call, attn_mask, enable_gqa)
+
+
+def of_nested(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, dropout_p: float, is_causal: bool,
+    scale: float | None, enable_gqa: bool,
+) -> torch.Tensor:
+    if not (query.is_nested and key.is_nested and value.is_nested):
+        raise RuntimeError("query, key and value are nested tensors and others; all three nested, or none, are accepted")
+    if attn_mask is not None:
+        raise RuntimeError("attn_mask is given beside nested tensors; is_causal is accepted there")
+    call = Call(query, key, value)
+    check(call, attn_mask, dropout_p, is_causal)
+    check_heads(call, enable_gqa)
+    return _nested.attention(query, key, value, dropout_p, is_causal, scale)
 
 
 def repeated(

@@ -153,14 +153,14 @@ def set_keys(
     call.key, call.value = key.transpose(1, 2), value.transpose(1, 2)
 
 
-def set_window(call: Call, window_size: tuple[int, int]) -> None:
-    """The mask of a window of (left, right) keys, -1 without bound."""
+def set_window(call: Call, window_size: tuple[int, int], shift: str = _forms.SHIFT) -> None:
+    """The mask of a window of (left, right) keys, -1 without bound. `shift`, added to q_idx, aligns the last query."""
     left, right = window_size
     if left < -1 or right < -1:
         raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
     if left < 0 and right < 0:
         return
-    call.mask = _forms.window(left >= 0, right >= 0)
+    call.mask = _forms.window(left >= 0, right >= 0, shift)
     if left >= 0:
         call.params["window_left"] = left
     if right >= 0:

@@ -24,7 +24,7 @@ Descale = torch.Tensor | None
 def _set_options(
     call: Call, causal: bool, window_size: tuple[int, int], softcap: float, sinks: torch.Tensor | None,
     descales: tuple[Descale, Descale, Descale], score_mod: Callable[..., torch.Tensor] | None,
-    mask_mod: Callable[..., torch.Tensor] | None,
+    mask_mod: Callable[..., torch.Tensor] | None, shift: str = _forms.SHIFT,
 ) -> None:
     """Raises ValueError for mask_mod beside a window, and for score_mod beside softcap."""
     window = (window_size[0], 0) if causal else window_size
@@ -40,7 +40,7 @@ def _set_options(
             call.score = mods.score(score_mod)
         call.captures, call.params, call.clamps = mods.captures, mods.params, True
     if mask_mod is None:
-        set_window(call, window)
+        set_window(call, window, shift)
     if softcap and score_mod is None:
         call.score = _forms.softcap(float(softcap))
     if sinks is not None:
@@ -52,8 +52,9 @@ def _set_options(
 
 def varlen_func(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None,
-    max_seqlen_q: int, max_seqlen_k: int, *, seqused_k: torch.Tensor | None = None, softmax_scale: float | None = None,
-    causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+    max_seqlen_q: int, max_seqlen_k: int, *, seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
     sinks: torch.Tensor | None = None, page_table: torch.Tensor | None = None, q_descale: Descale = None,
     k_descale: Descale = None, v_descale: Descale = None, score_mod: Callable[..., torch.Tensor] | None = None,
     mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
@@ -62,7 +63,7 @@ def varlen_func(
     """Attention of packed queries q [T, Hq, D] over packed keys or a paged cache.
 
     - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k. With seqused_k i32 [B] only so many keys of each sequence
-      count; the rows behind them are not seen.
+      count; the rows behind them are not seen. With seqused_q i32 [B] only so many queries: the rows behind them give 0.
     - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B].
     - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: where sequences begin. max_seqlen_q and max_seqlen_k are at least the
       longest sequence's queries and keys; larger bounds change no result.
@@ -81,7 +82,13 @@ def varlen_func(
     torch.Size([7, 2, 8])
     """
     call = Call(heads_first(q), k, v, softmax_scale, with_lse=return_softmax_lse, version=version)
-    _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod)
+    _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod,
+                 _forms.SHIFT if seqused_q is None else _forms.USED_SHIFT)
+    if seqused_q is not None:
+        if mask_mod is not None:
+            raise ValueError("mask_mod is given beside seqused_q; write it into mask_mod")
+        call.mask = _forms.USED_QUERIES + (f" and {call.mask}" if call.mask else "")
+        call.captures["seqused_q"] = seqused_q
     set_queries(call, cu_seqlens_q, max_seqlen_q)
     set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
     return attend_packed(call, q, v, out)

@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
-from heddle.torch import scaled_dot_product_attention, varlen_attn
+from heddle.torch import flex_attention, scaled_dot_product_attention, varlen_attn
 from torch.nn.attention.varlen import AuxRequest
 
 SHAPES = [
@@ -179,3 +179,39 @@ def test_a_lower_right_bias_of_other_lengths_is_refused(bias):
 def test_other_biases_are_causal_for_any_lengths(bias):
     q, k = torch.randn(1, 2, 7, 8), torch.randn(1, 2, 9, 8)
     agree(scaled_dot_product_attention(q, k, k, bias), torchs(q, k, k, bias))
+
+
+def jagged(heads, lengths, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randn(n, heads, 16, generator=generator) for n in lengths]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kv_lengths", [[5, 9, 1], [7, 2, 30]], ids=["the queries'", "others"])
+def test_nested_tensors(is_causal, kv_lengths):
+    lengths = [5, 9, 1]
+    nested = jagged(4, lengths, 1), jagged(2, kv_lengths, 2), jagged(2, kv_lengths, 3)
+    q, k, v = (x.transpose(1, 2) for x in nested)
+    out = scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True, scale=0.3)
+    assert out.is_nested and out.shape[0] == 3 and out.shape[1] == 4 and out.shape[3] == 16
+    sum(part.square().sum() for part in out.unbind()).backward()
+    for n, part in enumerate(out.unbind()):
+        one = [x.unbind()[n].detach().requires_grad_() for x in (q, k, v)]
+        want = torch.nn.functional.scaled_dot_product_attention(
+            *(x.double() for x in one), is_causal=is_causal, enable_gqa=True, scale=0.3)
+        torch.testing.assert_close(part.double(), want, atol=1e-5, rtol=1e-5)
+        for x, d in zip(nested, torch.autograd.grad(want.square().sum(), one)):
+            torch.testing.assert_close(x.grad.unbind()[n], d.transpose(0, 1), atol=1e-4, rtol=1e-4)
+
+
+def test_nested_tensors_are_refused_by_name():
+    q = jagged(4, [5, 9], 1).transpose(1, 2)
+    with pytest.raises(RuntimeError, match="all three nested, or none"):
+        scaled_dot_product_attention(q, torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9, 16))
+    with pytest.raises(RuntimeError, match="attn_mask is given beside nested tensors"):
+        scaled_dot_product_attention(q, q, q, torch.ones(1, dtype=torch.bool))
+    with pytest.raises(RuntimeError, match="where lengths differ"):
+        scaled_dot_product_attention(*(jagged(4, [5, 9], 1),) * 3)
+    with pytest.raises(ValueError, match="nested tensor; dense ones are accepted"):
+        flex_attention(q, q, q)

@@ -249,3 +249,36 @@ def test_sinks_of_f64_queries():
     for entry in range(2):
         want, _ = reference(q[entry], cache[entry], cache[entry], sinks=sinks)
         torch.testing.assert_close(got[entry], want, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_used_queries(options):
+    starts, starts_k = torch.tensor([0, 5, 9, 17]), torch.tensor([0, 9, 12, 40])
+    used, used_k = torch.tensor([3, 0, 8]), torch.tensor([7, 3, 25])
+    q, k, v = torch.randn(17, HEADS, D), torch.randn(40, KV_HEADS, D), torch.randn(40, KV_HEADS, D)
+    got, lse = serving.varlen_func(
+        q, k, v, starts.int(), starts_k.int(), 12, 28, seqused_q=used.int(), seqused_k=used_k.int(),
+        return_softmax_lse=True, **arguments(options)
+    )
+    for n in range(3):
+        a, b, c = starts[n], starts[n] + used[n], starts_k[n]
+        want, want_lse = reference(q[a:b], k[c : c + used_k[n]], v[c : c + used_k[n]], **options)
+        agree(got[a:b], want)
+        agree(lse[:, a:b], want_lse)
+        assert not got[b : starts[n + 1]].any()
+    with pytest.raises(ValueError, match="mask_mod is given beside seqused_q"):
+        serving.varlen_func(q, k, v, starts.int(), starts_k.int(), 12, 28, seqused_q=used.int(),
+                            mask_mod=lambda b, h, i, j: i >= j)
+
+
+def test_rows_behind_the_last_sequence_have_no_gradient():
+    starts = torch.tensor([0, 5, 12], dtype=torch.int32)
+    q, k, v = (torch.randn(20, heads, D, requires_grad=True) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    out = serving.varlen_func(q, k, v, starts, starts, 12, 12, causal=True)
+    own = serving.varlen_func(q[:12], k[:12], v[:12], starts, starts, 12, 12, causal=True)
+    assert torch.equal(out[:12], own) and not out[12:].any()
+    d_out = torch.randn_like(out)
+    d_out[12:] = torch.nan
+    gradients = torch.autograd.grad(out, (q, k, v), d_out)
+    for one, other in zip(gradients, torch.autograd.grad(own, (q, k, v), d_out[:12])):
+        assert torch.equal(one[:12], other[:12]) and not one[12:].any()

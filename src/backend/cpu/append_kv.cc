@@ -91,7 +91,7 @@ class Append {
     const std::int64_t first = first_row(b);
     for (std::int64_t i = begin; i < end; ++i) {
       angles.load(position(b, i));
-      const problem::AppendPlace place = problem::append_place(options_, sizes_, b, i);
+      const problem::AppendIndex place = problem::append_index(options_, sizes_, b, i);
       for (std::int64_t head = 0; head < tensors_.k.shape[1]; ++head) {
         load_row(tensors_.k, offset(tensors_.k, entry(b), head, first + i), key);
         angles.turn(key);

@@ -149,7 +149,7 @@ class ModWriter {
     for (const Node* node : expr::post_order(mod_)) values_.emplace(node, value_of(*node));
     const std::string result = use(values_.at(mod_.node()), Stage::element);
     std::string text = kHead;
-    if (layout_.reals == expr::Precision::f64) text += "#include \"mods/wide_operations.cuh\"\n";
+    if (layout_.reals == expr::Precision::f64) text += "#include \"mods/f64_operations.cuh\"\n";
     text += "\nnamespace heddle {\n\n";
     for (const Stage stage : kStages) {
       if (stage != Stage::element) text += struct_text(stage);

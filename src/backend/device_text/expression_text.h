@@ -5,33 +5,11 @@
 
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "expr/interpret.h"
+#include "backend/device_text/mod_layout.h"
 #include "heddle/expr.h"
 
 namespace heddle::device_text {
-
-/// Where each param and capture of a kernel's mods stands in shared::ModValues, and the reals that mods are computed
-/// in: those of the attention, f64 where q, k and v are.
-struct ModLayout {
-  struct CaptureSlot {
-    std::string name;
-    DType dtype;
-    int rank;
-    bool operator==(const CaptureSlot&) const = default;
-  };
-  std::vector<std::pair<std::string, ExprType>> params;  // word i
-  std::vector<CaptureSlot> captures;
-  expr::Precision reals = expr::Precision::f32;
-  bool by_sequence = false;                   // sequences differ: each has its lengths, starts and rows in a list
-  std::string sequence = "mod.sequences[b]";  // where they stand: a SequenceSpan
-};
-/// The layout of all mods together (empty ones count nothing), names sorted. Throws Error(unsupported) past
-/// shared::kModParams params, shared::kModCaptures captures or rank 4, Error(invalid_argument) for a name that two mods
-/// declare differently.
-ModLayout layout_of(const std::vector<Expr>& mods, expr::Precision reals = expr::Precision::f32);
 
 /// Whether an element function gets the score besides the element's indices.
 enum class TakesScore : bool { no, yes };

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/device_text/range_text.h"
+#include "backend/device_text/mod_layout.h"
 #include "expr/range_program.h"
 
 namespace heddle::device_text {

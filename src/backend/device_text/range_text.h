@@ -2,15 +2,12 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include "backend/device_text/expression_text.h"
+#include "backend/device_text/mod_layout.h"
 
 namespace heddle::device_text {
 
-/// For each capture of the layout, the axis of its zone map: the one along which the mask reads many elements of a
-/// block; -1 if there is none.
-using ZoneAxes = std::vector<int>;
+/// The axes of the mask's captures.
 ZoneAxes zone_axes(const Expr& mask, const ModLayout& layout);
 
 /// A boolean mod as one function. For the name "mask", in namespace heddle:

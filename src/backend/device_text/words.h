@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "backend/device_text/expression_text.h"
+#include "backend/device_text/mod_layout.h"
 #include "expr/node.h"
 
 namespace heddle::device_text {

@@ -10,6 +10,7 @@
 #include "backend/gpu/kept_kernels.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequences.h"
+#include "plan/access/kernel_types.h"
 #include "problem/append_kv.h"
 #include "shared/append_kv.h"
 
@@ -40,7 +41,7 @@ AppendedRows rows_of(std::string_view name, const ConstTensorView& from, const T
   appended.heads = static_cast<int>(from.shape[1]);
   appended.columns = static_cast<int>(from.shape[3]);
   appended.rows = static_cast<unsigned>(all);
-  appended.wide = moves_eight_columns(from) && moves_eight_columns(to);
+  appended.vectorised = moves_eight_columns(from) && moves_eight_columns(to);
   return appended;
 }
 
@@ -87,11 +88,11 @@ AppendParams params_of(const AppendTensors& tensors, const AppendOptions& option
 
 AppendTypes types_of(const AppendTensors& tensors, const AppendOptions& options) {
   using shared::StorageType;
-  return {.rows = storage_type_of(tensors.k.dtype),
-          .keys = storage_type_of(tensors.k_cache.dtype),
-          .values = storage_type_of(tensors.v_cache ? tensors.v_cache->dtype : tensors.k_cache.dtype),
-          .queries = tensors.q_out ? storage_type_of(tensors.q_out->dtype) : StorageType::mixed,
-          .angles = options.rotary ? storage_type_of(options.rotary->cos.dtype) : StorageType::mixed};
+  return {.rows = plan::storage_type_of(tensors.k.dtype),
+          .keys = plan::storage_type_of(tensors.k_cache.dtype),
+          .values = plan::storage_type_of(tensors.v_cache ? tensors.v_cache->dtype : tensors.k_cache.dtype),
+          .queries = tensors.q_out ? plan::storage_type_of(tensors.q_out->dtype) : StorageType::mixed,
+          .angles = options.rotary ? plan::storage_type_of(options.rotary->cos.dtype) : StorageType::mixed};
 }
 
 }  // namespace

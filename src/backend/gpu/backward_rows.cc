@@ -17,8 +17,8 @@ shared::BackwardRowsParams backward_rows_params(const backend::PrepareArguments&
   set_strides(tensors.lse_rest, problem.packed, rows.lse_rest);
   // Products themselves are compared where scores are plain; else t.
   const plan::BackwardMods mods = plan::backward_mods(problem);
-  rows.wide_unit = mods.form == shared::ScoreForm::plain ? problem.scale * mods.factor : 1;
-  rows.unit = static_cast<float>(rows.wide_unit);
+  rows.unit_f64 = mods.form == shared::ScoreForm::plain ? problem.scale * mods.factor : 1;
+  rows.unit = static_cast<float>(rows.unit_f64);
   if (tensors.d_sinks) rows.d_sinks.stride[0] = tensors.d_sinks->strides[0];
   if (arguments.options.sinks) rows.sinks.stride = arguments.options.sinks->strides[0];
   return rows;

@@ -5,7 +5,7 @@
 #include <random>
 
 namespace heddle::gpu {
-shared::TicketWord next_run() {
+shared::TicketWord next_launch() {
   constexpr shared::TicketWord kEnd = shared::TicketWord{1} << (64 - shared::kTicketBits);
   static std::atomic<shared::TicketWord> run = [] {
     std::random_device random;

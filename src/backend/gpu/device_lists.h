@@ -15,7 +15,7 @@ namespace heddle::gpu {
 
 /// A number for each launch of this process, from a start that other processes hardly share. By it a run tells its own
 /// words in the workspace from others' leftovers.
-shared::TicketWord next_run();
+shared::TicketWord next_launch();
 
 /// Where a capture stands in the layout; -1: it is none of the layout's.
 int slot_of(const device_text::ModLayout& layout, std::string_view capture);

@@ -1,12 +1,10 @@
 #include "backend/gpu/eight_columns.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 
-#include "heddle/error.h"
+#include "shared/eight_columns.h"
 
 namespace heddle::gpu {
 namespace {
@@ -14,26 +12,6 @@ namespace {
 constexpr std::int64_t kVectorBytes = 16, kMostLanes = 32;
 
 }  // namespace
-
-shared::StorageType storage_type_of(DType dtype) {
-  using shared::StorageType;
-  switch (dtype) {
-    case DType::f64:
-      return StorageType::f64;
-    case DType::f32:
-      return StorageType::f32;
-    case DType::f16:
-      return StorageType::f16;
-    case DType::bf16:
-      return StorageType::bf16;
-    case DType::e4m3:
-      return StorageType::e4m3;
-    case DType::e5m2:
-      return StorageType::e5m2;
-    default:
-      throw Error(ErrorCode::internal, fmt::format("a kernel that moves rows of {}", name(dtype)));
-  }
-}
 
 bool moves_eight_columns(const ConstTensorView& rows) {
   const std::int64_t size = size_of(rows.dtype), bytes = std::min(kVectorBytes, size * shared::kColumns);

@@ -1,13 +1,11 @@
 // Tensors of rows whose elements a kernel moves eight at a time (kernels/common/around/eight_columns.cuh).
 #pragma once
 
+#include <cstdint>
+
 #include "heddle/tensor.h"
-#include "shared/eight_columns.h"
 
 namespace heddle::gpu {
-
-/// By the numbers that kernels compare. `dtype` is floating.
-shared::StorageType storage_type_of(DType dtype);
 
 /// Eight columns of every row [.., .., row, column] lie at a multiple of what a thread moves at once, and none is left
 /// over.

@@ -10,6 +10,7 @@
 #include "backend/gpu/eight_columns.h"
 #include "backend/gpu/kept_kernels.h"
 #include "heddle/error.h"
+#include "plan/access/kernel_types.h"
 #include "problem/problem.h"
 #include "shared/merge_states.h"
 
@@ -41,11 +42,11 @@ MergeParams params_of(const MergeArguments& arguments) {
   MergeParams params{};
   params.o = o.data;
   set_strides(params.o_stride, o);
-  params.wide = moves_eight_columns(o);
+  params.vectorised = moves_eight_columns(o);
   if (arguments.lse) {
     params.lse = arguments.lse->data;
     set_strides(params.lse_stride, *arguments.lse);
-    params.lse_type = storage_type_of(arguments.lse->dtype);
+    params.lse_type = plan::storage_type_of(arguments.lse->dtype);
   }
   params.count = static_cast<int>(arguments.parts.size());
   params.rows = static_cast<int>(rows);
@@ -60,9 +61,9 @@ MergeParams params_of(const MergeArguments& arguments) {
     to.lse = part.lse.data;
     set_strides(to.o_stride, part.o);
     set_strides(to.lse_stride, part.lse);
-    to.o_type = storage_type_of(part.o.dtype);
-    to.lse_type = storage_type_of(part.lse.dtype);
-    to.wide = moves_eight_columns(part.o);
+    to.o_type = plan::storage_type_of(part.o.dtype);
+    to.lse_type = plan::storage_type_of(part.lse.dtype);
+    to.vectorised = moves_eight_columns(part.o);
   }
   return params;
 }
@@ -71,7 +72,7 @@ MergeParams params_of(const MergeArguments& arguments) {
 StorageType parts_type(const MergeArguments& arguments) {
   const DType first = arguments.parts.front().o.dtype;
   const bool alike = std::ranges::all_of(arguments.parts, [&](const MergePart& part) { return part.o.dtype == first; });
-  return alike ? storage_type_of(first) : StorageType::mixed;
+  return alike ? plan::storage_type_of(first) : StorageType::mixed;
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ void merge_states(const Gpu& gpu, const MergeArguments& arguments) {
   if (params.rows == 0) return;
   using Types = std::pair<StorageType, StorageType>;  // of the parts, and of o
   static auto* kernels = new KeptKernels<Types>("merge_states");
-  const Types types = {parts_type(arguments), storage_type_of(arguments.o.dtype)};
+  const Types types = {parts_type(arguments), plan::storage_type_of(arguments.o.dtype)};
   const KeptKernel& kernel = kernels->on(gpu, "o", arguments.o.device, types,
                                          [](const Types& of) { return merge_states_text(of.first, of.second); });
   const std::int64_t rows_of_cta = std::int64_t{shared::kMergeThreads} / params.lanes;

@@ -4,7 +4,7 @@
 #include <compare>
 #include <string>
 
-#include "shared/eight_columns.h"
+#include "shared/storage.h"
 
 namespace heddle::gpu {
 

@@ -23,15 +23,15 @@ int row_alignment(const ConstTensorView& view);
 /// The name of 16-bit, f32 or f64 storage in kernels' configurations.
 shared::Storage storage_of(DType dtype);
 
-/// The fragments that kernels are made of: `narrow` for 16-bit storage, `wide` for f32 and f64. copies_beside: copies
-/// into shared memory go on while a wave computes, so a ring of blocks pays.
+/// The fragments that kernels are made of: `of_16_bits` for storage of 16 bits, `of_reals` for f32 and f64.
+/// copies_beside: copies into shared memory go on while a wave computes, so a ring of blocks pays.
 struct MmaTarget {
-  shared::FragmentKind narrow, wide;
+  shared::FragmentKind of_16_bits, of_reals;
   bool copies_beside = false;
 };
 inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma, true};
-/// A forward kernel's configuration as a problem, its mods and the alignment of its rows decide it: all but its tile and
-/// its waves.
+/// A forward kernel's configuration as a problem, its mods and the alignment of its rows decide it: all but its tile
+/// and its waves.
 shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,
                                         const AttentionTensors& tensors, MmaTarget target);
 /// The fragments of an AMD chip: "gfx1100". A chip without the matrix instructions that are known multiplies plainly.

@@ -51,12 +51,12 @@ std::string refuse_max_scores(const AttentionProblem& problem) {
 std::string refuse_sizes(const AttentionProblem& problem) {
   const double factor = portable_mods(problem).factor;
   const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
-  const bool wide = problem.q_dtype == DType::f64;
+  const bool f64 = problem.q_dtype == DType::f64;
   const double in_powers = largest * std::numbers::log2e;
-  if (!std::isfinite(wide ? in_powers : static_cast<float>(in_powers))) {
+  if (!std::isfinite(f64 ? in_powers : static_cast<float>(in_powers))) {
     return fmt::format("scale is {}{}; numbers in the range of {} are accepted", problem.scale,
                        factor == 1 ? "" : fmt::format(", and score_mod multiplies it by {}", factor),
-                       wide ? "f64" : "f32");
+                       f64 ? "f64" : "f32");
   }
   if (problem.q_rows > kLastRow) return fmt::format("q has {} rows; up to {} are accepted", problem.q_rows, kLastRow);
   if (problem.kv_rows > kLastRow) return fmt::format("k has {} rows; up to {} are accepted", problem.kv_rows, kLastRow);

@@ -98,7 +98,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
       fmt::format("rows at {}/{}/{} bytes", config.q_bytes, config.kv_bytes, config.o_bytes));
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
-  add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
+  add(config.o_type != shared::StorageType::same, fmt::format("o {}", shared::name(config.o_type)));
   add(config.lse, "lse");
   add(config.lse_rest, "lse rest");
   return name;

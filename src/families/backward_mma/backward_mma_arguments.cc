@@ -8,7 +8,7 @@
 #include "backend/gpu/backward_rows.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
-#include "families/backward_mma/backward_mma_plans.h"
+#include "families/backward_mma/backward_mma.h"
 #include "plan/access/kernel_types.h"
 #include "plan/mods/backward_mods.h"
 
@@ -85,10 +85,10 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
 
 }  // namespace
 
-std::vector<shared::OutputType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors) {
-  std::vector<shared::OutputType> types;
+std::vector<shared::StorageType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors) {
+  std::vector<shared::StorageType> types;
   for (const plan::CaptureSum& sum : reads.sums)
-    types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
+    types.push_back(plan::storage_type_of(plan::gradient_of(sum, tensors).dtype));
   return types;
 }
 

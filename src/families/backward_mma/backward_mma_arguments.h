@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/backward_sequences.h"
-#include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/backward_mma.h"
 #include "families/backward_mma/backward_mma_reads.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 
@@ -19,7 +19,7 @@ struct Params {
 };
 
 /// The types in which the gradients of captures and params are stored.
-std::vector<shared::OutputType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors);
+std::vector<shared::StorageType> types_of_sums(const plan::MmaReads& reads, const BackwardTensors& tensors);
 
 /// All but addresses, lists and values of mods.
 Params constant_params(const backend::PrepareArguments& arguments, const plan::MmaReads& reads);

@@ -1,8 +1,7 @@
-#include "families/backward_mma/backward_mma_candidates.h"
-
 #include <algorithm>
 #include <span>
 
+#include "families/backward_mma/backward_mma.h"
 #include "plan/access/kernel_types.h"
 
 namespace heddle::plan {
@@ -168,7 +167,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
       if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.elements()});
     }
   };
-  const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.narrow : target.wide;
+  const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.of_16_bits : target.of_reals;
   append(own);
   if (shared::fragments_of(own).plain_follow) append(FragmentKind::fma);
   return found;

@@ -13,9 +13,8 @@
 #include "backend/gpu/kv_start.h"
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
+#include "families/backward_mma/backward_mma.h"
 #include "families/backward_mma/backward_mma_arguments.h"
-#include "families/backward_mma/backward_mma_plans.h"
-#include "families/backward_mma/backward_mma_text.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 
 namespace heddle::backward_mma {

@@ -1,5 +1,3 @@
-#include "families/backward_mma/backward_mma_plans.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +9,7 @@
 
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
+#include "families/backward_mma/backward_mma.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "heddle/error.h"

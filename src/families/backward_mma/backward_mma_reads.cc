@@ -10,13 +10,13 @@ namespace {
 using problem::AttentionProblem;
 using shared::ReadRows;
 
-ReadRows rows_of(ReadPlace place) {
-  switch (place) {
-    case ReadPlace::one:
+ReadRows rows_of(ReadDependence dependence) {
+  switch (dependence) {
+    case ReadDependence::one:
       return ReadRows::none;
-    case ReadPlace::keys:
+    case ReadDependence::keys:
       return ReadRows::keys;
-    case ReadPlace::queries:
+    case ReadDependence::queries:
       return ReadRows::queries;
     default:
       return ReadRows::pairs;
@@ -52,7 +52,7 @@ MmaReads mma_reads(const AttentionProblem& problem, const Bindings& bindings, co
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     if (reads.sums[i].count == 0) continue;  // what reads it takes its fill
     for (const ReadGradient& read : reads.sums[i].reads) {
-      reads.reads.push_back({summed_read(static_cast<int>(i), read, problem, start), rows_of(read.place)});
+      reads.reads.push_back({summed_read(static_cast<int>(i), read, problem, start), rows_of(read.dependence)});
     }
   }
   return reads;

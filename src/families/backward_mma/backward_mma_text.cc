@@ -1,5 +1,3 @@
-#include "families/backward_mma/backward_mma_text.h"
-
 #include <fmt/format.h>
 
 #include <string_view>
@@ -7,7 +5,7 @@
 #include "backend/device_text/config_text.h"
 #include "backend/device_text/read_text.h"
 #include "backend/portable/portable_text.h"
-#include "families/backward_mma/backward_mma_candidates.h"
+#include "families/backward_mma/backward_mma.h"
 
 namespace heddle::backward_mma {
 namespace {
@@ -58,8 +56,8 @@ std::string rows_text(const shared::BackwardMmaRows& rows) {
       "constexpr heddle::shared::BackwardMmaRows kRows = {{.storage = {}, .v_dim = {}, .normalizer = {}, .o_type = {}, "
       "{}.sinks = {}, .d_sinks_type = {}}};\n",
       value_text("Storage", rows.storage), rows.v_dim, value_text("Normalizer", rows.normalizer),
-      value_text("OutputType", rows.o_type), rows.lse_rest ? ".lse_rest = true, " : "", value_text("", rows.sinks),
-      value_text("OutputType", rows.d_sinks_type)));
+      value_text("StorageType", rows.o_type), rows.lse_rest ? ".lse_rest = true, " : "", value_text("", rows.sinks),
+      value_text("StorageType", rows.d_sinks_type)));
 }
 
 }  // namespace
@@ -110,9 +108,9 @@ std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass
       pass, fragments, reads);
 }
 
-std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::OutputType>& types) {
+std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::StorageType>& types) {
   std::string text = fmt::format("heddle::portable::StoredSums<{}", real_of(kernels));
-  for (const shared::OutputType type : types) text += fmt::format(", {}", value_text("OutputType", type));
+  for (const shared::StorageType type : types) text += fmt::format(", {}", value_text("StorageType", type));
   return text + ">";
 }
 
@@ -127,7 +125,7 @@ bool has_rows(const plan::BackwardMmaKernels& kernels) {
 }
 
 jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods, const plan::MmaReads& reads,
-                   const std::vector<shared::OutputType>& types, const device_text::ModLayout& layout,
+                   const std::vector<shared::StorageType>& types, const device_text::ModLayout& layout,
                    const gpu::Dialect& dialect, const std::string& architecture) {
   std::string text = config_and_mods_text(kernels, mods, reads, layout);
   for (std::size_t i = 0; i < kernels.passes.size(); ++i) {

@@ -49,11 +49,11 @@ bool is_of_distance(const AttentionProblem& problem, const ReadGradient& read) {
 }
 
 ReadKind kind_of(const AttentionProblem& problem, const CaptureSum& sum, const ReadGradient& read) {
-  const bool of_rows = read.place == ReadPlace::one || read.place == ReadPlace::queries;
+  const bool of_rows = read.dependence == ReadDependence::one || read.dependence == ReadDependence::queries;
   const bool additive = !read.of_weight && problem.normalizer == Normalizer::softmax && !uses(read.slope, kOfKeys);
   if (of_rows && additive) return ReadKind::closed;
-  if (read.place == ReadPlace::queries) return ReadKind::rows;
-  if (read.place == ReadPlace::one || read.place == ReadPlace::keys) return ReadKind::columns;
+  if (read.dependence == ReadDependence::queries) return ReadKind::rows;
+  if (read.dependence == ReadDependence::one || read.dependence == ReadDependence::keys) return ReadKind::columns;
   if (is_of_pairs(problem, read) && sum.reads.size() == 1) {
     const bool apart = (sum.of_sequence && (problem.q_heads <= 1 || has_axis(read, {Leaf::h})));
     if (apart) return ReadKind::stored;
@@ -205,20 +205,20 @@ int key_groups(const AttentionProblem& problem) {
 
 BackwardReadsMemory backward_reads_memory(const AttentionProblem& problem, const BackwardReads& reads) {
   BackwardReadsMemory memory;
-  const auto place = [&](std::int64_t bytes) {
+  const auto reserve = [&](std::int64_t bytes) {
     const std::int64_t offset = memory.bytes;
     memory.bytes += aligned(bytes);
     return offset;
   };
   for (const BackwardRead& read : reads.reads) {
     const std::int64_t floats = partial_floats(problem, read.kind, reads.apart);
-    memory.partials.push_back(floats > 0 ? place(4 * floats) : -1);
+    memory.partials.push_back(floats > 0 ? reserve(4 * floats) : -1);
   }
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const bool partials = reads.has_partials(i);
-    memory.fixed.push_back(partials ? place(8 * reads.sums[i].count) : -1);
-    memory.floats.push_back(reads.stores(i) ? -1 : place(4 * reads.sums[i].count));
-    memory.largest.push_back(partials ? place(4) : -1);
+    memory.fixed.push_back(partials ? reserve(8 * reads.sums[i].count) : -1);
+    memory.floats.push_back(reads.stores(i) ? -1 : reserve(4 * reads.sums[i].count));
+    memory.largest.push_back(partials ? reserve(4) : -1);
   }
   return memory;
 }
@@ -230,9 +230,10 @@ shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const
   config.diagonals = reads.has(ReadKind::diagonals);
   config.row_sums = reads.has(ReadKind::rows);
   // Only gradients of rows need these.
-  config.sinks = config.wide_rows = config.odd_gradients = config.wide_gradients = config.wide_d_q = false;
-  config.o_type = config.d_q_type = config.d_k_type = config.d_v_type = shared::OutputType::same;
-  config.d_sinks_type = shared::OutputType::f32;
+  config.sinks = config.vectorised_rows = config.odd_gradients = config.vectorised_gradients = config.vectorised_d_q =
+      false;
+  config.o_type = config.d_q_type = config.d_k_type = config.d_v_type = shared::StorageType::same;
+  config.d_sinks_type = shared::StorageType::f32;
   return config;
 }
 

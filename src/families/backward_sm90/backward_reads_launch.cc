@@ -5,7 +5,7 @@
 
 #include "backend/cuda/launch/gpu.h"
 #include "families/backward_sm90/backward_reads_text.h"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "plan/access/kernel_types.h"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/backward_lists.h"
@@ -16,8 +16,8 @@ namespace {
 using plan::BackwardReads;
 using problem::AttentionProblem;
 using shared::BackwardReadsParams;
-using shared::OutputType;
 using shared::ReadKind;
+using shared::StorageType;
 
 constexpr int kCtas = 1056;  // of kernels that walk elements: eight for each multiprocessor
 constexpr std::int64_t kMostShares = 64;
@@ -43,10 +43,10 @@ std::int64_t all_keys(const AttentionProblem& problem) {
 
 }  // namespace
 
-std::vector<OutputType> types_of_reads(const BackwardReads& reads, const BackwardTensors& tensors) {
-  std::vector<OutputType> types;
+std::vector<StorageType> types_of_reads(const BackwardReads& reads, const BackwardTensors& tensors) {
+  std::vector<StorageType> types;
   for (const plan::CaptureSum& sum : reads.sums)
-    types.push_back(plan::output_type_of(plan::gradient_of(sum, tensors).dtype));
+    types.push_back(plan::storage_type_of(plan::gradient_of(sum, tensors).dtype));
   return types;
 }
 

@@ -16,7 +16,7 @@
 namespace heddle::backward_sm90 {
 
 /// The type of each sum, for the kernels' text.
-std::vector<shared::OutputType> types_of_reads(const plan::BackwardReads& reads, const BackwardTensors& tensors);
+std::vector<shared::StorageType> types_of_reads(const plan::BackwardReads& reads, const BackwardTensors& tensors);
 
 /// Parameters that all runs of a plan share: all but addresses. `constants`: backward_constants().
 shared::BackwardReadsParams backward_reads_params(const backend::PrepareArguments& arguments,

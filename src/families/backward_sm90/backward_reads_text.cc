@@ -8,7 +8,7 @@
 
 #include "backend/device_code/headers.h"
 #include "backend/device_text/read_text.h"
-#include "families/backward_sm90/backward_sm90_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 
 namespace heddle::backward_sm90 {
 namespace {
@@ -17,7 +17,7 @@ using device_text::ModLayout;
 using plan::BackwardRead;
 using plan::BackwardReads;
 using shared::BackwardSm90Config;
-using shared::OutputType;
+using shared::StorageType;
 
 // Takes the read's sum, kind and of_weight.
 constexpr const char* kConstants =
@@ -31,12 +31,12 @@ std::string read_text(std::size_t number, const BackwardRead& read, const ModLay
 }
 
 /// The reads, the types of sums, and which reads and sums a kernel walks.
-std::string reads_text(const BackwardReads& reads, const std::vector<OutputType>& types, const ModLayout& layout) {
+std::string reads_text(const BackwardReads& reads, const std::vector<StorageType>& types, const ModLayout& layout) {
   std::string text;
   for (std::size_t i = 0; i < reads.reads.size(); ++i) text += read_text(i, reads.reads[i], layout);
   std::vector<std::string> type_names, stored, visited, sums, partial;
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
-    type_names.push_back(fmt::format("shared::OutputType::{}", name(types[i])));
+    type_names.push_back(fmt::format("shared::StorageType::{}", name(types[i])));
     stored.emplace_back(reads.stores(i) ? "true" : "false");
     sums.push_back(fmt::format("  visit.template operator()<{}>();\n", i));
   }
@@ -49,14 +49,14 @@ std::string reads_text(const BackwardReads& reads, const std::vector<OutputType>
   }
   constexpr const char* kForEach =
       "template <class Visit>\n__device__ __forceinline__ void {}(const Visit& visit) {{\n{}}}\n";
-  return text +
-         fmt::format(
-             "namespace heddle {{\n\nconstexpr shared::OutputType kSumTypes[] = {{{}}};\nconstexpr bool kSumStored[] = "
-             "{{{}}};\n{}{}template <auto kConfig, class... Reads>\nclass BackwardReader;\nusing Reader = "
-             "BackwardReader<kConfig{}>;\n\n}}  // namespace heddle\n",
-             fmt::join(type_names, ", "), fmt::join(stored, ", "),
-             fmt::format(kForEach, "for_each_sum", fmt::join(sums, "")),
-             fmt::format(kForEach, "for_each_partial_read", fmt::join(partial, "")), fmt::join(visited, ""));
+  return text + fmt::format(
+                    "namespace heddle {{\n\nconstexpr shared::StorageType kSumTypes[] = {{{}}};\nconstexpr bool "
+                    "kSumStored[] = "
+                    "{{{}}};\n{}{}template <auto kConfig, class... Reads>\nclass BackwardReader;\nusing Reader = "
+                    "BackwardReader<kConfig{}>;\n\n}}  // namespace heddle\n",
+                    fmt::join(type_names, ", "), fmt::join(stored, ", "),
+                    fmt::format(kForEach, "for_each_sum", fmt::join(sums, "")),
+                    fmt::format(kForEach, "for_each_partial_read", fmt::join(partial, "")), fmt::join(visited, ""));
 }
 
 constexpr const char* kIncludes =
@@ -66,7 +66,7 @@ constexpr const char* kIncludes =
 }  // namespace
 
 jit::Source reads_source(const BackwardSm90Config& config, const plan::BackwardMods& mods, const BackwardReads& reads,
-                         const std::vector<OutputType>& types, const ModLayout& layout) {
+                         const std::vector<StorageType>& types, const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = source_before_kernel(config, mods, own, "backward_reads");
@@ -76,7 +76,7 @@ jit::Source reads_source(const BackwardSm90Config& config, const plan::BackwardM
 }
 
 jit::Source sums_source(const BackwardSm90Config& config, const BackwardReads& reads,
-                        const std::vector<OutputType>& types, const ModLayout& layout) {
+                        const std::vector<StorageType>& types, const ModLayout& layout) {
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   return {.name = name_of(config, "backward_sums"),

@@ -16,11 +16,11 @@ namespace heddle::backward_sm90 {
 /// The pass over all pairs: backward_reads(). `config`: plan::reads_config(); `types`: of each sum's gradient, none of
 /// them `same`; `layout` has the params and captures of the mods and the reads.
 jit::Source reads_source(const shared::BackwardSm90Config& config, const plan::BackwardMods& mods,
-                         const plan::BackwardReads& reads, const std::vector<shared::OutputType>& types,
+                         const plan::BackwardReads& reads, const std::vector<shared::StorageType>& types,
                          const device_text::ModLayout& layout);
 
 /// The kernels around it: clear_reads(), collect_reads(), scatter_reads() and store_reads().
 jit::Source sums_source(const shared::BackwardSm90Config& config, const plan::BackwardReads& reads,
-                        const std::vector<shared::OutputType>& types, const device_text::ModLayout& layout);
+                        const std::vector<shared::StorageType>& types, const device_text::ModLayout& layout);
 
 }  // namespace heddle::backward_sm90

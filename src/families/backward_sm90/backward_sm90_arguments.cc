@@ -6,7 +6,7 @@
 #include "backend/gpu/backward_rows.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 
 namespace heddle::backward_sm90 {
 
@@ -48,12 +48,12 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   const BackwardSm90Config& config = arguments.plan.part<shared::BackwardSm90Config>();
   BackwardConstants constants;
   shared::BackwardSm90Params& main = constants.main;
-  main.operands.q_len = gpu::longest(problem, &Sequence::q_len);
-  main.operands.kv_len = gpu::longest(problem, &Sequence::kv_len);
+  main.tensors.q_len = gpu::longest(problem, &Sequence::q_len);
+  main.tensors.kv_len = gpu::longest(problem, &Sequence::kv_len);
   const auto batched = [&](const ConstTensorView& view) { return view.shape[0] > 1 ? 1 : 0; };
-  main.operands.q_batched = batched(tensors.q);
-  main.operands.k_batched = batched(tensors.k);
-  main.operands.v_batched = batched(tensors.v);
+  main.tensors.q_batched = batched(tensors.q);
+  main.tensors.k_batched = batched(tensors.k);
+  main.tensors.v_batched = batched(tensors.v);
   main.d_o_batched = batched(tensors.d_o);
   main.q_heads = static_cast<int>(problem.q_heads);
   main.padded_keys = problem.packed ? 0 : static_cast<int>(problem.kv_rows);
@@ -61,8 +61,8 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   const double unit = config.normalizer == shared::Normalizer::none ? 1 : std::numbers::log2e;
   main.scale = static_cast<float>(problem.scale * factor);
   main.scale_log2 = static_cast<float>(problem.scale * factor * unit);
-  main.mod.q_len = main.operands.q_len;
-  main.mod.kv_len = main.operands.kv_len;
+  main.mod.q_len = main.tensors.q_len;
+  main.mod.kv_len = main.tensors.kv_len;
   if (!problem.sequences.empty()) main.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
   gpu::set_strides(tensors.dk, problem.packed, main.d_k);
   gpu::set_strides(tensors.dv, problem.packed, main.d_v);

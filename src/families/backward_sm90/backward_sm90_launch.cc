@@ -1,4 +1,5 @@
-// The Hopper backward family's kernels, ready to launch.
+// The Hopper backward family's kernels, ready to launch. The main one is backward_sm90/backward_sm90.cuh of
+// kernels/nvidia, or with head dims above 128 backward_sm90_wide.cuh beside it; backward_rows.cuh has those around it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,9 +22,8 @@
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/tma.h"
 
@@ -162,25 +162,25 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
   /// Checks tensors whose rows are read and written 16 bytes at once.
   void check_gradients(const BackwardTensors& tensors) const {
-    if (any_steps_ && config_.wide_rows) {
+    if (any_steps_ && config_.vectorised_rows) {
       gpu::check_address("o", tensors.o.data, 16);
       gpu::check_address("dO", tensors.d_o.data, 16);
     }
-    const auto check = [&](std::string_view name, const std::optional<TensorView>& view, bool wide) {
+    const auto check = [&](std::string_view name, const std::optional<TensorView>& view, bool vectorised) {
       if (!view || config_.odd_gradients) return;
-      gpu::check_address(name, view->data, wide ? 16 : 2 * size_of(view->dtype));
+      gpu::check_address(name, view->data, vectorised ? 16 : 2 * size_of(view->dtype));
     };
-    check("dq", tensors.dq, config_.wide_d_q);
-    check("dk", tensors.dk, config_.wide_gradients);
-    check("dv", tensors.dv, config_.wide_gradients);
+    check("dq", tensors.dq, config_.vectorised_d_q);
+    check("dk", tensors.dk, config_.vectorised_gradients);
+    check("dv", tensors.dv, config_.vectorised_gradients);
   }
 
   cuda::CUtensorMap map_of(ConstTensorView tensor, bool keys) const {
-    const shared::Operands& operands = constants_.main.operands;
+    const shared::WalkedTensors& walked = constants_.main.tensors;
     const int box_rows = keys ? config_.cta_keys() : shared::kStepQueries;
     if (!config_.by_sequence) return cuda::tensor_map(tensor, tensor.data, box_rows);
     if (problem_.packed) tensor = gpu::by_sequence(tensor, problem_.batch);
-    return cuda::tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? operands.kv_len : operands.q_len);
+    return cuda::tensor_map_before_ends(tensor, tensor.data, box_rows, keys ? walked.kv_len : walked.q_len);
   }
 
   void launch_all(cuda::CUtensorMap (&maps)[4], BackwardConstants& own, shared::BackwardReadsParams& reads,

@@ -1,5 +1,3 @@
-#include "families/backward_sm90/backward_sm90_plans.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "families/backward_sm90/backward_reads.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/kernel_types.h"
 #include "plan/access/tensor_access.h"
@@ -46,7 +45,7 @@ static_assert(shared::kTileKvTile == offsetof(shared::BackwardTile, item.kv_tile
 
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
-using shared::OutputType;
+using shared::StorageType;
 
 constexpr int kNarrowPanels = 2;  // up to here a warpgroup holds dK and dV of its keys
 
@@ -219,20 +218,20 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
 }
 
 BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTensors& tensors) {
-  constexpr std::int64_t kWide = 8;
-  config.wide_rows = config.o_type == OutputType::same && config.v_dim % kWide == 0 && divides(tensors.o, kWide) &&
-                     divides(tensors.d_o, kWide);
+  constexpr std::int64_t kVector = 8;
+  config.vectorised_rows = config.o_type == StorageType::same && config.v_dim % kVector == 0 &&
+                           divides(tensors.o, kVector) && divides(tensors.d_o, kVector);
   const DType own = tensors.q.dtype;
-  const auto set = [&](const std::optional<TensorView>& view, OutputType& type) {
+  const auto set = [&](const std::optional<TensorView>& view, StorageType& type) {
     if (!view) return;
     type = output_type_of(view->dtype, own);
     config.odd_gradients = config.odd_gradients || !divides(*view, 2);
   };
-  const auto wide = [&](const std::optional<TensorView>& view) {
-    return !view || (view->dtype == own && view->shape[view->rank() - 1] % kWide == 0 && divides(*view, kWide));
+  const auto vectorised = [&](const std::optional<TensorView>& view) {
+    return !view || (view->dtype == own && view->shape[view->rank() - 1] % kVector == 0 && divides(*view, kVector));
   };
-  config.wide_gradients = wide(tensors.dk) && wide(tensors.dv);
-  config.wide_d_q = tensors.dq && wide(tensors.dq);
+  config.vectorised_gradients = vectorised(tensors.dk) && vectorised(tensors.dv);
+  config.vectorised_d_q = tensors.dq && vectorised(tensors.dq);
   set(tensors.dq, config.d_q_type);
   set(tensors.dk, config.d_k_type);
   set(tensors.dv, config.d_v_type);

@@ -1,5 +1,3 @@
-#include "families/backward_sm90/backward_sm90_text.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +8,7 @@
 #include "backend/cuda/hopper/wgmma_text.h"
 #include "backend/device_code/headers.h"
 #include "backend/device_text/config_text.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 
 namespace heddle::backward_sm90 {
 namespace {

@@ -10,44 +10,45 @@ namespace {
 
 /// The row-major number of the element that each element of a tile reads: a program an axis, run over as much of the
 /// tile as the indices vary over.
-class Places {
+class ElementOffsets {
  public:
-  Places(std::span<const TileMod> index_mods, const Dims& shape, const PlaceBuffers& buffers, std::int64_t stride)
-      : index_mods_(index_mods), shape_(shape), indices_(buffers.indices), places_(buffers.places), stride_(stride) {}
+  ElementOffsets(std::span<const TileMod> index_mods, const Dims& shape, const OffsetBuffers& buffers,
+                 std::int64_t stride)
+      : index_mods_(index_mods), shape_(shape), indices_(buffers.indices), offsets_(buffers.offsets), stride_(stride) {}
 
-  /// Row r's place in column c is at [r * kBackwardKeys + c] of what this returns, until the next call.
+  /// Row r's offset in column c is at [r * kBackwardKeys + c] of what this returns, until the next call.
   const std::int64_t* find(const TilePosition& at, const void* scores = nullptr) const {
-    for (int r = 0; r < at.rows; ++r) std::fill_n(places_ + r * plan::kBackwardKeys, at.columns, 0);
+    for (int r = 0; r < at.rows; ++r) std::fill_n(offsets_ + r * plan::kBackwardKeys, at.columns, 0);
     for (int axis = 0; axis < shape_.size(); ++axis) {
       const TileMod& mod = index_mods_[static_cast<std::size_t>(axis)];
       mod.program->run_i32(at, scores, indices_, stride_, *mod.scratch);
       const std::int64_t extent = shape_[axis];
       for (int r = 0; r < at.rows; ++r) {
         const std::int32_t* row = indices_ + r * stride_;
-        std::int64_t* to = places_ + r * plan::kBackwardKeys;
+        std::int64_t* to = offsets_ + r * plan::kBackwardKeys;
         for (int c = 0; c < at.columns; ++c) {
           to[c] = to[c] * extent + std::clamp<std::int64_t>(row[c], 0, extent - 1);
         }
       }
     }
-    return places_;
+    return offsets_;
   }
 
  private:
   std::span<const TileMod> index_mods_;
   const Dims& shape_;
   std::int32_t* indices_;
-  std::int64_t* places_;
+  std::int64_t* offsets_;
   std::int64_t stride_;
 };
 
 template <class T>
-void add(const GradientSumView<T>& sum, std::int64_t place, double gradient) {
+void add(const GradientSumView<T>& sum, std::int64_t offset, double gradient) {
   if (gradient == 0) return;
   if (sum.lane != nullptr) {
-    sum.lane[place] += gradient;
+    sum.lane[offset] += gradient;
   } else {
-    sum.task[place] += static_cast<T>(gradient);
+    sum.task[offset] += static_cast<T>(gradient);
   }
 }
 
@@ -73,30 +74,30 @@ void add_neighbours(const GradientSumView<T>& sum, std::int64_t first, const T* 
 }
 
 template <class T>
-void add_elements(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
-  const std::int64_t* place = places.find(tile.at, tile.scores);
-  for (int r = 0; r < tile.at.rows; ++r, place += plan::kBackwardKeys) {
+void add_elements(const ElementOffsets& offsets, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+  const std::int64_t* offset = offsets.find(tile.at, tile.scores);
+  for (int r = 0; r < tile.at.rows; ++r, offset += plan::kBackwardKeys) {
     const T* gradients = tile.gradients + r * tile.stride;
-    for (int c = 0; c < tile.at.columns; ++c) add(sum, place[c], static_cast<double>(gradients[c]));
+    for (int c = 0; c < tile.at.columns; ++c) add(sum, offset[c], static_cast<double>(gradients[c]));
   }
 }
 
 /// Rows whose last index is kv_idx, so that a row's elements are neighbours.
 template <class T>
-void add_key_rows(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+void add_key_rows(const ElementOffsets& offsets, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
   const std::int64_t extent = sum.shape[sum.shape.size() - 1];
   const std::int64_t first = tile.at.kv_first + tile.at.sequence.kv_start;
-  if (first < 0 || first + tile.at.columns > extent) return add_elements(places, tile, sum);
+  if (first < 0 || first + tile.at.columns > extent) return add_elements(offsets, tile, sum);
   TilePosition one = tile.at;
   one.columns = 1;
-  const std::int64_t* place = places.find(one);
+  const std::int64_t* offset = offsets.find(one);
   for (int r = 0; r < tile.at.rows; ++r) {
-    add_neighbours(sum, place[r * plan::kBackwardKeys], tile.gradients + r * tile.stride, tile.at.columns);
+    add_neighbours(sum, offset[r * plan::kBackwardKeys], tile.gradients + r * tile.stride, tile.at.columns);
   }
 }
 
 template <class T>
-void add_columns(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+void add_columns(const ElementOffsets& offsets, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
   double sums[plan::kBackwardKeys] = {};
   for (int r = 0; r < tile.at.rows; ++r) {
     const T* gradients = tile.gradients + r * tile.stride;
@@ -104,53 +105,53 @@ void add_columns(const Places& places, const ReadTile<T>& tile, const GradientSu
   }
   TilePosition row = tile.at;
   row.rows = 1;
-  const std::int64_t* place = places.find(row);
-  for (int c = 0; c < tile.at.columns; ++c) add(sum, place[c], sums[c]);
+  const std::int64_t* offset = offsets.find(row);
+  for (int c = 0; c < tile.at.columns; ++c) add(sum, offset[c], sums[c]);
 }
 
 template <class T>
-void add_sums_of_rows(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+void add_sums_of_rows(const ElementOffsets& offsets, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
   TilePosition one = tile.at;
   one.columns = 1;
-  const std::int64_t* place = places.find(one);
+  const std::int64_t* offset = offsets.find(one);
   for (int r = 0; r < tile.at.rows; ++r) {
-    add(sum, place[r * plan::kBackwardKeys], sum_of_row(tile.gradients + r * tile.stride, tile.at.columns));
+    add(sum, offset[r * plan::kBackwardKeys], sum_of_row(tile.gradients + r * tile.stride, tile.at.columns));
   }
 }
 
 template <class T>
-void add_all(const Places& places, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
+void add_all(const ElementOffsets& offsets, const ReadTile<T>& tile, const GradientSumView<T>& sum) {
   double all = 0;
   for (int r = 0; r < tile.at.rows; ++r) all += sum_of_row(tile.gradients + r * tile.stride, tile.at.columns);
   TilePosition one = tile.at;
   one.rows = one.columns = 1;
-  add(sum, *places.find(one), all);
+  add(sum, *offsets.find(one), all);
 }
 
 }  // namespace
 
 template <class T>
 void scatter(const ReadProgram& read, std::span<const TileMod> index_mods, const ReadTile<T>& tile,
-             const GradientSumView<T>& sum, const PlaceBuffers& buffers) {
+             const GradientSumView<T>& sum, const OffsetBuffers& buffers) {
   if (element_count(sum.shape) == 0) return;
-  const Places places(index_mods, sum.shape, buffers, tile.stride);
-  switch (read.place) {
-    case plan::ReadPlace::one:
-      return add_all(places, tile, sum);
-    case plan::ReadPlace::keys:
-      return add_columns(places, tile, sum);
-    case plan::ReadPlace::queries:
-      return add_sums_of_rows(places, tile, sum);
-    case plan::ReadPlace::key_rows:
-      return add_key_rows(places, tile, sum);
-    case plan::ReadPlace::any:
-      return add_elements(places, tile, sum);
+  const ElementOffsets offsets(index_mods, sum.shape, buffers, tile.stride);
+  switch (read.dependence) {
+    case plan::ReadDependence::one:
+      return add_all(offsets, tile, sum);
+    case plan::ReadDependence::keys:
+      return add_columns(offsets, tile, sum);
+    case plan::ReadDependence::queries:
+      return add_sums_of_rows(offsets, tile, sum);
+    case plan::ReadDependence::key_rows:
+      return add_key_rows(offsets, tile, sum);
+    case plan::ReadDependence::any:
+      return add_elements(offsets, tile, sum);
   }
 }
 
 template void scatter(const ReadProgram&, std::span<const TileMod>, const ReadTile<float>&,
-                      const GradientSumView<float>&, const PlaceBuffers&);
+                      const GradientSumView<float>&, const OffsetBuffers&);
 template void scatter(const ReadProgram&, std::span<const TileMod>, const ReadTile<double>&,
-                      const GradientSumView<double>&, const PlaceBuffers&);
+                      const GradientSumView<double>&, const OffsetBuffers&);
 
 }  // namespace heddle::cpu

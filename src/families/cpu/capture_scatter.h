@@ -28,15 +28,15 @@ struct ReadTile {
 };
 
 /// Buffers of one worker.
-struct PlaceBuffers {
+struct OffsetBuffers {
   std::int32_t* indices;  // [rows][ReadTile::stride], aligned to 64 bytes
-  std::int64_t* places;   // [rows][plan::kBackwardKeys]
+  std::int64_t* offsets;  // [rows][plan::kBackwardKeys]
 };
 
 /// Adds a tile's gradients where its elements read. What is 0 is not added: an `at` that took its fill read nothing.
 /// Indices outside give the nearest element inside.
 template <class T>
 void scatter(const ReadProgram& read, std::span<const TileMod> index_mods, const ReadTile<T>& tile,
-             const GradientSumView<T>& sum, const PlaceBuffers& buffers);
+             const GradientSumView<T>& sum, const OffsetBuffers& buffers);
 
 }  // namespace heddle::cpu

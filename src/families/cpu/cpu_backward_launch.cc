@@ -282,13 +282,13 @@ class BackwardLaunch {
     TilePosition at = step.at;
     at.kv_first += first;
     at.columns = static_cast<int>(step.end - first);
-    const PlaceBuffers places = {run_.scratch<std::int32_t>(worker, run_.backward.scratch.indices),
-                                 run_.scratch<std::int64_t>(worker, run_.backward.scratch.places)};
+    const OffsetBuffers offsets = {run_.scratch<std::int32_t>(worker, run_.backward.scratch.indices),
+                                   run_.scratch<std::int64_t>(worker, run_.backward.scratch.offsets)};
     for (std::size_t i = 0; i < step.reads.size(); ++i) {
       const ReadProgram& read = run_.backward.programs.reads[i];
       const T* scores = read.by_score ? run_.scratch<T>(worker, run_.backward.scratch.score_copy) : nullptr;
       scatter(read, mods.read_indices(i), ReadTile<T>{at, step.reads[i].gradients, scores, plan::kScoreStride},
-              sums_.view(read.sum, lane), places);
+              sums_.view(read.sum, lane), offsets);
     }
   }
 
@@ -299,6 +299,7 @@ class BackwardLaunch {
   std::vector<BackwardWorkerMods> mods_;
 };
 
+/// As the forward's kernel, but for what it runs and says: a common class would hold two lines.
 class CpuBackwardKernel final : public backend::Kernel {
  public:
   explicit CpuBackwardKernel(const backend::PrepareArguments& arguments) : backward_(arguments) {}

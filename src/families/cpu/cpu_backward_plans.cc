@@ -109,33 +109,33 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
     }
   }
   CpuBackwardScratch scratch{};
-  const auto place_bytes = [&](std::int64_t bytes) {
+  const auto reserve_bytes = [&](std::int64_t bytes) {
     const std::int64_t offset = scratch.bytes;
     scratch.bytes += round_up(bytes, kAlignment);
     return offset;
   };
-  const auto place = [&](std::int64_t count) { return place_bytes(count * element); };
-  scratch.k_columns = place(kBackwardKeys * problem.qk_dim);
-  scratch.v_columns = place(kBackwardKeys * problem.v_dim);
-  scratch.k_rows = place(kBackwardKeys * qk_panels);
-  scratch.dk = place(kBackwardKeys * qk_panels);
-  scratch.dv = place(kBackwardKeys * v_panels);
-  scratch.scores = place(rows * kScoreStride);
-  scratch.slopes = place(problem.score_mod.empty() ? 0 : rows * kScoreStride);
-  scratch.weights = place(problem.weight_mod.empty() ? 0 : rows * kScoreStride);
-  scratch.d_p = place(rows * kScoreStride);
-  scratch.factors = place(rows);
-  scratch.attending = place_bytes(rows * kScoreStride);
+  const auto reserve = [&](std::int64_t count) { return reserve_bytes(count * element); };
+  scratch.k_columns = reserve(kBackwardKeys * problem.qk_dim);
+  scratch.v_columns = reserve(kBackwardKeys * problem.v_dim);
+  scratch.k_rows = reserve(kBackwardKeys * qk_panels);
+  scratch.dk = reserve(kBackwardKeys * qk_panels);
+  scratch.dv = reserve(kBackwardKeys * v_panels);
+  scratch.scores = reserve(rows * kScoreStride);
+  scratch.slopes = reserve(problem.score_mod.empty() ? 0 : rows * kScoreStride);
+  scratch.weights = reserve(problem.weight_mod.empty() ? 0 : rows * kScoreStride);
+  scratch.d_p = reserve(rows * kScoreStride);
+  scratch.factors = reserve(rows);
+  scratch.attending = reserve_bytes(rows * kScoreStride);
   const std::int64_t longest = std::max(rows, kBackwardKeys);
-  scratch.finite = place(longest * std::max(qk_panels, v_panels));
-  scratch.special = place_bytes(longest);
-  scratch.score_copy = place(by_score ? rows * kScoreStride : 0);
+  scratch.finite = reserve(longest * std::max(qk_panels, v_panels));
+  scratch.special = reserve_bytes(longest);
+  scratch.score_copy = reserve(by_score ? rows * kScoreStride : 0);
   scratch.read_bytes = round_up(rows * kScoreStride * element, kAlignment);
-  scratch.reads = place_bytes(reads * scratch.read_bytes);
-  scratch.indices = place_bytes(reads > 0 ? rows * kScoreStride * 4 : 0);
-  scratch.places = place_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
+  scratch.reads = reserve_bytes(reads * scratch.read_bytes);
+  scratch.indices = reserve_bytes(reads > 0 ? rows * kScoreStride * 4 : 0);
+  scratch.offsets = reserve_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
   const std::int64_t rows_of_o = 2 * problem.v_dim * 8 / element;  // o and dO in f64
-  scratch.staging = place(std::max({kPanel * kPanel, qk_panels, v_panels, rows_of_o}));
+  scratch.staging = reserve(std::max({kPanel * kPanel, qk_panels, v_panels, rows_of_o}));
   return scratch;
 }
 
@@ -143,21 +143,21 @@ CpuBackwardQueries cpu_backward_queries(const AttentionProblem& problem, const C
                                         std::int64_t q_len) {
   const std::int64_t element = element_bytes(problem);
   CpuBackwardQueries queries{};
-  const auto place_bytes = [&](std::int64_t bytes) {
+  const auto reserve_bytes = [&](std::int64_t bytes) {
     const std::int64_t offset = queries.bytes;
     queries.bytes += round_up(bytes, kAlignment);
     return offset;
   };
   const std::int64_t qk_panels = round_up(problem.qk_dim, kPanel), v_panels = round_up(problem.v_dim, kPanel);
-  queries.q = place_bytes(q_len * qk_panels * element);
-  queries.d_o = place_bytes(q_len * v_panels * element);
+  queries.q = reserve_bytes(q_len * qk_panels * element);
+  queries.d_o = reserve_bytes(q_len * v_panels * element);
   queries.part_bytes = problem.wanted.q ? q_len * qk_panels * element : 0;
-  queries.dq = place_bytes(split.pieces * queries.part_bytes);
-  queries.lse = place_bytes(q_len * element);
-  queries.delta = place_bytes(q_len * element);
-  queries.lse_rest = place_bytes(problem.with_lse_rest ? q_len * element : 0);
-  queries.q_flags = place_bytes(round_up(q_len, kPanel) / kPanel);
-  queries.d_o_flags = place_bytes(round_up(q_len, kPanel) / kPanel);
+  queries.dq = reserve_bytes(split.pieces * queries.part_bytes);
+  queries.lse = reserve_bytes(q_len * element);
+  queries.delta = reserve_bytes(q_len * element);
+  queries.lse_rest = reserve_bytes(problem.with_lse_rest ? q_len * element : 0);
+  queries.q_flags = reserve_bytes(round_up(q_len, kPanel) / kPanel);
+  queries.d_o_flags = reserve_bytes(round_up(q_len, kPanel) / kPanel);
   return queries;
 }
 

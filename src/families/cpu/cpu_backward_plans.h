@@ -31,7 +31,7 @@ struct CpuBackwardScratch {
   std::int64_t scores, slopes, weights, d_p, factors, attending, finite, special;
   std::int64_t score_copy;         // [rows][kScoreStride]; 0 bytes unless an index of a read depends on the score
   std::int64_t reads, read_bytes;  // of each read that gets a gradient: [rows][kScoreStride]
-  std::int64_t indices, places;    // i32 [rows][kScoreStride], i64 [rows][kBackwardKeys]
+  std::int64_t indices, offsets;   // i32 [rows][kScoreStride], i64 [rows][kBackwardKeys]
   std::int64_t staging;            // [kPanel][kPanel]; a row of panels; two rows of o in f64
   std::int64_t bytes;
 };

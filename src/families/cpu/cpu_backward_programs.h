@@ -16,7 +16,7 @@ namespace heddle::cpu {
 struct ReadProgram {
   std::size_t sum;  // into CpuBackwardSplit::sums
   bool of_weight;
-  plan::ReadPlace place;
+  plan::ReadDependence dependence;
   std::optional<TileProgram> slope;  // none: 1
   std::vector<TileProgram> indices;  // i32
   bool by_score = false;             // some index depends on the score

@@ -45,6 +45,10 @@ void clear_gaps(const std::optional<TensorView>& gradient, const problem::Attent
 
 void clear_unread(const problem::AttentionProblem& problem, const BackwardTensors& tensors) {
   if (problem.packed) {
+    if (tensors.dq && !problem.sequences.empty()) {
+      const Sequence& last = problem.sequences.back();
+      clear_rows(*tensors.dq, 0, last.q_begin + last.q_len, tensors.dq->shape[2]);
+    }
     clear_gaps(tensors.dk, problem);
     clear_gaps(tensors.dv, problem);
     return;

@@ -266,14 +266,14 @@ class Launch {
     return {static_cast<std::byte*>(of.data) + offset * size_of(of.dtype), of.dtype, of.strides[2]};
   }
 
-  /// Rows past a sequence's end: o = 0, lse and max_scores -inf, lse_rest 0. A packed batch has none.
+  /// Rows past a sequence's end, in a packed batch the last one's: o = 0, lse and max_scores -inf, lse_rest 0.
   void fill_padding() const {
-    if (problem_.packed) return;
     const std::size_t row_bytes = static_cast<std::size_t>(problem_.v_dim * size_of(problem_.o_dtype));
-    for (std::int64_t i = 0; i < problem_.batch; ++i) {
-      const std::int64_t q_len = sequence(i).q_len, rows = problem_.q_rows - q_len;
+    for (std::int64_t i = problem_.packed ? std::max<std::int64_t>(problem_.batch - 1, 0) : 0; i < problem_.batch;
+         ++i) {
+      const std::int64_t first = sequence(i).q_begin + sequence(i).q_len, rows = problem_.q_rows - first;
       for (std::int64_t head = 0; rows > 0 && head < problem_.q_heads; ++head) {
-        const Rows o = rows_of<Rows>(run_.tensors.o, i, head, q_len);
+        const Rows o = rows_of<Rows>(run_.tensors.o, batch_entry(i), head, first);
         for (std::int64_t r = 0; r < rows && row_bytes > 0; ++r) {
           std::memset(static_cast<std::byte*>(o.data) + r * o.stride * size_of(o.dtype), 0, row_bytes);
         }
@@ -282,7 +282,7 @@ class Launch {
                                         {&run_.tensors.max_scores, kMinusInfinity},
                                         {&run_.tensors.lse_rest, 0.0}}) {
           if (!*of) continue;
-          const Rows numbers = numbers_of_rows(**of, i, head, q_len);
+          const Rows numbers = numbers_of_rows(**of, batch_entry(i), head, first);
           for (std::int64_t r = 0; r < rows; ++r) {
             base::store_element(numbers.data, numbers.dtype, r * numbers.stride, value);
           }

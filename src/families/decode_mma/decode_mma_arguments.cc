@@ -5,7 +5,7 @@
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"
-#include "families/decode_mma/decode_mma_candidates.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
 

@@ -1,5 +1,3 @@
-#include "families/decode_mma/decode_mma_candidates.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "backend/portable/portable_refuses.h"
 #include "expr/key_bounds.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "plan/tiles/packed_heads.h"
 

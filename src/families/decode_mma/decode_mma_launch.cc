@@ -11,9 +11,8 @@
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
-#include "families/decode_mma/decode_mma_plans.h"
-#include "families/decode_mma/decode_mma_text.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 
 namespace heddle::decode_mma {
@@ -50,7 +49,7 @@ class DecodeMmaKernel final : public backend::Kernel {
   void launch(const backend::RunArguments& arguments) const override {
     DecodeMmaParams params = params_;
     set_addresses(config_, arguments, grid_, params);
-    params.run = gpu::next_run();
+    params.launch = gpu::next_launch();
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);
     if (own_kv_start_ >= 0) params.mod.captures[own_kv_start_].data = arguments.options->kv_start->data;
     const gpu::Launch launch = {.ctas = static_cast<unsigned>(params_.tiles),

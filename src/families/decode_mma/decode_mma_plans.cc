@@ -1,5 +1,3 @@
-#include "families/decode_mma/decode_mma_plans.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <optional>
 
 #include "backend/portable/portable_text.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"

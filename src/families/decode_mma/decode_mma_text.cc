@@ -1,10 +1,9 @@
-#include "families/decode_mma/decode_mma_text.h"
-
 #include <fmt/format.h>
 
 #include "backend/device_text/key_runs_text.h"
 #include "backend/portable/portable_text.h"
 #include "expr/key_bounds.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 
 namespace heddle::decode_mma {

@@ -13,9 +13,8 @@
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"
-#include "backend/portable/shared/forward_mma_memory.h"
-#include "families/forward_mma/forward_mma_plans.h"
-#include "families/forward_mma/forward_mma_text.h"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "families/forward_mma/forward_mma.h"
 #include "families/forward_mma/shared/forward_mma_params.h"
 
 namespace heddle::forward_mma {
@@ -72,7 +71,7 @@ class ForwardMmaKernel final : public backend::Kernel {
     if (config_.splits_keys()) {
       char* workspace = static_cast<char*>(arguments.workspace);
       params.tiles.tickets = reinterpret_cast<shared::TicketWord*>(workspace + split_at_);
-      params.tiles.run = gpu::next_run();
+      params.tiles.launch = gpu::next_launch();
       params.parts = workspace + parts_at_;
     }
     gpu::set_mod_values(layout_, *arguments.bindings, kv_start_.bindings(), params.mod);

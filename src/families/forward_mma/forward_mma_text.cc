@@ -1,9 +1,8 @@
-#include "families/forward_mma/forward_mma_text.h"
-
 #include <fmt/format.h>
 
 #include "backend/portable/portable_text.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "families/forward_mma/forward_mma.h"
 
 namespace heddle::forward_mma {
 namespace {
@@ -23,8 +22,8 @@ constexpr const char* kKernel =
 
 }  // namespace
 
-jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
-                   const gpu::Dialect& dialect, const std::string& architecture) {
+jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
+                   const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture) {
   const std::string kernel =
       fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
                   dialect.bounds("heddle::kConfig", portable::waves_a_simd(config)), dialect.params,

@@ -1,5 +1,3 @@
-#include "families/forward_sm90/forward_sm90_candidates.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +6,8 @@
 #include <limits>
 
 #include "expr/node.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "plan/access/kernel_types.h"
 #include "plan/tiles/packed_heads.h"
 #include "plan/tiles/schedule.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 
 namespace heddle::plan {
 namespace {

@@ -20,9 +20,8 @@
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/sequences.h"
 #include "backend/gpu/stored_mask.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/forward_sm90_text.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/forward_sm90/shared/forward_sm90_params.h"
 #include "plan/access/tma.h"
 #include "plan/mods/streamed_read.h"
@@ -53,7 +52,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (config_.streamed_bytes > 0) streamed_ = mods.streamed;
     const plan::TileSchedule& schedule = *arguments.plan.schedule;
     grid_ = schedule.grid;
-    any_keys_ = !schedule.items.empty() && params_.operands.kv_len > 0;
+    any_keys_ = !schedule.items.empty() && params_.tensors.kv_len > 0;
     if (grid_ > 0 && std::ranges::any_of(arguments.plan.copies, [](const auto& copy) { return copy.has_value(); })) {
       copied_.emplace(gpu_, arguments);
       if (copied_->has_capture()) reach_ = plan::tile_reach(arguments.problem);
@@ -114,7 +113,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     if (tensors.lse_rest) params.lse_rest.data = static_cast<float*>(tensors.lse_rest->data);
     if (config_.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
     params.tiles.tickets = static_cast<shared::TicketWord*>(arguments.workspace);
-    params.tiles.run = gpu::next_run();
+    params.tiles.launch = gpu::next_launch();
     if (sequences_)
       sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
                          params.listed);
@@ -159,7 +158,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       return cuda::tensor_map_before_ends(tensor, tensor.data, config_.page_box(), config_.page_rows);
     }
     const int box_rows = keys ? config_.kv_block : std::min(shared::kWarpgroupRows, config_.queries());
-    const int longest = keys ? params_.operands.kv_len : params_.operands.q_len;
+    const int longest = keys ? params_.tensors.kv_len : params_.tensors.q_len;
     if (!config_.by_sequence) return cuda::tensor_map(tensor, tensor.data, box_rows);
     if (packed_sequences_ > 0 && !(keys && paged_)) tensor = gpu::by_sequence(tensor, packed_sequences_);
     return cuda::tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
@@ -202,9 +201,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
   void set_constants(const backend::PrepareArguments& arguments, const plan::KernelMods& mods) {
     const problem::AttentionProblem& problem = arguments.problem;
     if (problem.sequences.empty()) return;
-    params_.operands.q_len = gpu::longest(problem, &Sequence::q_len);
-    params_.operands.kv_len = gpu::longest(problem, &Sequence::kv_len);
-    params_.operands.last_block = (params_.operands.kv_len - 1) / config_.kv_block;
+    params_.tensors.q_len = gpu::longest(problem, &Sequence::q_len);
+    params_.tensors.kv_len = gpu::longest(problem, &Sequence::kv_len);
+    params_.tensors.last_block = (params_.tensors.kv_len - 1) / config_.kv_block;
     params_.group = static_cast<int>(problem.group());
     AttentionTensors tensors = arguments.tensors;
     const auto& copies = arguments.plan.copies;
@@ -218,9 +217,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
       if (tensors.lse_rest) tensors.lse_rest = gpu::by_sequence(*tensors.lse_rest, packed_sequences_);
     }
     if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
-    params_.operands.q_batched = tensors.q.shape[0] > 1;
-    params_.operands.k_batched = tensors.k.shape[0] > 1;
-    params_.operands.v_batched = tensors.v.shape[0] > 1;
+    params_.tensors.q_batched = tensors.q.shape[0] > 1;
+    params_.tensors.k_batched = tensors.k.shape[0] > 1;
+    params_.tensors.v_batched = tensors.v.shape[0] > 1;
     if (mods.cap != 0) set_cap(plan::cap_series(mods, problem.scale));
     params_.flat.from = mods.flat_from;
     params_.flat.to = mods.flat_to;
@@ -236,8 +235,8 @@ class ForwardSm90Kernel final : public backend::Kernel {
       if (tensors.max_scores) params_.max_scores.stride[axis] = tensors.max_scores->strides[axis];
       if (tensors.lse_rest) params_.lse_rest.stride[axis] = tensors.lse_rest->strides[axis];
     }
-    params_.mod.q_len = params_.operands.q_len;
-    params_.mod.kv_len = params_.operands.kv_len;
+    params_.mod.q_len = params_.tensors.q_len;
+    params_.mod.kv_len = params_.tensors.kv_len;
     params_.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
     params_.listed.q_heads = static_cast<int>(problem.q_heads);
   }

@@ -1,5 +1,3 @@
-#include "families/forward_sm90/forward_sm90_plans.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +9,7 @@
 #include <utility>
 
 #include "base/environment.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/error.h"
 #include "plan/access/tensor_access.h"

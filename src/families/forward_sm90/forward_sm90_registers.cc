@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "expr/node.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 
 namespace heddle::plan {
 namespace {

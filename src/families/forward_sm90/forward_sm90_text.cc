@@ -1,5 +1,3 @@
-#include "families/forward_sm90/forward_sm90_text.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,7 +7,7 @@
 #include "backend/cuda/hopper/wgmma_text.h"
 #include "backend/device_code/headers.h"
 #include "backend/device_text/config_text.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 
 namespace heddle::forward_sm90 {
@@ -115,7 +113,7 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Kerne
            text("seed", drops.seed, ExprType::i32) + text("threshold", drops.threshold, ExprType::i32) +
            text("kept", drops.kept, ExprType::f32);
   texts += text("keyfactor", mods.key_factor, ExprType::f32) + text("keyterm", mods.key_term, ExprType::f32) +
-           text("queryplace", mods.query_place, ExprType::i32) + text("keyplace", mods.key_place, ExprType::i32) +
+           text("queryindex", mods.query_index, ExprType::i32) + text("keyindex", mods.key_index, ExprType::i32) +
            text("entry", mods.table_entry, ExprType::f32);
   return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
@@ -156,7 +154,7 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add_access(config, add);
   add(config.sinks, "sinks");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
-  add(config.o_type != shared::OutputType::same, fmt::format("o {}", shared::name(config.o_type)));
+  add(config.o_type != shared::StorageType::same, fmt::format("o {}", shared::name(config.o_type)));
   add(config.lse, "lse");
   add(config.max_scores, "max_scores");
   add(config.lse_rest, "lse rest");

@@ -18,7 +18,7 @@ class ReferenceKernel final : public backend::Kernel {
 
   void launch(const RunArguments& arguments) const override {
     const TensorView& o = arguments.tensors.o;
-    attend(problem_, arguments, 0, [&](const RowPlace& at, const RowInputs*, const RowResult& row) {
+    attend(problem_, arguments, 0, [&](const RowIndex& at, const RowInputs*, const RowResult& row) {
       std::int64_t offset = at.batch * o.strides[0] + at.head * o.strides[1] + at.row * o.strides[2];
       for (double x : row.o) base::store_element(o.data, o.dtype, offset++, x);
       if (arguments.tensors.lse) store_lse(arguments.tensors, at, row);
@@ -33,13 +33,13 @@ class ReferenceKernel final : public backend::Kernel {
   }
 
  private:
-  static void store_lse(const AttentionTensors& tensors, const RowPlace& at, const RowResult& row) {
+  static void store_lse(const AttentionTensors& tensors, const RowIndex& at, const RowResult& row) {
     store_number(*tensors.lse, at, row.lse());
     if (!tensors.lse_rest) return;
     const double stored = get_element(*tensors.lse, {at.batch, at.head, at.row});
     store_number(*tensors.lse_rest, at, row.lse_rest(stored));
   }
-  static void store_number(const TensorView& to, const RowPlace& at, double x) {
+  static void store_number(const TensorView& to, const RowIndex& at, double x) {
     const std::int64_t offset = at.batch * to.strides[0] + at.head * to.strides[1] + at.row * to.strides[2];
     base::store_element(to.data, to.dtype, offset, x);
   }

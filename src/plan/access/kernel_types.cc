@@ -6,28 +6,28 @@
 
 namespace heddle::plan {
 
-shared::OutputType output_type_of(DType dtype) {
-  using shared::OutputType;
+shared::StorageType storage_type_of(DType dtype) {
+  using shared::StorageType;
   switch (dtype) {
     case DType::f64:
-      return OutputType::f64;
+      return StorageType::f64;
     case DType::f32:
-      return OutputType::f32;
+      return StorageType::f32;
     case DType::f16:
-      return OutputType::f16;
+      return StorageType::f16;
     case DType::bf16:
-      return OutputType::bf16;
+      return StorageType::bf16;
     case DType::e4m3:
-      return OutputType::e4m3;
+      return StorageType::e4m3;
     case DType::e5m2:
-      return OutputType::e5m2;
+      return StorageType::e5m2;
     default:
-      throw Error(ErrorCode::internal, fmt::format("an output is {}", name(dtype)));
+      throw Error(ErrorCode::internal, fmt::format("a kernel that reads or stores {}", name(dtype)));
   }
 }
 
-shared::OutputType output_type_of(DType dtype, DType own) {
-  return dtype == own ? shared::OutputType::same : output_type_of(dtype);
+shared::StorageType output_type_of(DType dtype, DType own) {
+  return dtype == own ? shared::StorageType::same : storage_type_of(dtype);
 }
 
 shared::Fp8 fp8_of(DType dtype) {

@@ -8,9 +8,9 @@
 namespace heddle::plan {
 
 /// `dtype` is a floating type.
-shared::OutputType output_type_of(DType dtype);
-/// OutputType::same if the type is `own`, the type that products leave; else the type's own name.
-shared::OutputType output_type_of(DType dtype, DType own);
+shared::StorageType storage_type_of(DType dtype);
+/// StorageType::same if the type is `own`, the type that products leave; else the type's own name.
+shared::StorageType output_type_of(DType dtype, DType own);
 
 /// none: `dtype` has more than 8 bits.
 shared::Fp8 fp8_of(DType dtype);

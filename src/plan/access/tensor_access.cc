@@ -58,11 +58,11 @@ std::string tma_refuses_output(const ConstTensorView& o) {
 /// By TMA as products leave it: in q's type, of 8 bits in bf16. Else by threads, in pairs of elements where these
 /// divide its strides and its address.
 void reach_output(TensorAccess& access, const ConstTensorView& o, DType q_dtype) {
-  access.o_type = output_type_of(o.dtype);
+  access.o_type = storage_type_of(o.dtype);
   const bool stored = o.dtype == (size_of(q_dtype) == 1 ? DType::bf16 : q_dtype);
   std::string reason = stored ? tma_refuses_output(o) : std::string();
-  if (stored && reason.empty()) access.o_type = shared::OutputType::same;
-  const bool by_threads = access.o_type != shared::OutputType::same;
+  if (stored && reason.empty()) access.o_type = shared::StorageType::same;
+  const bool by_threads = access.o_type != shared::StorageType::same;
   const std::string in_pairs = by_threads && o.count() > 0 ? pairs_refused(o) : std::string();
   access.odd_o = !in_pairs.empty();
   if (reason.empty() && in_pairs.empty()) return;

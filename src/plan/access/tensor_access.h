@@ -19,8 +19,8 @@ std::int64_t most_copy_bytes();
 
 /// One way to reach them all.
 struct TensorAccess {
-  int page_rows = 0;            // of the pages that the kernel walks; 0: it walks none
-  shared::OutputType o_type{};  // `same` only where TMA stores it
+  int page_rows = 0;                                       // of the pages that the kernel walks; 0: it walks none
+  shared::StorageType o_type = shared::StorageType::same;  // `same` only where TMA stores it
   bool odd_o = false;
   TensorCopies copies;               // their offsets count from the first one's
   std::vector<std::string> reasons;  // a sentence for each tensor that TMA does not bring from where it is

@@ -18,8 +18,8 @@ std::string describe_key_numbers(const KernelMods& mods) {
     text += fmt::format("; plus {}, which reads no query: computed once for each key of a block", print(mods.key_term));
   }
   if (mods.table_entries > 0) {
-    text += fmt::format("; plus a table's entry at {} + {}, of {}: computed once a tile", print(mods.query_place),
-                        print(mods.key_place), mods.table_entries);
+    text += fmt::format("; plus a table's entry at {} + {}, of {}: computed once a tile", print(mods.query_index),
+                        print(mods.key_index), mods.table_entries);
   }
   return text;
 }

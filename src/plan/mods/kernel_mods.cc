@@ -59,8 +59,8 @@ bool set_table(KernelMods& mods, const Expr& term, const expr::LeafRanges& leave
   constexpr int kMostEntries = 1 << 15;  // 128 KB: no GPU's shared memory has room for two
   const std::optional<expr::TermOfSum> table = expr::term_of_sum(term, leaves, kMostEntries);
   if (!table) return false;
-  mods.query_place = table->of_query;
-  mods.key_place = table->of_key;
+  mods.query_index = table->of_query;
+  mods.key_index = table->of_key;
   mods.table_entry = table->entry;
   mods.table_entries = table->entries;
   return true;

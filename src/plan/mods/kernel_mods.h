@@ -42,9 +42,9 @@ struct KernelMods {
   std::optional<StreamedRead> shifted{};   // what could, if no kv_start shifted the columns of its tiles
   KvStart kv_start;                        // what the mods read as such; they read kv_idx as the position
   // Not added, mapped or capped: numbers of the key, which change the scores before the form's own term joins them:
-  // t = factor * key_factor * score + key_term + table[query_place + key_place] + offset.
+  // t = factor * key_factor * score + key_term + table[query_index + key_index] + offset.
   Expr key_factor, key_term;                 // empty: 1, 0
-  Expr query_place, key_place, table_entry;  // of a table: the sum of the places is the kv_idx of its entry
+  Expr query_index, key_index, table_entry;  // of a table: the sum of the places is the kv_idx of its entry
   int table_entries = 0;
   /// Key blocks are walked from the last one: the offset grows with the key, or may. A row's largest t then comes
   /// first, and the exponents' reference stays.
@@ -57,7 +57,7 @@ struct KernelMods {
   std::vector<Expr> of_scores(bool mask_is_stored) const {
     return {mask_is_stored ? Expr() : mask, offset, slope, score, weight};
   }
-  std::vector<Expr> of_keys() const { return {key_factor, key_term, query_place, key_place, table_entry}; }
+  std::vector<Expr> of_keys() const { return {key_factor, key_term, query_index, key_index, table_entry}; }
   /// All that are there.
   std::vector<Expr> all() const { return of_kernel(false); }
   /// Mods that a kernel's runs compute, for a layout of their captures and params. A mask whose bits are stored is not

@@ -146,6 +146,9 @@ TEST(GeneratedKeys, AreTheHostsWithoutCaptures) {
                            where(h > 1, kv < 9, last - kv < 9),
                            (to_f32(q) < 9.5) | (kv < 3),
                            kv * 9000000 <= q * 9000001,
+                           kv * 50000000 <= q * 50000001,  // these two wrap
+                           kv + (q + 2147483600) < 5,
+                           kv % 3 + kv < 20,
                            kv - 100000000 * h < 5,
                            abs(kv - 2147483647) >= q,
                            -kv >= -q}) {

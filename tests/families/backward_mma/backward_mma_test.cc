@@ -1,5 +1,7 @@
 // The portable backward's plans: what it refuses, in sentences, its passes, and that the lists of both kinds of tiles
 // name the same pairs.
+#include "families/backward_mma/backward_mma.h"
+
 #include <gtest/gtest.h>
 
 #include <set>
@@ -7,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "families/backward_mma/backward_mma_plans.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 

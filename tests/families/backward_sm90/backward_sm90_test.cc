@@ -1,13 +1,14 @@
 // The Hopper backward's plans: what it refuses, in sentences, and the lists of its tiles.
+#include "families/backward_sm90/backward_sm90.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 #include <tuple>
 
-#include "families/backward_sm90/backward_sm90_plans.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "plan/hopper/sm90_chip.h"
@@ -254,11 +255,11 @@ TEST(BackwardSm90, RanksAreTheOrderOfTheKeys) {
 // Rows that tensor cores hold and rows that kernels around them write are the same.
 TEST(BackwardSm90, PlacesOfRowsAndParts) {
   std::vector<int> rows(shared::kBlockNumbers, -1);
-  for (int row = 0; row < shared::kBlockRows; ++row) rows[static_cast<std::size_t>(shared::place_of_row(row))] = row;
+  for (int row = 0; row < shared::kBlockRows; ++row) rows[static_cast<std::size_t>(shared::offset_of_row(row))] = row;
   for (int lane = 0; lane < 32; ++lane) {
     for (int j = 0; j < 8; ++j) {
       for (int e = 0; e < 2; ++e) {
-        EXPECT_EQ(rows[static_cast<std::size_t>(shared::place_of_lane(lane) + 2 * j + e)], 8 * j + 2 * (lane % 4) + e);
+        EXPECT_EQ(rows[static_cast<std::size_t>(shared::offset_of_lane(lane) + 2 * j + e)], 8 * j + 2 * (lane % 4) + e);
       }
     }
   }
@@ -266,7 +267,7 @@ TEST(BackwardSm90, PlacesOfRowsAndParts) {
     for (int n = 0; n < 32; ++n) {
       const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * (n / 2 % 2),
                 column = 8 * (n / 4) + 2 * (thread % 4) + n % 2;
-      EXPECT_EQ(shared::place_in_part(row, column), 4 * (128 * (n / 4) + thread) + n % 4);
+      EXPECT_EQ(shared::offset_in_part(row, column), 4 * (128 * (n / 4) + thread) + n % 4);
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "families/cpu/plain_attention.h"
 #include "families/cpu/cpu_forward_plans.h"
 #include "heddle/heddle.h"
+#include "unit_roundoff.h"
 
 namespace heddle {
 
@@ -97,23 +98,6 @@ struct Attention {
   }
 };
 
-inline double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 0x1p-53;
-    case DType::f32:
-      return 0x1p-24;
-    case DType::f16:
-      return 0x1p-11;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::e4m3:
-      return 0x1p-4;
-    default:
-      return 0x1p-3;
-  }
-}
-
 /// Every row of o and lse against plain loops: the f32 (f64) arithmetic's error and one rounding of o.
 inline void expect_plain(const Attention& a, const Attention::Result& result) {
   PlainProblem plain = a.plain;
@@ -121,7 +105,7 @@ inline void expect_plain(const Attention& a, const Attention::Result& result) {
   plain.k = a.k.to(DType::f64);
   plain.v = a.v.to(DType::f64);
   const double compute = a.q.dtype() == DType::f64 ? 0x1p-53 : 0x1p-24;
-  const double storage = unit_roundoff(a.o_dtype);
+  const double storage = test::unit_roundoff(a.o_dtype);
   const Dims shape = a.o_shape();
   for (std::size_t n = 0; n < plain.sequences.size(); ++n) {
     const Sequence& sequence = plain.sequences[n];

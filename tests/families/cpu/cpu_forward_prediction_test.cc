@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "families/choose.h"
 #include "families/cpu/cpu_forward_costs.h"
 #include "families/cpu/cpu_forward_plans.h"
+#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/plan.h"
 #include "problem/call.h"

@@ -1,4 +1,6 @@
 // The family of few queries on NVIDIA's GPUs: its refusals, its kernels, its cut of the work.
+#include "families/decode_mma/decode_mma.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +9,10 @@
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
-#include "families/choose.h"
 #include "families/decode_mma/decode_mma_keys.h"
-#include "families/decode_mma/decode_mma_plans.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
+#include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 
@@ -77,10 +78,10 @@ TEST(DecodeMma, TakesKeysOf8Bits) {
   EXPECT_TRUE(config.q_bf16);
   EXPECT_EQ(config.q_fp8, shared::Fp8::none);
   EXPECT_EQ(config.k_fp8, shared::Fp8::e4m3);
-  EXPECT_EQ(config.o_type, shared::OutputType::bf16);
+  EXPECT_EQ(config.o_type, shared::StorageType::bf16);
   EXPECT_GT(config.headroom, 0);
   EXPECT_FALSE(first_of(bytes(DType::f16)).q_bf16);
-  EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::OutputType::same);
+  EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::StorageType::same);
 }
 
 /// 128 heads on one, whose values are the first columns of its keys.

@@ -1,4 +1,6 @@
 // The portable family on NVIDIA's GPUs: its refusals, its kernels, and HEDDLE_FAMILY.
+#include "families/forward_mma/forward_mma.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,11 +10,9 @@
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
 #include "expect_error.h"
-#include "families/choose.h"
-#include "families/forward_mma/forward_mma_plans.h"
 #include "families/table.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
@@ -293,10 +293,10 @@ TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
     // A load passes through a register, so nothing comes while a wave computes.
     EXPECT_EQ(offered_on_amd({.q_rows = 1, .dim = 64, .dtype = DType::f32}, row.gpu).front().stages, 1);
   }
-  EXPECT_EQ(plan::amd_target("gfx1200").narrow, FragmentKind::gfx12);
-  EXPECT_EQ(plan::amd_target("gfx1250").narrow, FragmentKind::fma);
-  EXPECT_EQ(plan::amd_target("gfx1151").narrow, FragmentKind::gfx11);
-  EXPECT_EQ(plan::amd_target("gfx908").narrow, FragmentKind::fma);
+  EXPECT_EQ(plan::amd_target("gfx1200").of_16_bits, FragmentKind::gfx12);
+  EXPECT_EQ(plan::amd_target("gfx1250").of_16_bits, FragmentKind::fma);
+  EXPECT_EQ(plan::amd_target("gfx1151").of_16_bits, FragmentKind::gfx11);
+  EXPECT_EQ(plan::amd_target("gfx908").of_16_bits, FragmentKind::fma);
 }
 
 TEST(ForwardMma, RefusesAmdChipsThatNobodyKnows) {

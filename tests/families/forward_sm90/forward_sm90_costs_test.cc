@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {

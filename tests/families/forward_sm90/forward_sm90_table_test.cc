@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "plan/factors.h"
 #include "plan/hopper.h"
 #include "plan/hopper/sm90_chip.h"

@@ -3,8 +3,6 @@
 // The golden file is written anew by
 //   HEDDLE_REFRESH_GOLDEN=1 build/release/tests/families/families_test
 // Read the difference before committing it: kernels in every user's cache are made again.
-#include "families/forward_sm90/forward_sm90_text.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +10,7 @@
 #include <string>
 
 #include "expr/simplify.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "golden.h"
 #include "heddle/mods.h"

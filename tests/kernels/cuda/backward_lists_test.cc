@@ -19,7 +19,7 @@
 #include "around/backward_lists.cuh"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/sequences.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 // clang-format on
 

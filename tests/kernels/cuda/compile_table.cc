@@ -8,27 +8,13 @@
 #include <cstring>
 #include <utility>
 
-#include "families/forward_sm90/forward_sm90_text.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/mods/streamed_read.h"
 
 namespace heddle::cuda {
-
-void CompileTable::SetUp() {
-  std::string name = (std::filesystem::temp_directory_path() / "heddle-table-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  folder_ = name;
-  ::setenv("HEDDLE_CACHE_DIR", name.c_str(), 1);
-  jit::forget();
-  const std::string missing = jit::compiler_missing();
-  if (missing.empty()) return;
-  if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
-  GTEST_SKIP() << missing;
-}
-
-void CompileTable::TearDown() { std::filesystem::remove_all(folder_); }
 
 NamedMods named(std::string name, const Expr& mask, const Expr& score, const Expr& weight, Normalizer normalizer) {
   problem::AttentionProblem problem;
@@ -66,7 +52,7 @@ NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& m
 shared::ForwardSm90Config paged(shared::ForwardSm90Config config, int rows, bool odd_o) {
   config.page_rows = rows;
   config.odd_o = odd_o;
-  if (odd_o) config.o_type = shared::OutputType::bf16;
+  if (odd_o) config.o_type = shared::StorageType::bf16;
   return config;
 }
 

@@ -7,17 +7,17 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/attention.h"
 #include "heddle/expr.h"
+#include "kernels/cuda/own_kernels.h"
 #include "plan/mods/kernel_mods.h"
 
 namespace heddle::cuda {
@@ -26,15 +26,7 @@ using plan::ForwardSm90Kernel;
 using plan::HeadDims;
 using plan::kForwardSm90Kernels;
 
-/// Keeps kernels in a folder of its own.
-class CompileTable : public testing::Test {
- protected:
-  void SetUp() override;
-  void TearDown() override;
-
- private:
-  std::filesystem::path folder_;
-};
+class CompileTable : public OwnKernels {};
 
 /// Everything besides its configuration that a kernel is compiled with.
 struct NamedMods {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,11 +14,11 @@
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "device/known_gpus.h"
+#include "families/backward_mma/backward_mma.h"
 #include "families/backward_mma/backward_mma_arguments.h"
-#include "families/backward_mma/backward_mma_plans.h"
-#include "families/backward_mma/backward_mma_text.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "heddle/mods.h"
+#include "kernels/cuda/own_kernels.h"
 #include "sample.h"
 
 namespace heddle::cuda {
@@ -159,25 +158,7 @@ BackwardTensors tensors_of(const problem::AttentionProblem& problem, const Case&
   return tensors;
 }
 
-/// Keeps kernels in a folder of its own.
-class CompileTableBackwardMma : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "heddle-backward-mma-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    ::setenv("HEDDLE_CACHE_DIR", name.c_str(), 1);
-    jit::forget();
-    const std::string missing = jit::compiler_missing();
-    if (missing.empty()) return;
-    if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
-    GTEST_SKIP() << missing;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
- private:
-  std::filesystem::path folder_;
-};
+class CompileTableBackwardMma : public OwnKernels {};
 
 /// Builds the candidates of a case until one is accepted.
 void expect_kernels(const Case& c, const device::KnownGpu& gpu) {

@@ -9,9 +9,8 @@
 
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"
@@ -61,7 +60,7 @@ void expect_accepted(const Case& at) {
   config.by_sequence = at.by_sequence || at.device_lengths;
   config.device_lengths = at.device_lengths;
   config.ordered = at.ordered;
-  config.wide_gradients = at.wide;
+  config.vectorised_gradients = at.wide;
   const auto source_of = [&] { return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all())); };
   if (!in_sample(source_of())) return;
   try {
@@ -188,7 +187,7 @@ void expect_reads_accepted(const std::string& score, const std::vector<std::pair
     if (!test::is_drawn(number++, 12)) continue;  // each compiles two kernels
     problem.with_lse_rest = deterministic || captures.size() > 1;
     const shared::BackwardSm90Config config = plan::reads_config(plan::backward_sm90_config(problem, mods), reads);
-    const std::vector<shared::OutputType> types(reads.sums.size(), shared::OutputType::bf16);
+    const std::vector<shared::StorageType> types(reads.sums.size(), shared::StorageType::bf16);
     const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);
     try {
       const auto sums = jit::build(backward_sm90::sums_source(config, reads, types, layout));
@@ -232,15 +231,15 @@ TEST_F(BackwardCompileTable, ListKernels) {
 }
 
 TEST_F(BackwardCompileTable, RowKernels) {
-  using shared::OutputType;
-  for (const OutputType type :
-       {OutputType::same, OutputType::f32, OutputType::f64, OutputType::e4m3, OutputType::e5m2}) {
+  using shared::StorageType;
+  for (const StorageType type :
+       {StorageType::same, StorageType::f32, StorageType::f64, StorageType::e4m3, StorageType::e5m2}) {
     const problem::AttentionProblem problem = problem_of({}, {}, {}, Normalizer::softmax);
     shared::BackwardSm90Config config = plan::backward_sm90_config(problem, plan::backward_mods(problem));
     config.o_type = config.d_q_type = type;
-    config.wide_rows = config.wide_d_q = type == OutputType::same;
+    config.vectorised_rows = config.vectorised_d_q = type == StorageType::same;
     config.sinks = true;
-    config.lse_rest = type == OutputType::same || type == OutputType::f32;
+    config.lse_rest = type == StorageType::same || type == StorageType::f32;
     const auto cubin = jit::build(backward_sm90::rows_source(config));
     EXPECT_EQ(cubin->spill_bytes, 0);
     fmt::print("rows, o {}: {} registers, {:.0f} ms\n", name(type), cubin->registers, cubin->compile_ms);

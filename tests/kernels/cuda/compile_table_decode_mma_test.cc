@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -10,8 +12,7 @@
 
 #include "backend/cuda/jit/jit.h"
 #include "device/known_gpus.h"
-#include "families/decode_mma/decode_mma_plans.h"
-#include "families/decode_mma/decode_mma_text.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
@@ -72,6 +73,15 @@ bool too_large(const Case& c, const device::KnownGpu& gpu) {
   return c.dim > 128 && c.queries > 1 && gpu.caps.shared_memory_bytes < (128 << 10);
 }
 
+/// Values of what the masks above read.
+Bindings bindings() {
+  static const std::array<std::int32_t, 16> begins{};
+  Bindings bindings;
+  bindings.params["chunk"] = std::int32_t{4096};
+  bindings.captures["begins"] = ConstTensorView(begins.data(), DType::i32, Dims{2, 8});
+  return bindings;
+}
+
 /// One of the plans' kernels is accepted; without mods the first one.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   HopperCall call = {.batch = 2,
@@ -84,13 +94,15 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                      .mask = c.mask,
                      .dtype = c.dtype,
                      .values_in_keys = c.dim > 256,
+                     .options = {.bindings = bindings()},
                      .kv_dtype = c.kv_dtype};
   problem::AttentionProblem problem = call.problem();
   problem.score_mod = c.score;
   problem.page_rows = c.page_rows;
   problem.device_lengths = c.lengths_there;
   const plan::KernelMods mods = plan::portable_mods(problem);
-  const auto choices = plan::decode_mma(problem, call.tensors(), {}, gpu.caps, [](BlockSize) { return nullptr; });
+  const auto choices =
+      plan::decode_mma(problem, call.tensors(), bindings(), gpu.caps, [](BlockSize) { return nullptr; });
   for (const plan::Choice& choice : choices) {
     const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
     EXPECT_LE(shared::decode_mma_memory(config).bytes, gpu.caps.shared_memory_bytes);

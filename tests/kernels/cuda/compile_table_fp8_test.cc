@@ -57,9 +57,9 @@ TEST_F(CompileTable, KernelsOfEightBitsWithWhatOthersHave) {
     const bool first = !(std::exchange(last, plan::dims_of(kernel)) == plan::dims_of(kernel));
     if (kernel.spare) continue;
     expect_accepted(config, false, dilated);
-    config.o_type = shared::OutputType::f32;
+    config.o_type = shared::StorageType::f32;
     expect_accepted(config, false, lengths);
-    config.o_type = shared::OutputType::e4m3;
+    config.o_type = shared::StorageType::e4m3;
     if (first) expect_accepted(config, false, named("no mask, o of e4m3", {}), false);
   }
 }
@@ -113,12 +113,12 @@ TEST_F(CompileTable, KernelsOfEightBitsThatPackHeadsAreAllAccepted) {
 // and 256 only blocks of 32 keys leave registers for the worst of it.
 void expect_most_registers_accepted(bool large_dims) {
   using shared::Fp8;
-  using shared::OutputType;
+  using shared::StorageType;
   struct Crossing {
     NamedMods mods;
     Fp8 type;
     int page_rows = 0;
-    OutputType o_type = OutputType::same;
+    StorageType o_type = StorageType::same;
     bool odd_o = false;
   };
   const Capture f16("bias", DType::f16, 3), bf16("bias", DType::bf16, 3), f32("bias", DType::f32, 3);
@@ -141,7 +141,7 @@ void expect_most_registers_accepted(bool large_dims) {
       {.mods = there(with_sinks(named("documents, mapped, dropout", documents, in_cap(f32), dropout))),
        .type = Fp8::e4m3,
        .page_rows = 3,
-       .o_type = OutputType::e4m3,
+       .o_type = StorageType::e4m3,
        .odd_o = true},
       {.mods = there(with_sinks(named("documents, mapped", documents, in_cap(f32)))),
        .type = Fp8::e5m2,
@@ -150,7 +150,7 @@ void expect_most_registers_accepted(bool large_dims) {
       {.mods = there(with_sinks(named("window, added, dropout", window, leaf::score() + read(f32), dropout))),
        .type = Fp8::e4m3,
        .page_rows = 16,
-       .o_type = OutputType::f64},
+       .o_type = StorageType::f64},
   };
   OneOfEach kernels;
   for (const ForwardSm90Kernel& kernel : plan::kForwardSm90Fp8Kernels) {
@@ -161,7 +161,7 @@ void expect_most_registers_accepted(bool large_dims) {
       shared::ForwardSm90Config config = paged(kernel.config(), crossing.page_rows, crossing.odd_o);
       if (config.gathers() && kernel.warpgroups == 3) continue;
       config.q_fp8 = config.k_fp8 = config.v_fp8 = crossing.type;
-      if (!crossing.odd_o || crossing.o_type != OutputType::same) config.o_type = crossing.o_type;
+      if (!crossing.odd_o || crossing.o_type != StorageType::same) config.o_type = crossing.o_type;
       config.weight_exponent = crossing.mods.mods.weight.empty() ? 0 : 1;
       kernels.offer(fmt::format("D {}, fp8, {}, pages of {}", plan::to_string(plan::dims_of(kernel)),
                                 crossing.mods.name, crossing.page_rows),

@@ -7,18 +7,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
-#include "families/forward_mma/forward_mma_plans.h"
-#include "families/forward_mma/forward_mma_text.h"
+#include "families/forward_mma/forward_mma.h"
 #include "heddle/mods.h"
+#include "kernels/cuda/own_kernels.h"
 #include "sample.h"
 #include "scoped_environment.h"
 
@@ -131,25 +130,7 @@ AttentionTensors tensors_of(const problem::AttentionProblem& problem) {
   return tensors;
 }
 
-/// Keeps kernels in a folder of its own.
-class CompileTableMma : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "heddle-mma-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    ::setenv("HEDDLE_CACHE_DIR", name.c_str(), 1);
-    jit::forget();
-    const std::string missing = jit::compiler_missing();
-    if (missing.empty()) return;
-    if (std::getenv("HEDDLE_REQUIRE_NVRTC") != nullptr) FAIL() << missing;
-    GTEST_SKIP() << missing;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
- private:
-  std::filesystem::path folder_;
-};
+class CompileTableMma : public OwnKernels {};
 
 /// Builds the candidates of a case until one is accepted.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {

@@ -77,7 +77,7 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     config.page_rows = rows;
     return config;
   };
-  const auto with_output = [&](const shared::ForwardSm90Config& kernel, int queries, shared::OutputType type) {
+  const auto with_output = [&](const shared::ForwardSm90Config& kernel, int queries, shared::StorageType type) {
     shared::ForwardSm90Config config = packed(kernel, queries);
     config.o_type = type;
     return config;
@@ -96,8 +96,8 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     expect_accepted(with_pages(kernel.config(), 16, 16), false, pages);
     expect_accepted(packed(kernel.config(), 64), false, lengths);
     expect_accepted(with_pages(kernel.config(), 64, 64), true, pages);
-    expect_accepted(with_output(kernel.config(), 16, shared::OutputType::f32), false, lengths);
-    expect_accepted(with_output(kernel.config(), 32, shared::OutputType::f32), false, there);
+    expect_accepted(with_output(kernel.config(), 16, shared::StorageType::f32), false, lengths);
+    expect_accepted(with_output(kernel.config(), 32, shared::StorageType::f32), false, there);
     expect_accepted(with_pages(kernel.config(), 16, 16), false, there);
     if (kernel.warpgroups < 3) expect_accepted(with_pages(kernel.config(), 32, 3), false, pages);
   }
@@ -115,7 +115,7 @@ TEST_F(CompileTable, PackedKernelsAreAllAccepted) {
     expect_accepted(streaming(with_pages(kernel.config(), 32, 16), biased), false, biased);
   }
   expect_accepted(with_pages(two.config(20, 33), 16, 1), false, pages);
-  expect_accepted(with_output(three.config(), 32, shared::OutputType::e4m3), false, lengths);
+  expect_accepted(with_output(three.config(), 32, shared::StorageType::e4m3), false, lengths);
   for (const NamedMods& mods : {dropout, dilated, alibi}) expect_accepted(packed(two.config(), 16), false, mods);
   expect_accepted(packed(two.config(), 64), false, distant);
 }
@@ -128,17 +128,17 @@ void expect_crossings_accepted(bool device_lengths) {
   struct Crossing {
     NamedMods mods;
     int page_rows;
-    shared::OutputType o_type = shared::OutputType::same;
+    shared::StorageType o_type = shared::StorageType::same;
     bool odd_o = false;
   };
   const Expr dropout = mods::dropout(0.1, param("seed", ExprType::i32));
   const NamedMods lengths = named("causal", mods::causal_lower_right());
   const Crossing all[] = {
       {named("bias", mods::causal_lower_right(), biased), 16},
-      {with_sinks(named("bias", documents && mods::causal(), biased)), 3, shared::OutputType::f32, true},
-      {with_sinks(lengths), 64, shared::OutputType::e4m3},
+      {with_sinks(named("bias", documents && mods::causal(), biased)), 3, shared::StorageType::f32, true},
+      {with_sinks(lengths), 64, shared::StorageType::e4m3},
       {named("dropout", mods::causal(), {}, dropout), 7},
-      {with_normalizer(Normalizer::none, "causal", mods::causal()), 0, shared::OutputType::f16, true},
+      {with_normalizer(Normalizer::none, "causal", mods::causal()), 0, shared::StorageType::f16, true},
   };
   OneOfEach kernels;
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
@@ -149,7 +149,7 @@ void expect_crossings_accepted(bool device_lengths) {
       if (config.gathers() && kernel.warpgroups == 3) continue;
       crossing.mods.by_sequence = true;
       crossing.mods.device_lengths = device_lengths;
-      if (!crossing.odd_o || crossing.o_type != shared::OutputType::same) config.o_type = crossing.o_type;
+      if (!crossing.odd_o || crossing.o_type != shared::StorageType::same) config.o_type = crossing.o_type;
       config.by_sequence = true;
       config.sinks = crossing.mods.sinks;
       if (crossing.mods.mods.streamed) {

@@ -89,7 +89,7 @@ TEST_F(CompileTable, LengthsOnTheDeviceBesideOtherFeaturesAreAccepted) {
     mods.by_sequence = mods.device_lengths = true;
     return mods;
   };
-  const auto storing = [](shared::ForwardSm90Config config, shared::OutputType type) {
+  const auto storing = [](shared::ForwardSm90Config config, shared::StorageType type) {
     config.o_type = type;
     return config;
   };
@@ -97,8 +97,8 @@ TEST_F(CompileTable, LengthsOnTheDeviceBesideOtherFeaturesAreAccepted) {
   const NamedMods sinks = there(with_sinks(named("causal", mods::causal())));
   const ForwardSm90Kernel& first = kForwardSm90Kernels[0];
   expect_accepted(first.config(20, 33), false, sinks);
-  expect_accepted(storing(first.config(), shared::OutputType::e4m3), false, sinks);
-  expect_accepted(storing(first.config(40, 33), shared::OutputType::f64), true, sinks);
+  expect_accepted(storing(first.config(), shared::StorageType::e4m3), false, sinks);
+  expect_accepted(storing(first.config(40, 33), shared::StorageType::f64), true, sinks);
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
     const HeadDims dims = plan::dims_of(kernel);
     if (kernel.spare || dims.qk != dims.v || dims.qk % 64 != 0) continue;

@@ -37,7 +37,7 @@ TEST_F(CompileTable, KernelsWithStoredMasksAreAllAccepted) {
 
 // The other features also take registers.
 TEST_F(CompileTable, StoredMasksBesideOtherFeaturesAreAccepted) {
-  const auto storing = [](shared::ForwardSm90Config config, shared::OutputType type) {
+  const auto storing = [](shared::ForwardSm90Config config, shared::StorageType type) {
     config.o_type = type;
     return config;
   };
@@ -53,7 +53,7 @@ TEST_F(CompileTable, StoredMasksBesideOtherFeaturesAreAccepted) {
     if (kernel.spare || dims.qk != dims.v || dims.qk % 64 != 0) continue;
     expect_accepted(kernel.config(), false, alibi);
     expect_accepted(paged(kernel.config(), 16), true, by_sequence(plain));
-    expect_accepted(storing(kernel.config(), shared::OutputType::f32), false, plain);
+    expect_accepted(storing(kernel.config(), shared::StorageType::f32), false, plain);
     if (kernel.warpgroups < 3) expect_accepted(paged(kernel.config(), 1), false, by_sequence(plain));
   }
   NamedMods none = storing_mask(with_normalizer(Normalizer::none, "tree", mods::tree(kIds, kLast)));

@@ -43,22 +43,22 @@ TEST_F(CompileTable, HeadDimsBetweenTheKernelsOwnAreAccepted) {
 
 // Stores by threads: their addresses must not take what products have of uniform registers, nor of any others.
 TEST_F(CompileTable, OutputsOfOtherTypesAreAccepted) {
-  using shared::OutputType;
+  using shared::StorageType;
   const NamedMods causal = named("causal, o of another type", mods::causal());
   NamedMods sequences = named("by sequence, o of another type", {});
   sequences.by_sequence = true;
-  const auto with = [](shared::ForwardSm90Config config, OutputType type) {
+  const auto with = [](shared::ForwardSm90Config config, StorageType type) {
     config.o_type = type;
     return config;
   };
-  for (const OutputType type : {OutputType::f64, OutputType::f16, OutputType::e4m3, OutputType::e5m2}) {
+  for (const StorageType type : {StorageType::f64, StorageType::f16, StorageType::e4m3, StorageType::e5m2}) {
     expect_accepted(with(kForwardSm90Kernels[0].config(), type), false, causal);
   }
   for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
-    if (!kernel.spare) expect_accepted(with(kernel.config(), OutputType::f32), false, causal);
+    if (!kernel.spare) expect_accepted(with(kernel.config(), StorageType::f32), false, causal);
   }
-  expect_accepted(with(kForwardSm90Kernels[0].config(40, 33), OutputType::bf16), true, sequences);
-  expect_accepted(with(kForwardSm90Kernels[0].config(64, 36), OutputType::e4m3), true, sequences);
+  expect_accepted(with(kForwardSm90Kernels[0].config(40, 33), StorageType::bf16), true, sequences);
+  expect_accepted(with(kForwardSm90Kernels[0].config(64, 36), StorageType::e4m3), true, sequences);
 }
 
 // The row's end alone is another; lists of differing sequences leave the producer the fewest registers.

@@ -20,9 +20,8 @@
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "kernels/cuda/planned_backward.h"
 
 namespace heddle::test {
@@ -241,7 +240,7 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::
   char* memory = static_cast<char*>(at.arguments.workspace) + plan::backward_sm90_workspace(problem, main).bytes;
   backward_sm90::set_reads(at.arguments, at.reads, plan::backward_reads_memory(problem, at.reads), memory, constants,
                            params);
-  const std::vector<shared::OutputType> types = backward_sm90::types_of_reads(at.reads, tensors);
+  const std::vector<shared::StorageType> types = backward_sm90::types_of_reads(at.reads, tensors);
   using RunSums =
       void (*)(const shared::BackwardSm90Params*, const shared::BackwardReadsParams*, int, int, int, unsigned);
   const auto sums = load("#include \"mods/instructions.cuh\"\n" +
@@ -317,7 +316,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const auto run_rows = reinterpret_cast<RunRows>(dlsym(rows_library.get(), "run"));
   const auto map = [&](const ConstTensorView& tensor, bool keys) {
     return map_of(tensor, problem, config.by_sequence, keys ? config.cta_keys() : shared::kStepQueries,
-                  keys ? own.main.operands.kv_len : own.main.operands.q_len);
+                  keys ? own.main.tensors.kv_len : own.main.tensors.q_len);
   };
   const MapBytes maps[4] = {map(tensors.q, false), map(tensors.k, true), map(tensors.v, true), map(tensors.d_o, false)};
   const int blocks = own.rows.block_count, heads = own.main.q_heads;

@@ -16,7 +16,6 @@
 #include "base/environment.h"
 #include "engine/machine.h"
 #include "engine/mask_rows.h"
-#include "families/choose.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/table.h"
 #include "heddle/error.h"

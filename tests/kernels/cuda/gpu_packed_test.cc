@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/deck.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/crossings.h"

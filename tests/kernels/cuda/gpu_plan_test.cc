@@ -2,16 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
 #include "backend/cuda/jit/jit.h"
 #include "count_allocations.h"
-#include "kernels/cuda/gpu_case.h"
 #include "expect_error.h"
 #include "heddle/devices.h"
 #include "heddle/mods.h"
+#include "kernels/cuda/gpu_case.h"
 #include "scoped_environment.h"
 
 namespace heddle::test {
@@ -19,7 +18,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
 
 class GpuPlan : public testing::Test {
  protected:
@@ -119,7 +117,7 @@ void run_at_once(const AttentionPlan& plan, std::vector<std::unique_ptr<GpuCase>
     streams.push_back(std::make_unique<Stream>());
     c->upload();
   }
-  const int times = std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 5 : 50;
+  const int times = reduced() ? 5 : 50;
   const auto run = [&](std::size_t i) {
     plan.run(cases[i]->tensors(), {.workspace = cases[i]->workspace(), .stream = streams[i]->handle()});
   };

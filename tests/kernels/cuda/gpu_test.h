@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/gpu_case.h"
+#include "sample.h"
 #include "scoped_environment.h"
 
 namespace heddle::test {
@@ -47,7 +48,7 @@ class GpuTest : public testing::Test {
 };
 
 /// HEDDLE_TEST_REDUCED: few and small cases, for compute-sanitizer.
-inline bool reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
+inline bool reduced() { return is_reduced(); }
 
 /// All, or every nth where the tests are reduced.
 inline std::vector<CaseSpec> some_if_reduced(const std::vector<CaseSpec>& specs, std::size_t nth = 7) {

@@ -5,8 +5,8 @@
 #include "engine/mask_rows.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
-#include "families/backward_sm90/backward_sm90_text.h"
 #include "heddle/error.h"
 #include "plan/hopper.h"
 
@@ -56,7 +56,7 @@ std::vector<cuda::jit::Source> sources_of(const PlannedBackward& planned, const 
   if (wanted.q || wanted.k || wanted.v) sources.push_back(backward_sm90::main_source(config, mods, layout));
   if (reads.any()) {
     const shared::BackwardSm90Config of_reads = plan::reads_config(config, reads);
-    const std::vector<shared::OutputType> types = backward_sm90::types_of_reads(reads, tensors);
+    const std::vector<shared::StorageType> types = backward_sm90::types_of_reads(reads, tensors);
     sources.push_back(backward_sm90::sums_source(of_reads, reads, types, layout));
     if (reads.visits_pairs()) sources.push_back(backward_sm90::reads_source(of_reads, mods, reads, types, layout));
   }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/cuda/jit/jit.h"
-#include "families/backward_sm90/backward_sm90_plans.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "heddle/backward.h"
 #include "problem/problem.h"
 

@@ -111,7 +111,7 @@ std::uint64_t hash_with_seed(const std::string& text) {
   return base::hash_bytes(text.data(), text.size(), test::sample_seed());
 }
 
-constexpr std::uint64_t kFeatureShare = 3;      // one feature in so many is in the sample
+constexpr std::uint64_t kFeatureShare = 5;      // one feature in so many is in the sample
 constexpr int kMostDrawn = 16, kKernels = 900;  // at most so many kernels of so many are drawn
 
 }  // namespace

@@ -6,9 +6,8 @@
 namespace heddle::cuda {
 
 /// Whether this run compiles the kernel. HEDDLE_TEST_SEED draws the sample from the kernels, in the order of the tests:
-///   - a third of a family's shapes (head dims, rows, keys, 8 or 16 bits) and of the values of its configuration's
-///   fields
-///     (a form of scores, a type of o, packed heads, ...); each by the first kernel that has it;
+///   - a fifth of a family's shapes (head dims, rows, keys, 8 or 16 bits) and of the values of its configuration's
+///     fields (a form of scores, a type of o, packed heads, ...); each by the first kernel that has it;
 ///   - one kernel in 64; one in 16 if HEDDLE_TEST_CHANGED (./test.sh: what differs from the branch's base) names files
 ///     that all kernels are made of, one in 6 of those that run a changed file's code. At most 16 in 900 kernels.
 bool in_sample(const jit::Source& source);

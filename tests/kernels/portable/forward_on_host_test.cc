@@ -27,7 +27,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 bool full() { return takes_all(); }
 int scaled(int count) {
   if (full()) return count * 10;
-  return std::max(1, count / (std::getenv("HEDDLE_TEST_REDUCED") != nullptr ? 10 : 5));
+  return std::max(1, count / (is_reduced() ? 10 : 5));
 }
 
 /// The grid of an architecture's fragments.

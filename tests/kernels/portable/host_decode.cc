@@ -8,10 +8,9 @@
 #include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/portable/portable_text.h"
+#include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
 #include "families/decode_mma/decode_mma_keys.h"
-#include "families/decode_mma/decode_mma_plans.h"
-#include "families/decode_mma/decode_mma_text.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"
@@ -111,7 +110,7 @@ void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout, architecture)));
   const long long bytes = run.poisons ? poison(c, problem, plan, options.bindings) : 0;
   for (int i = 0; i < run.runs; ++i) {
-    params.run = 77;  // as a graph that repeats a run has it
+    params.launch = 77;  // as a graph that repeats a run has it
     const long long read = entry(params, static_cast<unsigned>(plan.grid),
                                  static_cast<unsigned>(c.spec().seed) + static_cast<unsigned>(i));
     EXPECT_TRUE(!run.poisons || read == bytes) << read << " bytes were read, not " << bytes;

@@ -18,11 +18,10 @@
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
 #include "engine/mask_rows.h"
-#include "families/forward_mma/forward_mma_plans.h"
-#include "families/forward_mma/forward_mma_text.h"
+#include "families/forward_mma/forward_mma.h"
 #include "heddle/error.h"
 
 namespace heddle::test {
@@ -174,7 +173,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   std::vector<std::byte> workspace(static_cast<std::size_t>(split.bytes) + 256, std::byte{0xff});
   auto* base = workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 256);
   params.tiles.tickets = reinterpret_cast<shared::TicketWord*>(base);
-  params.tiles.run = 77;
+  params.tiles.launch = 77;
   params.parts = base + split.parts;
 
   const int ctas = std::max(1, params.tiles.item_count * config.splits);

@@ -12,8 +12,8 @@
 #include <stdexcept>
 
 #include "backend/portable/portable_text.h"
-#include "backend/portable/shared/forward_mma_memory.h"
-#include "families/forward_mma/forward_mma_text.h"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "families/forward_mma/forward_mma.h"
 
 namespace heddle::test {
 namespace {

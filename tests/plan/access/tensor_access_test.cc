@@ -6,12 +6,12 @@
 
 #include <algorithm>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "plan/access/tensor_copies.h"
 #include "plan/hopper.h"
-#include "scoped_environment.h"
 #include "plan/hopper/sm90_chip.h"
+#include "scoped_environment.h"
 
 namespace heddle::test {
 namespace {
@@ -209,11 +209,11 @@ TEST(TensorAccess, CopiesOfPagesHaveALimit) {
 // TMA writes 16 bytes of a row, and no less: of an o of q's type, whatever its strides.
 TEST(TensorAccess, OutputsWhoseRowsEndInsideOf16Bytes) {
   AttentionTensors given = tensors();
-  EXPECT_EQ(access(given).o_type, shared::OutputType::same);
+  EXPECT_EQ(access(given).o_type, shared::StorageType::same);
   for (const std::int64_t columns : {60, 57}) {
     given.o = TensorView(nullptr, DType::bf16, {2, 4, 100, columns}, {25600, 6400, 64, 1});
     const TensorAccess found = access(given);
-    EXPECT_EQ(found.o_type, shared::OutputType::bf16);
+    EXPECT_EQ(found.o_type, shared::StorageType::bf16);
     EXPECT_FALSE(found.odd_o);
     EXPECT_THAT(found.reasons, ElementsAre(fmt::format("o is stored by threads, 4 bytes at a time: its rows have {} "
                                                        "elements, and TMA stores multiples of 8",

@@ -1,14 +1,15 @@
 // Refusals of the Hopper family, sentence by sentence; and cases that it just takes.
+#include "plan/hopper/sm90_refuses.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
-#include "plan/hopper/sm90_refuses.h"
 
 namespace heddle::test {
 namespace {

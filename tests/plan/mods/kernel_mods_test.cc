@@ -15,7 +15,7 @@
 #include "expr/interpret.h"
 #include "expr/node.h"
 #include "expr/simplify.h"
-#include "families/forward_sm90/forward_sm90_candidates.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "heddle/mods.h"
 #include "shared/philox.h"
 

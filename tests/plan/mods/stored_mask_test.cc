@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
 #include "scoped_environment.h"

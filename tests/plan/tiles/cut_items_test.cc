@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
+#include "families/forward_sm90/forward_sm90.h"
 #include "mask/random_mask.h"
 #include "plan/hopper.h"
 #include "shared/sequences.h"

@@ -10,8 +10,8 @@
 #include <set>
 #include <tuple>
 
-#include "families/forward_sm90/forward_sm90_plans.h"
-#include "families/forward_sm90/shared/forward_sm90_memory.h"
+#include "families/forward_sm90/forward_sm90.h"
+#include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
 #include "plan/hopper.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <tuple>
 
+#include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
-#include "families/forward_sm90/forward_sm90_plans.h"
 #include "heddle/mods.h"
 #include "mask/random_mask.h"
 #include "plan/hopper.h"

@@ -1,20 +1,21 @@
-// Fragments of AMD's matrix instructions: S^T = K Q^T and O^T = V^T P^T, so that a query is a lane's own: its maximum, its
-// sum and its factor are one register, and a row is complete in a lane and the one in the other half of the wave. Keys
-// stand by rows in shared memory, values by columns: they are transposed in registers between the loads of a step and
-// the stores of the next part. f16 and bf16.
+// Fragments of AMD's matrix instructions: S^T = K Q^T and O^T = V^T P^T, so that a query is a lane's own: its maximum,
+// its sum and its factor are one register, and a row is complete in a lane and the one in the other half of the wave.
+// Keys stand by rows in shared memory, values by columns: they are transposed in registers between the loads of a step
+// and the stores of the next part. f16 and bf16.
 //
 // `Layout` is the architecture's: where a lane's elements of operands and results are, and the instruction.
 #pragma once
 
 #include "portable/instructions.cuh"
+#include "portable/fragments/of_each_thread.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "shared/strided.h"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
 template <auto kConfig, class Layout>
-struct AmdFragments {
+struct AmdFragments : OfEachThread {
   using Real = float;
   static constexpr int kWave = kConfig.shape().wave, kRows = kConfig.shape().rows, kThreads = kConfig.threads();
   static constexpr int kKeys = Layout::kKeys, kOuts = Layout::kKeys, kOwnRows = 1, kOwnKeys = Layout::kOwn,
@@ -22,7 +23,8 @@ struct AmdFragments {
   static constexpr int kWords = Layout::kWords;  // of an operand
   static constexpr bool kF16 = kConfig.storage == shared::Storage::f16;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
-  // One k-step of the first product reads columns of a row that are there, one of the second product keys of one fragment.
+  // One k-step of the first product reads columns of a row that are there, one of the second product keys of one
+  // fragment.
   static_assert(kConfig.qk_columns() % Layout::kDepth == 0 && kKeys % Layout::kDepth == 0);
 
   static __device__ __forceinline__ int thread() { return amd::thread(); }
@@ -35,23 +37,7 @@ struct AmdFragments {
   static __device__ __forceinline__ bool first_of_row() { return lane() < kRows; }
 
   static __device__ __forceinline__ void barrier() { amd::barrier(); }
-  static __device__ __forceinline__ void fence() { amd::device_fence(); }
-  static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
-  static __device__ __forceinline__ void step() {}
   static __device__ __forceinline__ bool any_of_wave(bool x) { return amd::any<kWave>(x); }
-  static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
-                                                                        unsigned long long to) {
-    return amd::compare_and_swap(at, from, to);
-  }
-
-  template <class Params>
-  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
-  static __device__ __forceinline__ float infinity() { return __builtin_inff(); }
-  static __device__ __forceinline__ float nan() { return __builtin_nanf(""); }
-  static __device__ __forceinline__ float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-  static __device__ __forceinline__ float larger(float x, float y) { return amd::larger(x, y); }
-  static __device__ __forceinline__ float magnitude(float x) { return __builtin_fabsf(x); }
-  static __device__ __forceinline__ float floor(float x) { return __builtin_floorf(x); }
   static __device__ __forceinline__ float exp2(float x) { return amd::exp2(x); }
   static __device__ __forceinline__ float log2(float x) { return amd::log2(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return amd::reciprocal(x); }
@@ -107,8 +93,8 @@ struct AmdFragments {
         for (int row = 0; row < 8; ++row) {
           const int key = first + 8 * block + row;
           const bool there = 8 * block < kConfig.kv_block && key < end;
-          load<kConfig.v_dim, kConfig.kv_bytes>(staged_[8 * i + row], row_of(values, key, end),
-                                                own % kBlocksOfKeys * 8, there);
+          load<kConfig.v_dim, kConfig.kv_bytes>(staged_[8 * i + row], row_of(values, key, end), own % kBlocksOfKeys * 8,
+                                                there);
         }
       }
     }
@@ -138,7 +124,8 @@ struct AmdFragments {
           Chunk keys;
 #pragma unroll
           for (int pair = 0; pair < 4; ++pair) {
-            const unsigned even = staged_[8 * i + 2 * pair].word[c / 2], odd = staged_[8 * i + 2 * pair + 1].word[c / 2];
+            const unsigned even = staged_[8 * i + 2 * pair].word[c / 2],
+                           odd = staged_[8 * i + 2 * pair + 1].word[c / 2];
             keys.word[pair] = c % 2 == 0 ? amd::lower_halves(even, odd) : amd::upper_halves(even, odd);
           }
           store(kMemory.v + read_ + stored(column + c) * kMemory.v_pitch + 16 * block, keys);
@@ -205,9 +192,8 @@ struct AmdFragments {
     static constexpr int kChunksOfKey = kConfig.qk_columns() / 8, kBlocksOfKeys = kConfig.v_columns() / 8;
     static constexpr int kKeyChunks = (kConfig.kv_block * kChunksOfKey + kThreads - 1) / kThreads;
     static constexpr int kValueBlocks = (kConfig.kv_block / 8 * kBlocksOfKeys + kThreads - 1) / kThreads;
-    static constexpr int kStaged = kConfig.blocks == shared::StepBlocks::keys || kKeyChunks > 8 * kValueBlocks
-                                       ? kKeyChunks
-                                       : 8 * kValueBlocks;
+    static constexpr int kStaged =
+        kConfig.blocks == shared::StepBlocks::keys || kKeyChunks > 8 * kValueBlocks ? kKeyChunks : 8 * kValueBlocks;
 
     /// A block that ask_values() loaded, by rows.
     __device__ __forceinline__ void store_rows() const {

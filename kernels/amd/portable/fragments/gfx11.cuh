@@ -1,9 +1,32 @@
-// RDNA3: WMMA of 16 x 16 x 16 in waves of 32. A lane has of an operand the whole depth of row, or column, lane % 16, and
-// so has the lane in the other half: both the same. Of a result it has column lane % 16, rows 2 g + lane / 16: since row
-// r of each 16 stands at 2 (r % 8) + r / 8, these are keys, or columns of O, 8 (lane / 16) + g.
+// RDNA3: WMMA of 16 x 16 x 16 in waves of 32. A lane has of an operand the whole depth of row, or column, lane % 16,
+// and so has the lane in the other half: both the same. Of a result it has column lane % 16, rows 2 g + lane / 16:
+// since row r of each 16 stands at 2 (r % 8) + r / 8, these are keys, or columns of O, 8 (lane / 16) + g.
 #pragma once
 
 #include "portable/fragments/amd.cuh"
+
+#ifdef __AMDGCN__  // on the host, tests bring the instruction's twin
+namespace heddle::amd {
+
+/// c += a b, 16 x 16 x 16, 8 words of each operand. Named by the architecture, so that no other of as many words is
+/// taken for it.
+template <bool kF16>
+__device__ __forceinline__ void multiply_gfx11(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
+#if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
+  Float8 sum = __builtin_bit_cast(Float8, c);
+  if constexpr (kF16) {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Half16, a), __builtin_bit_cast(Half16, b), sum);
+  } else {
+    sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a), __builtin_bit_cast(Short16, b),
+                                                      sum);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) c[i] = sum[i];
+#endif
+}
+
+}  // namespace heddle::amd
+#endif
 
 namespace heddle::portable {
 

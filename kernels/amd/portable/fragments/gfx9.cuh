@@ -5,6 +5,30 @@
 
 #include "portable/fragments/amd.cuh"
 
+#ifdef __AMDGCN__  // on the host, tests bring the instruction's twin
+namespace heddle::amd {
+
+/// c += a b, 32 x 32 x 8, 2 words of each operand. Named by the architecture, so that no other of as many words is
+/// taken for it.
+template <bool kF16>
+__device__ __forceinline__ void multiply_gfx9(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
+#if __has_builtin(__builtin_amdgcn_mfma_f32_32x32x8f16)
+  Float16 sum = __builtin_bit_cast(Float16, c);
+  if constexpr (kF16) {
+    sum =
+        __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), sum, 0, 0, 0);
+  } else {
+    sum = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Short4, a), __builtin_bit_cast(Short4, b), sum, 0,
+                                                   0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) c[i] = sum[i];
+#endif
+}
+
+}  // namespace heddle::amd
+#endif
+
 namespace heddle::portable {
 
 struct Gfx9Layout {

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "language/language.cuh"
+#include "portable/fragments/of_each_thread.cuh"
 #include "shared/strided.h"
 
 namespace heddle::portable {
 
-struct WarpOfThreads {
+struct WarpOfThreads : OfEachThread {
   static __device__ __forceinline__ int thread() { return amd::thread(); }
   static __device__ __forceinline__ int threads() { return static_cast<int>(amd::workgroup_threads()); }
   static __device__ __forceinline__ int lane() { return amd::lane_of_32(); }
@@ -20,32 +21,16 @@ struct WarpOfThreads {
   static __device__ __forceinline__ bool brings_queries(int row_waves) { return amd::thread() / 32 < row_waves; }
 
   static __device__ __forceinline__ void barrier() { amd::barrier_of_all(); }
-  static __device__ __forceinline__ void fence() { amd::device_fence(); }
-  static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
-  static __device__ __forceinline__ void step() {}
   static __device__ __forceinline__ bool any_of_wave(bool x) { return amd::any_of_wave(x); }
-  static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
-                                                                        unsigned long long to) {
-    return amd::compare_and_swap(at, from, to);
-  }
-
-  template <class Params>
-  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
-  static __device__ __forceinline__ float infinity() { return __builtin_inff(); }
-  static __device__ __forceinline__ float nan() { return __builtin_nanf(""); }
-  static __device__ __forceinline__ float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-  static __device__ __forceinline__ float larger(float x, float y) { return amd::larger(x, y); }
-  static __device__ __forceinline__ float magnitude(float x) { return __builtin_fabsf(x); }
-  static __device__ __forceinline__ float floor(float x) { return __builtin_floorf(x); }
 };
 
 /// Arithmetic of f64.
-namespace wide {
+namespace f64 {
 __device__ __forceinline__ double exp2(double x) { return amd::exp2_f64(x); }
 __device__ __forceinline__ double log2(double x) { return amd::log2_f64(x); }
 __device__ __forceinline__ double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
 __device__ __forceinline__ double larger(double x, double y) { return __builtin_fmax(x, y); }
 __device__ __forceinline__ double floor(double x) { return __builtin_floor(x); }
-}  // namespace wide
+}  // namespace f64
 
 }  // namespace heddle::portable

@@ -4,7 +4,7 @@
 // become f16 between their load and the product (kConfig.converts()).
 #pragma once
 
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
@@ -51,7 +51,7 @@ struct MmaFragments : WarpOfThreads {
   }
 
   static constexpr int kSteps = kConfig.qk_columns() / 16;  // of the depth of Q K^T
-  /// That are unrolled: beside many sums there are no registers for the addresses of all.
+  /// Steps that are unrolled: beside many sums there are no registers for the addresses of all.
   static constexpr int kStepsAtOnce = kConfig.wide() ? 4 : kSteps;
   struct Queries {
     unsigned a[kConfig.shared_queries ? 1 : kSteps][4];

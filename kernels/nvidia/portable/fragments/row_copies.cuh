@@ -2,7 +2,7 @@
 // addresses are odd.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma.cuh"
 

@@ -62,10 +62,14 @@ struct WarpOfThreads {
     return x;
   }
   /// The first lane where it holds; -1: none.
-  static __device__ __forceinline__ int first_lane(bool holds) { return __ffs(static_cast<int>(__ballot_sync(~0U, holds))) - 1; }
+  static __device__ __forceinline__ int first_lane(bool holds) {
+    return __ffs(static_cast<int>(__ballot_sync(~0U, holds))) - 1;
+  }
 
   template <class Params>
-  static __device__ __forceinline__ float scale(const Params& params) { return params.scale32; }
+  static __device__ __forceinline__ float scale(const Params& params) {
+    return params.scale32;
+  }
   static __device__ __forceinline__ float infinity() { return ptx::infinity(); }
   static __device__ __forceinline__ float nan() { return __int_as_float(0x7fffffff); }
   static __device__ __forceinline__ float fused(float x, float y, float z) { return fmaf(x, y, z); }
@@ -75,12 +79,12 @@ struct WarpOfThreads {
 };
 
 /// Arithmetic of f64.
-namespace wide {
+namespace f64 {
 __device__ __forceinline__ double exp2(double x) { return ::exp2(x); }
 __device__ __forceinline__ double log2(double x) { return ::log2(x); }
 __device__ __forceinline__ double fma(double x, double y, double z) { return ::fma(x, y, z); }
 __device__ __forceinline__ double larger(double x, double y) { return ::fmax(x, y); }
 __device__ __forceinline__ double floor(double x) { return ::floor(x); }
-}  // namespace wide
+}  // namespace f64
 
 }  // namespace heddle::portable

@@ -5,13 +5,13 @@
 #include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "shared/key_runs.h"
 
 namespace heddle::portable {
 
-/// `Own`: the stream that is made of it. It has ask<kDim, kColumns>(source, to, pitch, first, end, begin), which asks for
-/// the rows of one block, by the threads of the wave.
+/// `Own`: the stream that is made of it. It has ask<kDim, kColumns>(source, to, pitch, first, end, begin), which asks
+/// for the rows of one block, by the threads of the wave.
 template <auto kConfig, class Own>
 class WaveBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
@@ -56,7 +56,7 @@ class WaveBlocks {
       : memory_(ptx::shared_address(memory)), base_(memory_ + group() * kMemory.wave) {}
 
   ptx::SharedAddress memory_, base_;  // of the CTA, of the wave's ring
-  int read_ = 0;  // where the block that is read begins
+  int read_ = 0;                      // where the block that is read begins
 
  private:
   /// Which of those that share a ring.

@@ -9,7 +9,7 @@ import torch
 
 from ... import _core
 from ..._dtypes import dtype_name
-from ..._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS
+from ..._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS
 from ..._tracing.kinds import is_number
 from ..._tracing.numbers import Guards, Number, Recipe, computed
 from . import values
@@ -35,13 +35,6 @@ class ModKind(NamedTuple):
 
 SCORE = ModKind(SCORE_ARGUMENTS, "", "f32")
 MASK = ModKind(MASK_ARGUMENTS, MASK_PREFIX, "bool")
-# Words of the text form, which no capture may be called.
-RESERVED = {
-    "score", "b", "h", "q_idx", "kv_idx", "q_token", "kv_token", "q_len", "kv_len", "q_start", "kv_start", "and", "or",
-    "not", "if", "else", "inf", "nan", "True", "False", "at", "min", "max", "pow", "f32", "i32", "clip", HAS_DETACHED,
-    *dir(_core)}
-
-
 def becomes_param(value: Any) -> bool:
     return is_number(value) or isinstance(value, (bool, torch.SymInt, torch.SymFloat))
 
@@ -163,7 +156,7 @@ class Recording:
         wanted = first + "".join(c if c.isalnum() and c.isascii() else "_" for c in wanted).strip("_")
         is_masks = not prefix and wanted.startswith(MASK_PREFIX.rstrip("_"))
         is_detached = not detached and wanted.startswith(DETACHED_PREFIX.rstrip("_"))
-        if not wanted or wanted[0].isdigit() or wanted in RESERVED or is_masks or is_detached:
+        if not wanted or wanted[0].isdigit() or wanted in RESERVED or wanted == HAS_DETACHED or is_masks or is_detached:
             wanted = f"x{wanted}"
         name, number = wanted, 2
         while name in self._taken:

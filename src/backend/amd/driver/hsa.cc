@@ -83,7 +83,7 @@ HsaGpu gpu_of(const Functions& functions, Agent agent) {
 }
 
 /// Without the function, which HIP does not tell.
-std::string place_of(std::string bus_id) {
+std::string without_function(std::string bus_id) {
   bus_id.resize(std::min(bus_id.size(), bus_id.find('.')));
   std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return bus_id;
@@ -113,7 +113,7 @@ std::vector<HsaGpu> hsa_gpus() {
 }
 
 const HsaGpu* find_gpu(const std::vector<HsaGpu>& gpus, const std::string& bus_id, int used) {
-  const std::string wanted = place_of(bus_id);
+  const std::string wanted = without_function(bus_id);
   for (const HsaGpu& gpu : gpus) {
     if (gpu.bus_id == wanted && used-- == 0) return &gpu;
   }

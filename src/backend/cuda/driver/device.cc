@@ -255,7 +255,7 @@ void launch_kernel(CUfunction function, const Launch& launch, void* stream, void
   check(driver().LaunchKernelEx(&config, function, parameters, nullptr), what);
 }
 
-PointerPlace place_of(const void* pointer) {
+PointerLocation location_of(const void* pointer) {
   if (pointer == nullptr || devices().empty()) return {};
   auto type = CUmemorytype::unknown;
   int device = -1;

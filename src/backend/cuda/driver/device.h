@@ -86,9 +86,9 @@ struct Launch {
 void launch_kernel(CUfunction function, const Launch& launch, void* stream, void** parameters, const char* what);
 
 /// Where a pointer's memory is. `device` -1: host memory, or memory that the driver does not know.
-struct PointerPlace {
+struct PointerLocation {
   int device = -1;
 };
-PointerPlace place_of(const void* pointer);
+PointerLocation location_of(const void* pointer);
 
 }  // namespace heddle::cuda

@@ -54,7 +54,7 @@ class CudaDevice final : public DeviceInterface {
   void copy_and_wait(int index, void* to, const void* from, std::size_t bytes) const override {
     cuda::copy_and_wait(index, to, from, bytes);
   }
-  int index_of(const void* pointer) const override { return cuda::place_of(pointer).device; }
+  int index_of(const void* pointer) const override { return cuda::location_of(pointer).device; }
   bool is_capturing(int index, void* stream) const override {
     const cuda::ContextScope scope(index);
     auto status = cuda::CUstreamCaptureStatus::none;

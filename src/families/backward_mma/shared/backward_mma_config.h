@@ -6,7 +6,7 @@
 // forward_mma's fragments, so a pass is two of its configurations, side by side in shared memory.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::shared {
 
@@ -82,10 +82,10 @@ struct BackwardMmaRows {
   Storage storage = Storage::bf16;  // of dO
   int v_dim = 0;
   Normalizer normalizer = Normalizer::softmax;
-  OutputType o_type = OutputType::same;
+  StorageType o_type = StorageType::same;
   bool lse_rest = false;  // lse comes in two words
   bool sinks = false;     // d_sinks is asked for
-  OutputType d_sinks_type = OutputType::f32;
+  StorageType d_sinks_type = StorageType::f32;
   constexpr bool operator==(const BackwardMmaRows&) const = default;
 };
 

@@ -49,7 +49,7 @@ struct BackwardMmaParams {
   BackwardScales<float> scales;
   BackwardScales<double> wide_scales;  // the same, where reals are f64
   const void* numbers;                 // portable_numbers() of each block and head
-  RowGradient d_qk, d_v;               // d_qk without an address: the pass is for its reads alone
+  RowOutput d_qk, d_v;                 // d_qk without an address: the pass is for its reads alone
   ModValues mod;
   MmaSum sums[kMostMmaSums];
 };

@@ -1,11 +1,14 @@
-// backward_sm90's configuration: the work of one of its kernels, and how it is done. Read by the planner, by the
-// launcher, and by the kernels themselves when NVRTC compiles them: no headers but these, plain integers only.
+// backward_sm90's configuration: the work of one of its kernels, and how it is done; behind it the shared memory, which
+// follows from the configuration alone. Read by the planner, by the launcher, and by the kernels themselves when NVRTC
+// compiles them: no headers but these, plain integers only.
 //
 // A tile is 64 * warpgroups keys of one head, and a CTA computes one, or one after the other: K and V stay in shared
 // memory, dK and dV in the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread
 // of the producer warpgroup loads Q, dO and the rows' numbers; the other warps add finished parts of dQ to memory.
 #pragma once
 
+#include "families/backward_sm90/shared/backward_sm90_params.h"
+#include "shared/backward_rows.h"
 #include "shared/mod_forms.h"
 #include "shared/panels.h"
 #include "shared/storage.h"
@@ -51,5 +54,51 @@ struct BackwardSm90Config {
   constexpr int producer_registers() const { return 24; }
   constexpr bool operator==(const BackwardSm90Config&) const = default;
 };
+
+/// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats. Tensors
+/// stand in panels of 64 columns, rows of 128 bytes.
+struct BackwardSm90Memory {
+  int k, v;      // [panels][keys]
+  int q;         // [q_stages][panels][64]
+  int d_o;       // [d_o_stages][panels][64]
+  int d_s;       // [kDsBuffers][warpgroups][64 queries][64 keys]
+  int d_q;       // [warpgroups] parts, as backward_rows.h says
+  int scratch;   // [warpgroups][scratch_floats()]
+  int rows;      // [q_stages] numbers of 64 queries
+  int tile;      // BackwardTile [kTileBuffers]
+  int steps;     // BackwardStep [q_stages]
+  int barriers;  // 8 bytes each: k full, v full, both empty; q full, empty [q_stages]; dO full, empty [d_o_stages];
+                 // dS full [kDsBuffers]; dQ full, empty [warpgroups]; tile full, empty [kTileBuffers]
+  int bytes;     // to ask for
+};
+
+constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return config.panels() * rows * 128; }
+
+constexpr int backward_barriers(const BackwardSm90Config& config) {
+  return 3 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * config.warpgroups + 2 * kTileBuffers;
+}
+
+constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
+  BackwardSm90Memory memory{};
+  int at = 0;
+  const auto reserve = [&](int bytes) {
+    const int offset = at;
+    at += bytes;
+    return offset;
+  };
+  memory.k = reserve(tensor_bytes(config, config.keys()));
+  memory.v = reserve(tensor_bytes(config, config.keys()));
+  memory.q = reserve(config.q_stages * tensor_bytes(config, kStepQueries));
+  memory.d_o = reserve(config.d_o_stages * tensor_bytes(config, kStepQueries));
+  memory.d_s = reserve(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
+  memory.d_q = reserve(config.d_q ? config.warpgroups * 4 * config.d_q_part_floats() : 0);
+  memory.scratch = reserve(config.warpgroups * 4 * config.scratch_floats());
+  memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
+  memory.tile = reserve(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
+  memory.steps = reserve(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
+  memory.barriers = reserve(8 * backward_barriers(config));
+  memory.bytes = at;
+  return memory;
+}
 
 }  // namespace heddle::shared

@@ -36,9 +36,9 @@ inline constexpr unsigned kStepQFirst = 0, kStepHead = 4, kStepFlags = 8, kStepB
 struct BackwardSm90Params {
   const BackwardItem* items;
   const QueryRun* runs;
-  int tiles, ctas;    // a CTA begins with the tile of its number, and draws others
-  unsigned* drawn;    // how many were; 0 when the kernel begins
-  Operands operands;  // last_block: not read
+  int tiles, ctas;        // a CTA begins with the tile of its number, and draws others
+  unsigned* drawn;        // how many were; 0 when the kernel begins
+  WalkedTensors tensors;  // last_block: not read
   int d_o_batched;
   int q_heads;
   int padded_keys;    // rows of dk and dv that are written of a sequence: with padding all; 0: those of the sequence
@@ -46,7 +46,7 @@ struct BackwardSm90Params {
   float scale_log2;   // scale * log2(e); normalizer none: scale
   const float* rows;  // block_numbers() of each block and head
   float* d_q;         // parts: [block and head][panels]
-  RowGradient d_k, d_v;
+  RowOutput d_k, d_v;
   ModValues mod;
   const int* listed;  // device_lengths: how many tiles there are, instead of `tiles`
   // ordered: of each run, how many tiles add to its blocks before; and of each part of dQ's sums, how many have.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "families/backward_sm90/shared/backward_sm90_config.h"
-#include "families/backward_sm90/shared/backward_sm90_memory.h"
 #include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "shared/backward_rows.h"
 #include "shared/panels.h"
@@ -54,23 +53,23 @@ constexpr int wide_barriers(const BackwardSm90Config& config) {
 constexpr BackwardWideMemory backward_wide_memory(const BackwardSm90Config& config) {
   BackwardWideMemory memory{};
   int at = 0;
-  const auto place = [&](int bytes) {
+  const auto reserve = [&](int bytes) {
     const int offset = at;
     at += bytes;
     return offset;
   };
-  memory.k = place(config.qk_panels() * kWidePanelBytes);
-  memory.v = place(config.v_panels() * kWidePanelBytes);
-  memory.peer_k = place(config.d_q ? wide_peer_panels(config) * kWidePanelBytes : 0);
-  memory.q = place(config.q_stages * config.qk_panels() * kWidePanelBytes);
-  memory.d_o = place(config.d_o_stages * config.v_panels() * kWidePanelBytes);
-  memory.d_s = place(config.d_q ? kPair * kWidePanelBytes : 0);
-  memory.factors = place(kWideFactorBytes + 2 * kWideWordBytes);
-  memory.d_q = place(config.d_q ? kWidePieces * 4 * kWidePieceFloats : 0);
-  memory.rows = place(config.q_stages * block_bytes(config.lse_rest));
-  memory.tile = place(static_cast<int>(sizeof(BackwardTile)));
-  memory.steps = place(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
-  memory.barriers = place(8 * wide_barriers(config));
+  memory.k = reserve(config.qk_panels() * kWidePanelBytes);
+  memory.v = reserve(config.v_panels() * kWidePanelBytes);
+  memory.peer_k = reserve(config.d_q ? wide_peer_panels(config) * kWidePanelBytes : 0);
+  memory.q = reserve(config.q_stages * config.qk_panels() * kWidePanelBytes);
+  memory.d_o = reserve(config.d_o_stages * config.v_panels() * kWidePanelBytes);
+  memory.d_s = reserve(config.d_q ? kPair * kWidePanelBytes : 0);
+  memory.factors = reserve(kWideFactorBytes + 2 * kWideWordBytes);
+  memory.d_q = reserve(config.d_q ? kWidePieces * 4 * kWidePieceFloats : 0);
+  memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
+  memory.tile = reserve(static_cast<int>(sizeof(BackwardTile)));
+  memory.steps = reserve(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
+  memory.barriers = reserve(8 * wide_barriers(config));
   memory.bytes = at;
   return memory;
 }

@@ -2,7 +2,7 @@
 // the launcher, and by the kernel itself: no headers but these, plain integers only.
 #pragma once
 
-#include "backend/portable/shared/forward_mma_memory.h"
+#include "backend/portable/shared/forward_mma_config.h"
 #include "shared/sequence_span.h"
 #include "shared/tile_walk.h"
 

@@ -16,7 +16,7 @@ struct ForwardSm90Params {
   TileList tiles;
   RowFills fills;
   int mask_repeats_to;  // masks by distance: that part is the same in the next block of keys, up to this kv_idx - q_idx
-  Operands operands;
+  WalkedTensors tensors;
   FlatDistances flat;  // distant
   Cap cap;             // capped
   float scale;         // what a product q.k is multiplied by: scale, times the factor of the score_mod

@@ -91,7 +91,7 @@ TEST_F(AmdForward, AppliesFunctions) {
   }
 }
 
-// Their functions are the library's own (kernels/amd/language/wide_functions.cuh).
+// Their functions are the library's own (kernels/amd/language/f64_functions.cuh).
 TEST_F(AmdForward, AppliesModsOfF64) {
   CaseSpec spec = spec_of(23, 20, 40, 16);
   spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f64;

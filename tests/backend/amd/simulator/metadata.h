@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/amd/simulator/code_object.h"
+#include "backend/amd/simulator/kernel_info.h"
 
 namespace heddle::amd::simulator {
 

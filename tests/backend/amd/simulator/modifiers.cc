@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/amd/simulator/half.h"
+
 namespace heddle::amd::simulator {
 namespace {
 

@@ -1,7 +1,7 @@
 // Modifiers of a vector instruction's operands: neg, abs, op_sel, DPP, SDWA, clamp, omod.
 #pragma once
 
-#include "backend/amd/simulator/vector.h"
+#include "backend/amd/simulator/vector_call.h"
 
 namespace heddle::amd::simulator {
 

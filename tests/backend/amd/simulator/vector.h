@@ -12,32 +12,9 @@
 #include <utility>
 
 #include "backend/amd/simulator/half.h"
-#include "backend/amd/simulator/wave.h"
+#include "backend/amd/simulator/vector_call.h"
 
 namespace heddle::amd::simulator {
-
-/// A vector instruction at work. Sources stand ready, modifiers applied; results go to rows that the caller merges into
-/// the registers of the active lanes.
-struct VectorCall {
-  Execution& x;
-  const Instruction& instruction;
-  int lanes = 0;
-  std::uint64_t exec = 0;  ///< the active lanes
-  std::array<const std::uint32_t*, 5> from{};
-  std::array<const std::uint32_t*, 5> from_high{};  ///< the second register of a 64-bit source
-  std::array<std::uint64_t, 5> mask{};              ///< of a source that is a mask
-  std::array<Undefined, 5> undefined{};
-  std::array<Undefined, 5> undefined_high{};  ///< of the second register of a 64-bit source
-  std::uint32_t* to = nullptr;
-  std::uint32_t* to_high = nullptr;
-  std::uint64_t to_mask = 0;
-  Undefined to_undefined{};
-  Undefined to_high_undefined{};
-};
-
-/// Which bits of the result are undefined, when any source has such bits: sets to_undefined, and to_high_undefined if
-/// the result has two registers. nullptr stands for: the whole result where any half of any source is.
-using UndefinedRule = void (*)(VectorCall&);
 
 struct VectorRow {
   const char* name;
@@ -96,15 +73,13 @@ struct Reader {  // of a 32-bit type
   T get(int l) const { return std::bit_cast<T>(row[l]); }
 };
 template <class T>
-  requires(sizeof(T) == 2)
-struct Reader<T> {
+requires(sizeof(T) == 2) struct Reader<T> {
   const std::uint32_t* row;
   Reader(const VectorCall& c, std::size_t s) : row(c.from[s]) {}
   T get(int l) const { return static_cast<T>(row[l]); }
 };
 template <class T>
-  requires(sizeof(T) == 8)
-struct Reader<T> {
+requires(sizeof(T) == 8) struct Reader<T> {
   const std::uint32_t *low, *high;
   Reader(const VectorCall& c, std::size_t s) : low(c.from[s]), high(c.from_high[s]) {}
   T get(int l) const { return std::bit_cast<T>(low[l] | static_cast<std::uint64_t>(high[l]) << 32); }
@@ -153,16 +128,14 @@ struct Writer {
   void finish(VectorCall&) {}
 };
 template <class T>
-  requires(sizeof(T) == 2)
-struct Writer<T> {
+requires(sizeof(T) == 2) struct Writer<T> {
   std::uint32_t* row;
   explicit Writer(VectorCall& c) : row(c.to) {}
   void put(int l, T value) { row[l] = static_cast<std::uint16_t>(value); }
   void finish(VectorCall&) {}
 };
 template <class T>
-  requires(sizeof(T) == 8)
-struct Writer<T> {
+requires(sizeof(T) == 8) struct Writer<T> {
   std::uint32_t *low, *high;
   explicit Writer(VectorCall& c) : low(c.to), high(c.to_high) {}
   void put(int l, T value) {

@@ -265,8 +265,9 @@ TEST(CudaPlaces, TellTheDeviceOfAPointer) {
               const DeviceMemory memory(1, 100);
               const char* bytes = static_cast<const char*>(memory.data());
               const int host = 0;
-              return fmt::format("{} {} {} {} {}", place_of(bytes).device, place_of(bytes + 99).device,
-                                 place_of(bytes + 100).device, place_of(&host).device, place_of(nullptr).device);
+              return fmt::format("{} {} {} {} {}", location_of(bytes).device, location_of(bytes + 99).device,
+                                 location_of(bytes + 100).device, location_of(&host).device,
+                                 location_of(nullptr).device);
             }),
             "1 1 -1 -1 -1");
 }
@@ -275,7 +276,7 @@ TEST(CudaPlaces, WithoutADriverAllMemoryIsTheHosts) {
   EXPECT_EQ(in_child([] {
               setenv("HEDDLE_CUDA_DRIVER", "/no/such/file", 1);
               const int host = 0;
-              return fmt::format("{}", place_of(&host).device);
+              return fmt::format("{}", location_of(&host).device);
             }),
             "-1");
 }

@@ -1,4 +1,4 @@
-// Shared by the fake driver's two files: fake_driver.cc has devices, memory and streams, fake_launch.cc kernels.
+// Shared by the fake driver's two files: fake_devices.cc has devices, memory and streams, fake_launch.cc kernels.
 #pragma once
 
 #include <mutex>

@@ -120,9 +120,9 @@ TEST_F(Gpu, MemoryKeepsWhatIsCopiedAndKnowsItsPlace) {
   const DeviceMemory memory = upload(values);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 256, 0u);
   EXPECT_EQ(download(memory), values);
-  EXPECT_EQ(place_of(memory.data()).device, 0);
-  EXPECT_EQ(place_of(static_cast<const char*>(memory.data()) + 3999).device, 0);
-  EXPECT_EQ(place_of(values.data()).device, -1);
+  EXPECT_EQ(location_of(memory.data()).device, 0);
+  EXPECT_EQ(location_of(static_cast<const char*>(memory.data()) + 3999).device, 0);
+  EXPECT_EQ(location_of(values.data()).device, -1);
 }
 
 TEST_F(Gpu, MoreMemoryThanThereIs) {
@@ -166,7 +166,7 @@ TEST_F(Gpu, AGraphCapturesALaunch) {
   check(cu.StreamIsCapturing(stream, &status), "asking a stream");
   EXPECT_EQ(status, CUstreamCaptureStatus::active);
   launch_add_one(function, memory, stream);
-  EXPECT_EQ(place_of(memory.data()).device, 0);  // allowed meanwhile
+  EXPECT_EQ(location_of(memory.data()).device, 0);  // allowed meanwhile
   check(cu.StreamEndCapture(stream, &graph), "ending a capture");
   check(cu.GraphInstantiate(&executable, graph, 0), "instantiating a graph");
   EXPECT_EQ(download(memory), std::vector<int>(3, 0));
@@ -241,7 +241,7 @@ TEST_F(Gpu, TensorsGoThereAndBack) {
   Tensor host = Tensor::empty(DType::i32, {3, 5});
   std::iota(static_cast<int*>(host.data()), static_cast<int*>(host.data()) + 15, 0);
   const Tensor there = host.to({DeviceKind::cuda, 0});
-  EXPECT_EQ(place_of(there.data()).device, 0);
+  EXPECT_EQ(location_of(there.data()).device, 0);
   const Tensor turned = Tensor::adopt(permute(there.view(), {1, 0}), std::make_shared<Tensor>(there)).to(Device{});
   for (std::int64_t i = 0; i < 5; ++i) {
     for (std::int64_t j = 0; j < 3; ++j) EXPECT_EQ(get_element(turned, {i, j}), static_cast<double>(5 * j + i));

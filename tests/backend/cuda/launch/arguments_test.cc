@@ -59,11 +59,11 @@ void expect_launch(const AttentionTensors& tensors, void* workspace) {
     EXPECT_EQ(launch.maps[3].rank, 0);  // threads store it
   }
   const shared::ForwardSm90Params& params = launch.params;
-  EXPECT_EQ(params.operands.q_batched != 0, tensors.q.shape[0] > 1);
-  EXPECT_EQ(params.operands.k_batched != 0, tensors.k.shape[0] > 1);
-  EXPECT_EQ(params.operands.v_batched != 0, tensors.v.shape[0] > 1);
-  EXPECT_EQ(params.operands.q_len, tensors.q.shape[2]);
-  EXPECT_EQ(params.operands.kv_len, tensors.k.shape[2]);
+  EXPECT_EQ(params.tensors.q_batched != 0, tensors.q.shape[0] > 1);
+  EXPECT_EQ(params.tensors.k_batched != 0, tensors.k.shape[0] > 1);
+  EXPECT_EQ(params.tensors.v_batched != 0, tensors.v.shape[0] > 1);
+  EXPECT_EQ(params.tensors.q_len, tensors.q.shape[2]);
+  EXPECT_EQ(params.tensors.kv_len, tensors.k.shape[2]);
   EXPECT_EQ(params.outputs.o, tensors.o.data);
   EXPECT_EQ(params.outputs.lse, tensors.lse->data);
   for (int axis = 0; axis < 3; ++axis) {
@@ -224,7 +224,7 @@ TEST_F(LaunchArguments, KvStartIsAValueOfTheMods) {
   const AttentionPlan plan(call.tensors(), options);
   plan.run(call.tensors());
   const shared::ModCapture& starts = last_launch().params.mod.captures[0];
-  EXPECT_EQ(place_of(starts.data).device, last_launch().device);
+  EXPECT_EQ(location_of(starts.data).device, last_launch().device);
   EXPECT_TRUE(std::ranges::equal(std::span(static_cast<const std::int32_t*>(starts.data), 2), other));
   EXPECT_EQ(std::tuple(starts.extent[0], starts.stride[0]), std::tuple(2, 1));
 }
@@ -236,8 +236,8 @@ void expect_items(const FakeLaunch& launch, const Call& call, int rows) {
   EXPECT_EQ(params.tiles.item_count, call.batch * call.q_heads * q_tiles);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.tiles.items) % 16, 0U);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(params.tiles.runs) % 16, 0U);
-  EXPECT_EQ(place_of(params.tiles.items).device, launch.device);
-  EXPECT_EQ(place_of(params.tiles.runs).device, launch.device);
+  EXPECT_EQ(location_of(params.tiles.items).device, launch.device);
+  EXPECT_EQ(location_of(params.tiles.runs).device, launch.device);
   std::set<std::tuple<int, int, int>> seen;
   for (const shared::WorkItem& item :
        std::span(params.tiles.items, static_cast<std::size_t>(params.tiles.item_count))) {
@@ -272,7 +272,7 @@ TEST_F(LaunchArguments, WithoutKeysThereAreFillsAlone) {
   plan.run(call.tensors());
   const shared::ForwardSm90Params& params = last_launch().params;
   EXPECT_EQ(params.tiles.item_count, 0);
-  EXPECT_EQ(place_of(params.fills.fills).device, 0);
+  EXPECT_EQ(location_of(params.fills.fills).device, 0);
   ASSERT_EQ(params.fills.count, 2 * 4 * 3);
   std::set<std::tuple<int, int, int>> seen;
   for (int i = 0; i < params.fills.count; ++i) {
@@ -286,7 +286,7 @@ TEST_F(LaunchArguments, WithoutKeysThereAreFillsAlone) {
 
 /// The list of sequences, as it lies in the device's memory: "q_begin + q_len, kv_begin + kv_len, q_start".
 std::vector<std::string> sequences_of(const FakeLaunch& launch, std::size_t count) {
-  EXPECT_EQ(place_of(launch.params.mod.sequences).device, launch.device);
+  EXPECT_EQ(location_of(launch.params.mod.sequences).device, launch.device);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(launch.params.mod.sequences) % 16, 0U);
   std::vector<std::string> texts;
   for (const shared::SequenceSpan& at : std::span(launch.params.mod.sequences, count)) {
@@ -307,8 +307,8 @@ TEST_F(LaunchArguments, MapsEndWhereASequenceDoes) {
   plan.run(call.tensors());
   const FakeLaunch& launch = last_launch();
   EXPECT_THAT(sequences_of(launch, 2), testing::ElementsAre("0 + 140, 0 + 0, 3", "0 + 7, 0 + 129, -5"));
-  EXPECT_EQ(launch.params.operands.q_len, 140);
-  EXPECT_EQ(launch.params.operands.kv_len, 129);
+  EXPECT_EQ(launch.params.tensors.q_len, 140);
+  EXPECT_EQ(launch.params.tensors.kv_len, 129);
   const FakeTensorMap &q = launch.maps[0], &k = launch.maps[1];
   EXPECT_EQ(text_of(q), "[128, 140, 151, 4, 2] in steps of [256, 256, 38400, 153600] bytes, boxes [64, 64, 1, 1, 1]");
   EXPECT_THAT(text_of(k), testing::StartsWith("[128, 129, 131, 2, 2] in steps of [256, 256, 33280, 66560] bytes"));
@@ -331,7 +331,7 @@ TEST_F(LaunchArguments, PackedSequencesAreABatchWithoutSteps) {
               testing::ElementsAre("0 + 100, 0 + 5, 0", "100 + 0, 5 + 25, 0", "100 + 50, 30 + 100, 0"));
   EXPECT_EQ(text_of(launch.maps[0]),
             "[128, 100, 151, 4, 3] in steps of [256, 256, 38400, 0] bytes, boxes [64, 64, 1, 1, 1]");
-  EXPECT_EQ(launch.params.operands.q_batched + launch.params.operands.k_batched + launch.params.operands.v_batched, 0);
+  EXPECT_EQ(launch.params.tensors.q_batched + launch.params.tensors.k_batched + launch.params.tensors.v_batched, 0);
   EXPECT_EQ(launch.params.outputs.lse_stride[0], 0);
   EXPECT_EQ(launch.params.outputs.o_stride[0], 0);
   EXPECT_EQ(launch.params.fills.count, 0);
@@ -419,8 +419,8 @@ TEST_F(LaunchArguments, StoredMasks) {
     EXPECT_EQ(stored.params.kv_block, expected.kv_block);
     EXPECT_EQ(stored.params.warpgroups * 64, expected.rows);
     EXPECT_EQ(params.mask_words.words, stored.params.words);
-    EXPECT_EQ(place_of(params.mask_words.words).device, 0);
-    EXPECT_EQ(place_of(params.mask_words.words_at).device, 0);
+    EXPECT_EQ(location_of(params.mask_words.words).device, 0);
+    EXPECT_EQ(location_of(params.mask_words.words_at).device, 0);
     EXPECT_EQ(params.mod.captures[0].data, nullptr) << "the kernel reads none";
     for (int i = 0; i < params.tiles.item_count; ++i) {
       EXPECT_GE(params.mask_words.words_at[i] + params.tiles.items[i].run.begin, 0) << i;

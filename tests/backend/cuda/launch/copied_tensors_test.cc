@@ -80,8 +80,8 @@ TEST_F(LaunchCopiedTensors, StepsOverNothingThatIsShared) {
   const shared::CopiedRowsParams& params = fake().copied.params;
   EXPECT_EQ(params.tensors[1].sequences, 1);
   EXPECT_EQ(params.tensors[1].from_step[0], 0);
-  EXPECT_EQ(launch.params.operands.k_batched, 0);
-  EXPECT_EQ(launch.params.operands.v_batched, 1);
+  EXPECT_EQ(launch.params.tensors.k_batched, 0);
+  EXPECT_EQ(launch.params.tensors.v_batched, 1);
   EXPECT_EQ(params.tensors[2].heads, 1);
   EXPECT_EQ(launch.maps[2].extents[2], 2U);
   EXPECT_EQ(launch.maps[2].strides[1], 0U);
@@ -167,7 +167,7 @@ TEST_F(LaunchCopiedTensors, PagesBecomeSequences) {
       EXPECT_THAT(std::span(map.extents, 5), ElementsAre(128, 77, 78, 2, 2));
       EXPECT_THAT(std::span(map.strides, 4), ElementsAre(256, 256, 77 * 256, 2 * 77 * 256));
     }
-    EXPECT_EQ(launch.params.operands.k_batched, 1);
+    EXPECT_EQ(launch.params.tensors.k_batched, 1);
     EXPECT_EQ(launch.maps[0].strides[3] == 0, packed);
   }
 }

@@ -87,8 +87,8 @@ TEST_F(LaunchDeviceLengths, AreReadByAKernelBeforeTheRun) {
   EXPECT_EQ(std::tuple(launch.params.listed.sequence_count, launch.params.listed.q_heads, launch.params.listed.q_rows,
                        launch.params.listed.packed),
             std::tuple(2, 4, 150, 0));
-  EXPECT_EQ(launch.params.operands.q_len, 150);
-  EXPECT_EQ(launch.params.operands.kv_len, 100);
+  EXPECT_EQ(launch.params.tensors.q_len, 150);
+  EXPECT_EQ(launch.params.tensors.kv_len, 100);
   EXPECT_EQ(launch.params.fills.count, 0);
   EXPECT_EQ(static_cast<void*>(launch.params.tiles.tickets), workspace.data());
   EXPECT_EQ(launch.maps[1].rank, 5);
@@ -182,7 +182,7 @@ TEST_F(LaunchDeviceLengths, FillsAloneWithoutKeysOrQueries) {
     EXPECT_GT(launch.config.gridDimX, 0U);
     EXPECT_EQ(launch.params.tiles.item_count, 0) << "a map would be prefetched";
     for (const FakeTensorMap& map : launch.maps) EXPECT_EQ(map.rank, 0);
-    EXPECT_EQ(launch.params.operands.kv_len, keys ? 0 : 130) << "by which the kernel knows what its fills are";
+    EXPECT_EQ(launch.params.tensors.kv_len, keys ? 0 : 130) << "by which the kernel knows what its fills are";
     EXPECT_EQ(shared::span_of(fake().placed.params, {0, 150}, {0, 130}, 0).q_len, keys ? 150 : 0);
   }
 }
@@ -253,7 +253,7 @@ TEST_F(LaunchDeviceLengths, BesideAPageTable) {
       EXPECT_EQ(launch.params.mod.sequences, params.spans);
       EXPECT_EQ(launch.params.pages.table.data, table.data());
       EXPECT_EQ(launch.params.pages.table.pages, 7);
-      EXPECT_EQ(launch.params.operands.kv_len, 5 * rows);
+      EXPECT_EQ(launch.params.tensors.kv_len, 5 * rows);
       if (rows == 64) {
         EXPECT_THAT(std::span(launch.maps[1].extents, 5), testing::ElementsAre(128, 64, 65, 2, 7));
       } else {

@@ -30,7 +30,7 @@ TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {
   }
   for (const int tensor : {1, 2}) EXPECT_EQ(launch.maps[tensor].box[1], planned(plan).kv_block);
   EXPECT_EQ(launch.params.group, 8);
-  EXPECT_EQ(launch.params.operands.q_len, 10);
+  EXPECT_EQ(launch.params.tensors.q_len, 10);
   EXPECT_EQ(launch.params.tiles.item_count, 40 * 2);
   std::set<std::pair<int, int>> tiles;
   for (int i = 0; i < launch.params.tiles.item_count; ++i) {

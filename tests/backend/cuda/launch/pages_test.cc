@@ -77,7 +77,7 @@ TEST_F(LaunchPages, AndTheirTable) {
     EXPECT_EQ(launch.params.pages.table.stride[0], 5);
     EXPECT_EQ(launch.params.pages.table.stride[1], 1);
     EXPECT_EQ(launch.params.pages.table.pages, 7);
-    EXPECT_EQ(launch.params.operands.kv_len, 4 * rows + 1);
+    EXPECT_EQ(launch.params.tensors.kv_len, 4 * rows + 1);
     for (const int tensor : {shared::kGatherK, shared::kGatherV}) {
       const ConstTensorView& view = tensor == shared::kGatherK ? tensors.k : tensors.v;
       if (rows == 64) {

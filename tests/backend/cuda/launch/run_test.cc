@@ -95,7 +95,7 @@ TEST_F(LaunchRun, HasANumberOfItsOwn) {
   std::set<shared::TicketWord> numbers;
   for (int i = 0; i < 20; ++i) {
     (i % 2 == 0 ? plan : other).run(own.tensors(), {.workspace = own.workspace()});
-    numbers.insert(last_launch().params.tiles.run);
+    numbers.insert(last_launch().params.tiles.launch);
   }
   EXPECT_EQ(numbers.size(), 20U);
   EXPECT_GT(*numbers.begin(), 0U);
@@ -142,7 +142,7 @@ TEST_F(LaunchRun, OfSeveralThreadsEachTakesItsOwn) {
       if (own.stream.handle() == launch.config.hStream) own.expect_in(launch);
     }
     ++runs[launch.config.hStream];
-    numbers.insert(launch.params.tiles.run);
+    numbers.insert(launch.params.tiles.launch);
   }
   EXPECT_EQ(std::ssize(numbers), kThreads * kRuns);
   for (const Own& own : owns) EXPECT_EQ(runs[own.stream.handle()], kRuns);

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "lanes.h"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/ring_slot.cuh"
 #include "shared/strided.h"
-#include "backend/portable/shared/forward_mma_memory.h"
 
 namespace heddle::portable {
 

@@ -1,0 +1,21 @@
+"""Arrays whose rows lie one element after the other, as the library reads q, k, v, o and d_o. Copies are made on the CPU
+alone: on a GPU the library could not know on which stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def with_unit_rows(*arrays: Any) -> tuple[Any, ...] | None:
+    """The arrays, those of NumPy and torch in other orders (Fortran's, transposed) as copies. None if all are right."""
+    copies = tuple([with_unit_row(x) for x in arrays])
+    return None if all(x is y for x, y in zip(copies, arrays)) else copies
+
+
+def with_unit_row(x: Any) -> Any:
+    if not hasattr(x, "shape") or not x.shape or x.shape[-1] < 2:
+        return x
+    if hasattr(x, "contiguous"):
+        return x.contiguous() if x.device.type == "cpu" and x.stride(-1) != 1 else x
+    strides, size = getattr(x, "strides", None), getattr(x, "itemsize", None)
+    return x.copy(order="C") if strides is not None and hasattr(x, "flags") and strides[-1] != size else x

@@ -1,0 +1,38 @@
+"""Results over parts of the keys, as FlashInfer merges them: out beside lse in base 2."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+LOG2_E = 1 / math.log(2.0)
+
+
+def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """out [rows, H, D] and lse [rows, H] over all keys, from those over n parts of them: v [rows, n, H, D], s [rows, n,
+    H]. A part without keys has lse -inf.
+
+    >>> import torch
+    >>> merge_states(torch.tensor([[[[1.0]], [[4.0]]]]), torch.tensor([[[1.0], [0.0]]]))[0]
+    tensor([[[2.]]])
+    """
+    s = s.float()
+    lse = torch.logsumexp(s / LOG2_E, dim=1) * LOG2_E
+    weights = torch.exp2(s - lse.unsqueeze(1)).nan_to_num(0.0)  # rows without any key have lse -inf
+    return (v.float() * weights.unsqueeze(-1)).sum(dim=1).to(v.dtype), lse
+
+
+def merge_state(v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor,
+                s_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """merge_states() of two parts: v [rows, H, D], s [rows, H]."""
+    return merge_states(torch.stack([v_a, v_b], 1), torch.stack([s_a, s_b], 1))
+
+
+def merge_state_in_place(v: torch.Tensor, s: torch.Tensor, v_other: torch.Tensor, s_other: torch.Tensor,
+                         mask: torch.Tensor | None = None) -> None:
+    """Merges another part into v and s: in the rows where mask [rows] is True, if it is given."""
+    out, lse = merge_state(v, s, v_other, s_other)
+    taken = torch.ones(v.shape[0], dtype=torch.bool, device=v.device) if mask is None else mask.bool()
+    v.copy_(torch.where(taken[:, None, None], out, v))
+    s.copy_(torch.where(taken[:, None], lse, s))

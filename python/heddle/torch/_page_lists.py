@@ -1,0 +1,120 @@
+"""Page tables as FlashInfer has them: the pages of all requests one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._append import append_rows
+
+
+def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
+    """The rows of each request, i32 [B]: its last page has kv_last_page_len[b] of them. A request without pages has 0.
+
+    >>> import torch
+    >>> get_seq_lens(torch.tensor([0, 2, 2, 3]), torch.tensor([5, 1, 16]), 16).tolist()
+    [21, 0, 16]
+    """
+    pages = kv_indptr[1:] - kv_indptr[:-1]
+    return torch.where(pages > 0, (pages - 1) * page_size + kv_last_page_len, 0).to(torch.int32)
+
+
+def get_batch_indices_positions(append_indptr: torch.Tensor, seq_lens: torch.Tensor,
+                                nnz: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each of nnz new rows, i32: its request, and its place there. Request b's new rows are its last ones, and begin
+    at append_indptr[b].
+
+    >>> import torch
+    >>> get_batch_indices_positions(torch.tensor([0, 1, 3]), torch.tensor([5, 2]), 3)
+    (tensor([0, 1, 1], dtype=torch.int32), tensor([4, 0, 1], dtype=torch.int32))
+    """
+    rows = torch.arange(nnz, device=append_indptr.device)
+    requests = torch.searchsorted(append_indptr.long(), rows, right=True) - 1
+    ends = append_indptr.long()[requests + 1]
+    positions = seq_lens.long()[requests] - (ends - rows)
+    return requests.to(torch.int32), positions.to(torch.int32)
+
+
+def heads_last(x: torch.Tensor, kv_layout: str) -> torch.Tensor:
+    """[..., rows, heads, D] of either layout."""
+    return x if kv_layout == "NHD" else x.transpose(-3, -2)
+
+
+def caches_of(paged_kv_cache: Any, kv_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """k and v [pages, page, Hkv, D] of a pair of caches, or of one that has both along its second axis."""
+    if isinstance(paged_kv_cache, torch.Tensor):
+        if paged_kv_cache.dim() != 5 or paged_kv_cache.shape[1] != 2:
+            raise ValueError(f"paged_kv_cache is {list(paged_kv_cache.shape)}; [pages, 2, page, Hkv, D] (HND: [pages, 2, "
+                             "Hkv, page, D]) and a pair of tensors without the second axis are accepted")
+        pair = paged_kv_cache.unbind(1)
+    else:
+        pair = tuple(paged_kv_cache)
+    k, v = (heads_last(x, kv_layout) for x in pair)
+    return k, v
+
+
+def append_paged_kv_cache(
+    append_key: torch.Tensor, append_value: torch.Tensor, batch_indices: torch.Tensor, positions: torch.Tensor,
+    paged_kv_cache: Any, kv_indices: torch.Tensor, kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor,
+    kv_layout: str = "NHD",
+) -> None:
+    """Writes rows append_key and append_value [T, Hkv, D] to the places positions[t] of the requests batch_indices[t].
+
+    Raises ValueError on a CPU for a place without a page; on a GPU such rows are not written.
+
+    >>> import torch
+    >>> cache, one = torch.zeros(3, 2, 4, 1, 2), torch.tensor([1])
+    >>> append_paged_kv_cache(torch.ones(1, 1, 2), torch.ones(1, 1, 2), one * 0, one * 5, cache, torch.tensor([2, 0]),
+    ...                       torch.tensor([0, 2]), one * 2)
+    >>> cache[0, 0, :, 0, 0]
+    tensor([0., 1., 0., 0.])
+    """
+    k, v = caches_of(paged_kv_cache, kv_layout)
+    page_size, requests = k.shape[1], batch_indices.long()
+    at = kv_indptr.long()[requests] + positions // page_size
+    there = (positions >= 0) & (at < kv_indptr.long()[requests + 1])
+    pages = kv_indices[at.clamp(0, max(kv_indices.shape[0] - 1, 0))] if kv_indices.shape[0] else torch.zeros_like(at)
+    table = torch.where(there, pages, -1).to(torch.int32).unsqueeze(1)  # each row is a sequence of one page
+    append_rows(k, v, append_key.unsqueeze(1), append_value.unsqueeze(1), (positions % page_size).to(torch.int32), table,
+                (None, None), None, None, False)
+
+
+class PageLists:
+    """The page table [B, pages] and the lengths [B] of what plan() was given."""
+
+    table: torch.Tensor
+    lengths: torch.Tensor
+
+    def __init__(self, stay: bool, indptr: torch.Tensor | None, indices: torch.Tensor | None) -> None:
+        """`stay`: both keep their addresses, for as many requests and pages as these buffers have."""
+        self._stay = stay
+        if not stay:
+            return
+        if indptr is None or indices is None:
+            raise ValueError("use_cuda_graph is given without the buffers of indptr and indices, which bound the requests "
+                             "and pages of all plans; both are needed")
+        requests = indptr.shape[0] - 1
+        self.table = torch.zeros(requests, indices.shape[0], dtype=torch.int32, device=indices.device)
+        self.lengths = torch.zeros(requests, dtype=torch.int32, device=indices.device)
+
+    def plan(self, indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> None:
+        """On the device of indices. Without `stay` this waits for indptr if it is on a GPU."""
+        if self._stay:
+            self._check(indptr, indices)
+        else:
+            counts = indptr[1:] - indptr[:-1]
+            width = int(counts.max()) if counts.numel() else 0
+            self.table = torch.zeros(counts.shape[0], max(width, 1), dtype=torch.int32, device=indices.device)
+            self.lengths = torch.zeros(counts.shape[0], dtype=torch.int32, device=indices.device)
+        indptr, last_page_len = indptr.to(indices.device), last_page_len.to(indices.device)
+        self.lengths.copy_(get_seq_lens(indptr, last_page_len, page_size))
+        if indices.shape[0] > 0:  # entries past a request's pages are those of others, and are not read
+            at = indptr[:-1].long().unsqueeze(1) + torch.arange(self.table.shape[1], device=indices.device)
+            self.table.copy_(indices[at.clamp_(max=indices.shape[0] - 1)])
+
+    def _check(self, indptr: torch.Tensor, indices: torch.Tensor) -> None:
+        requests, pages = self.table.shape
+        if indptr.shape[0] - 1 != requests or indices.shape[0] > pages:
+            raise ValueError(f"indptr has {indptr.shape[0] - 1} requests and indices {indices.shape[0]} pages; the buffers "
+                             f"of use_cuda_graph accept {requests} requests and up to {pages} pages")

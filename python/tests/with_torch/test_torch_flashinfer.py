@@ -1,0 +1,220 @@
+"""FlashInfer's wrappers and functions as serving engines call them, beside attention in f64."""
+
+import math
+
+import pytest
+import torch
+from test_torch_serving import reference
+
+import heddle.torch
+from heddle.torch import flashinfer
+from heddle.torch.flashinfer import alibi_slopes
+
+HEADS, KV_HEADS, D, PAGE = 6, 2, 16, 4
+LENGTHS = [9, 4, 0, 17, 1]
+QUERIES = [3, 4, 1, 1, 1]
+
+
+class Cache:
+    """Requests of LENGTHS rows in pages that are shuffled; unused rows are NaN."""
+
+    def __init__(self, layout="NHD", dtype=torch.float32):
+        generator = torch.Generator().manual_seed(3)
+        counts = [-(-n // PAGE) for n in LENGTHS]
+        self.indptr = torch.tensor([0, *torch.tensor(counts).cumsum(0)], dtype=torch.int32)
+        self.indices = torch.randperm(sum(counts) + 2, generator=generator)[: sum(counts)].to(torch.int32)
+        self.last = torch.tensor([n - (c - 1) * PAGE if c else 0 for n, c in zip(LENGTHS, counts)], dtype=torch.int32)
+        self.k, self.v = ([torch.randn(n, KV_HEADS, D, generator=generator) for n in LENGTHS] for _ in range(2))
+        pages = torch.full((sum(counts) + 2, 2, PAGE, KV_HEADS, D), math.nan)
+        for b, n in enumerate(LENGTHS):
+            for row in range(n):
+                page = self.indices[self.indptr[b] + row // PAGE]
+                pages[page, 0, row % PAGE], pages[page, 1, row % PAGE] = self.k[b][row], self.v[b][row]
+        self.pages = (pages if layout == "NHD" else pages.transpose(2, 3).contiguous()).to(dtype)
+
+    def lists(self):
+        return self.indptr, self.indices, self.last
+
+
+def agree(got, want):
+    out, lse = got
+    torch.testing.assert_close(out.double(), want[0], atol=5e-6, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), want[1].T / math.log(2.0), atol=5e-6, rtol=1e-5)
+
+
+OPTIONS = [
+    ({}, {}),
+    ({"window_left": 5}, {"window": (5, -1)}),
+    ({"logits_soft_cap": 4.0, "sm_scale": 0.5}, {"softcap": 4.0, "scale": 0.5}),
+]
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize(("given", "meant"), OPTIONS)
+def test_decode(layout, given, meant):
+    cache, q = Cache(layout), torch.randn(len(LENGTHS), HEADS, D)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(None, layout)
+    wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE, **given)
+    sinks = torch.randn(HEADS)
+    for extra in ({}, {"sinks": sinks}):
+        out, lse = wrapper.run(q, cache.pages, return_lse=True, **extra)
+        for b in range(len(LENGTHS)):
+            agree((out[b : b + 1], lse[b : b + 1]), reference(q[b : b + 1], cache.k[b], cache.v[b], **meant, **extra))
+        if not extra:
+            pair = tuple(cache.pages.unbind(1))
+            assert torch.equal(wrapper.run(q, pair), out)
+            assert torch.equal(wrapper.run(q, cache.pages, out=torch.empty_like(q)), out)
+
+
+def test_decode_of_several_queries_is_causal():
+    cache, q = Cache(), torch.randn(len(LENGTHS) * 3, HEADS, D)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE)
+    out, lse = wrapper.run(q, cache.pages, q_len_per_req=3, return_lse=True)
+    for b in range(len(LENGTHS)):
+        rows = slice(3 * b, 3 * b + 3)
+        agree((out[rows], lse[rows]), reference(q[rows], cache.k[b], cache.v[b], causal=True))
+    one = wrapper.run(q[: len(LENGTHS)], cache.pages)
+    agree_last, _ = reference(q[3:4], cache.k[3], cache.v[3])
+    torch.testing.assert_close(one[3:4].double(), agree_last, atol=5e-6, rtol=1e-5)
+
+
+def test_a_plan_for_graphs_keeps_its_addresses():
+    cache, q = Cache(), torch.randn(len(LENGTHS), HEADS, D)
+    buffers = torch.empty(len(LENGTHS) + 1), torch.empty(30, dtype=torch.int32), torch.empty(len(LENGTHS))
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(None, "NHD", True, False, *buffers)
+    addresses = set()
+    for last in (cache.last, torch.clamp(cache.last - 1, min=0)):
+        wrapper.plan(cache.indptr, cache.indices, last, HEADS, KV_HEADS, D, PAGE)
+        addresses.add((wrapper._pages.table.data_ptr(), wrapper._pages.lengths.data_ptr()))
+        out = wrapper.run(q, cache.pages)
+        for b, n in enumerate(flashinfer.get_seq_lens(cache.indptr, last, PAGE).tolist()):
+            want, _ = reference(q[b : b + 1], cache.k[b][:n], cache.v[b][:n])
+            torch.testing.assert_close(out[b : b + 1].double(), want, atol=5e-6, rtol=1e-5)
+    assert len(addresses) == 1
+    with pytest.raises(ValueError, match="accept 5 requests and up to 30 pages"):
+        wrapper.plan(cache.indptr[:-1], cache.indices, cache.last[:-1], HEADS, KV_HEADS, D, PAGE)
+    with pytest.raises(ValueError, match="use_cuda_graph is given without the buffers"):
+        flashinfer.BatchDecodeWithPagedKVCacheWrapper(None, "NHD", True)
+
+
+def packed_bits(masks):
+    """Each request's pairs as bytes, the lowest bit first."""
+    parts = []
+    for mask in masks:
+        bits = torch.nn.functional.pad(mask.reshape(-1).int(), (0, -mask.numel() % 8)).view(-1, 8)
+        parts.append((bits << torch.arange(8)).sum(1).to(torch.uint8))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("keys", ["pages", "packed"])
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "custom", "custom bits", "alibi"])
+def test_prefill(keys, mask):
+    cache, starts = Cache(), torch.tensor([0, *torch.tensor(QUERIES).cumsum(0)], dtype=torch.int32)
+    q = torch.randn(sum(QUERIES), HEADS, D)
+    masks = [torch.rand(m, n) < 0.7 for m, n in zip(QUERIES, LENGTHS)]
+    given, meant = {
+        "full": ({}, {}),
+        "causal": ({"causal": True, "logits_soft_cap": 4.0}, {"causal": True, "softcap": 4.0}),
+        "window": ({"causal": True, "window_left": 2}, {"causal": True, "window": (2, 0)}),
+        "custom": ({"custom_mask": torch.cat([x.reshape(-1) for x in masks])}, {}),
+        "custom bits": ({"packed_custom_mask": packed_bits(masks)}, {}),
+        "alibi": ({"causal": True, "pos_encoding_mode": "ALIBI"}, {"causal": True}),
+    }[mask]
+    if keys == "pages":
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper()
+        wrapper.plan(starts, *cache.lists(), HEADS, KV_HEADS, D, PAGE, **given)
+        out, lse = wrapper.run(q, cache.pages, return_lse=True)
+    else:
+        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper()
+        kv_starts = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)], dtype=torch.int32)
+        wrapper.plan(starts, kv_starts, HEADS, KV_HEADS, D, **given)
+        out, lse = wrapper.run(q, torch.cat(cache.k), torch.cat(cache.v), return_lse=True)
+    for b, seen in enumerate(masks):
+        score = None
+        if mask.startswith("custom"):
+            score = lambda s, seen=seen: s.masked_fill(~seen, -torch.inf)
+        if mask == "alibi":  # counted from key 0, as ours: lse says so, too
+            score = lambda s, n=seen.shape[1]: s + alibi_slopes(HEADS, s.device)[:, None, None] * torch.arange(n)
+        rows = slice(starts[b], starts[b + 1])
+        agree((out[rows], lse[rows]), reference(q[rows], cache.k[b], cache.v[b], score=score, **meant))
+
+
+def test_slopes():
+    torch.testing.assert_close(alibi_slopes(8, torch.device("cpu")), 2.0 ** -torch.arange(1.0, 9.0))
+    twelve = alibi_slopes(12, torch.device("cpu"))
+    torch.testing.assert_close(twelve[8:], 2.0 ** -torch.tensor([0.5, 1.5, 2.5, 3.5]))
+
+
+def test_single_requests_and_layouts():
+    q, k, v = torch.randn(5, HEADS, D), torch.randn(11, KV_HEADS, D), torch.randn(11, KV_HEADS, D)
+    mask = torch.rand(5, 11) < 0.6
+    agree(flashinfer.single_prefill_with_kv_cache(q, k, v, causal=True, return_lse=True), reference(q, k, v, causal=True))
+    agree(
+        flashinfer.single_prefill_with_kv_cache(q, k, v, custom_mask=mask, return_lse=True),
+        reference(q, k, v, score=lambda s: s.masked_fill(~mask, -torch.inf)),
+    )
+    turned = k.transpose(0, 1), v.transpose(0, 1)
+    out, lse = flashinfer.single_decode_with_kv_cache(q[0], *turned, kv_layout="HND", return_lse=True)
+    agree((out[None], lse[None]), reference(q[:1], k, v))
+
+
+def test_scales():
+    q, k, v = torch.randn(5, HEADS, D), torch.randn(11, KV_HEADS, D), torch.randn(11, KV_HEADS, D)
+    got = flashinfer.single_prefill_with_kv_cache(q, k / 4, v / 2, 0.5, 8.0, torch.tensor(2.0))
+    torch.testing.assert_close(got.double(), reference(q, k, v)[0], atol=5e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_append(layout):
+    cache = Cache(layout)
+    before = cache.pages.clone()
+    grown = torch.tensor(LENGTHS) + torch.tensor([2, 0, 0, 1, 3])  # these places exist already in the last pages
+    starts = torch.tensor([0, 2, 2, 2, 3, 6])
+    requests, positions = flashinfer.get_batch_indices_positions(starts, grown, 6)
+    assert requests.tolist() == [0, 0, 3, 4, 4, 4] and positions.tolist() == [9, 10, 17, 1, 2, 3]
+    k, v = torch.randn(2, 6, KV_HEADS, D)
+    flashinfer.append_paged_kv_cache(k, v, requests, positions, cache.pages, *cache.lists()[1::-1], cache.last, layout)
+    want = before if layout == "NHD" else before.transpose(2, 3)
+    for row, (b, at) in enumerate(zip(requests.tolist(), positions.tolist())):
+        page = cache.indices[cache.indptr[b] + at // PAGE]
+        want[page, 0, at % PAGE], want[page, 1, at % PAGE] = k[row], v[row]
+    got = cache.pages if layout == "NHD" else cache.pages.transpose(2, 3)
+    torch.testing.assert_close(got, want, equal_nan=True, atol=0, rtol=0)
+    with pytest.raises(ValueError):
+        flashinfer.append_paged_kv_cache(k[:1], v[:1], requests[:1], positions[:1] + 99, cache.pages,
+                                         *cache.lists()[1::-1], cache.last, layout)
+
+
+def test_states_merge():
+    q, k, v = torch.randn(4, HEADS, D), torch.randn(12, KV_HEADS, D), torch.randn(12, KV_HEADS, D)
+    parts = [flashinfer.single_prefill_with_kv_cache(q, k[a:b], v[a:b], return_lse=True)
+             for a, b in ((0, 5), (5, 12))]
+    want = reference(q, k, v)
+    agree(flashinfer.merge_state(*parts[0], *parts[1]), want)
+    agree(flashinfer.merge_states(*(torch.stack(x, 1) for x in zip(*parts))), want)
+    out, lse = (x.clone() for x in parts[0])
+    taken = torch.tensor([True, False, True, True])
+    flashinfer.merge_state_in_place(out, lse, *parts[1], mask=taken)
+    assert torch.equal(out[1], parts[0][0][1]) and torch.equal(lse[1], parts[0][1][1])
+    agree((out[taken], lse[taken]), (want[0][taken], want[1][:, taken]))
+    empty = torch.zeros(1, 2, 3), torch.full((1, 2), -torch.inf)
+    out, lse = flashinfer.merge_state(*empty, *empty)
+    assert torch.equal(out, empty[0]) and torch.equal(lse, empty[1])
+
+
+def test_refusals():
+    cache, q = Cache(), torch.randn(len(LENGTHS), HEADS, D)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    with pytest.raises(RuntimeError, match="before plan"):
+        wrapper.run(q, cache.pages)
+    with pytest.raises(ValueError, match="ROPE_LLAMA"):
+        wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE, "ROPE_LLAMA")
+    with pytest.raises(ValueError, match="kv_layout is 'DNH'"):
+        flashinfer.BatchDecodeWithPagedKVCacheWrapper(None, "DNH")
+    with pytest.raises(NotImplementedError, match="jit_args"):
+        flashinfer.BatchDecodeWithPagedKVCacheWrapper(jit_args=["x"])
+    wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE)
+    with pytest.raises(ValueError, match=r"paged_kv_cache is \[8, 2\]"):
+        wrapper.run(q, torch.zeros(8, 2))
+    assert heddle.torch.flashinfer is flashinfer

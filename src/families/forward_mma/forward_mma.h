@@ -1,0 +1,69 @@
+// The portable forward family on NVIDIA's and AMD's GPUs, for problems that portable_refuses() lets pass: its
+// configurations of a problem, its plans, and the text of one kernel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/device_text/expression_text.h"
+#include "backend/gpu/dialect.h"
+#include "backend/gpu/gpu.h"
+#include "backend/portable/portable_config.h"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "plan/mods/kernel_mods.h"
+#include "plan/plan.h"
+#include "plan/setting.h"
+
+namespace heddle::plan {
+
+/// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
+/// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have. `splits` stays 1.
+std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,
+                                                          const KernelMods& mods, const AttentionTensors& tensors,
+                                                          std::int64_t shared_memory_bytes, MmaTarget target = kNvidia);
+
+/// Why the kernel does not fit: a sentence without a subject. Empty when it does. `callers`: the block mask that was
+/// given.
+std::string forward_mma_misfit(const shared::ForwardMmaConfig& config, const problem::AttentionProblem& problem,
+                               std::int64_t shared_memory_bytes, const BlockMask* callers);
+
+/// explain()'s lines about a kernel.
+std::vector<Setting> forward_mma_settings(const shared::ForwardMmaConfig& config);
+
+/// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits.
+std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
+std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of);
+
+/// Where CTAs share a tile's steps, or could: with half and with twice as many of them.
+std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::CudaCaps& caps,
+                                         const RowsOf& rows_of);
+std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, const device::AmdCaps& caps,
+                                         const RowsOf& rows_of);
+
+TileSchedule forward_mma_schedule(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,
+                                  const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order);
+
+}  // namespace heddle::plan
+
+namespace heddle::forward_mma {
+
+/// "forward_mma bf16 d128 64x64 masked lse"
+std::string name_of(const shared::ForwardMmaConfig& config);
+
+/// Kernel forward_mma, which takes shared::ForwardMmaParams, for that architecture: "sm_80", "gfx1100". `layout`: of
+/// the mods' params and captures.
+jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
+                   const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture);
+
+/// The kernel of a plan: compiled, its lists on the device, ready to launch. Throws as Gpu::load().
+std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu);
+
+}  // namespace heddle::forward_mma

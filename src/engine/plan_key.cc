@@ -124,6 +124,7 @@ void write_key(const AttentionTensors& tensors, const AttentionOptions& options,
   // All members: a new one does not compile before it stands here.
   const auto& [q, k, v, o, lse, max_scores, lse_rest] = tensors;
   for (const ConstTensorView* view : {&q, &k, &v}) words.add(*view);
+  words.add(std::uint64_t{k.data == v.data});  // a kernel may read its values from the keys
   words.add(ConstTensorView(o));
   for (const auto* view : {&lse, &max_scores, &lse_rest}) words.add(*view);
   add_options(words, options);

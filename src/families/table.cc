@@ -89,7 +89,7 @@ constexpr Family kForwardMma = {
           return forward_mma_schedule(asked.problem, config, rows, Vendor::caps(asked), plan.order);
         },
     .settings = [](const Plan& plan) { return forward_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-    .untried = [](const Request& asked) { return portable_untried(Vendor::caps(asked)); },
+    .untried = [](const Request& asked, const Plan&) { return portable_untried(Vendor::caps(asked)); },
     .prepare = [](const PrepareArguments& arguments) { return forward_mma::prepare(arguments, Vendor::gpu()); }};
 #endif
 #if HEDDLE_FAMILY_BACKWARD_MMA
@@ -102,7 +102,7 @@ constexpr Family kBackwardMma = {
     .candidates = [](const Request& asked,
                      const RowsOf& rows_of) { return backward_mma(asked, Vendor::caps(asked), rows_of); },
     .settings = [](const Plan& plan) { return backward_mma_settings(plan.part<BackwardMmaKernels>()); },
-    .untried = [](const Request& asked) { return portable_untried(Vendor::caps(asked)); },
+    .untried = [](const Request& asked, const Plan&) { return portable_untried(Vendor::caps(asked)); },
     .prepare = [](const PrepareArguments& arguments) { return backward_mma::prepare(arguments, Vendor::gpu()); }};
 #endif
 
@@ -155,13 +155,18 @@ constexpr Family kFamilies[] = {
      .backend = BackendChoice::cuda,
      .pass = Pass::forward,
      .refuses =
-         [](const Request& asked) { return decode_mma_refuses(asked.problem, asked.options, Nvidia::caps(asked)); },
+         [](const Request& asked) {
+           return decode_mma_refuses(asked.problem, asked.tensors, asked.options, Nvidia::caps(asked));
+         },
      .candidates =
          [](const Request& asked, const RowsOf& rows_of) {
            return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);
          },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-     .untried = [](const Request& asked) { return portable_untried(Nvidia::caps(asked)); },
+     .untried =
+         [](const Request& asked, const Plan& plan) {
+           return decode_mma_untried(plan.part<shared::ForwardMmaConfig>(), Nvidia::caps(asked));
+         },
      .prepare = [](const PrepareArguments& arguments) { return decode_mma::prepare(arguments, cuda::cuda_gpu()); }},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
@@ -260,13 +265,16 @@ std::string standing_behind(const Plan& other, const Plan& first) {
 }
 
 /// The lists of several families, in the order of the table. The list with the least predicted time comes first,
-/// if it is enough faster than the table's first; lists without a prediction come last.
+/// if it is enough faster than the table's first, and more so if its kernels have run on no chip; lists without a
+/// prediction come last, and among them those that have run on no chip.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   const Family* preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
     const Plan& best = list.front().plan;
-    if (!best.predicted) return std::numeric_limits<double>::infinity();
-    return best.predicted->seconds * (best.family == preferred ? 1 : kPlannerFactors.family_gain);
+    if (!best.predicted) return std::pair(std::numeric_limits<double>::infinity(), best.untried_anywhere);
+    const double gain = best.family == preferred ? 1 : kPlannerFactors.family_gain;
+    const double untried_gain = best.untried_anywhere ? kPlannerFactors.untried_gain : 1;
+    return std::pair(best.predicted->seconds * gain * untried_gain, best.untried_anywhere);
   });
   const std::size_t of_first = lists.front().size();
   std::vector<std::string> behind;
@@ -329,7 +337,7 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
     }
     for (Choice& choice : lists.back()) {
       choice.plan.family = &family;
-      if (family.untried != nullptr) choice.plan.untried = family.untried(request);
+      if (family.untried != nullptr) choice.plan.untried = family.untried(request, choice.plan);
     }
   }
   if (lists.empty()) {

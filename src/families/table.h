@@ -31,7 +31,7 @@ struct Family {
   std::vector<Setting> (*settings)(const Plan&) = nullptr;
   /// Says that the family's kernels have not run on a chip like the request's, and where they have run: a sentence.
   /// Empty, or a null pointer: they have.
-  std::string (*untried)(const Request&) = nullptr;
+  std::string (*untried)(const Request&, const Plan&) = nullptr;
   /// The kernel of a plan. Throws backend::Rejected when it is not acceptable but that of another plan may be.
   std::unique_ptr<backend::Kernel> (*prepare)(const backend::PrepareArguments&);
 };

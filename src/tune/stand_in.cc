@@ -56,7 +56,9 @@ Tensor integers(const Dims& shape, Value&& value) {
 
 StandIn::StandIn(const plan::Request& request) : tensors_(request.tensors), options_(request.options) {
   options_.progress = nullptr;
+  const bool values_are_keys = tensors_.v.data == tensors_.k.data && tensors_.v.count() > 0;
   for (ConstTensorView* view : {&tensors_.q, &tensors_.k, &tensors_.v}) replace(*view);
+  if (values_are_keys) tensors_.v.data = tensors_.k.data;
   replace(tensors_.o);
   replace(tensors_.lse);
   replace(tensors_.max_scores);

@@ -308,6 +308,10 @@ void AttentionCase::make_rows() {
 
 AttentionTensors AttentionCase::tensors() const {
   AttentionTensors tensors = {q.view(), k.view(), v.view(), o.view(), {}};
+  if (spec_.values_in_keys) {
+    tensors.v = k.view();
+    tensors.v.shape = {k.view().shape[0], k.view().shape[1], k.view().shape[2], spec_.v_dim};
+  }
   if (spec_.normalizer == Normalizer::softmax && spec_.with_lse) tensors.lse = numbers_view(lse_rows);
   if (spec_.with_max_scores && max_score_rows.view().rank() == 4) tensors.max_scores = numbers_view(max_score_rows);
   if (tensors.lse && lse_rest_rows.view().rank() == 4) tensors.lse_rest = numbers_view(lse_rest_rows);

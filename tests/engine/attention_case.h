@@ -23,6 +23,7 @@ struct CaseSpec {
   std::optional<DType> o_dtype;  // the default one otherwise
   Layout layout = Layout::bhsd;
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
+  bool values_in_keys = false;                         // v is the first columns of k, in its memory
   std::string sequences = "whole";                     // whole, lengths, packed, slots: packed, not all keys count
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform

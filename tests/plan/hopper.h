@@ -29,15 +29,20 @@ struct HopperCall {
   Expr mask{};
   DType dtype = DType::bf16;
   bool with_lse = true, shared_kv = false;
+  bool values_in_keys = false;  // v is the first columns of k
   AttentionOptions options{};
-  std::optional<DType> o_dtype{};  // else dtype
+  std::optional<DType> o_dtype{}, kv_dtype{};  // else dtype
 
   AttentionTensors tensors() const {
     const std::int64_t kv_batch = shared_kv ? 1 : batch;
     AttentionTensors tensors;
     tensors.q = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
-    tensors.k = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, dim}};
-    tensors.v = {nullptr, dtype, Dims{kv_batch, kv_heads, kv_rows, v_dim == 0 ? dim : v_dim}};
+    tensors.k = {nullptr, kv_dtype.value_or(dtype), Dims{kv_batch, kv_heads, kv_rows, dim}};
+    tensors.v = {nullptr, kv_dtype.value_or(dtype), Dims{kv_batch, kv_heads, kv_rows, v_dim == 0 ? dim : v_dim}};
+    if (values_in_keys) {
+      tensors.v = tensors.k;
+      tensors.v.shape = {kv_batch, kv_heads, kv_rows, v_dim};
+    }
     tensors.o = {nullptr, o_dtype.value_or(size_of(dtype) == 1 ? DType::bf16 : dtype),
                  Dims{batch, q_heads, q_rows, v_dim == 0 ? dim : v_dim}};
     if (with_lse) tensors.lse = TensorView{nullptr, DType::f32, Dims{batch, q_heads, q_rows}};

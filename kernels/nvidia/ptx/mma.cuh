@@ -79,6 +79,12 @@ __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+/// Until kThreads threads, whole warps of the CTA, have come to barrier `number`, from 1 to 15.
+template <int kThreads>
+__device__ __forceinline__ void barrier_of(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
 __device__ __forceinline__ void store_two(SharedAddress to, unsigned halves) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(halves) : "memory");
 }

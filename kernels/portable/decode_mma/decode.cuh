@@ -1,14 +1,16 @@
 // Few queries against many keys, bound by memory. Each CTA walks its gang's part of the line (line.cuh) for one tile of
-// every sequence there: up to 32 rows, queries of heads that read the same keys. Its waves share the keys of a unit, 16
+// every sequence there: up to 64 rows, queries of heads that read the same keys. Its waves share the keys of a unit, 16
 // each, and wait for nobody while they walk: a wave brings its own keys and values, by copies into a ring of its own,
-// which goes on across the ends of tiles. At the end of a tile the waves' rows meet in shared memory; where a tile's
-// keys are shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
+// which goes on across the ends of tiles. Of more than 32 rows two or four waves have rows each of the same keys, share
+// a ring, and wait for each other. At the end of a tile the waves' rows meet in shared memory; where a tile's keys are
+// shared with other gangs, the last CTA to come merges what all have left, in the order of the keys.
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/parts.cuh"
+#include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
 
@@ -38,9 +40,10 @@ class Decode {
  private:
   using Scores = TileScores<kConfig, F, Mods, DecodeMmaParams>;
   static constexpr int kFragments = Scores::kFragments, kKeyFragments = Scores::kKeyFragments;
-  static constexpr int kOutFragments = kConfig.v_columns() / F::kOuts;
+  static constexpr int kOutFragments = kConfig.wave_columns() / F::kOuts;
   static constexpr bool kHasMods = kConfig.masked || kConfig.weighted || Scores::kMapped;
   static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
+  static constexpr int kStates = shared::decode_state_waves(kConfig);
   using Out = typename F::Out[kFragments][kOutFragments];
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
@@ -59,7 +62,9 @@ class Decode {
   __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
     typename F::Stream stream(memory_);
     int unit = cut.begin(gang), asked = unit;
-    const int end = cut.begin(gang + 1), own_keys = scores_.key_wave() * kConfig.wave_keys();
+    const int end = cut.begin(gang + 1);
+    const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
+    const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit), ahead = place;
     // The page of the block that is asked for next: asked for one block before, for nothing read moves past a copy.
     int page = 0;
@@ -68,7 +73,8 @@ class Decode {
         if (asked >= end) return;
         const Tile<kConfig> tile = tile_at(ahead);
         const int key = ahead.keys.begin(ahead.unit) + own_keys;
-        if (key < ahead.keys.run(ahead.unit, tile.kv_len).end) page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
+        if (key < ahead.keys.run(ahead.unit, tile.kv_len).end)
+          page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
       }
     };
     const auto ask = [&] {
@@ -108,6 +114,7 @@ class Decode {
       clear(o);
       typename F::Queries q[kFragments];
       stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+      apply_descales(q, tile);
 #pragma unroll 1
       for (; unit < stop; ++unit, ++place.unit) {
         ask();
@@ -116,11 +123,19 @@ class Decode {
         const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end;
         typename F::Scores s[kFragments][kKeyFragments];
         if (any) {
-          F::multiply_keys(s, q, stream, 0);
-          scores_.attend(tile, true, kv_first, weights, s, o);
+          F::multiply_keys(s, q, stream, wave_key - own_keys);
+          if constexpr (kConfig.wide()) {
+            const WideRows<kConfig, F, Scores> wide(memory_, scores_);
+            scores_.attend(tile, true, kv_first, weights, s, o, wide);
+            wide.add_values(o, s, stream);
+          } else {
+            scores_.attend(tile, true, kv_first, weights, s, o);
+          }
         }
-        stream.values_arrive();
-        if (any) F::add_values(o, s, stream, 0);
+        if constexpr (!kConfig.wide()) {
+          stream.values_arrive();
+          if (any) F::add_values(o, s, stream, 0);
+        }
         stream.block_is_read();
       }
       finish(tile, shared_tile, from, to, gang, weights, o);
@@ -136,6 +151,22 @@ class Decode {
     }
   }
 
+  /// 8 bits: the factors of queries and keys become those of the rows' products.
+  __device__ __forceinline__ void apply_descales(typename F::Queries (&q)[kFragments],
+                                                 const Tile<kConfig>& tile) const {
+    if constexpr (kConfig.converts()) {
+      const float keys = descale_of(params_.descales.k, tile.batch, kv_head_);
+#pragma unroll
+      for (int i = 0; i < Scores::kOwnRows; ++i) {
+        q[i / F::kOwnRows].factor[i % F::kOwnRows] *=
+            keys * descale_of(params_.descales.q, tile.batch, scores_.head_of(tile, i));
+      }
+    }
+  }
+  __device__ __forceinline__ static float descale_of(const shared::Descale& descale, int batch, int head) {
+    return descale.factors == nullptr ? 1 : descale.factors[batch * descale.stride[0] + head * descale.stride[1]];
+  }
+
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const Place& place) {
     if constexpr (kHasMods && kConfig.device_lengths) {
       own_span<kConfig>() = place.span;  // by all threads of the wave alike: each reads what it wrote
@@ -145,39 +176,29 @@ class Decode {
 
   /// The CTA's keys of a tile have been walked: by all gangs from `from` to `to`.
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile, int from,
-                                         int to, int gang, RowWeights<kConfig, F>& weights, const Out& o) {
-    float* const states = reinterpret_cast<float*>(memory_ + kMemory.states);
-    const auto of_wave = [&](int wave, int row) {
-      return row_of_part<kConfig>(states + wave * (kConfig.live_rows * shared::decode_row_floats(kConfig)), row);
-    };
-    const auto has = [&](int row) { return tile.has(row); };
-    weights.join();
-    leave_state(
-        [&](int i) {
-          const int row = scores_.row_of(i);
-          return tile.has(row) ? of_wave(scores_.key_wave(), row) : RowState<float>{};
-        },
-        weights, o);
-    F::barrier();
+                                         int to, int gang, RowWeights<kConfig, F>& weights, Out& o) {
+    float of_values = 1;
+    if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
       const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);
-      const RowEnd<float> row_end = merged.close(0, params_.sinks, head);
+      RowEnd<float> row_end = merged.close(0, params_.sinks, head);
+      if constexpr (kConfig.converts()) row_end.factor *= of_values;
       store_run<kConfig, F>(params_, tile.batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
     };
     bool stores = true;
     if (from == to) {
-      merge_parts<kConfig, F>(kConfig.live_rows, kConfig.waves(), of_wave, weights, has, store);
+      merge_waves(tile, weights, o, store);
       F::barrier();  // the states may be left anew
     } else {
       float* const part = shared_tile.part_of(gang);
-      merge_parts<kConfig, F>(kConfig.live_rows, kConfig.waves(), of_wave, weights, has,
-                              [&](int row, int column, const auto& sums, const auto& merged) {
-                                const RowState<float> left = row_of_part<kConfig>(part, row);
+      merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
+        const RowState<float> left = row_of_part<kConfig>(part, row);
+        constexpr int kCount = static_cast<int>(sizeof(sums) / sizeof(sums[0]));
 #pragma unroll
-                                for (int e = 0; e < kRunOfPart<float>; ++e) left.o[column + e] = sums[e];
-                                if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
-                              });
+        for (int e = 0; e < kCount; ++e) left.o[column + e] = sums[e];
+        if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
+      });
       F::barrier();
       int& last = *reinterpret_cast<int*>(memory_ + kMemory.last);
       if (F::thread() == 0) last = shared_tile.arrive(to - from + 1) ? 1 : 0;
@@ -186,8 +207,8 @@ class Decode {
       if (stores) {
         merge_parts<kConfig, F>(
             kConfig.live_rows, to - from + 1,
-            [&](int i, int row) { return row_of_part<kConfig>(shared_tile.part_of(from + i), row); }, weights, has,
-            store);
+            [&](int i, int row) { return row_of_part<kConfig>(shared_tile.part_of(from + i), row); }, weights,
+            [&](int row) { return tile.has(row); }, store);
       }
     }
     if constexpr (kConfig.by_sequence) {
@@ -195,6 +216,53 @@ class Decode {
     }
   }
 
+  /// Calls visit(row, column, sums, weights) for the columns of the tile's rows, as merge_parts() does: sums of o of
+  /// all waves, from `column` on, and in row 0 of `weights` the maximum and the sum.
+  template <class Visit>
+  __device__ __forceinline__ void merge_waves(const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights, Out& o,
+                                              Visit&& visit) {
+    weights.join();
+    if constexpr (kConfig.wide()) {
+      const WideRows<kConfig, F, Scores> wide(memory_, scores_);
+      wide.add(weights.l);
+      wide.visit(
+          weights, o, [&](int row) { return tile.has(row); }, visit);
+    } else {
+      float* const states = reinterpret_cast<float*>(memory_ + kMemory.states);
+      const auto of_wave = [&](int wave, int row) {
+        return row_of_part<kConfig>(states + wave * (kConfig.live_rows * shared::decode_row_floats(kConfig)), row);
+      };
+      leave_waves(tile, of_wave, weights, o);
+      F::barrier();
+      const auto of_waves = [&](int wave, int row) {
+        RowState<float> state = of_wave(wave, row);
+        if constexpr (shared::decode_folds_states(kConfig)) state.numbers += 2;
+        return state;
+      };
+      merge_parts<kConfig, F>(
+          kConfig.live_rows, kStates, of_waves, weights, [&](int row) { return tile.has(row); }, visit);
+    }
+  }
+
+  /// The waves' rows stand at of_wave(wave, row), for `wave` below kStates.
+  template <class OfWave>
+  __device__ __forceinline__ void leave_waves(const Tile<kConfig>& tile, OfWave&& of_wave,
+                                              RowWeights<kConfig, F>& weights, Out& o) {
+    const auto own = [&](int wave) {
+      return [&, wave](int i) {
+        const int row = scores_.row_of(i);
+        return tile.has(row) ? of_wave(wave, row) : RowState<float>{};
+      };
+    };
+    if constexpr (shared::decode_folds_states(kConfig)) {
+      const bool upper = scores_.key_wave() >= kStates;
+      if (upper) leave_state(own(scores_.key_wave() - kStates), weights, o);
+      F::barrier();
+      if (!upper) add_to_state<kConfig, F>(own(scores_.key_wave()), weights, o);
+    } else {
+      leave_state(own(scores_.key_wave()), weights, o);
+    }
+  }
   /// Rows [begin, end) of the tile's heads hold no query: o = 0, and lse is that of none.
   __device__ __forceinline__ void fill(int begin, int end, int batch) const {
     if (begin >= end) return;

@@ -55,7 +55,7 @@ struct UnitKeys<kConfig, true> {
  private:
   /// Where units begin: a wave's keys stay in one page where pages hold whole blocks of them.
   __device__ __forceinline__ static int aligned(int key) {
-    constexpr int kKeys = kConfig.blocks_in_pages() ? kConfig.wave_keys() : 1;
+    constexpr int kKeys = kConfig.blocks_in_pages() ? kConfig.block_keys() : 1;
     return key / kKeys * kKeys;
   }
   __device__ __forceinline__ static int units_in(const shared::KeyRun& run) {

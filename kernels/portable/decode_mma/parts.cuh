@@ -14,6 +14,31 @@ __device__ __forceinline__ RowState<float> row_of_part(float* part, int row) {
   return {numbers, numbers + 4};
 }
 
+/// The thread's rows join the states that stand at state_of(i), null where a row need not be left: in memory, for
+/// beside the sums of two fragments of rows there are few registers. The new maximum and sum stand behind the old ones,
+/// which other threads may be about to read.
+template <auto kConfig, class F, class StateOf, int kFragments, int kOutFragments>
+__device__ __forceinline__ void add_to_state(StateOf&& state_of, const RowWeights<kConfig, F>& weights,
+                                             const typename F::Out (&o)[kFragments][kOutFragments]) {
+#pragma unroll
+  for (int i = 0; i < RowWeights<kConfig, F>::kRows; ++i) {
+    const RowState<float> to = state_of(i);
+    if (to.numbers == nullptr) continue;
+    const float top = F::larger(weights.m[i], to.numbers[0]), own = weights.factor_between(weights.m[i], top),
+                other = weights.factor_between(to.numbers[0], top);
+    if (F::first_of_row()) to.numbers[2] = top, to.numbers[3] = F::fused(weights.l[i], own, to.numbers[1] * other);
+#pragma unroll
+    for (int d = 0; d < kOutFragments; ++d) {
+#pragma unroll
+      for (int c = 0; c < F::kOwnOuts; ++c) {
+        float& x = to.o[d * F::kOuts + F::own_out(c)];
+        x = F::fused(o[i / F::kOwnRows][d].x[i % F::kOwnRows][c], own, x * other);
+      }
+      F::fork();
+    }
+  }
+}
+
 /// A tile whose keys the CTAs of several gangs share.
 template <auto kConfig, class F>
 class SharedTile {

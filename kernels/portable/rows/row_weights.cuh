@@ -23,6 +23,11 @@ struct RowEnd {
   Real rest;         // what lse's rounding left out
 };
 
+/// Each wave has its rows' keys alone.
+struct NothingShared {
+  static constexpr bool kShares = false;
+};
+
 template <auto kConfig, class F>
 class RowWeights {
  public:
@@ -46,13 +51,14 @@ class RowWeights {
     for (int i = 0; i < kRows; ++i) m[i] = -F::infinity(), l[i] = 0;
   }
 
-  /// S becomes P. O is brought to the rows' new maxima.
-  template <int kFragments, int kKeyFragments, int kOutFragments>
+  /// S becomes P. O is brought to the rows' new maxima. `share`: NothingShared, or it has kShares and turns the largest
+  /// scores of the thread's rows, share(Real (&)[kRows]), into those of all waves that have the rows.
+  template <int kFragments, int kKeyFragments, int kOutFragments, class Share>
   __device__ __forceinline__ void step(typename F::Scores (&s)[kFragments][kKeyFragments],
-                                       typename F::Out (&o)[kFragments][kOutFragments]) {
+                                       typename F::Out (&o)[kFragments][kOutFragments], const Share& share) {
     if constexpr (kSoftmax) {
       const Real power = unit();
-      move(o, [&](int i) { return largest<false>(s, i); });
+      move<false>(s, o, share, [](Real top) { return top; });
       bool far = false;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) far |= F::magnitude(start_of(i) * power) > kFar;
@@ -88,7 +94,7 @@ class RowWeights {
         for_row(s, i, [&](Real& x) { x = x == -F::infinity() ? Real(0) : x * scale_; });
       }
       if constexpr (kMoves) {
-        move(o, [&](int i) { return power_of(largest<true>(s, i)); });
+        move<true>(s, o, share, [](Real top) { return power_of(top); });
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           const Real factor = F::exp2(-start_of(i));
@@ -170,7 +176,21 @@ class RowWeights {
     return power < kLeast ? kLeast : power > kMost ? kMost : power;
   }
 
-  /// m becomes the larger one of m and what the rows of this step have.
+  /// m becomes the larger one of m and what the rows of this step have: state_of(the largest score).
+  template <bool kMagnitude, int kFragments, int kKeyFragments, int kOutFragments, class Share, class StateOf>
+  __device__ __forceinline__ void move(typename F::Scores (&s)[kFragments][kKeyFragments],
+                                       typename F::Out (&o)[kFragments][kOutFragments], const Share& share,
+                                       StateOf&& state_of) {
+    if constexpr (Share::kShares) {
+      Real tops[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) tops[i] = largest<kMagnitude>(s, i);
+      share(tops);
+      move(o, [&](int i) { return state_of(tops[i]); });
+    } else {
+      move(o, [&](int i) { return state_of(largest<kMagnitude>(s, i)); });
+    }
+  }
   template <int kFragments, int kOutFragments, class Of>
   __device__ __forceinline__ void move(typename F::Out (&o)[kFragments][kOutFragments], Of&& of) {
     Real factor[kRows];

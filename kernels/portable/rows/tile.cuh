@@ -49,7 +49,7 @@ struct Tile {
     if (!has(row)) return nullptr;
     const long long at =
         batch * q.stride[0] + head_of(row) * q.stride[1] + (q_begin + query_of(row)) * q.stride[2];
-    return static_cast<const char*>(q.data) + at * kConfig.element_bytes();
+    return static_cast<const char*>(q.data) + at * kConfig.q_element_bytes();
   }
 };
 
@@ -62,12 +62,12 @@ class KeySource {
       : tensor_(tensor), table_(table), batch_(tile.batch) {
     long long first = tile.kv_head * tensor.stride[1];
     if constexpr (kConfig.page_rows == 0) first += tile.batch * tensor.stride[0] + tile.kv_begin * tensor.stride[2];
-    base_ = static_cast<const char*>(tensor.data) + first * kConfig.element_bytes();
+    base_ = static_cast<const char*>(tensor.data) + first * kConfig.kv_element_bytes();
   }
   /// Rows that follow each other are equally far apart.
   static constexpr bool kLinear = kConfig.page_rows == 0;
   __device__ __forceinline__ const char* below(const char* row, int rows) const {
-    return row + rows * tensor_.stride[2] * kConfig.element_bytes();
+    return row + rows * tensor_.stride[2] * kConfig.kv_element_bytes();
   }
   __device__ __forceinline__ const char* row(int j) const {
     if constexpr (kConfig.page_rows == 0) return row(j, 0);
@@ -76,11 +76,11 @@ class KeySource {
   /// Row j, whose page was asked for before.
   __device__ __forceinline__ const char* row(int j, int page) const {
     if constexpr (kConfig.page_rows == 0) {
-      return base_ + j * tensor_.stride[2] * kConfig.element_bytes();
+      return base_ + j * tensor_.stride[2] * kConfig.kv_element_bytes();
     } else {
       page = page < 0 ? 0 : page < table_.pages ? page : table_.pages - 1;
       return base_ +
-             (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.element_bytes();
+             (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.kv_element_bytes();
     }
   }
   /// Rows that lie in one page from row j on, whose number is `page`, whatever the table holds.
@@ -98,7 +98,7 @@ class KeySource {
     long long stride_;
   };
   __device__ __forceinline__ InPage in_page(int j, int page) const {
-    return {row(j, page), j, tensor_.stride[2] * kConfig.element_bytes()};
+    return {row(j, page), j, tensor_.stride[2] * kConfig.kv_element_bytes()};
   }
   /// The table's entry for row j, whatever it holds.
   __device__ __forceinline__ int page_of(int j) const {

@@ -55,12 +55,12 @@ class TileScores {
   }
 
   /// S becomes P; O and the sums of the rows are brought to their new maxima.
-  /// `partial`: the mask decides of some of them.
-  template <int kOutFragments>
+  /// `partial`: the mask decides of some of them. `share`: RowWeights::step()'s.
+  template <int kOutFragments, class Share = NothingShared>
   __device__ __forceinline__ void attend(const Tile<kConfig>& tile, bool partial, int kv_first,
                                          RowWeights<kConfig, F>& weights,
                                          typename F::Scores (&s)[kFragments][kKeyFragments],
-                                         typename F::Out (&o)[kFragments][kOutFragments]) {
+                                         typename F::Out (&o)[kFragments][kOutFragments], const Share& share = {}) {
     const bool ragged = kv_first + kConfig.kv_block > tile.kv_len;
     const Real scale = F::scale(params_);
     if constexpr (kConfig.scores == shared::ScoreForm::added) {
@@ -94,7 +94,7 @@ class TileScores {
         });
       }
     }
-    weights.step(s, o);
+    weights.step(s, o, share);
     if constexpr (kConfig.weighted) {
       // In a step some of whose elements do not attend a weight that is 0 stays 0, whatever the weight_mod says.
       const bool cut = ragged || (kConfig.masked && partial);

@@ -65,9 +65,9 @@ namespace {
 
 /// f16: the powers of two by which a row's largest exponential exceeds 1. They let small exponentials keep their bits
 /// if a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
-int headroom_of(const AttentionProblem& problem, const KernelMods& mods) {
+int headroom_of(const AttentionProblem& problem, const KernelMods& mods, shared::Storage storage) {
   constexpr int kMost = 10, kUnknown = 7;
-  if (problem.q_dtype != DType::f16 || problem.normalizer != Normalizer::softmax) return 0;
+  if (storage != shared::Storage::f16 || problem.normalizer != Normalizer::softmax) return 0;
   if (mods.weight.empty() || mods.weight_bound == 0) return kMost;
   if (!std::isfinite(mods.weight_bound)) return kUnknown;
   return std::clamp(15 - static_cast<int>(std::ceil(std::log2(mods.weight_bound))), 0, kMost);
@@ -80,14 +80,21 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   shared::ForwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
-  all.storage = storage_of(problem.q_dtype);
+  const bool converts = fp8_of(problem.k_dtype) != shared::Fp8::none;
+  all.storage = converts ? shared::Storage::f16 : storage_of(problem.q_dtype);
+  if (converts) {
+    all.q_bf16 = problem.q_dtype == DType::bf16;
+    all.q_fp8 = fp8_of(problem.q_dtype);
+    all.k_fp8 = fp8_of(problem.k_dtype);
+    all.v_fp8 = fp8_of(problem.v_dtype);
+  }
   all.fragments = all.element_bytes() == 2 ? target.of_16_bits : target.of_reals;
   all.lse = problem.with_lse;
   all.lse_rest = problem.with_lse_rest;
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();
-  all.headroom = headroom_of(problem, mods);
+  all.headroom = headroom_of(problem, mods, all.storage);
   all.sinks = problem.with_sinks;
   all.normalizer = normalizer_of(problem);
   all.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
@@ -96,7 +103,7 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   all.q_bytes = row_alignment(tensors.q);
   all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
   all.o_bytes = row_alignment(tensors.o);
-  all.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
+  all.o_type = output_type_of(problem.o_dtype, converts ? DType::f16 : problem.q_dtype);
   return all;
 }
 

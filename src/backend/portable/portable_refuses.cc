@@ -71,7 +71,12 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 }  // namespace
 
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
-  std::array<std::string, 4> reasons = {refuse_types(problem), refuse_max_scores(problem), refuse_sizes(problem),
+  std::string reason = refuse_types(problem);
+  return reason.empty() ? portable_refuses_values(problem, options) : reason;
+}
+
+std::string portable_refuses_values(const AttentionProblem& problem, const AttentionOptions& options) {
+  std::array<std::string, 3> reasons = {refuse_max_scores(problem), refuse_sizes(problem),
                                         refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);

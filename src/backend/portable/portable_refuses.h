@@ -11,6 +11,8 @@ namespace heddle::plan {
 
 /// Empty when forward and backward kernels may take the problem. Any strides are taken.
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options);
+/// But for types and head dimensions.
+std::string portable_refuses_values(const problem::AttentionProblem& problem, const AttentionOptions& options);
 /// Empty when the kernels are compiled for the chip.
 std::string portable_device_refuses(const device::CudaCaps& caps);
 std::string portable_device_refuses(const device::AmdCaps& caps);

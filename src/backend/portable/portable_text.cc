@@ -77,6 +77,11 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   const auto add = [&](bool there, std::string_view word) {
     if (there) name += fmt::format(" {}", word);
   };
+  if (config.converts()) {
+    if (config.q_fp8 != shared::Fp8::none) name += fmt::format(" q {}", shared::name(config.q_fp8));
+    if (config.q_bf16) name += " q bf16";
+    name += fmt::format(" k {} v {}", shared::name(config.k_fp8), shared::name(config.v_fp8));
+  }
   if (config.v_dim != config.qk_dim) name += fmt::format("/{}", config.v_dim);
   name += fmt::format(" {}x{}", config.rows(), config.kv_block);
   add(config.packs(), fmt::format("packed {}", config.packed_heads));

@@ -22,14 +22,19 @@ namespace heddle::plan {
 
 /// A sentence where the family does not take the problem: it names the given value and the accepted ones. Empty: it
 /// does.
-std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                               const device::CudaCaps& caps);
+std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::CudaCaps& caps);
+
+/// Kernels like this one have run on a GPU.
+bool decode_mma_has_run(const shared::ForwardMmaConfig& config);
+/// Says that kernels like this one have run on no GPU, or on none like this one. Empty: they have.
+std::string decode_mma_untried(const shared::ForwardMmaConfig& config, const device::CudaCaps& caps);
 
 /// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on
-/// the strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have.
+/// the strides is as `tensors` have them.
 std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::AttentionProblem& problem,
                                                          const KernelMods& mods, const AttentionTensors& tensors,
-                                                         std::int64_t shared_memory_bytes);
+                                                         const device::CudaCaps& caps);
 
 /// Tiles of each sequence.
 int decode_mma_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);

@@ -1,9 +1,13 @@
 #include "families/decode_mma/decode_mma_arguments.h"
 
+#include <fmt/format.h>
+
+#include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
+#include "heddle/error.h"
 
 namespace heddle::decode_mma {
 
@@ -31,6 +35,19 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   const shared::DecodeMmaWorkspace at = shared::decode_mma_workspace(config, ctas);
   params.words = reinterpret_cast<shared::TicketWord*>(workspace);
   params.parts = workspace + at.parts;
+  const void *k = arguments.tensors.k.data, *v = arguments.tensors.v.data;
+  if (config.wide() && k != v) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("v is at {}, and k at {}; the kernel was planned for values that are the first columns of the "
+                    "keys, at one address (plan for such tensors as these)",
+                    v, k));
+  }
+  if (config.converts()) {
+    params.descales.q = gpu::descale_of(arguments.options->q_descale);
+    params.descales.k = gpu::descale_of(arguments.options->k_descale);
+    params.descales.v = gpu::descale_of(arguments.options->v_descale);
+  }
   if (config.device_lengths) gpu::set_lengths(*arguments.options, params.lengths);
 }
 

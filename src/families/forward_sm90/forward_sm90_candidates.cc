@@ -19,11 +19,6 @@ namespace {
 using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
-shared::Fp8 fp8_of(DType dtype) {
-  if (dtype == DType::e4m3) return shared::Fp8::e4m3;
-  return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
-}
-
 /// f16: the powers of two by which a row's largest exponential exceeds 1 in safe mode. They let small exponentials keep
 /// their bits if a weight_mod takes the large ones out. Times the weight, the largest stays below 2^15.
 int safe_headroom(const shared::ForwardSm90Config& config, double weight_bound) {

@@ -30,6 +30,11 @@ shared::StorageType output_type_of(DType dtype, DType own) {
   return dtype == own ? shared::StorageType::same : storage_type_of(dtype);
 }
 
+shared::Fp8 fp8_of(DType dtype) {
+  if (dtype == DType::e4m3) return shared::Fp8::e4m3;
+  return dtype == DType::e5m2 ? shared::Fp8::e5m2 : shared::Fp8::none;
+}
+
 shared::Normalizer normalizer_of(const problem::AttentionProblem& problem) {
   switch (problem.normalizer) {
     case Normalizer::none:

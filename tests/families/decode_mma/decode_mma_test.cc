@@ -31,7 +31,7 @@ HopperCall few(std::int64_t queries = 1, std::int64_t keys = 8192, std::int64_t 
 }
 
 std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma_refuses(call.problem(), call.all_options(), caps_of(gpu));
+  return plan::decode_mma_refuses(call.problem(), call.tensors(), call.all_options(), caps_of(gpu));
 }
 
 std::vector<plan::Choice> offered(const HopperCall& call, std::string_view gpu = "h200") {
@@ -46,12 +46,103 @@ TEST(DecodeMma, TakesFewQueriesOf16Bits) {
   EXPECT_EQ(refusal(few()), "");
   EXPECT_EQ(refusal(few(32), "a100"), "");
   EXPECT_EQ(refusal(few(16, 8192, 256), "l4"), "");
-  EXPECT_EQ(refusal(few(33)), "sequences have up to 33 queries; up to 32 are accepted");
-  EXPECT_EQ(refusal(few(17, 8192, 256)),
-            "sequences have up to 17 queries; up to 16 are accepted beside head dimensions above 128");
+  EXPECT_EQ(refusal(few(64)), "");
+  EXPECT_EQ(refusal(few(64, 8192, 256)), "");
+  EXPECT_EQ(refusal(few(65)), "sequences have up to 65 queries; up to 64 are accepted");
   HopperCall wide = few();
   wide.dtype = DType::f32;
-  EXPECT_EQ(refusal(wide), "q is f32; f16 and bf16 are accepted");
+  EXPECT_EQ(refusal(wide),
+            "q, k, v are f32, f32, f32; f16 or bf16 for all is accepted, or k and v of e4m3 or e5m2 beside q "
+            "of f16, bf16, e4m3 or e5m2");
+}
+
+/// Keys and values of 8 bits.
+HopperCall bytes(DType q = DType::bf16, DType kv = DType::e4m3, std::int64_t keys = 8192) {
+  HopperCall call = few(1, keys);
+  call.dtype = q;
+  call.kv_dtype = kv;
+  return call;
+}
+
+TEST(DecodeMma, TakesKeysOf8Bits) {
+  for (const DType q : {DType::bf16, DType::f16, DType::e4m3, DType::e5m2}) {
+    EXPECT_EQ(refusal(bytes(q, DType::e4m3)), "");
+    EXPECT_EQ(refusal(bytes(q, DType::e5m2), "a100"), "");
+  }
+  HopperCall narrow = bytes(DType::e4m3);
+  narrow.o_dtype = DType::e4m3;
+  EXPECT_EQ(refusal(narrow), "o is e4m3; f16, bf16, f32 and f64 are accepted");
+  const ForwardMmaConfig config = first_of(bytes());
+  EXPECT_TRUE(config.converts());
+  EXPECT_EQ(config.storage, shared::Storage::f16);
+  EXPECT_TRUE(config.q_bf16);
+  EXPECT_EQ(config.q_fp8, shared::Fp8::none);
+  EXPECT_EQ(config.k_fp8, shared::Fp8::e4m3);
+  EXPECT_EQ(config.o_type, shared::StorageType::bf16);
+  EXPECT_GT(config.headroom, 0);
+  EXPECT_FALSE(first_of(bytes(DType::f16)).q_bf16);
+  EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::StorageType::same);
+}
+
+/// 128 heads on one, whose values are the first columns of its keys.
+HopperCall latent(std::int64_t heads = 128) {
+  HopperCall call = {
+      .batch = 2, .q_heads = heads, .kv_heads = 1, .q_rows = 1, .kv_rows = 8192, .dim = 576, .v_dim = 512};
+  call.values_in_keys = true;
+  return call;
+}
+
+TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
+  EXPECT_EQ(refusal(latent()), "");
+  EXPECT_EQ(refusal(latent(), "l4"), "");
+  HopperCall apart = latent();
+  apart.values_in_keys = false;
+  EXPECT_EQ(
+      refusal(apart),
+      "q and k have head dimension 576, and v 512, which is not in k's memory; 1 to 256 are accepted, or up to 576 "
+      "where v is the first columns of k in the same memory, a multiple of 64 up to 512");
+  HopperCall odd = latent();
+  odd.v_dim = 500;
+  EXPECT_EQ(
+      refusal(odd),
+      "q and k have head dimension 576, and v 500; 1 to 256 are accepted, or up to 576 where v is the first columns "
+      "of k in the same memory, a multiple of 64 up to 512");
+  const ForwardMmaConfig all = first_of(latent()), half = first_of(latent(64)), few = first_of(latent(16));
+  EXPECT_TRUE(all.wide());
+  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), all), 2);
+  EXPECT_EQ(plan::decode_mma_tiles(latent(64).problem(), half), 1);
+  EXPECT_EQ(half.row_waves, 2);
+  EXPECT_EQ(half.row_fragments, 2);
+  EXPECT_EQ(half.key_waves, 4);
+  EXPECT_EQ(half.block_keys(), 64);
+  EXPECT_EQ(few.row_waves, 1);
+  EXPECT_EQ(few.row_fragments, 1);
+  for (const char* gpu : {"h200", "a100", "l4"}) {
+    for (const plan::Choice& choice : offered(latent(64), gpu)) {
+      const auto& config = choice.plan.part<ForwardMmaConfig>();
+      EXPECT_LE(shared::decode_mma_memory(config).bytes, caps_of(gpu).shared_memory_bytes);
+      EXPECT_LE(config.row_fragments * config.wave_columns() / 2, 128);
+      EXPECT_TRUE(choice.plan.untried_anywhere);
+    }
+  }
+  // Keys are read, and their columns are not read again.
+  EXPECT_DOUBLE_EQ(offered(latent(64)).front().plan.predicted->bytes, 2.0 * 8192 * 576 * 2);
+}
+
+// 8 bits are half the bytes, and waves take twice the keys where there are many.
+TEST(DecodeMma, BytesHalveWhatIsRead) {
+  EXPECT_DOUBLE_EQ(offered(bytes()).front().plan.predicted->bytes, offered(few()).front().plan.predicted->bytes / 2);
+  EXPECT_EQ(first_of(bytes()).wave_keys(), 32);
+  EXPECT_EQ(offered(bytes()).back().plan.part<ForwardMmaConfig>().wave_keys(), 16);
+  EXPECT_EQ(first_of(bytes(DType::bf16, DType::e4m3, 1024)).wave_keys(), 16);
+  EXPECT_EQ(first_of(few()).wave_keys(), 16);
+  problem::AttentionProblem paged = bytes().problem();
+  paged.page_rows = 16;
+  const auto choices =
+      plan::decode_mma(paged, bytes().tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
+  for (const plan::Choice& choice : choices) {
+    EXPECT_EQ(choice.plan.part<ForwardMmaConfig>().wave_keys(), 16);
+  }
 }
 
 TEST(DecodeMma, RefusesListsOfBlocks) {
@@ -131,7 +222,7 @@ TEST(DecodeMma, FillsAMultiprocessor) {
         const int bytes = shared::decode_mma_memory(config).bytes;
         EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
         EXPECT_GE(shared::resident_ctas(bytes, gpu.caps.shared_memory_bytes), config.ctas);
-        EXPECT_EQ(config.row_waves, 1);
+        EXPECT_EQ(config.row_waves, 1);  // others have not run on a GPU
         EXPECT_EQ(config.wave_keys(), 16);
         EXPECT_GE(config.live_rows, queries);
         EXPECT_LE(config.live_rows, config.rows());
@@ -139,6 +230,30 @@ TEST(DecodeMma, FillsAMultiprocessor) {
       }
     }
   }
+}
+
+// More rows than a wave has: two or four waves share the keys. They stand behind what has run on a GPU.
+TEST(DecodeMma, WavesShareRows) {
+  struct Rows {
+    std::int64_t queries, dim;
+    int row_waves, row_fragments;
+  };
+  for (const Rows& rows : {Rows{33, 128, 2, 2}, {64, 64, 2, 2}, {17, 256, 2, 1}, {33, 256, 4, 1}, {64, 192, 4, 1}}) {
+    const ForwardMmaConfig config = first_of(few(rows.queries, 8192, rows.dim));
+    EXPECT_EQ(config.row_waves, rows.row_waves);
+    EXPECT_EQ(config.row_fragments, rows.row_fragments);
+    EXPECT_EQ(config.live_rows, rows.queries * config.packed_heads);
+    EXPECT_LE(config.live_rows, config.rows());
+    EXPECT_EQ(config.wave_keys(), 16);
+    EXPECT_LE(config.threads(), 256);
+    EXPECT_TRUE(offered(few(rows.queries, 8192, rows.dim)).front().plan.untried_anywhere);
+  }
+  const std::vector<plan::Choice> choices = offered(few(16));  // 64 rows
+  EXPECT_FALSE(choices.front().plan.untried_anywhere);
+  EXPECT_EQ(choices.front().plan.part<ForwardMmaConfig>().live_rows, 32);
+  EXPECT_TRUE(choices.back().plan.untried_anywhere);
+  EXPECT_EQ(choices.back().plan.part<ForwardMmaConfig>().live_rows, 64);
+  EXPECT_EQ(choices.back().plan.part<ForwardMmaConfig>().row_waves, 4);
 }
 
 TEST(DecodeMma, PacksHeadsThatReadTheSameKeys) {

@@ -25,6 +25,7 @@ struct Case {
   std::int64_t dim, queries, group, page_rows;
   Expr mask{}, score{};
   bool lengths_there = false;
+  DType dtype = DType::bf16, kv_dtype = DType::bf16;
 };
 
 std::vector<Case> cases() {
@@ -37,6 +38,26 @@ std::vector<Case> cases() {
       all.push_back({dim, queries, 8, 16, mods::causal(), alibi, true});
       all.push_back({dim, queries, 1, 1, {}, softcap, true});
       all.push_back({dim, queries, 8, 16, (leaf::kv_idx() < 4 || last < 128) && mods::causal(), {}, true});
+    }
+  }
+  for (const std::int64_t dim : {64, 80, 128, 256, 33}) {
+    for (const DType kv : {DType::e4m3, DType::e5m2}) {
+      all.push_back({dim, 1, 4, 0, {}, {}, false, DType::bf16, kv});
+      all.push_back({dim, 4, 8, 64, mods::causal(), alibi, true, DType::bf16, kv});
+      all.push_back({dim, 16, 1, 16, mods::causal(), {}, true, DType::f16, kv});
+      all.push_back({dim, 1, 8, 16, mods::causal() && last < 128, softcap, true, kv, kv});
+    }
+  }
+  for (const std::int64_t dim : {64, 128, 192, 256}) {
+    all.push_back({dim, 64, 1, 0});
+    all.push_back({dim, 33, 1, 16, mods::causal(), alibi, true});
+    all.push_back({dim, 64, 1, 64, mods::causal(), {}, true, DType::bf16, DType::e4m3});
+  }
+  for (const std::int64_t heads : {16, 32, 64}) {
+    for (const DType kv : {DType::bf16, DType::e4m3}) {
+      all.push_back({576, 1, heads, 0, {}, {}, false, DType::bf16, kv});
+      all.push_back({576, 1, heads, 64, {}, {}, true, DType::bf16, kv});
+      all.push_back({576, 2, heads, 64, mods::causal(), {}, true, DType::bf16, kv});
     }
   }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
@@ -69,8 +90,12 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                      .q_rows = c.queries,
                      .kv_rows = 8192,
                      .dim = c.dim,
+                     .v_dim = c.dim > 256 ? 512 : 0,
                      .mask = c.mask,
-                     .options = {.bindings = bindings()}};
+                     .dtype = c.dtype,
+                     .values_in_keys = c.dim > 256,
+                     .options = {.bindings = bindings()},
+                     .kv_dtype = c.kv_dtype};
   problem::AttentionProblem problem = call.problem();
   problem.score_mod = c.score;
   problem.page_rows = c.page_rows;
@@ -86,10 +111,12 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
           decode_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
                              fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor)));
       EXPECT_EQ(cubin->spill_bytes, 0);
+      fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;
     } catch (const cuda::jit::Rejected& rejected) {
       fmt::print("{}: {}\n", gpu.name, rejected.what());
-      EXPECT_FALSE(c.score.empty()) << rejected.what();
+      // Two fragments of rows of a wave leave few registers where waves share rows, too: one fragment follows.
+      EXPECT_TRUE(!c.score.empty() || config.row_waves > 1) << rejected.what();
     }
   }
   // forward_mma takes wide rows whose mods need more registers.
@@ -110,8 +137,8 @@ TEST(CompileTableDecodeMma, EveryChipHasAKernelWithoutSpills) {
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     for (const Case& c : all) {
       if (too_large(c, gpu) || !is_drawn(number++, 60)) continue;
-      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}", gpu.name, c.dim, c.queries, c.group,
-                               c.page_rows));
+      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}, {} on {}", gpu.name, c.dim, c.queries,
+                               c.group, c.page_rows, name(c.dtype), name(c.kv_dtype)));
       try {
         expect_kernel(c, gpu);
       } catch (const std::exception& error) {

@@ -140,7 +140,7 @@ AttentionTensors GpuCase::tensors() const {
   };
   place(tensors.q, 0);
   place(tensors.k, 1);
-  place(tensors.v, 2);
+  place(tensors.v, host_.spec().values_in_keys ? 1 : 2);
   place(tensors.o, 3);
   if (tensors.lse) place(*tensors.lse, 4);
   if (tensors.max_scores) place(*tensors.max_scores, 5);

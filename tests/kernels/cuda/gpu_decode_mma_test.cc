@@ -24,7 +24,8 @@ class GpuDecodeMma : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", gpu_backend() == BackendChoice::cuda ? "decode_mma" : nullptr};
 };
 
-std::vector<CaseSpec> drawn(int count, DecodeSpecs& source) {
+template <class Specs>
+std::vector<CaseSpec> drawn(int count, Specs& source) {
   std::vector<CaseSpec> specs;
   while (std::ssize(specs) < (reduced() ? count / 10 : count)) specs.push_back(source.draw());
   return specs;
@@ -35,12 +36,10 @@ TEST_F(GpuDecodeMma, Grid) {
   run_all(drawn(160, source));
 }
 
-TEST_F(GpuDecodeMma, LengthsOnTheDevice) {
-  DecodeSpecs source(670'000, 200'000, 2100);
-  // Mods that read captures by indices of which only the device knows the ends are refused.
+/// With lengths on the device. Mods that read captures by indices of which only the device knows the ends are refused.
+std::vector<CaseSpec> with_lengths_there(std::vector<CaseSpec> specs) {
   Deck<std::string> mask({"", "causal_lower_right", "causal", "sliding_window"}, 1), starts({"none", "aligned"}, 2),
       score({"", "", "alibi", "softcap", "streamed_inside"}, 3);
-  std::vector<CaseSpec> specs = drawn(160, source);
   for (CaseSpec& spec : specs) {
     if (spec.sequences == "whole") spec.sequences = "lengths";
     spec.device_lengths = true;
@@ -50,7 +49,43 @@ TEST_F(GpuDecodeMma, LengthsOnTheDevice) {
     spec.q_start = starts.deal();
     spec.kv_start = "none";
   }
+  return specs;
+}
+TEST_F(GpuDecodeMma, LengthsOnTheDevice) {
+  DecodeSpecs source(670'000, 200'000, 2100);
+  run_all(with_lengths_there(drawn(160, source)));
+}
+
+// Keys and values of 8 bits.
+TEST_F(GpuDecodeMma, Bytes) {
+  DecodeBytesSpecs source(760'000, 200'000, 2100);
+  run_all(drawn(200, source));
+}
+// Tiles whose rows several waves share.
+TEST_F(GpuDecodeMma, ManyRows) {
+  DecodeRowsSpecs source(790'000, 400'000, 2100);
+  std::vector<CaseSpec> specs = drawn(200, source);
+  for (CaseSpec& spec : specs) spec.q_rows = std::max<std::int64_t>(spec.q_rows, 33);
   run_all(specs);
+}
+TEST_F(GpuDecodeMma, ManyRowsWithLengthsOnTheDevice) {
+  DecodeRowsSpecs source(800'000, 400'000, 2100);
+  std::vector<CaseSpec> specs = drawn(100, source);
+  for (CaseSpec& spec : specs) spec.q_rows = std::max<std::int64_t>(spec.q_rows, 33);
+  run_all(with_lengths_there(specs));
+}
+// Values that are the first columns of the keys.
+TEST_F(GpuDecodeMma, Wide) {
+  DecodeWideSpecs source(810'000, 400'000, 2100);
+  run_all(drawn(120, source));
+}
+TEST_F(GpuDecodeMma, WideWithLengthsOnTheDevice) {
+  DecodeWideSpecs source(820'000, 400'000, 2100);
+  run_all(with_lengths_there(drawn(60, source)));
+}
+TEST_F(GpuDecodeMma, BytesWithLengthsOnTheDevice) {
+  DecodeBytesSpecs source(770'000, 200'000, 2100);
+  run_all(with_lengths_there(drawn(100, source)));
 }
 
 /// One query of 32 heads on 8, D 128, bf16.
@@ -92,6 +127,22 @@ TEST_F(GpuDecodeMma, LongSequences) {
       spec.page_rows = page;
       spec.sequences = keys == 5000 ? "lengths" : "whole";
       spec.device_lengths = page > 0 && keys == 5000;
+      specs.push_back(spec);
+    }
+  }
+  run_all(specs, 3);
+}
+
+TEST_F(GpuDecodeMma, LongSequencesOfBytes) {
+  std::vector<CaseSpec> specs;
+  for (const std::int64_t page : {0, 16, 64}) {
+    for (const DType type : {DType::e4m3, DType::e5m2}) {
+      CaseSpec spec = plain(2, reduced() ? 2000 : 20000, static_cast<std::uint64_t>(780'000 + page));
+      spec.k_dtype = spec.v_dtype = type;
+      spec.descale = true;
+      spec.page_rows = page;
+      spec.sequences = "lengths";
+      spec.device_lengths = page > 0;
       specs.push_back(spec);
     }
   }

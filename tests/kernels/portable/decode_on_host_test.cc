@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
 
 #include "engine/deck.h"
+#include "heddle/dtype.h"
 #include "kernels/portable/decode_specs.h"
 #include "kernels/portable/host_decode.h"
+#include "kernels/portable/host_kernel.h"
 #include "sample.h"
 
 namespace heddle::test {
@@ -19,9 +24,11 @@ int scaled(int count) {
 }
 
 /// Any case, and any cut of the line.
+template <class Specs>
 void run_grid(int count, std::uint64_t seed, bool lengths_there) {
-  DecodeSpecs source(seed, 40'000, 500);
-  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1, 2, 3}, seed + 2), runs({1, 2}, seed + 3);
+  Specs source(seed, 40'000, 500);
+  // The last candidates have the most rows a tile.
+  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1, 2, 3, 100}, seed + 2), runs({1, 2}, seed + 3);
   Deck<std::string_view> gpus({"h200", "a100", "l4"}, seed + 4);
   for (int i = 0; i < count; ++i) {
     const CaseSpec spec = source.draw();
@@ -34,8 +41,14 @@ void run_grid(int count, std::uint64_t seed, bool lengths_there) {
                                      .runs = runs.deal()});
   }
 }
-TEST(DecodeOnHost, AgreesWithTheReference) { run_grid(scaled(20), 0, false); }
-TEST(DecodeOnHost, LengthsThere) { run_grid(scaled(20), 1'000'000, true); }
+TEST(DecodeOnHost, AgreesWithTheReference) { run_grid<DecodeSpecs>(scaled(20), 0, false); }
+TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(scaled(20), 1'000'000, true); }
+TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(scaled(40), 2'000'000, false); }
+TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(scaled(60), 4'000'000, false); }
+TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(scaled(20), 5'000'000, true); }
+TEST(DecodeWideOnHost, AgreesWithTheReference) { run_grid<DecodeWideSpecs>(scaled(60), 6'000'000, false); }
+TEST(DecodeWideOnHost, LengthsThere) { run_grid<DecodeWideSpecs>(scaled(20), 7'000'000, true); }
+TEST(DecodeBytesOnHost, LengthsThere) { run_grid<DecodeBytesSpecs>(scaled(20), 3'000'000, true); }
 
 /// One query of 4 heads on each of 2, D 64: the common case.
 CaseSpec plain(std::int64_t keys, std::uint64_t seed) {
@@ -53,6 +66,63 @@ CaseSpec plain(std::int64_t keys, std::uint64_t seed) {
   return spec;
 }
 
+// Every number of 8 bits becomes the same number of f16, in each place of a word, with the chip's instruction and
+// without.
+TEST(DecodeBytesOnHost, EveryByteBecomesItsHalf) {
+  using Convert = void (*)(unsigned word, unsigned* halves);
+  for (const char* type : {"e4m3", "e5m2"}) {
+    for (const char* architecture : {"800", "890"}) {
+      const auto convert = reinterpret_cast<Convert>(compile_on_host(fmt::format(
+          "#define __CUDA_ARCH__ {1}\n#include \"lanes.h\"\n#include \"portable/fragments/eight_bits.cuh\"\n"
+          "extern \"C\" void run_kernel(unsigned word, unsigned* halves) {{\n"
+          "  using namespace heddle::portable;\n"
+          "  const Halves neighbours = halves_of_neighbours<heddle::shared::Fp8::{0}>(word);\n"
+          "  const Halves columns = halves_of_columns<heddle::shared::Fp8::{0}>(word);\n"
+          "  halves[0] = neighbours.low, halves[1] = neighbours.high, halves[2] = columns.low, halves[3] = "
+          "columns.high;\n"
+          "}}\n",
+          type, architecture)));
+      const auto value_of = [&](unsigned byte) {
+        const auto bits = static_cast<std::uint8_t>(byte);
+        return std::string_view(type) == "e4m3" ? to_f32(e4m3{bits}) : to_f32(e5m2{bits});
+      };
+      for (unsigned byte = 0; byte < 256; ++byte) {
+        const unsigned bytes[] = {byte, (byte + 77) & 255, (byte ^ 0x55) & 255, 255 - byte};
+        unsigned word = 0, halves[4];
+        for (unsigned i = 0; i < 4; ++i) word |= bytes[i] << 8 * i;
+        convert(word, halves);
+        constexpr unsigned kOrder[] = {0, 1, 2, 3, 0, 2, 1, 3};
+        for (unsigned i = 0; i < 8; ++i) {
+          const float expected = value_of(bytes[kOrder[i]]);
+          const float found = to_f32(f16{static_cast<std::uint16_t>(halves[i / 2] >> 16 * (i % 2))});
+          EXPECT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected)))
+              << type << " " << architecture << " " << bytes[kOrder[i]] << ": " << found << " " << expected;
+          EXPECT_EQ(std::signbit(found), std::signbit(expected));
+        }
+      }
+    }
+  }
+}
+
+// f16 has fewer powers than bf16: each row of queries has its own.
+TEST(DecodeBytesOnHost, QueriesOfAnyPower) {
+  for (const DType type : {DType::e4m3, DType::e5m2}) {
+    CaseSpec spec = plain(200, type == DType::e4m3 ? 1 : 2);
+    spec.group = 8;
+    spec.k_dtype = spec.v_dtype = type;
+    AttentionCase c(spec);
+    const TensorView q = c.q.view();
+    for (std::int64_t head = 0; head < q.shape[1]; ++head) {
+      constexpr int kPowers[] = {0, 60, 100, -100, -126, 20, -20, 115};
+      for (std::int64_t i = 0; i < q.shape[0] * q.shape[3]; ++i) {
+        auto* at = static_cast<bf16*>(q.data) + i / q.shape[3] * q.strides[0] + head * q.strides[1] + i % q.shape[3];
+        *at = to_bf16(std::ldexp(static_cast<double>(to_f32(*at)), kPowers[head % 8]));
+      }
+    }
+    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 2});
+  }
+}
+
 TEST(DecodeOnHost, EveryCutOfTheLine) {
   for (int gangs = 1; gangs <= 16; ++gangs) {
     if (!is_drawn(static_cast<unsigned>(gangs), 3)) continue;
@@ -61,16 +131,20 @@ TEST(DecodeOnHost, EveryCutOfTheLine) {
   }
 }
 
-TEST(DecodeOnHost, EveryLength) {
+void run_every_length(DType of_keys) {
   for (std::int64_t keys = 1; keys <= 300; keys += takes_all() ? 1 : 13) {
     for (const bool there : {false, true}) {
       CaseSpec spec = plain(keys, static_cast<std::uint64_t>(keys));
+      spec.k_dtype = spec.v_dtype = of_keys;
       spec.sequences = "lengths";
       AttentionCase c(spec);
       run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 2, .lengths_there = there});
     }
   }
 }
+
+TEST(DecodeOnHost, EveryLength) { run_every_length(DType::bf16); }
+TEST(DecodeBytesOnHost, EveryLength) { run_every_length(DType::e5m2); }
 
 // More sequences than lanes: a wave finds its place by several looks.
 TEST(DecodeOnHost, ManySequences) {
@@ -88,11 +162,12 @@ TEST(DecodeOnHost, ManySequences) {
 }
 
 // Keys that the bounds leave out are poison, and their bytes are not read.
-TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) {
-  KeyMaskSpecs source(50, {40, 200, 420});
+void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys) {
+  KeyMaskSpecs source(seed, {40, 200, 420});
   Deck<int> gangs({1, 2, 3, 7}, 7), candidates({0, 0, 1}, 8), there({0, 1}, 9);
-  for (int i = 0; i < scaled(40); ++i) {
-    const CaseSpec spec = source.draw();
+  for (int i = 0; i < count; ++i) {
+    CaseSpec spec = source.draw();
+    if (of_keys) spec.k_dtype = spec.v_dtype = *of_keys;
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
     run_decode_on_host_and_judge(c, {.gpu = "h200",
@@ -102,6 +177,9 @@ TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) {
                                      .poisons = spec.mask != "document_from"});
   }
 }
+
+TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(80), 50, {}); }
+TEST(DecodeBytesOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(30), 60'000, DType::e4m3); }
 
 // More sequences than lanes, each with runs of its own.
 TEST(DecodeOnHost, ManySequencesWithBounds) {

@@ -34,7 +34,6 @@ class DecodeSpecs {
         spec.share_q_batch = spec.share_kv_batch = false;
       }
       if (spec.q_rows > 2) spec.group = std::min<std::int64_t>(spec.group, 8);
-      if (std::max(spec.qk_dim, spec.v_dim) > 128) spec.q_rows = std::min<std::int64_t>(spec.q_rows, 16);
       if (fits(spec)) return spec;
     }
   }
@@ -44,6 +43,91 @@ class DecodeSpecs {
   Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 1, 2, 3, 5, 16, 31}, 1}, group_{{1, 2, 4, 7, 8, 20, 71}, 3},
       pages_{{0, 0, 1, 5, 16, 64}, 4}, kv_heads_{{1, 2, 3}, 5};
   Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 6};
+};
+
+/// Such cases with 17 to 64 rows of each head of keys.
+class DecodeRowsSpecs {
+ public:
+  DecodeRowsSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      spec.q_rows = q_rows_.deal();
+      spec.group = std::min<std::int64_t>(group_.deal(), 64 / spec.q_rows);
+      if (spec.group * spec.q_rows <= 16) continue;
+      if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
+      if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
+      if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  DecodeSpecs source_;
+  Deck<std::int64_t> q_rows_{{33, 64, 40, 4, 8, 17, 20, 32, 50}, 31}, group_{{1, 2, 3, 8, 16}, 32};
+  Deck<int> bytes_{{0, 0, 1}, 33};
+};
+
+/// Such cases of values that are the first columns of the keys, at head dimensions above 256.
+class DecodeWideSpecs {
+ public:
+  DecodeWideSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys), kv_rows_({1, 63, 64, 65, 130, keys}, 41) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      const PortableDims dims = dims_.deal();
+      spec.qk_dim = dims.qk;
+      spec.v_dim = dims.v;
+      spec.values_in_keys = true;
+      spec.kv_rows = kv_rows_.deal();
+      spec.q_rows = q_rows_.deal();
+      spec.group = group_.deal();
+      spec.kv_heads = kv_heads_.deal();
+      spec.batch = std::min<std::int64_t>(spec.batch, 2);
+      spec.page_rows = pages_.deal();
+      if (spec.page_rows > 0) spec.layout = Layout::bshd;
+      if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
+      if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
+      if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  DecodeSpecs source_;
+  Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 2, 3}, 42}, group_{{16, 32, 128, 5, 20, 64}, 43},
+      kv_heads_{{1, 1, 2}, 44}, pages_{{0, 64, 0, 16, 5, 1}, 45};
+  Deck<PortableDims> dims_{{{576, 512}, {576, 512}, {288, 256}, {300, 64}}, 46};
+  Deck<int> bytes_{{0, 0, 1}, 47};
+};
+
+/// Such cases with keys and values of 8 bits, beside queries of 16 bits or of 8.
+class DecodeBytesSpecs {
+ public:
+  DecodeBytesSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys) {}
+
+  CaseSpec draw() {
+    CaseSpec spec = source_.draw();
+    spec.q_dtype = q_dtype_.deal();
+    spec.k_dtype = k_dtype_.deal();
+    spec.v_dtype = v_dtype_.deal();
+    spec.descale = descale_.deal() != 0;
+    // P is f16: see PortableSpecs::draw().
+    spec.spread = std::min(spec.spread, 4.0);
+    if (spec.weight == "drops_most") spec.weight.clear();
+    return spec;
+  }
+
+ private:
+  DecodeSpecs source_;
+  Deck<DType> q_dtype_{{DType::bf16, DType::bf16, DType::f16, DType::e4m3, DType::e5m2}, 21},
+      k_dtype_{{DType::e4m3, DType::e5m2}, 22}, v_dtype_{{DType::e4m3, DType::e5m2, DType::e4m3}, 23};
+  Deck<int> descale_{{0, 1}, 24};
 };
 
 /// Masks that leave runs of keys, with any sequences and pages.

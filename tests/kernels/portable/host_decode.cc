@@ -38,9 +38,11 @@ extern "C" long long run_kernel(const heddle::shared::DecodeMmaParams& params, u
 }}
 )";
 
-std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
-                    const device_text::ModLayout& layout) {
-  return "#include \"lanes.h\"\n" + decode_mma::config_and_mods(config, mods, layout) +
+/// `architecture`: "900"
+std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
+                    const std::string& architecture) {
+  return fmt::format("#define __CUDA_ARCH__ {}\n#include \"lanes.h\"\n", architecture) +
+         decode_mma::config_and_mods(config, mods, layout) +
          fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
 
@@ -48,7 +50,7 @@ std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods
 plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase& c, const AttentionOptions& options,
                    const DecodeRun& run) {
   const device::CudaCaps& caps = known_gpu(run.gpu);
-  if (std::string reason = plan::decode_mma_refuses(problem, options, caps); !reason.empty()) {
+  if (std::string reason = plan::decode_mma_refuses(problem, c.tensors(), options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
   std::vector<plan::Choice> choices =
@@ -74,10 +76,11 @@ long long poison(AttentionCase& c, const problem::AttentionProblem& problem, con
                  const Bindings& bindings) {
   const auto& config = plan.part<ForwardMmaConfig>();
   std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
-  const int step = config.blocks_in_pages() ? config.wave_keys() : 1;
+  const int step = config.blocks_in_pages() ? config.block_keys() : 1;
   for (shared::KeyRuns& own : runs) own = held(own, config.kv_block, step);
   const long long tiles = plan::decode_mma_tiles(problem, config);
-  return poison_outside(c, runs) * tiles * (config.qk_dim + config.v_dim) * config.element_bytes();
+  return poison_outside(c, runs) * tiles * (config.qk_dim + (config.wide() ? 0 : config.v_dim)) *
+         config.kv_element_bytes();
 }
 
 }  // namespace
@@ -102,7 +105,9 @@ void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   const auto layout = device_text::layout_of(plan.mods.of_kernel(false));
   Tensor starts;
   gpu::set_mod_values(layout, options.bindings, kv_start_bindings(plan.mods.kv_start, problem, starts), params.mod);
-  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout)));
+  const device::CudaCaps& caps = known_gpu(run.gpu);
+  const std::string architecture = fmt::format("{}", 100 * caps.major + 10 * caps.minor);
+  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout, architecture)));
   const long long bytes = run.poisons ? poison(c, problem, plan, options.bindings) : 0;
   for (int i = 0; i < run.runs; ++i) {
     params.launch = 77;  // as a graph that repeats a run has it

@@ -1,38 +1,43 @@
 // Fragments of NVIDIA's tensor cores as one warp drives them (sm_80 and later): 16 rows of scores by 16 keys, two mma
 // of 8 keys side by side. Packed to halves they are the first operand of P V, so P changes no thread. Keys and values
-// come by cp.async and stand by rows; values are transposed as they are read. f16 and bf16.
+// come by cp.async and stand by rows; values are transposed as they are read. f16 and bf16; keys and values of 8 bits
+// become f16 between their load and the product (kConfig.converts()).
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
+#include "portable/fragments/eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/row_copies.cuh"
 #include "portable/fragments/warp.cuh"
 #include "portable/fragments/wave_blocks.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
 /// Blocks of the CTA, or of each wave.
-template <auto kConfig, class Own, bool kOfWave>
+template <auto kConfig, bool kOfWave>
 struct ChosenBlocks {
-  using Type = CopiedBlocks<kConfig, Own>;
+  using Type = CopiedBlocks<kConfig, RowCopies<kConfig>>;
 };
-template <auto kConfig, class Own>
-struct ChosenBlocks<kConfig, Own, true> {
-  using Type = WaveBlocks<kConfig, Own>;
+template <auto kConfig>
+struct ChosenBlocks<kConfig, true> {
+  using Type = WaveBlocks<kConfig, RowCopies<kConfig>>;
 };
 
 template <auto kConfig>
 struct MmaFragments : WarpOfThreads {
   using Real = float;
-  static constexpr int kKeys = 16, kOuts = 16, kOwnRows = 2, kOwnKeys = 4, kOwnOuts = 4, kOutRun = 2;
+  static constexpr int kKeys = 16, kOuts = 16, kOwnRows = 2, kOwnKeys = 4, kOwnOuts = 4;
+  static constexpr int kOutRun = kConfig.converts() ? 4 : 2;
   static constexpr bool kF16 = kConfig.storage == shared::Storage::f16;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
 
   static __device__ __forceinline__ int own_row(int r) { return lane() / 4 + 8 * r; }
   static __device__ __forceinline__ int own_key(int c) { return c / 2 * 8 + lane() % 4 * 2 + c % 2; }
-  static __device__ __forceinline__ int own_out(int c) { return own_key(c); }
+  /// A load of bytes has two columns a half: one product takes the even ones, the other the odd ones.
+  static __device__ __forceinline__ int own_out(int c) { return kConfig.converts() ? lane() % 4 * 4 + c : own_key(c); }
   static __device__ __forceinline__ bool first_of_row() { return lane() % 4 == 0; }
 
   using Scores = OwnElements<float, kOwnRows, kOwnKeys>;
@@ -46,8 +51,11 @@ struct MmaFragments : WarpOfThreads {
   }
 
   static constexpr int kSteps = kConfig.qk_columns() / 16;  // of the depth of Q K^T
+  /// Steps that are unrolled: beside many sums there are no registers for the addresses of all.
+  static constexpr int kStepsAtOnce = kConfig.wide() ? 4 : kSteps;
   struct Queries {
     unsigned a[kConfig.shared_queries ? 1 : kSteps][4];
+    float factor[kOwnRows];  // converts(): of the products of the thread's rows
   };
 
   static __device__ __forceinline__ float exp2(float x) { return ptx::exp2_fast(x); }
@@ -63,9 +71,8 @@ struct MmaFragments : WarpOfThreads {
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
   static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
 
-  class Stream : public ChosenBlocks<kConfig, Stream, kConfig.own_blocks>::Type {
-    using Blocks = typename ChosenBlocks<kConfig, Stream, kConfig.own_blocks>::Type;
-    friend Blocks;
+  class Stream : public ChosenBlocks<kConfig, kConfig.own_blocks>::Type {
+    using Blocks = typename ChosenBlocks<kConfig, kConfig.own_blocks>::Type;
 
    public:
     __device__ __forceinline__ explicit Stream(char* memory) : Blocks(memory) {}
@@ -79,24 +86,24 @@ struct MmaFragments : WarpOfThreads {
         for (int r = 0; r < kOwnRows; ++r) {
           const char* from = row(f * kOwnRows + r);
           const ptx::SharedAddress to = queries_of_wave() + (16 * f + own_row(r)) * kMemory.q_pitch;
-          if constexpr (kConfig.shared_queries && kConfig.own_blocks) {
-            // All waves bring the same, and none waits for another: copies that are waited for would hold up the ring.
-#pragma unroll
-            for (int column = lane() % 4 * 2; column < kConfig.qk_columns(); column += 8) {
-              ptx::store_two(to + 2 * column, two(from, column));
-            }
-          } else if constexpr (kConfig.shared_queries) {
+          if constexpr (kConfig.shared_queries && !kConfig.own_blocks) {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
-            copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4,
-                                                                               0);
+            RowCopies<kConfig>::template copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.element_bytes(),
+                                                  kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
           } else {
-#pragma unroll
-            for (int k = 0; k < kSteps; ++k) {
-#pragma unroll
-              for (int half = 0; half < 2; ++half) {
-                q[f].a[k][2 * half + r] = two(from, 16 * k + 8 * half + lane() % 4 * 2);
+            const float power = kConfig.q_bf16 ? power_of(from) : 1;
+#pragma unroll 2 * kStepsAtOnce
+            for (int i = 0; i < 2 * kSteps; ++i) {
+              const unsigned both = query_halves(from, i, power);
+              if constexpr (kConfig.shared_queries) {
+                // All waves bring the same, and none waits for another: copies that are waited for would hold up the
+                // ring.
+                ptx::store_two(to + 16 * i + lane() % 4 * 4, both);
+              } else {
+                q[f].a[i / 2][i % 2 * 2 + r] = both;
               }
             }
+            if constexpr (kConfig.converts()) q[f].factor[r] = inverse_of(power);
           }
         }
       }
@@ -118,6 +125,18 @@ struct MmaFragments : WarpOfThreads {
       ptx::load_matrices<false>(b, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch +
                                        turned<kMemory.k_pitch>(32 * k + 16 * chunk, own));
     }
+    /// Bytes of steps k and k + 1: words 2 i and 2 i + 1 are of both halves of the keys, of step k + i.
+    __device__ __forceinline__ void key_bytes(unsigned (&words)[4], int key, int k) const {
+      const int own = lane() % 16, chunk = k + 1 < kSteps ? k + lane() / 16 : k;
+      ptx::load_matrices<false>(
+          words, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch + turned<kMemory.k_pitch>(16 * chunk, own));
+    }
+    /// Bytes of out fragments d and d + 1: words 2 i and 2 i + 1 are of both halves of the keys, of fragment d + i.
+    __device__ __forceinline__ void value_bytes(unsigned (&words)[4], int key, int d) const {
+      const int own = lane() % 16, chunk = (d + 1) * kOuts < kConfig.v_columns() ? d + lane() / 16 : d;
+      ptx::load_matrices<true>(
+          words, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch + turned<kMemory.v_pitch>(16 * chunk, own));
+    }
     /// Both halves of 16 columns, of 16 keys.
     __device__ __forceinline__ void values(unsigned (&b)[4], int key, int column) const {
       const int own = lane() / 8 % 2 * 8 + lane() % 8, chunk = lane() / 16;
@@ -138,112 +157,53 @@ struct MmaFragments : WarpOfThreads {
       return memory_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.q_pitch);
     }
 
-    static constexpr int kBlock = kConfig.block_keys();
-    /// The thread's number among those that copy a block.
-    __device__ __forceinline__ static int copier() { return kConfig.own_blocks ? lane() : thread(); }
-
-    /// Blocks may begin before the keys that count.
-    static constexpr bool kBefore = kConfig.bounded && kConfig.blocks_in_pages();
-
-    /// Rows `first` and on of a tensor; those before `begin` (kBefore) and from `end` on, and columns that it lacks,
-    /// become 0.
-    template <int kDim, int kColumns, class Source>
-    __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first,
-                                               int end, int begin = 0) {
-      if (Source::kLinear && first + kBlock <= end && (!kBefore || begin <= first)) {
-        ask_rows<kDim, kColumns, true>(source, to, pitch, first, end, begin);
-      } else {
-        ask_rows<kDim, kColumns, false>(source, to, pitch, first, end, begin);
-      }
+    /// The first column of the thread's pair number i of a row of queries. A thread loads four bytes of a key at once,
+    /// so of 8 bits they are the four that its pairs meet in a step.
+    __device__ __forceinline__ static int pair_column(int i) {
+      return kConfig.converts() ? i / 2 * 16 + lane() % 4 * 4 + i % 2 * 2 : 8 * i + lane() % 4 * 2;
     }
-    /// kWhole: the tensor has all of them.
-    template <int kDim, int kColumns, bool kWhole, class Source>
-    __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
-                                                    int end, int begin) {
-      constexpr int kChunks = 2 * kColumns / kConfig.kv_bytes,
-                    kThreads = kConfig.own_blocks ? 32 : 32 * kConfig.waves();
-      // A thread's chunks are of one column where they can be.
-      constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
-      constexpr int kTogether = kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
-      constexpr int kRounds = (kBlock * kTogether + kThreads - 1) / kThreads;
-      const auto copy = [&](int round, auto&& row_at) {
-        const int own = round * kThreads + copier(), row = own / kTogether;
-        if (kBlock * kTogether % kThreads != 0 && row >= kBlock) return;
-        const int turn = shared::is_swizzled(pitch) ? shared::turn_of(row) : 0;
-        const bool there = kWhole || (first + row < end && (!kBefore || first + row >= begin));
-        copy_row<kDim, kColumns, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row), there,
-                                                              own % kTogether, turn);
+    /// The thread's pair number i of a query, as halves; of bf16 beside f16, times `power`.
+    __device__ __forceinline__ static unsigned query_halves(const char* from, int i, float power) {
+      const unsigned both = two(from, pair_column(i));
+      if constexpr (kConfig.q_fp8 != shared::Fp8::none) return halves_of_neighbours<kConfig.q_fp8>(both).low;
+      if constexpr (!kConfig.q_bf16) return both;
+      return ptx::pack<true>(low_of(both) * power, high_of(both) * power);
+    }
+    // The elements of a pair of bf16.
+    __device__ __forceinline__ static float low_of(unsigned both) {
+      return __int_as_float(static_cast<int>(both << 16));
+    }
+    __device__ __forceinline__ static float high_of(unsigned both) {
+      return __int_as_float(static_cast<int>(both & 0xffff0000));
+    }
+    /// The power of two that brings the largest finite element of a row of bf16 to 2^14, by all threads of the row: f16
+    /// then holds all elements down to 2^-31 of it exactly. At most 2^126, whose inverse is a normal number.
+    __device__ __forceinline__ static float power_of(const char* from) {
+      float largest = 0;
+      const auto see = [&](float x) {
+        if (fabsf(x) < ptx::infinity()) largest = fmaxf(largest, fabsf(x));
       };
-      const int last = end > 0 ? end - 1 : 0;
-      const auto inside = [&](int key) { return kWhole || key < last ? key : last; };
-      if constexpr (kWhole && Source::kLinear && kThreads % kTogether == 0) {
-        const char* steady = source.row(first + copier() / kTogether);
-#pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
-        for (int i = 0; i < kRounds; ++i) {
-          copy(i, [&](int) { return steady; });
-          steady = source.below(steady, kThreads / kTogether);
-        }
-      } else if constexpr (kConfig.rings() && !Source::kLinear && kConfig.kv_bytes >= 8) {
-        // The compiler moves no read of the table before a copy: so some rounds' entries are read before their copies.
-        constexpr int kMost = kConfig.own_blocks && kColumns > 128 ? 4 : 8;
-        constexpr int kAtOnce = kRounds < kMost ? kRounds : kMost;
-#pragma unroll 1
-        for (int round = 0; round < kRounds; round += kAtOnce) {
-          int pages[kAtOnce];
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            pages[i] = source.page_of(inside(first + ((round + i) * kThreads + copier()) / kTogether));
-          }
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            if (kRounds % kAtOnce != 0 && round + i >= kRounds) break;
-            copy(round + i, [&](int key) { return source.row(inside(key), pages[i]); });
-          }
-        }
-      } else {
-#pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
-        for (int i = 0; i < kRounds; ++i) copy(i, [&](int key) { return source.row(inside(key)); });
+#pragma unroll 2 * kStepsAtOnce
+      for (int i = 0; i < 2 * kSteps; ++i) {
+        const unsigned both = two(from, pair_column(i));
+        see(low_of(both)), see(high_of(both));
       }
+      const int exponent = __float_as_int(ptx::row_max(largest)) >> 23, power = 2 * 127 + 14 - exponent;
+      return __int_as_float((power < 253 ? power : 253) << 23);
     }
-    /// The largest power of two of threads that share a row.
-    static constexpr int beside(int chunks, int threads) {
-      int most = 1;
-      while (2 * most <= chunks && threads % (2 * most) == 0) most *= 2;
-      return most;
-    }
-
-    /// Copies that the compiler may begin together. Rows at addresses that 8 bytes do not divide take many copies,
-    /// whose addresses, and halves on their way, would not fit in the registers.
-    template <int kBytes>
-    static constexpr int kCopiesAtOnce = kBytes >= 8 ? 256 : 4;
-
-    /// Chunks `own`, own + kTogether, ... of a row of halves, swizzled by `turn`.
-    template <int kDim, int kColumns, int kBytes, int kTogether>
-    __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own,
-                                                    int turn) {
-      constexpr int kChunks = 2 * kColumns / kBytes;
-#pragma unroll kCopiesAtOnce < kBytes>
-      for (int first = 0; first < kChunks; first += kTogether) {
-        const int chunk = first + own;
-        if (kChunks % kTogether != 0 && chunk >= kChunks) break;
-        const int at = chunk * kBytes, left = there ? 2 * kDim - at : 0;
-        if constexpr (kBytes == 2) {
-          ptx::store_half(to + (at ^ turn), left > 0 ? *reinterpret_cast<const unsigned short*>(from + at) : 0);
-        } else {
-          const char* const chunk_begin = left > 0 ? from + at : from;
-          const int valid = left < 0 ? 0 : left < kBytes ? left : kBytes;
-          if constexpr (kConfig.own_blocks && kBytes == 16 && 2 * kDim % 128 == 0) {
-            ptx::copy_async_of_line(to + (at ^ turn), chunk_begin, valid);
-          } else {
-            ptx::copy_async<kBytes>(to + (at ^ turn), chunk_begin, valid);
-          }
-        }
-      }
+    /// 1 / x of a power of two.
+    __device__ __forceinline__ static float inverse_of(float power) {
+      return __int_as_float((254 << 23) - __float_as_int(power));
     }
 
-    /// Two neighbours of a query.
+    /// Two neighbours of a query, as they are stored.
     __device__ __forceinline__ static unsigned two(const char* from, int column) {
       if (from == nullptr) return 0;
+      if constexpr (kConfig.q_element_bytes() == 1) {
+        const auto* bytes = reinterpret_cast<const unsigned char*>(from) + column;
+        const unsigned low = column < kConfig.qk_dim ? bytes[0] : 0, high = column + 1 < kConfig.qk_dim ? bytes[1] : 0;
+        return high << 8 | low;
+      }
       const auto* half = reinterpret_cast<const unsigned short*>(from) + column;
       if (kConfig.q_bytes >= 4 && column + 1 < kConfig.qk_dim) return *reinterpret_cast<const unsigned*>(half);
       const unsigned low = column < kConfig.qk_dim ? half[0] : 0, high = column + 1 < kConfig.qk_dim ? half[1] : 0;
@@ -260,18 +220,10 @@ struct MmaFragments : WarpOfThreads {
 #pragma unroll
       for (int n = 0; n < kKeyFragments; ++n) clear(s[f][n]);
     }
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      unsigned a[kFragments][4];
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f) stream.query(a[f], q[f], f, k);
-#pragma unroll
-      for (int n = 0; n < kKeyFragments; ++n) {
-        unsigned b[4];
-        stream.keys(b, key + kKeys * n, k);
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) multiply(s[f][n], a[f], b);
-      }
+    if constexpr (kConfig.converts()) {
+      multiply_key_bytes(s, q, stream, key);
+    } else {
+      multiply_key_halves(s, q, stream, key);
     }
   }
 
@@ -282,21 +234,31 @@ struct MmaFragments : WarpOfThreads {
                                                     int key) {
 #pragma unroll
     for (int n = 0; n < kKeyFragments; ++n) {
-      unsigned a[kFragments][4];
+      Weights a[kFragments];
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
+      for (int f = 0; f < kFragments; ++f) pack(a[f], p[f][n]);
+      add_values(o, a, stream, key + kKeys * n, 0);
+    }
+  }
+  /// P of 16 keys as it is multiplied.
+  struct alignas(16) Weights {
+    unsigned a[4];
+  };
+  static __device__ __forceinline__ void pack(Weights& weights, const Scores& p) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[f][i] = ptx::pack<kF16>(p[f][n].x[i % 2][i / 2 * 2], p[f][n].x[i % 2][i / 2 * 2 + 1]);
-        }
-      }
-#pragma unroll
-      for (int d = 0; d < kOutFragments; ++d) {
-        unsigned b[4];
-        stream.values(b, key + kKeys * n, kOuts * d);
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) multiply(o[f][d], a[f], b);
-      }
+    for (int i = 0; i < 4; ++i) {
+      weights.a[i] = ptx::pack<kF16>(p.x[i % 2][i / 2 * 2], p.x[i % 2][i / 2 * 2 + 1]);
+    }
+  }
+  /// O += P V of 16 keys, for the columns from fragment `first` on.
+  template <int kFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_values(Out (&o)[kFragments][kOutFragments],
+                                                    const Weights (&weights)[kFragments], const Stream& stream, int key,
+                                                    int first) {
+    if constexpr (kConfig.converts()) {
+      add_value_bytes(o, weights, stream, key, first);
+    } else {
+      add_value_halves(o, weights, stream, key, first);
     }
   }
 
@@ -314,6 +276,99 @@ struct MmaFragments : WarpOfThreads {
     for (int half = 0; half < 2; ++half) {
       ptx::mma<kF16>(s.x[0][2 * half], s.x[0][2 * half + 1], s.x[1][2 * half], s.x[1][2 * half + 1], a, b[2 * half],
                      b[2 * half + 1]);
+    }
+  }
+
+  template <int kFragments, int kKeyFragments>
+  static __device__ __forceinline__ void multiply_key_halves(Scores (&s)[kFragments][kKeyFragments],
+                                                             const Queries (&q)[kFragments], const Stream& stream,
+                                                             int key) {
+#pragma unroll kStepsAtOnce
+    for (int k = 0; k < kSteps; ++k) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) stream.query(a[f], q[f], f, k);
+#pragma unroll
+      for (int n = 0; n < kKeyFragments; ++n) {
+        unsigned b[4];
+        stream.keys(b, key + kKeys * n, k);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) multiply(s[f][n], a[f], b);
+      }
+    }
+  }
+
+  /// Keys of 8 bits. The columns of a step are in another order than of 16 bits, for queries, too (pair_column).
+  template <int kFragments, int kKeyFragments>
+  static __device__ __forceinline__ void multiply_key_bytes(Scores (&s)[kFragments][kKeyFragments],
+                                                            const Queries (&q)[kFragments], const Stream& stream,
+                                                            int key) {
+#pragma unroll kStepsAtOnce
+    for (int k = 0; k < kSteps; k += 2) {
+      unsigned words[kKeyFragments][4];
+#pragma unroll
+      for (int n = 0; n < kKeyFragments; ++n) stream.key_bytes(words[n], key + kKeys * n, k);
+#pragma unroll
+      for (int step = 0; step < 2 && k + step < kSteps; ++step) {
+        unsigned a[kFragments][4];
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) stream.query(a[f], q[f], f, k + step);
+#pragma unroll
+        for (int n = 0; n < kKeyFragments; ++n) {
+          const Halves first = halves_of_neighbours<kConfig.k_fp8>(words[n][2 * step]),
+                       second = halves_of_neighbours<kConfig.k_fp8>(words[n][2 * step + 1]);
+          const unsigned b[4] = {first.low, first.high, second.low, second.high};
+#pragma unroll
+          for (int f = 0; f < kFragments; ++f) multiply(s[f][n], a[f], b);
+        }
+      }
+    }
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int n = 0; n < kKeyFragments; ++n) {
+#pragma unroll
+        for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+          for (int c = 0; c < kOwnKeys; ++c) s[f][n].x[r][c] *= q[f].factor[r];
+        }
+      }
+    }
+  }
+
+  /// Values of 16 keys, whose weights are `a`.
+  template <int kFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_value_halves(Out (&o)[kFragments][kOutFragments],
+                                                          const Weights (&weights)[kFragments], const Stream& stream,
+                                                          int key, int first) {
+#pragma unroll
+    for (int d = 0; d < kOutFragments; ++d) {
+      unsigned b[4];
+      stream.values(b, key, kOuts * (first + d));
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) multiply(o[f][d], weights[f].a, b);
+    }
+  }
+  /// Likewise, of 8 bits.
+  template <int kFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_value_bytes(Out (&o)[kFragments][kOutFragments],
+                                                         const Weights (&weights)[kFragments], const Stream& stream,
+                                                         int key, int first) {
+#pragma unroll
+    for (int d = 0; d < kOutFragments; d += 2) {
+      unsigned words[4];
+      stream.value_bytes(words, key, first + d);
+#pragma unroll
+      for (int i = 0; i < 2 && d + i < kOutFragments; ++i) {
+        const Halves lower = halves_of_columns<kConfig.v_fp8>(words[2 * i]),
+                     upper = halves_of_columns<kConfig.v_fp8>(words[2 * i + 1]);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          Out& sums = o[f][d + i];
+          ptx::mma<true>(sums.x[0][0], sums.x[0][2], sums.x[1][0], sums.x[1][2], weights[f].a, lower.low, upper.low);
+          ptx::mma<true>(sums.x[0][1], sums.x[0][3], sums.x[1][1], sums.x[1][3], weights[f].a, lower.high, upper.high);
+        }
+      }
     }
   }
 };

@@ -1,4 +1,5 @@
-// The blocks of keys and values of one wave, which it alone asks for and reads (kConfig.own_blocks).
+// The blocks of keys and values of a wave, or of the waves that share its keys, each for rows of its own: they alone ask
+// for them and read them (kConfig.own_blocks).
 #pragma once
 
 #include "portable/fragments/ring_slot.cuh"
@@ -23,8 +24,10 @@ class WaveBlocks {
     Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
                                                             run.end, run.begin);
     ptx::commit_copies();
-    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
-                                                          run.end, run.begin);
+    if constexpr (!kConfig.wide()) {
+      Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
+                                                            run.end, run.begin);
+    }
     ptx::commit_copies();
     asked_.advance();
   }
@@ -34,28 +37,41 @@ class WaveBlocks {
     ptx::commit_copies();
     asked_.advance();
   }
-  /// Waits until the wave sees the keys of the oldest block; then its values.
+  /// Waits until the waves see the keys of the oldest block; then its values.
   __device__ __forceinline__ void keys_arrive() {
     ptx::await_copies<2 * kConfig.stages - 1>();
-    WarpOfThreads::wave_barrier();
+    meet();
     read_ = ring_.at;
     ring_.advance();
   }
   __device__ __forceinline__ void values_arrive() const {
     ptx::await_copies<2 * kConfig.stages - 2>();
-    WarpOfThreads::wave_barrier();
+    meet();
   }
   /// Its place may be asked for.
-  __device__ __forceinline__ void block_is_read() const { WarpOfThreads::wave_barrier(); }
+  __device__ __forceinline__ void block_is_read() const { meet(); }
 
  protected:
   __device__ __forceinline__ explicit WaveBlocks(char* memory)
-      : memory_(ptx::shared_address(memory)), base_(memory_ + WarpOfThreads::wave() * kMemory.wave) {}
+      : memory_(ptx::shared_address(memory)), base_(memory_ + group() * kMemory.wave) {}
 
   ptx::SharedAddress memory_, base_;  // of the CTA, of the wave's ring
   int read_ = 0;                      // where the block that is read begins
 
  private:
+  /// Which of those that share a ring.
+  __device__ __forceinline__ static int group() { return WarpOfThreads::wave() / kConfig.ring_waves(); }
+  /// The waves that share the ring.
+  __device__ __forceinline__ static void meet() {
+    if constexpr (kConfig.wide()) {
+      WarpOfThreads::barrier();
+    } else if constexpr (kConfig.row_waves == 1) {
+      WarpOfThreads::wave_barrier();
+    } else {
+      ptx::barrier_of<32 * kConfig.row_waves>(1 + group());
+    }
+  }
+
   using Slot = RingSlot<kConfig.stages, kMemory.stage>;
   Slot asked_ = {0}, ring_ = {0};
 };

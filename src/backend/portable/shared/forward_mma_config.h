@@ -33,7 +33,11 @@ struct ForwardMmaConfig {
 #undef HEDDLE_FIELD
 
   constexpr Fragments shape() const { return fragments_of(fragments); }
-  constexpr int element_bytes() const { return bytes_of(storage); }
+  constexpr int element_bytes() const { return bytes_of(storage); }  // of what is multiplied
+  /// Keys and values of 8 bits become f16 as they are read.
+  constexpr bool converts() const { return k_fp8 != Fp8::none; }
+  constexpr int q_element_bytes() const { return q_fp8 != Fp8::none ? 1 : element_bytes(); }  // in memory
+  constexpr int kv_element_bytes() const { return converts() ? 1 : element_bytes(); }
   constexpr int waves() const { return row_waves * key_waves; }
   constexpr int wave_keys() const { return kv_block / key_waves; }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
@@ -43,10 +47,15 @@ struct ForwardMmaConfig {
   constexpr bool splits_keys() const { return splits > 1; }
   /// Blocks of keys and values come in a ring of `stages` buffers.
   constexpr bool rings() const { return blocks == StepBlocks::keys_and_values && stages > 1; }
+  /// decode_mma: values are the first columns of the keys, and too many for one wave's sums. Each wave of keys has
+  /// columns of o of its own, and all waves share a ring.
+  constexpr bool wide() const { return own_blocks && blocks == StepBlocks::both_ways; }
+  constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
+  constexpr int ring_waves() const { return wide() ? waves() : row_waves; }                      // that share a ring
   /// Keys of a block: those that are copied together.
-  constexpr int block_keys() const { return own_blocks ? wave_keys() : kv_block; }
+  constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
   /// decode_mma: blocks of keys lie in one page each.
-  constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % wave_keys() == 0; }
+  constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % block_keys() == 0; }
   /// decode_mma: only the device knows how many units there are.
   constexpr bool counts_units() const { return device_lengths || bounded; }
   /// Columns that are multiplied: what the tensors lack of them is zero.
@@ -80,20 +89,21 @@ struct ForwardMmaMemory {
   int q_pitch;
   int k, v, q;  // q: [tile rows], shared_queries
   int stage;    // from a buffer to the next; 0: there is one
-  int wave;     // own_blocks: from a wave's ring to the next one's
+  int wave;     // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
 };
 
 constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   ForwardMmaMemory memory{};
-  const int bytes = config.element_bytes();
+  const int bytes = config.kv_element_bytes();
   const bool transposed = config.shape().transposed;
   memory.k_pitch = row_pitch(config.qk_columns(), bytes);
   memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);
-  memory.q_pitch = memory.k_pitch;
+  memory.q_pitch = row_pitch(config.qk_columns(), config.element_bytes());
   if (config.own_blocks) {
     if (is_swizzled(config.qk_columns() * bytes)) memory.k_pitch = config.qk_columns() * bytes;
     if (is_swizzled(config.v_columns() * bytes)) memory.v_pitch = config.v_columns() * bytes;
+    if (config.wide()) memory.v_pitch = memory.k_pitch;
   }
   const int keys = config.block_keys() * memory.k_pitch;
   const int values = (transposed ? config.v_columns() : config.block_keys()) * memory.v_pitch;
@@ -104,7 +114,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;
   memory.wave = config.own_blocks ? config.stages * block : 0;
-  memory.q = (config.own_blocks ? config.waves() : 1) * config.stages * block;
+  memory.q = (config.own_blocks ? config.waves() / config.ring_waves() : 1) * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = real_bytes(config.storage);

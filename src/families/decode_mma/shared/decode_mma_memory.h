@@ -11,17 +11,35 @@ namespace heddle::shared {
 /// A row that a wave or a CTA leaves: its maximum and its sum, in the first of 16 bytes, and v_columns of O.
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
+/// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
+/// the lower half, which leaves the sums.
+constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
+  return config.row_waves > 1 && config.key_waves > 1;
+}
+/// Waves of keys that leave their rows at the same time.
+constexpr int decode_state_waves(const ForwardMmaConfig& config) {
+  return decode_folds_states(config) ? config.key_waves / 2 : config.key_waves;
+}
+
 /// Offsets in a CTA's shared memory, in bytes: the waves' rings, then these.
 struct DecodeMmaMemory {
-  int states;  // [waves][live_rows] rows that waves leave each other
-  int last;    // int: this CTA is the last one of its tile
-  int spans;   // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them
+  int states;   // [decode_state_waves][live_rows] rows that waves leave each other; unless wide()
+  int weights;  // wide(): [key waves][row waves][fragments of rows][32] 16 bytes of a thread's weights
+  int tops;     // wide(): float [key waves][rows] maxima or sums
+  int last;     // int: this CTA is the last one of its tile
+  int spans;    // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them
   int bytes;
 };
 constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   DecodeMmaMemory memory{};
   memory.states = forward_mma_memory(config).bytes;
-  memory.last = memory.states + config.waves() * config.live_rows * decode_row_floats(config) * 4;
+  if (config.wide()) {
+    memory.weights = memory.states;
+    memory.tops = memory.weights + config.waves() * config.row_fragments * 32 * 16;
+    memory.last = memory.tops + config.key_waves * config.rows() * 4;
+  } else {
+    memory.last = memory.states + decode_state_waves(config) * config.live_rows * decode_row_floats(config) * 4;
+  }
   memory.spans = memory.last + 16;
   memory.bytes = memory.spans + (config.device_lengths ? config.waves() * static_cast<int>(sizeof(SequenceSpan)) : 0);
   return memory;

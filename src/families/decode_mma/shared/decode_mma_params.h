@@ -47,6 +47,7 @@ struct DecodeMmaParams : ForwardParams {
   int q_rows;               // of the tensor
   int q_packed;             // its rows are packed sequences
   LineCut cut;              // unless config.counts_units()
+  Descales descales;        // 8 bits
   SequencesParams lengths;  // device_lengths: where they are; its spans and lists are not used
   TicketWord* words;        // [gangs][tiles]: of a tile that several CTAs share, in the first gang's row
   TicketWord launch;        // number of this launch, not 0, below 2^(64 - kTicketBits)

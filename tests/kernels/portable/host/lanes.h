@@ -44,12 +44,13 @@ struct Warp {
   const char* instruction = nullptr;  // that the first of them came to
 };
 
-enum class State { ready, in_warp, in_cta, done };
+enum class State { ready, in_warp, in_part, in_cta, done };
 
 struct Lane {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   State state = State::ready;
+  int barrier = 0;                       // in_part: which one
   std::vector<Copy> copies;              // since the last commit
   std::deque<std::vector<Copy>> groups;  // committed, the oldest first
 };
@@ -60,6 +61,7 @@ struct Cta {
   std::vector<Warp> warps;
   ucontext_t scheduler;
   int wave = 32;
+  int arrived[16] = {};  // at the barriers of some of its threads
   char* memory = nullptr;
   bool copies_at_once = false;  // as early as may be; else as late
   void (*body)(void*) = nullptr;
@@ -145,6 +147,19 @@ inline void await_copies() {
   await_groups(0);
 }
 
+/// A barrier of `count` threads, of those that have its number.
+inline void meet(int number, int count) {
+  if (++cta.arrived[number] < count) {
+    cta.own().barrier = number;
+    cta.wait(State::in_part);
+    return;
+  }
+  cta.arrived[number] = 0;
+  for (Lane& lane : cta.lanes) {
+    if (lane.state == State::in_part && lane.barrier == number) lane.state = State::ready;
+  }
+}
+
 inline void entry() {
   cta.body(cta.argument);
   Lane& own = cta.own();
@@ -189,6 +204,7 @@ inline void run_cta(std::mt19937& rng) {
         }
       }
     }
+    if (std::ranges::any_of(cta.lanes, [](const Lane& lane) { return lane.state == State::ready; })) continue;
     unsigned waiting = 0, done = 0;
     for (const Lane& lane : cta.lanes) waiting += lane.state == State::in_cta, done += lane.state == State::done;
     if (done == threads) return;

@@ -88,6 +88,10 @@ template <int kGroups>
 void await_copies() {
   lanes::await_groups(kGroups);
 }
+template <int kThreads>
+void barrier_of(int number) {
+  lanes::meet(number, kThreads);
+}
 inline void store_two(SharedAddress to, unsigned halves) { std::memcpy(lanes::cta.memory + to, &halves, 4); }
 inline void store_half(SharedAddress to, unsigned short x) { std::memcpy(lanes::cta.memory + to, &x, 2); }
 

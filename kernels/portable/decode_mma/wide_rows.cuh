@@ -1,0 +1,114 @@
+// Waves of keys that have columns of o each (kConfig.wide()): sums of o of all columns would not fit in one wave's
+// registers. Each wave computes the scores of its own keys of a block; those that have the same rows share the rows'
+// largest scores and their weights in shared memory, and each multiplies all weights by its columns of the values.
+#pragma once
+
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "portable/rows/row_weights.cuh"
+#include "ptx/mma.cuh"
+
+namespace heddle::portable {
+
+/// `Scores`: TileScores of the CTA, which has the thread's rows.
+template <auto kConfig, class F, class Scores>
+class WideRows {
+ public:
+  static constexpr bool kShares = true;
+  static constexpr int kColumns = kConfig.wave_columns(), kRows = Scores::kOwnRows;
+
+  __device__ __forceinline__ WideRows(char* memory, const Scores& scores)
+      : weights_(reinterpret_cast<Weights*>(memory + kMemory.weights)),
+        tops_(reinterpret_cast<float*>(memory + kMemory.tops)),
+        scores_(scores) {}
+
+  /// The first one of the wave's columns of o.
+  __device__ __forceinline__ int first_column() const { return scores_.key_wave() * kColumns; }
+
+  /// The largest scores become those of all waves that have the rows.
+  __device__ __forceinline__ void operator()(float (&tops)[kRows]) const {
+    leave(tops);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int wave = 0; wave < kConfig.key_waves; ++wave) tops[i] = F::larger(tops[i], *number(wave, i));
+    }
+  }
+  /// The sums of the wave's keys become those of all keys, added in the order of the waves.
+  __device__ __forceinline__ void add(float (&sums)[kRows]) const {
+    leave(sums);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int wave = 0; wave < kConfig.key_waves; ++wave) sum += *number(wave, i);
+      sums[i] = sum;
+    }
+  }
+
+  /// O += P V of a block, of whose weights P the wave has those of its keys.
+  template <class Out, class Stream>
+  __device__ __forceinline__ void add_values(Out& o, const typename F::Scores (&p)[Scores::kFragments][1],
+                                             const Stream& stream) const {
+#pragma unroll
+    for (int f = 0; f < Scores::kFragments; ++f) F::pack(*place(scores_.key_wave(), f), p[f][0]);
+    meet();
+#pragma unroll 1
+    for (int wave = 0; wave < kConfig.key_waves; ++wave) {
+      Weights weights[Scores::kFragments];
+#pragma unroll
+      for (int f = 0; f < Scores::kFragments; ++f) weights[f] = *place(wave, f);
+      F::add_values(o, weights, stream, wave * F::kKeys, first_column() / F::kOuts);
+    }
+  }
+
+  /// Calls visit(row, column, sums, weights) for the thread's rows with has(row) and its columns, as merge_parts()
+  /// does.
+  template <class Out, class Has, class Visit>
+  __device__ __forceinline__ void visit(RowWeights<kConfig, F> weights, const Out& o, Has&& has, Visit&& visit) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = scores_.row_of(i);
+      if (!has(row)) continue;
+      weights.m[0] = weights.m[i];
+      weights.l[0] = weights.l[i];
+#pragma unroll
+      for (int d = 0; d < kColumns / F::kOuts; ++d) {
+#pragma unroll
+        for (int c = 0; c < F::kOwnOuts; c += F::kOutRun) {
+          float sums[F::kOutRun];
+#pragma unroll
+          for (int e = 0; e < F::kOutRun; ++e) sums[e] = o[i / F::kOwnRows][d].x[i % F::kOwnRows][c + e];
+          visit(row, first_column() + d * F::kOuts + F::own_out(c), sums, weights);
+        }
+      }
+    }
+  }
+
+ private:
+  using Weights = typename F::Weights;
+  static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
+  static_assert(!kConfig.wide() || (kConfig.wave_keys() == F::kKeys && kColumns % F::kOuts == 0));
+
+  /// Until all waves that have the wave's rows have come.
+  __device__ __forceinline__ void meet() const { ptx::barrier_of<32 * kConfig.key_waves>(1 + scores_.row_wave()); }
+  __device__ __forceinline__ float* number(int wave, int i) const {
+    return tops_ + wave * kConfig.rows() + scores_.row_of(i);
+  }
+  /// Numbers of the thread's rows, for all waves that have them. (Each block has a barrier of all waves before them.)
+  __device__ __forceinline__ void leave(const float (&numbers)[kRows]) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (F::first_of_row()) *number(scores_.key_wave(), i) = numbers[i];
+    }
+    meet();
+  }
+  __device__ __forceinline__ Weights* place(int wave, int f) const {
+    return weights_ + ((wave * kConfig.row_waves + scores_.row_wave()) * Scores::kFragments + f) * 32 + F::lane();
+  }
+
+  Weights* weights_;
+  float* tops_;
+  const Scores& scores_;
+};
+
+}  // namespace heddle::portable

@@ -1,0 +1,270 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "backend/portable/portable_refuses.h"
+#include "expr/key_bounds.h"
+#include "families/decode_mma/decode_mma.h"
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "plan/tiles/packed_heads.h"
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::ForwardMmaConfig;
+
+constexpr std::int64_t kMostDim = 256;
+/// Head dimensions of keys whose first columns are the values: multi-head latent attention. Waves share the columns of
+/// o.
+constexpr std::int64_t kMostWideDim = 576, kMostWideValueDim = 512, kWideValueStep = 64;
+constexpr int kMostRows = 64;
+/// Sums of O and queries of two fragments of rows take all registers of a thread where head dims are larger.
+constexpr std::int64_t kMostDimOfTwoFragments = 128;
+
+bool has_8_bits(DType dtype) { return fp8_of(dtype) != shared::Fp8::none; }
+bool has_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+std::string refuse_types(const AttentionProblem& problem) {
+  const DType q = problem.q_dtype, k = problem.k_dtype, v = problem.v_dtype;
+  const bool alike = has_16_bits(q) && k == q && v == q;
+  const bool converts = has_8_bits(k) && has_8_bits(v) && (has_16_bits(q) || has_8_bits(q));
+  if (!alike && !converts) {
+    return fmt::format(
+        "q, k, v are {}, {}, {}; f16 or bf16 for all is accepted, or k and v of e4m3 or e5m2 beside q of f16, bf16, "
+        "e4m3 "
+        "or e5m2",
+        name(q), name(k), name(v));
+  }
+  const std::array accepted = {DType::f16, DType::bf16, DType::f32, DType::f64};
+  if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
+    return fmt::format("o is {}; f16, bf16, f32 and f64 are accepted", name(problem.o_dtype));
+  }
+  return {};
+}
+
+/// Values are the first columns of the keys, in the same memory.
+bool values_are_keys(const AttentionTensors& tensors) {
+  const ConstTensorView &k = tensors.k, &v = tensors.v;
+  if (k.data != v.data || k.dtype != v.dtype || v.shape[3] > k.shape[3]) return false;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (k.shape[axis] > 1 && k.strides[axis] != v.strides[axis]) return false;
+  }
+  return true;
+}
+
+std::int64_t larger_dim(const AttentionProblem& problem) { return std::max(problem.qk_dim, problem.v_dim); }
+/// One wave has no room for sums of so many columns.
+bool is_wide(const AttentionProblem& problem) { return larger_dim(problem) > kMostDim; }
+
+std::string refuse_dims(const AttentionProblem& problem, const AttentionTensors& tensors) {
+  if (!is_wide(problem)) return {};
+  const bool fits =
+      problem.qk_dim <= kMostWideDim && problem.v_dim <= kMostWideValueDim && problem.v_dim % kWideValueStep == 0;
+  if (fits && values_are_keys(tensors)) return {};
+  return fmt::format(
+      "q and k have head dimension {}, and v {}{}; 1 to {} are accepted, or up to {} where v is the first columns of k "
+      "in the same "
+      "memory, a multiple of {} up to {}",
+      problem.qk_dim, problem.v_dim, fits ? ", which is not in k's memory" : "", kMostDim, kMostWideDim, kWideValueStep,
+      kMostWideValueDim);
+}
+
+/// At least 1: rows without a query are stored, too.
+std::int64_t longest_queries(const AttentionProblem& problem) {
+  std::int64_t longest = 1;
+  for (const Sequence& sequence : problem.sequences) longest = std::max(longest, sequence.q_len);
+  return longest;
+}
+
+/// Rows of one wave.
+int most_rows_of_wave(const AttentionProblem& problem) {
+  return larger_dim(problem) > kMostDimOfTwoFragments ? 16 : 32;
+}
+
+/// Query heads that share a tile of up to `most` rows: a power of two.
+int packed_heads_of(const AttentionProblem& problem, std::int64_t most) {
+  const auto group = std::bit_ceil(static_cast<std::uint64_t>(problem.group()));
+  const auto fit = std::bit_floor(static_cast<std::uint64_t>(most / longest_queries(problem)));
+  return static_cast<int>(std::min(group, fit));
+}
+
+/// Rows past the sequences' own must be found, or their tiles stored for no query.
+bool by_sequence(const AttentionProblem& problem) {
+  const auto differs = [&](const Sequence& sequence) { return sequence.q_len != problem.q_rows; };
+  return problem.page_rows > 0 || problem.packed || problem::sequences_differ(problem) ||
+         std::ranges::any_of(problem.sequences, differs);
+}
+
+/// With as many heads in a tile as make up to `most` rows, of which a wave has up to `of_wave`.
+ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& problem, std::int64_t most, int of_wave) {
+  config.packed_heads = packed_heads_of(problem, most);
+  config.live_rows = static_cast<int>(longest_queries(problem) * config.packed_heads);
+  const int fragment = config.shape().rows;
+  config.row_fragments = config.live_rows > fragment ? of_wave / fragment : 1;
+  const int of_waves = config.row_fragments * fragment;
+  config.row_waves = config.live_rows <= of_waves ? 1 : config.live_rows <= 2 * of_waves ? 2 : 4;
+  // Queries have no room in registers beside so many sums.
+  config.shared_queries = config.row_fragments == 2 || std::max(config.qk_dim, config.v_dim) > kMostDimOfTwoFragments;
+  return config;
+}
+
+/// Waves and rings of a tile that fit a multiprocessor, best first. `wave_keys`: of a unit.
+std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_keys, std::int64_t shared_memory_bytes) {
+  struct Fitting {
+    ForwardMmaConfig config;
+    int resident, under_way;  // CTAs of a multiprocessor; bytes that come while others are computed
+  };
+  std::vector<Fitting> fitting;
+  for (const int waves : {8, 4, 2}) {
+    if (all.row_waves > 1 && waves < 4) continue;  // too few to hide latencies
+    for (const int stages : {5, 3, 2}) {
+      if (stages > 3 && !all.converts() && all.row_waves == 1) continue;
+      ForwardMmaConfig config = all;
+      config.key_waves = waves / all.row_waves;
+      config.kv_block = config.key_waves * wave_keys;
+      config.stages = stages;
+      const int bytes = shared::decode_mma_memory(config).bytes;
+      if (bytes > shared_memory_bytes) continue;
+      const int resident = std::min(8 / waves, shared::resident_ctas(bytes, shared_memory_bytes));
+      config.ctas = resident;
+      fitting.push_back(
+          {config, resident, resident * config.key_waves * (stages - 1) * shared::forward_mma_memory(config).stage});
+    }
+  }
+  // Eight waves occupy a multiprocessor; then what is under way counts, up to what memory's latency takes.
+  std::ranges::stable_sort(fitting, std::greater<>(), [](const Fitting& each) {
+    constexpr int kEnough = 64 << 10;
+    return std::tuple(std::min(each.under_way, kEnough), each.resident * each.config.waves(), each.config.waves());
+  });
+  std::vector<ForwardMmaConfig> configs;
+  for (const Fitting& each : fitting) configs.push_back(each.config);
+  return configs;
+}
+
+/// Where waves share the columns of o: most rows first, and four waves of keys, or two where memory has no room for
+/// their blocks.
+std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const AttentionProblem& problem,
+                                           const device::CudaCaps& caps) {
+  constexpr int kMostSums = 128;  // of a thread
+  std::vector<ForwardMmaConfig> configs;
+  for (const int most : {kMostRows, 32, 16}) {
+    if (longest_queries(problem) > most) continue;
+    ForwardMmaConfig config = with_rows(all, problem, most, 16);
+    config.row_fragments = config.live_rows > 32 ? 2 : 1;  // few rows occupy more waves
+    config.row_waves = config.live_rows > 16 ? 2 : 1;
+    config.blocks = shared::StepBlocks::both_ways;
+    config.ctas = 1;
+    for (const int key_waves : {4, 2}) {
+      config.key_waves = key_waves;
+      config.kv_block = key_waves * all.shape().columns;
+      for (config.stages = 3; config.stages > 1; --config.stages) {
+        const int sums = config.row_fragments * config.wave_columns() / 2;  // 16 rows of two columns
+        if (sums > kMostSums || shared::decode_mma_memory(config).bytes > caps.shared_memory_bytes) continue;
+        if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
+      }
+    }
+  }
+  return configs;
+}
+
+/// Kernels for each size of units that pays. A unit of 8 bits takes memory half as long as one of 16, and a wave
+/// computes it no faster, so a wave then has twice the keys, if there are two such units for each multiprocessor and no
+/// unit crosses a page. A guess, not measured. Beside the sums of two fragments of rows there are no registers for it.
+std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const AttentionProblem& problem,
+                                           const device::CudaCaps& caps) {
+  const int fragment = config.shape().columns, twice = 2 * fragment;
+  std::vector<ForwardMmaConfig> configs = configs_of(config, fragment, caps.shared_memory_bytes);
+  if (!config.converts() || config.row_fragments > 1 || config.page_rows % twice != 0) return configs;
+  std::vector<ForwardMmaConfig> larger = configs_of(config, twice, caps.shared_memory_bytes);
+  if (larger.empty()) return configs;
+  const std::int64_t tiles = decode_mma_tiles(problem, config);
+  if (decode_mma_units(problem, larger.front()) * tiles >= 2 * caps.multiprocessors) std::swap(configs, larger);
+  std::ranges::copy(larger, std::back_inserter(configs));
+  return configs;
+}
+
+}  // namespace
+
+std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
+                               const AttentionOptions& options, const device::CudaCaps& caps) {
+  for (std::string reason : {portable_device_refuses(caps), refuse_types(problem), refuse_dims(problem, tensors),
+                             portable_refuses_values(problem, options)}) {
+    if (!reason.empty()) return reason;
+  }
+  if (problem.sequences.empty()) return "there is no sequence; one at least is accepted";
+  const std::int64_t queries = longest_queries(problem);
+  if (queries > kMostRows) {
+    return fmt::format("sequences have up to {} queries; up to {} are accepted", queries, kMostRows);
+  }
+  if (options.block_mask && options.block_mask->is_from_lists()) {
+    return "block_mask is made of lists; masks by a mask_mod are accepted";
+  }
+  return {};
+}
+
+bool decode_mma_has_run(const ForwardMmaConfig& config) {
+  return !config.converts() && !config.wide() && config.row_waves == 1;
+}
+
+std::string decode_mma_untried(const ForwardMmaConfig& config, const device::CudaCaps& caps) {
+  if (std::string reason = portable_untried(caps); !reason.empty()) return reason;
+  if (decode_mma_has_run(config)) return {};
+  return fmt::format(
+      "decode_mma has not run on a GPU with {}; its kernels are compiled, and their steps are tested on the host",
+      config.converts() ? "keys of 8 bits"
+      : config.wide()   ? "values that are the first columns of the keys"
+                        : "tiles whose rows several waves share");
+}
+
+std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
+                                                 const AttentionTensors& tensors, const device::CudaCaps& caps) {
+  ForwardMmaConfig all = forward_config(problem, mods, tensors, kNvidia);
+  all.by_sequence = by_sequence(problem);
+  all.own_blocks = true;
+  all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();
+  // Fewer rows a tile take fewer registers and less memory. Tiles of the same keys read them at the same time, through
+  // the L2 cache. What has not run on a GPU stands behind what has.
+  std::vector<ForwardMmaConfig> configs;
+  const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
+  // Products decide beside memory where rows are wide, and none of those kernels has run: most rows first.
+  if (is_wide(problem)) return wide_configs(all, problem, caps);
+  for (const auto& [most, own] : {std::pair{of_wave, of_wave},
+                                  {fragment, fragment},
+                                  {2 * fragment, fragment},
+                                  {kMostRows, of_wave},
+                                  {kMostRows, fragment}}) {
+    if (longest_queries(problem) > most) continue;
+    for (const ForwardMmaConfig& config : of_all_units(with_rows(all, problem, most, own), problem, caps)) {
+      if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
+    }
+  }
+  return configs;
+}
+
+int decode_mma_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  const auto of_kv_head = (problem.group() + config.packed_heads - 1) / config.packed_heads;
+  return static_cast<int>(problem.kv_heads * of_kv_head);
+}
+
+std::int64_t decode_mma_units(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  std::int64_t units = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
+  }
+  return units;
+}
+
+std::vector<Setting> decode_mma_settings(const ForwardMmaConfig& config) {
+  std::vector<Setting> settings = settings_of(config, {"fragments", "storage"});
+  settings.push_back({"shared_memory_bytes", shared::decode_mma_memory(config).bytes});
+  return settings;
+}
+
+}  // namespace heddle::plan

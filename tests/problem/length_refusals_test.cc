@@ -31,12 +31,13 @@ Call packed_with_device_lengths() {
 
 // Kernels that take lengths from the host write the rows of sequences alone.
 TEST(Refusals, RowsBehindTheLastSequenceOfAGpusWhoseLengthsAreTheHosts) {
-  Call packed = packed_with_device_lengths();
-  packed.options.cu_seqlens_q = packed.keep(i32s({0, 2, 2, 5}));
-  packed.options.cu_seqlens_kv = packed.keep(i64s({0, 3, 3, 8}));
-  refused([](Call&) {},
-          "cu_seqlens_q ends at 5; the tensor's 6 rows are accepted, and less where cu_seqlens_q is on the GPU",
-          packed);
+  refused(
+      [](Call& c) {
+        c.options.cu_seqlens_q = c.keep(i32s({0, 2, 2, 5}));
+        c.options.cu_seqlens_kv = c.keep(i64s({0, 3, 3, 8}));
+      },
+      "cu_seqlens_q ends at 5; the tensor's 6 rows are accepted, and less where cu_seqlens_q is on the GPU",
+      packed_with_device_lengths());
 }
 
 // Views without strides have any number of elements and no memory.

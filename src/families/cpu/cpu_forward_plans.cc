@@ -97,7 +97,8 @@ bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequen
 }
 
 std::int64_t cpu_forward_piece_keys(const problem::AttentionProblem& problem, std::int64_t keys) {
-  const std::int64_t wanted = (kPieceTasks + problem.kv_heads - 1) / problem.kv_heads;
+  const std::int64_t kv_heads = std::max<std::int64_t>(problem.kv_heads, 1);
+  const std::int64_t wanted = (kPieceTasks + kv_heads - 1) / kv_heads;
   const std::int64_t pieces =
       std::max({std::int64_t{1}, round_up(keys, kSplitKeys) / kSplitKeys, std::min(wanted, keys / kLeastSplit)});
   return round_up(std::max<std::int64_t>(keys, 1), pieces * kChunk) / pieces;

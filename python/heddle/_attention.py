@@ -53,7 +53,8 @@ def attention(
         copies = with_unit_rows(q, k, v)
         if copies is None:
             raise
-    return _attention(*copies, out, lse, return_lse, max_scores, lse_rest, arguments)
+    q, k, v = copies
+    return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
 
 
 def _attention(

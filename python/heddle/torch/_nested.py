@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from . import _forms
@@ -9,12 +11,11 @@ from ._call import Call
 from ._varlen import attend_packed, heads_first, set_keys, set_queries
 
 
-def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float, is_causal: bool,
-              scale: float | None) -> torch.Tensor:
+def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
     """query [B, Hq, j, D], key and value [B, Hkv, j, D], whose third axis differs from sequence to sequence. Returns
     [B, Hq, j, Dv] with the query's lengths. Raises RuntimeError for other layouts, and for sequences with holes."""
     q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
-    starts, kv_starts = (x.offsets().to(torch.int32) for x in (query, key))  # type: ignore[operator]
+    starts, kv_starts = (x.offsets().to(torch.int32) for x in (query, key))
     call = Call(heads_first(q), k, v, None if scale is None else float(scale))
     if dropout_p > 0.0:
         call.set_dropout(dropout_p)
@@ -23,22 +24,23 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropo
     set_queries(call, starts, longest(query))
     set_keys(call, k, v, kv_starts, longest(key), None, None, ("key's offsets", "pages"))
     out = attend_packed(call, q, v, None)
-    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(
-        out, offsets=query.offsets(), min_seqlen=query._get_min_seqlen(), max_seqlen=longest(query))  # type: ignore
-    return made.transpose(1, 2)
+    made: Any = torch.nested.nested_tensor_from_jagged(
+        out, offsets=query.offsets(), min_seqlen=query._get_min_seqlen(), max_seqlen=longest(query))
+    result: torch.Tensor = made.transpose(1, 2)
+    return result
 
 
-def rows_of(name: str, x: torch.Tensor) -> torch.Tensor:
+def rows_of(name: str, x: Any) -> torch.Tensor:
     """[T, H, D]: the rows of all sequences."""
     if x.layout != torch.jagged or x.dim() != 4 or getattr(x, "_ragged_idx", 0) != 2:
         raise RuntimeError(f"{name} is a nested tensor of layout {x.layout} and {x.dim()} axes; torch.jagged and [batch, "
                            "heads, length, head_dim] are accepted, where lengths differ")
-    if x.lengths() is not None:  # type: ignore[operator]
+    if x.lengths() is not None:
         raise RuntimeError(f"{name} is a nested tensor with holes between its sequences; one without is accepted, such as "
                            "x.contiguous()")
-    rows: torch.Tensor = x.transpose(1, 2).values()  # type: ignore[operator]
+    rows: torch.Tensor = x.transpose(1, 2).values()
     return rows
 
 
-def longest(x: torch.Tensor) -> int:
-    return int(x._get_max_seqlen())  # type: ignore[operator]
+def longest(x: Any) -> int:
+    return int(x._get_max_seqlen())

@@ -12,10 +12,10 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/caps.h"
-#include "tile_evaluator/on_every_target.h"
-#include "families/cpu/plain_attention.h"
 #include "families/cpu/cpu_forward_plans.h"
+#include "families/cpu/plain_attention.h"
 #include "heddle/heddle.h"
+#include "tile_evaluator/on_every_target.h"
 #include "unit_roundoff.h"
 
 namespace heddle {

@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from . import _states
+
 LOG2_E = 1 / math.log(2.0)
 
 
@@ -17,10 +19,8 @@ def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.
     >>> merge_states(torch.tensor([[[[1.0]], [[4.0]]]]), torch.tensor([[[1.0], [0.0]]]))[0]
     tensor([[[2.]]])
     """
-    s = s.float()
-    lse = torch.logsumexp(s / LOG2_E, dim=1) * LOG2_E
-    weights = torch.exp2(s - lse.unsqueeze(1)).nan_to_num(0.0)  # rows without any key have lse -inf
-    return (v.float() * weights.unsqueeze(-1)).sum(dim=1).to(v.dtype), lse
+    out, lse = _states.merge_states(v.unbind(1), (s.float() / LOG2_E).unbind(1))
+    return out, lse * LOG2_E
 
 
 def merge_state(v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .. import _core
 from . import serving
 from ._page_lists import (
     PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last)
@@ -23,15 +24,11 @@ __all__ = [
 ]
 
 Scale = float | torch.Tensor | None
+# Arguments of plan() that say how FlashInfer splits and sizes its work, which each run here decides on the device.
+SCHEDULING = {"block_tables", "seq_lens", "seq_lens_q", "fixed_split_size", "disable_split_kv", "max_item_len_ptr",
+              "token_pos_in_items_len", "max_token_per_sequence", "max_sequence_kv", "max_kv_len", "max_q_len",
+              "global_override_indptr_cpu"}
 Bounds = torch.Tensor | None
-
-
-def alibi_slopes(heads: int, device: torch.device) -> torch.Tensor:
-    """ALiBi's slopes (Press et al. 2022, section 3): powers of 2^(-8 / n), n the largest power of two up to `heads`, and
-    for the heads beyond every other power between them."""
-    whole = 1 << (heads.bit_length() - 1)
-    powers = [-8 * (h + 1) / whole if h < whole else -4 * (2 * (h - whole) + 1) / whole for h in range(heads)]
-    return torch.tensor([2.0**power for power in powers], device=device)
 
 
 class _Options:
@@ -45,6 +42,7 @@ class _Options:
         self.heads, self.causal, self.alibi, self.window_left = heads, causal, pos_encoding_mode == "ALIBI", window_left
         self.softcap = logits_soft_cap or 0.0
         self.scale = head_dim**-0.5 if sm_scale is None else sm_scale
+        self._score_mod: Any = None  # made by the first run: its slopes are on the device of q
 
     def arguments(self, device: torch.device, window_left: int | None, mask_mod: Any, q_scale: Scale, k_scale: Scale,
                   sinks: torch.Tensor | None) -> dict[str, Any]:
@@ -58,7 +56,7 @@ class _Options:
         left = self.window_left if window_left is None else window_left
         made = {"softmax_scale": scale, "sinks": sinks, "return_softmax_lse": True}
         if self.alibi:
-            made["score_mod"] = self._alibi(device)
+            made["score_mod"] = self._score_mod = self._score_mod or self._alibi(device)
         else:
             made["softcap"] = self.softcap
         if mask_mod is not None:
@@ -66,7 +64,7 @@ class _Options:
         return {**made, "causal": self.causal, "window_size": (left, -1)}
 
     def _alibi(self, device: torch.device) -> Any:
-        slopes, softcap = alibi_slopes(self.heads, device), self.softcap
+        slopes, softcap = torch.from_numpy(_core.alibi_slopes(self.heads)).to(device), self.softcap
 
         def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
             # Softmax does not see what all scores of a row share, so distances may count from key 0. lse does.
@@ -96,11 +94,21 @@ class _Wrapper:
             raise ValueError(f"kv_layout is {kv_layout!r}; 'NHD' and 'HND' are accepted")
         self._kv_layout = kv_layout
         self._options: _Options | None = None
+        self._o_dtype: torch.dtype | None = None
 
     def _planned(self) -> _Options:
         if self._options is None:
             raise RuntimeError("run() is called before plan()")
         return self._options
+
+    def _set_o_dtype(self, given: torch.dtype | str | None) -> None:
+        self._o_dtype = getattr(torch, given) if isinstance(given, str) else given
+
+    def _out(self, out: torch.Tensor | None, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor | None:
+        """Where run() writes. None: a new tensor of q's type."""
+        if out is not None or self._o_dtype in (None, q.dtype):
+            return out
+        return torch.empty(*q.shape[:-1], v.shape[-1], dtype=self._o_dtype, device=q.device)
 
 
 def _refuse(**given: Any) -> None:
@@ -108,6 +116,12 @@ def _refuse(**given: Any) -> None:
     for name, value in given.items():
         if value is not None and value is not False:
             raise NotImplementedError(f"{name} is given, which has no counterpart here; None is accepted")
+
+
+def _check_scheduling(given: dict[str, Any]) -> None:
+    for name in given:
+        if name not in SCHEDULING:
+            raise TypeError(f"plan() got an unexpected keyword argument '{name}'")
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
@@ -144,6 +158,8 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         Types follow from run()'s tensors. How work is split (`scheduling`) is decided on the device in each run.
         Raises ValueError for 'ROPE_LLAMA', a rotary embedding inside of attention.
         """
+        _check_scheduling(scheduling)
+        self._set_o_dtype(o_data_type)
         self._options = _Options(num_qo_heads, head_dim, False, pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
         self._pages.plan(indptr, indices, last_page_len, page_size)
 
@@ -158,13 +174,14 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         _refuse(args=args or None)
         options = self._planned()
         k, v = caches_of(paged_kv_cache, self._kv_layout)
+        out = self._out(out, q, v)
         options.causal = q_len_per_req > 1
         shape = -1, q_len_per_req, *q.shape[1:]
         found, logs = serving.with_kvcache(
-            q.view(shape), k, v, cache_seqlens=self._pages.lengths, page_table=self._pages.table,
+            q.reshape(shape), k, v, cache_seqlens=self._pages.lengths, page_table=self._pages.table,
             out=None if out is None else out.view(*shape[:3], v.shape[-1]),
             **options.arguments(q.device, window_left, None, q_scale, k_scale, sinks))
-        rows = found.view(q.shape[0], *found.shape[2:]), logs.transpose(1, 2).reshape(q.shape[0], q.shape[1])
+        rows = found.reshape(q.shape[0], *found.shape[2:]), logs.transpose(1, 2).reshape(q.shape[0], q.shape[1])
         return _finished((rows[0] if out is None else out, rows[1]), True, v_scale, lse, return_lse)
 
     def forward_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **given: Any) -> Any:
@@ -241,13 +258,17 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         """Request b has the queries from qo_indptr[b] on, and the pages paged_kv_indices[paged_kv_indptr[b] :
         paged_kv_indptr[b + 1]]. custom_mask [pairs of all requests] takes the place of causal. Waits for qo_indptr if it
         is on a GPU: the longest request bounds each run's work."""
+        _check_scheduling(scheduling)
+        self._set_o_dtype(o_data_type)
         _refuse(prefix_len_ptr=prefix_len_ptr, token_pos_in_items_ptr=token_pos_in_items_ptr)
         self._pages.plan(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size)
         options = _Options(num_qo_heads, head_dim_qk, causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
-        before = getattr(self, "_starts", None) if self._graph else None
+        if self._graph:  # a graph would go on reading the mask that it was captured with
+            _refuse(custom_mask=custom_mask, packed_custom_mask=packed_custom_mask)
+        before = self._starts if self._graph and hasattr(self, "_starts") else None
         self._plan(qo_indptr.to(self._pages.lengths.device), options, causal, self._pages.lengths, custom_mask,
                    packed_custom_mask)
-        if before is not None and before.shape == self._starts.shape:
+        if before is not None:  # of as many requests, since the buffers have them
             self._starts = before.copy_(self._starts)
 
     begin_forward = plan
@@ -260,6 +281,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         _refuse(args=args or None)
         arguments = self._arguments(q, window_left, q_scale, k_scale, sinks)
         k, v = caches_of(paged_kv_cache, self._kv_layout)
+        out = self._out(out, q, v)
         longest = q.shape[0] if self._graph else self._longest
         table = self._pages.table
         results = serving.varlen_func(q, k, v, self._starts, None, longest, table.shape[1] * k.shape[1],
@@ -298,6 +320,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
              prefix_len_ptr: Any = None, token_pos_in_items_ptr: Any = None, **scheduling: Any) -> None:
         """Request b has the queries from qo_indptr[b] on and the keys from kv_indptr[b] on. custom_mask [pairs of all
         requests] takes the place of causal. Waits for both if they are on a GPU."""
+        _check_scheduling(scheduling)
+        self._set_o_dtype(o_data_type)
         _refuse(prefix_len_ptr=prefix_len_ptr, token_pos_in_items_ptr=token_pos_in_items_ptr)
         kv_lengths = kv_indptr[1:] - kv_indptr[:-1]
         options = _Options(num_qo_heads, head_dim_qk, causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
@@ -315,6 +339,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         [rows, Hq])."""
         _refuse(args=args or None)
         arguments = self._arguments(q, window_left, q_scale, k_scale, sinks)
+        out = self._out(out, q, v)
         starts, kv_starts = self._starts.to(q.device), self._kv_starts.to(q.device)
         results = serving.varlen_func(q, heads_last(k, self._kv_layout), heads_last(v, self._kv_layout), starts, kv_starts,
                                       self._longest, self._most_keys, out=out, **arguments)

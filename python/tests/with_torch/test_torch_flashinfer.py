@@ -8,7 +8,7 @@ from test_torch_serving import reference
 
 import heddle.torch
 from heddle.torch import flashinfer
-from heddle.torch.flashinfer import alibi_slopes
+from heddle.mods import alibi_slopes
 
 HEADS, KV_HEADS, D, PAGE = 6, 2, 16, 4
 LENGTHS = [9, 4, 0, 17, 1]
@@ -135,15 +135,19 @@ def test_prefill(keys, mask):
         if mask.startswith("custom"):
             score = lambda s, seen=seen: s.masked_fill(~seen, -torch.inf)
         if mask == "alibi":  # counted from key 0, as ours: lse says so, too
-            score = lambda s, n=seen.shape[1]: s + alibi_slopes(HEADS, s.device)[:, None, None] * torch.arange(n)
+            score = lambda s, n=seen.shape[1]: s + torch.from_numpy(alibi_slopes(HEADS))[:, None, None] * torch.arange(n)
         rows = slice(starts[b], starts[b + 1])
         agree((out[rows], lse[rows]), reference(q[rows], cache.k[b], cache.v[b], score=score, **meant))
 
 
-def test_slopes():
-    torch.testing.assert_close(alibi_slopes(8, torch.device("cpu")), 2.0 ** -torch.arange(1.0, 9.0))
-    twelve = alibi_slopes(12, torch.device("cpu"))
-    torch.testing.assert_close(twelve[8:], 2.0 ** -torch.tensor([0.5, 1.5, 2.5, 3.5]))
+def test_the_type_of_out():
+    cache, q = Cache(), torch.randn(len(LENGTHS), HEADS, D)
+    for given in (torch.float64, "float64"):
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+        wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE, o_data_type=given)
+        out = wrapper.run(q, cache.pages)
+        assert out.dtype == torch.float64
+        torch.testing.assert_close(out[:1], reference(q[:1], cache.k[0], cache.v[0])[0], atol=5e-6, rtol=1e-5)
 
 
 def test_single_requests_and_layouts():
@@ -214,7 +218,13 @@ def test_refusals():
         flashinfer.BatchDecodeWithPagedKVCacheWrapper(None, "DNH")
     with pytest.raises(NotImplementedError, match="jit_args"):
         flashinfer.BatchDecodeWithPagedKVCacheWrapper(jit_args=["x"])
-    wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'window'"):
+        wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE, window=3)
+    buffers = torch.empty(6), torch.empty(6), torch.empty(30, dtype=torch.int32)
+    prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(None, "NHD", True, *buffers)
+    with pytest.raises(NotImplementedError, match="custom_mask is given"):
+        prefill.plan(torch.arange(6), *cache.lists(), HEADS, KV_HEADS, D, PAGE, custom_mask=torch.ones(31) > 0)
+    wrapper.plan(*cache.lists(), HEADS, KV_HEADS, D, PAGE, block_tables=None)
     with pytest.raises(ValueError, match=r"paged_kv_cache is \[8, 2\]"):
         wrapper.run(q, torch.zeros(8, 2))
     assert heddle.torch.flashinfer is flashinfer

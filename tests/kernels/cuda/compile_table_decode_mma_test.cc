@@ -116,11 +116,13 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
     } catch (const cuda::jit::Rejected& rejected) {
       fmt::print("{}: {}\n", gpu.name, rejected.what());
       // Two fragments of rows of a wave leave few registers where waves share rows, too: one fragment follows.
-      EXPECT_TRUE(!c.score.empty() || !c.mask.empty() || config.row_waves > 1) << rejected.what();
+      // Wide rows leave few beside the bounds of a mask: fewer waves of keys follow.
+      EXPECT_TRUE(!c.score.empty() || (c.dim > 128 && !c.mask.empty()) || config.row_waves > 1) << rejected.what();
     }
   }
   // forward_mma takes wide rows whose mods need more registers.
-  EXPECT_TRUE(c.dim > 128 && (!c.score.empty() || !c.mask.empty())) << "none of " << choices.size() << " kernels was accepted";
+  EXPECT_TRUE(c.dim > 128 && (!c.score.empty() || !c.mask.empty()))
+      << "none of " << choices.size() << " kernels was accepted";
 }
 
 TEST(CompileTableDecodeMma, EveryChipHasAKernelWithoutSpills) {

@@ -10,7 +10,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --only D128/causal S512        some cells
     compare.py --mods                         mods, masks and shapes instead (comparison/mod_rows.py, shapes.py)
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
-    compare.py --decode                       one query a sequence beside a plain read instead (comparison/decode.py)
+    compare.py --decode [GROUP...]            few queries beside a plain read instead (groups: comparison/decode/cells.py)
     compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
     compare.py --backward --mods              the backward with mods and masks, and gradients of what they read
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
@@ -27,8 +27,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from comparison import contenders, decode, grid, library, report  # noqa: E402
+from comparison import contenders, grid, library, report  # noqa: E402
 from comparison.backward import cells  # noqa: E402
+from comparison.decode import cells as decode_cells  # noqa: E402
 
 
 def say(text):
@@ -46,7 +47,7 @@ def read_arguments(arguments):
     parser.add_argument("--rounds", type=int, default=7, help="samples of each contender, at least 5 (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="one cell a kernel, and no more than 5 rounds")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no new cell after that long")
-    parser.add_argument("--no-extras", action="store_true", help="throughput only: no compile times, host cost, graph")
+    parser.add_argument("--no-extras", action="store_true", help="throughput only: no compile times, host cost, graph; with --decode no families but the planner's choice")
     parser.add_argument("--library", help="libheddle_c.so ($HEDDLE_LIBRARY, or the one built last under build/)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu tries the program out, slowly")
     parser.add_argument(
@@ -56,7 +57,13 @@ def read_arguments(arguments):
         help="score mods, weights, masks (all, or these of comparison/mod_rows.py), head dims and lengths",
     )
     parser.add_argument("--fp8", action="store_true", help="e4m3 attention, beside a GEMM of e4m3")
-    parser.add_argument("--decode", action="store_true", help="steps of decoding, beside a read of the same bytes")
+    parser.add_argument(
+        "--decode",
+        nargs="*",
+        metavar="GROUP",
+        help=f"steps of decoding, beside a read of the same bytes: {' and '.join(decode_cells.DEFAULT)}, or groups of "
+        f"{', '.join(decode_cells.GROUPS)}",
+    )
     parser.add_argument("--backward", action="store_true", help="gradients instead of the forward; cells may have /GQA")
     parser.add_argument(
         "--deterministic", action="store_true", help="with --backward: deterministic modes beside the free ones"
@@ -70,10 +77,12 @@ def read_arguments(arguments):
     if chosen.deterministic and not chosen.backward:
         parser.error("--deterministic is of --backward")
     try:
-        source = decode if chosen.decode else cells if chosen.backward else grid
-        chosen.cells = source.choose_cells(chosen.only, chosen.quick)
+        if chosen.decode is not None:
+            chosen.cells = decode_cells.choose_cells(chosen.decode, chosen.only, chosen.quick)
+        else:
+            chosen.cells = (cells if chosen.backward else grid).choose_cells(chosen.only, chosen.quick)
     except ValueError as error:
-        parser.error(f"--only: {error}")
+        parser.error(f"--only: {error}" if chosen.decode is None else str(error))
     if chosen.rounds < 5:
         parser.error(f"--rounds is {chosen.rounds}; at least 5 are accepted")
     if chosen.quick:
@@ -265,6 +274,7 @@ def compare_fp8(chosen):
 def compare_decode(chosen):
     try:
         import torch
+        from comparison.decode import run as decode
 
         torch.set_grad_enabled(False)
         lib = library.Library(library.find_library(chosen.library))
@@ -272,10 +282,10 @@ def compare_decode(chosen):
         say(f"compare.py: {error}")
         return 2
     trial = chosen.device == "cpu" and not chosen.only
-    picked = decode.cells(sizes=((1, 64), (3, 128)), window_sizes=((2, 200),)) if trial else chosen.cells
-    comparison = decode.Comparison(torch, lib, chosen.device, chosen.rounds, say, picked)
-    entries = comparison.run()
-    save(chosen, "decode", entries, decode.markdown(entries, comparison.missing))
+    picked = decode_cells.trial() if trial else chosen.cells
+    families = () if chosen.no_extras else decode.FAMILIES
+    comparison = decode.Comparison(torch, lib, chosen.device, chosen.rounds, say, picked, chosen.seconds, families)
+    entries = comparison.run(lambda now: save(chosen, "decode", now, decode.markdown(now, comparison.missing)))
     print(json.dumps(entries, indent=1) if chosen.json else decode.markdown(entries, comparison.missing), flush=True)
     return 1 if any(decode.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
 
@@ -329,7 +339,7 @@ def main(arguments):
         return compare_mods(chosen)
     if chosen.fp8:
         return compare_fp8(chosen)
-    if chosen.decode:
+    if chosen.decode is not None:
         return compare_decode(chosen)
     try:
         comparison = Comparison(chosen)

@@ -106,7 +106,7 @@ class Decode {
       int from = gang, to = gang;  // gangs that have the tile's keys
       if (place.unit > 0) from = cut.gang_of(first);
       if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
-      const SharedTile<kConfig, F> shared_tile(params_, from, tile_);
+      const SharedTile<kConfig, F> shared_tile(params_, from, to, gang, tile_);
       if (from < to && F::thread() == 0) shared_tile.begin();
       begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
@@ -138,7 +138,7 @@ class Decode {
         }
         stream.block_is_read();
       }
-      finish(tile, shared_tile, from, to, gang, weights, o);
+      finish(tile, shared_tile, from < to, weights, o);
       if (place.unit == place.units) line.next(place);
     }
   }
@@ -174,9 +174,9 @@ class Decode {
     if constexpr (kHasMods) scores_.begin(tile);
   }
 
-  /// The CTA's keys of a tile have been walked: by all gangs from `from` to `to`.
-  __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile, int from,
-                                         int to, int gang, RowWeights<kConfig, F>& weights, Out& o) {
+  /// The CTA's keys of a tile have been walked. `shares`: other CTAs have keys of it, too.
+  __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile,
+                                         bool shares, RowWeights<kConfig, F>& weights, Out& o) {
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
@@ -187,11 +187,11 @@ class Decode {
       if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
     };
     bool stores = true;
-    if (from == to) {
+    if (!shares) {
       merge_waves(tile, weights, o, store);
       F::barrier();  // the states may be left anew
     } else {
-      float* const part = shared_tile.part_of(gang);
+      float* const part = shared_tile.part();
       merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
         const RowState<float> left = row_of_part<kConfig>(part, row);
         constexpr int kCount = static_cast<int>(sizeof(sums) / sizeof(sums[0]));
@@ -200,16 +200,8 @@ class Decode {
         if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
       });
       F::barrier();
-      int& last = *reinterpret_cast<int*>(memory_ + kMemory.last);
-      if (F::thread() == 0) last = shared_tile.arrive(to - from + 1) ? 1 : 0;
-      F::barrier();
-      stores = last != 0;
-      if (stores) {
-        merge_parts<kConfig, F>(
-            kConfig.live_rows, to - from + 1,
-            [&](int i, int row) { return row_of_part<kConfig>(shared_tile.part_of(from + i), row); }, weights,
-            [&](int row) { return tile.has(row); }, store);
-      }
+      stores = shared_tile.merge(
+          *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, store);
     }
     if constexpr (kConfig.by_sequence) {
       if (stores && !params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);

@@ -1,5 +1,5 @@
-// Several waves, or several CTAs, find maxima, sums and O of the same rows. They leave them here and there, and merge them
-// in the order of the keys, so that the result does not depend on which was done first.
+// Several waves, or several CTAs, find maxima, sums and O of the same rows. They leave them here and there, and merge
+// them in the order of the keys, so that the result does not depend on which was done first.
 #pragma once
 
 #include "portable/rows/row_weights.cuh"
@@ -61,33 +61,54 @@ template <class Real>
 constexpr int kRunOfPart = 16 / static_cast<int>(sizeof(Real));
 
 /// Merges `count` parts of `rows` rows, by all threads of the CTA, which share the elements of all rows: the parts are
-/// few and near, so it is their latency that counts, and every thread has many reads under way. `part_of(part, row)`:
-/// where a part's RowState stands, in the order of the keys. Calls visit(row, column, o, weights) for rows with
-/// has(row), where `o` are kRunOfPart sums from `column` on, and row 0 of `weights` has the maximum and the sum.
-template <auto kConfig, class F, class PartOf, class Has, class Visit>
+/// few and near, so it is their latency that counts, and every thread has the reads of kAtOnce parts under way.
+/// `part_of(part, row)`: where a part's RowState stands, in the order of the keys. Calls visit(row, column, o, weights)
+/// for rows with has(row), where `o` are kRunOfPart sums from `column` on, and row 0 of `weights` has the maximum and
+/// the sum. A thread visits a run once it has read it from all parts, so visit() may leave it where the first one was.
+template <auto kConfig, class F, int kAtOnce = 8, class PartOf, class Has, class Visit>
 __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_of, RowWeights<kConfig, F> weights,
                                             Has&& has, Visit&& visit) {
   using Real = typename F::Real;
-  constexpr int kRun = kRunOfPart<Real>, kRuns = kConfig.v_columns() / kRun, kAtOnce = 8;
+  constexpr int kRun = kRunOfPart<Real>, kRuns = kConfig.v_columns() / kRun;
   static_assert(kConfig.v_columns() % kRun == 0);
   struct alignas(16) Run {
     Real x[kRun];
   };
+  struct alignas(2 * sizeof(Real)) Numbers {
+    Real m, l;
+  };
   for (int i = F::thread(); i < rows * kRuns; i += F::threads()) {
     const int row = i / kRuns, column = i % kRuns * kRun;
     if (!has(row)) continue;
-    Real top = -F::infinity();
-#pragma unroll kAtOnce
-    for (int part = 0; part < count; ++part) top = F::larger(top, part_of(part, row).numbers[0]);
-    Real sum = 0, o[kRun] = {};
-#pragma unroll kAtOnce
-    for (int part = 0; part < count; ++part) {
-      const RowState<Real> from = part_of(part, row);
-      const Run run = *reinterpret_cast<const Run*>(from.o + column);
-      const Real factor = weights.factor_between(from.numbers[0], top);
-      sum = F::fused(from.numbers[1], factor, sum);
+    Real top = -F::infinity(), sum = 0, o[kRun] = {};
+#pragma unroll 1
+    for (int first = 0; first < count; first += kAtOnce) {
+      Numbers numbers[kAtOnce];
+      Run runs[kAtOnce];
 #pragma unroll
-      for (int e = 0; e < kRun; ++e) o[e] = F::fused(run.x[e], factor, o[e]);
+      for (int n = 0; n < kAtOnce; ++n) {
+        numbers[n] = {-F::infinity(), 0};
+        runs[n] = {};
+        if (first + n < count) {
+          const RowState<Real> from = part_of(first + n, row);
+          numbers[n] = *reinterpret_cast<const Numbers*>(from.numbers);
+          runs[n] = *reinterpret_cast<const Run*>(from.o + column);
+        }
+      }
+      const Real before = top;
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) top = F::larger(top, numbers[n].m);
+      const Real own = weights.factor_between(before, top);
+      sum *= own;
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) o[e] *= own;
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const Real factor = weights.factor_between(numbers[n].m, top);
+        sum = F::fused(numbers[n].l, factor, sum);
+#pragma unroll
+        for (int e = 0; e < kRun; ++e) o[e] = F::fused(runs[n].x[e], factor, o[e]);
+      }
     }
     weights.m[0] = top;
     weights.l[0] = sum;

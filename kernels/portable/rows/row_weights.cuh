@@ -6,7 +6,8 @@
 // - softmax: `headroom` powers beside its maximum, so that what is left of a row counts if a weight_mod drops its
 //   largest weights;
 // - sigmoid: 2^15, or 2^8 where a weight_mod needs room;
-// - none: each row has a running power of its own, from its largest t.
+// - none: each row has a running power of its own, from its largest weight. So has sigmoid where q is not f16: beside
+//   bf16 a row counts whose weights are all far below what f16 holds.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
@@ -36,8 +37,10 @@ class RowWeights {
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
   static constexpr bool kF16 = kConfig.storage == shared::Storage::f16;
+  static constexpr bool kPowers =
+      kF16 && !kSoftmax && (!kSigmoid || kConfig.q_bf16 || kConfig.q_fp8 != shared::Fp8::none);
   /// Rows have maxima, or powers, that their O follows.
-  static constexpr bool kMoves = kSoftmax || (kF16 && !kSigmoid);
+  static constexpr bool kMoves = kSoftmax || kPowers;
   static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
 
   Real m[kRows];  // softmax: the largest score; else the power; -inf: none yet
@@ -88,19 +91,13 @@ class RowWeights {
         // Where the power overflows, the weight is 0.
         for_row(s, i, [&](Real& x) { x = F::reciprocal(kBase + F::exp2(F::fused(x, unit, -Real(kRaise)))); });
       }
+      follow_powers(s, o, share);
     } else {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         for_row(s, i, [&](Real& x) { x = x == -F::infinity() ? Real(0) : x * scale_; });
       }
-      if constexpr (kMoves) {
-        move<true>(s, o, share, [](Real top) { return power_of(top); });
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const Real factor = F::exp2(-start_of(i));
-          for_row(s, i, [&](Real& x) { x *= factor; });
-        }
-      }
+      follow_powers(s, o, share);
     }
   }
 
@@ -114,8 +111,7 @@ class RowWeights {
 
   /// After join().
   __device__ __forceinline__ RowEnd<Real> close(int i, const shared::Sinks& sinks, int head) const {
-    if constexpr (kSigmoid) return {kUnraise, 0, 0};
-    if constexpr (!kSoftmax) return {kMoves ? F::exp2(start_of(i)) : Real(1), 0, 0};
+    if constexpr (!kSoftmax) return {kPowers ? F::exp2(start_of(i)) : kUnraise, 0, 0};
     if constexpr (kConfig.sinks) {
       const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
       return close_with_sink(i, sink);
@@ -140,9 +136,9 @@ class RowWeights {
 
  private:
   static constexpr double kLn2 = 0.693147180559945309, kLog2E = 1.44269504088896341;
-  static constexpr int kRaise = kF16 && kSigmoid ? kConfig.weighted ? 8 : 15 : 0;
+  static constexpr int kRaise = kF16 && kSigmoid && !kPowers ? kConfig.weighted ? 8 : 15 : 0;
   static constexpr Real kUnraise = kRaise == 0 ? 1 : kRaise == 8 ? 0x1p-8 : 0x1p-15, kBase = kUnraise;
-  static constexpr int kTop = kConfig.weighted ? 5 : 10;      // none: of the largest weight
+  static constexpr int kTop = kConfig.weighted ? 5 : 10;      // kPowers: of the largest weight
   static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
   static constexpr Real kHeadroom = kConfig.headroom;
   /// Up to this power an exponent is x unit - m unit, one fused multiply-add. Beyond, where m unit is rounded too
@@ -176,6 +172,19 @@ class RowWeights {
     return power < kLeast ? kLeast : power > kMost ? kMost : power;
   }
 
+  /// Each row's power follows its largest weight, and its weights are multiplied by the power's inverse.
+  template <int kFragments, int kKeyFragments, int kOutFragments, class Share>
+  __device__ __forceinline__ void follow_powers(typename F::Scores (&s)[kFragments][kKeyFragments],
+                                                typename F::Out (&o)[kFragments][kOutFragments], const Share& share) {
+    if constexpr (kPowers) {
+      move<true>(s, o, share, [](Real top) { return power_of(top); });
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const Real factor = F::exp2(-start_of(i));
+        for_row(s, i, [&](Real& x) { x *= factor; });
+      }
+    }
+  }
   /// m becomes the larger one of m and what the rows of this step have: state_of(the largest score).
   template <bool kMagnitude, int kFragments, int kKeyFragments, int kOutFragments, class Share, class StateOf>
   __device__ __forceinline__ void move(typename F::Scores (&s)[kFragments][kKeyFragments],

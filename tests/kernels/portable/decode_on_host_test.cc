@@ -123,6 +123,19 @@ TEST(DecodeBytesOnHost, QueriesOfAnyPower) {
   }
 }
 
+// Weights of sigmoid that f16 does not hold, beside queries of bf16, whose range holds them.
+TEST(DecodeBytesOnHost, SmallWeights) {
+  for (const bool there : {false, true}) {
+    CaseSpec spec = plain(300, there ? 1 : 2);
+    spec.k_dtype = spec.v_dtype = DType::e4m3;
+    spec.score = "far_below";
+    spec.normalizer = Normalizer::sigmoid;
+    spec.with_lse = false;
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 2, .lengths_there = there});
+  }
+}
+
 TEST(DecodeOnHost, EveryCutOfTheLine) {
   for (int gangs = 1; gangs <= 16; ++gangs) {
     if (!is_drawn(static_cast<unsigned>(gangs), 3)) continue;

@@ -89,7 +89,10 @@ class DecodeWideSpecs {
       spec.kv_heads = kv_heads_.deal();
       spec.batch = std::min<std::int64_t>(spec.batch, 2);
       spec.page_rows = pages_.deal();
-      if (spec.page_rows > 0) spec.layout = Layout::bshd;
+      if (spec.page_rows > 0) {
+        spec.layout = Layout::bshd;
+        spec.share_q_batch = spec.share_kv_batch = false;
+      }
       if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
       if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
       if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;

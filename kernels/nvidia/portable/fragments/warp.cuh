@@ -1,6 +1,7 @@
 // Common to fragments on NVIDIA's GPUs: a wave is a warp of 32 threads.
 #pragma once
 
+#include "ptx/arrival.cuh"
 #include "ptx/math.cuh"
 #include "shared/strided.h"
 
@@ -29,9 +30,8 @@ struct WarpOfThreads {
                                                                         unsigned long long to) {
     return atomicCAS(at, from, to);
   }
-  static __device__ __forceinline__ unsigned long long add(unsigned long long* at, unsigned long long x) {
-    return atomicAdd(at, x);
-  }
+  /// Counts the CTA at a word (ptx/arrival.cuh); what was there before.
+  static __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) { return ptx::arrive(word); }
 
   // Over the threads of a wave.
   static __device__ __forceinline__ int from_lane(int x, int lane) { return __shfl_sync(~0U, x, lane); }

@@ -45,14 +45,17 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   return memory;
 }
 
-/// The workspace: a word for each CTA; then two parts of each CTA, one of the tile that it begins with, if that began
-/// in a gang before, and one of the tile that goes on in the next gang.
+/// Words of each CTA that count arrivals: at the tile that goes on in the next gang; then at the groups, of CTAs that
+/// leave parts, of the tile that the CTA begins with, if that began in a gang before, and of the one that goes on.
+inline constexpr int kDecodeWords = 3;
+
+/// The workspace: each CTA's words; then two parts of each CTA, of these two tiles.
 struct DecodeMmaWorkspace {
   long long parts, bytes;
 };
 constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long ctas) {
   DecodeMmaWorkspace memory{};
-  memory.parts = (ctas * static_cast<long long>(sizeof(TicketWord)) + 255) / 256 * 256;
+  memory.parts = (ctas * kDecodeWords * static_cast<long long>(sizeof(TicketWord)) + 255) / 256 * 256;
   memory.bytes = memory.parts + ctas * 2 * config.live_rows * decode_row_floats(config) * 4;
   return memory;
 }

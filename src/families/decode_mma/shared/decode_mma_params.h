@@ -49,7 +49,7 @@ struct DecodeMmaParams : ForwardParams {
   LineCut cut;              // unless config.counts_units()
   Descales descales;        // 8 bits
   SequencesParams lengths;  // device_lengths: where they are; its spans and lists are not used
-  TicketWord* words;        // [gangs][tiles]: of a tile that several CTAs share, in the first gang's row
+  TicketWord* words;        // [gangs][tiles][kDecodeWords]: decode_mma_memory.h
   TicketWord launch;        // number of this launch, not 0, below 2^(64 - kTicketBits)
   void* parts;              // what CTAs leave each other: decode_mma_memory.h
 };

@@ -40,7 +40,7 @@ class CheckLayers(TreeCase):
             '#include "hwy/highway.h"\n#include "backend/backend.h"\n#include "pack-inl.h"\n',
         )
         self.write("src/families/cpu/pack-inl.h", "")
-        self.write("src/tile_evaluator/math-inl.h", '#include "hwy/highway.h"\n')
+        self.write("src/tile_evaluator/tile_math-inl.h", '#include "hwy/highway.h"\n')
         self.write("src/families/table.cc", '#include "families/cpu/pack-inl.h"\n')
         self.write("src/families/table.h", '#include "backend/backend.h"\n')
         self.write("src/engine/engine.cc", '#include "families/table.h"\n')
@@ -185,7 +185,7 @@ class CheckLayers(TreeCase):
         for name in ("forward_mma", "backward_mma"):
             self.write(f"src/families/{name}/{name}.h", "")
         self.write("kernels/portable/forward_mma/output.cuh", "")
-        path = "kernels/portable/backward_mma/backward.cuh"
+        path = "kernels/portable/backward_mma/backward_pass.cuh"
         self.assert_breach(path, '#include "portable/forward_mma/output.cuh"\n', f"{path}:1", "may not include")
 
     def test_shared_with_a_public_header(self):
@@ -224,7 +224,7 @@ class CheckLayers(TreeCase):
         self.write("kernels/nvidia/ptx/barrier.cuh", '#include "shared/rows.h"\n')
         self.write("kernels/common/mods/operations.cuh", "")
         self.write("kernels/nvidia/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
-        self.write("kernels/nvidia/forward_sm90/forward_sm90.cuh", '#include "fragments/softmax.cuh"\n')
+        self.write("kernels/nvidia/forward_sm90/forward_sm90_kernel.cuh", '#include "fragments/softmax.cuh"\n')
         for name in ("forward_sm90", "backward_sm90"):
             self.write(f"src/families/{name}/{name}.h", "")
         result = self.run_tool()
@@ -238,8 +238,8 @@ class CheckLayers(TreeCase):
         self.assert_breach(mods, '#include "../ptx/barrier.cuh"\n', f"{mods}:1", "is no file of kernels")
         self.assert_breach(mods, '#include "shared/nowhere.h"\n', f"{mods}:1", "there is no header src/shared/nowhere.h")
         self.write(mods, "")
-        backward = "kernels/nvidia/backward_sm90/backward_sm90.cuh"
-        self.assert_breach(backward, '#include "forward_sm90/forward_sm90.cuh"\n', f"{backward}:1", "may not include")
+        backward = "kernels/nvidia/backward_sm90/backward_sm90_kernel.cuh"
+        self.assert_breach(backward, '#include "forward_sm90/forward_sm90_kernel.cuh"\n', f"{backward}:1", "may not include")
 
     def test_kernels_of_amd(self):
         self.write("kernels/amd/language/language.cuh", "")
@@ -247,7 +247,7 @@ class CheckLayers(TreeCase):
         self.write("kernels/amd/ptx/math.cuh", '#include "language/language.cuh"\n#include "shared/rows.h"\n')
         self.write("kernels/common/mods/pow.cuh", "")
         self.assertEqual(self.run_tool().returncode, 0)
-        path = "kernels/amd/ptx/mma.cuh"
+        path = "kernels/amd/ptx/mma_sync.cuh"
         self.assert_breach(path, '#include "mods/pow.cuh"\n', f"{path}:1", "kernels/amd/ptx may not include")
         self.assert_breach(path, '#include "fragments/softmax.cuh"\n', f"{path}:1", "is no file of kernels")
         self.assert_breach(path, "#include <hip/hip_runtime.h>\n", f"{path}:1", "without headers of the system")

@@ -51,17 +51,17 @@ class CheckLayers(TreeCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_circle_of_includes(self):
-        self.write("src/mask/classify.h", '#include "mask/rows.h"\n')
-        self.write("src/mask/rows.h", "")
-        self.write("src/mask/rows.cc", '#include "mask/rows.h"\n#include "expr/node.h"\n')
+        self.write("src/mask/classify.h", '#include "mask/row_store.h"\n')
+        self.write("src/mask/row_store.h", "")
+        self.write("src/mask/row_store.cc", '#include "mask/row_store.h"\n#include "expr/node.h"\n')
         result = self.run_tool()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        path = "src/mask/rows.cc"
+        path = "src/mask/row_store.cc"
         self.assert_breach(
             path,
-            '#include "mask/rows.h"\n#include "mask/classify.h"\n',
+            '#include "mask/row_store.h"\n#include "mask/classify.h"\n',
             f"{path}:2",
-            "src/mask/classify -> src/mask/rows -> src/mask/classify",
+            "src/mask/classify -> src/mask/row_store -> src/mask/classify",
         )
 
     def test_upward_include(self):
@@ -172,13 +172,13 @@ class CheckLayers(TreeCase):
         self.write("src/backend/portable/shared/forward_mma_config.h", "")
         include = '#include "families/forward_sm90/shared/forward_sm90_params.h"\n'
         for folder in ("backward_sm90", "fragments"):
-            path = f"kernels/nvidia/{folder}/a.cuh"
+            path = f"kernels/nvidia/{folder}/{folder}_tile.cuh"
             self.assert_breach(path, include, f"{path}:1", "serves the device code of forward_sm90 alone")
             self.write(path, "")
         portable = '#include "backend/portable/shared/forward_mma_config.h"\n'
         self.write("kernels/portable/fragments/fma.cuh", portable)
         self.assertEqual(self.run_tool().returncode, 0)
-        path = "kernels/nvidia/fragments/a.cuh"
+        path = "kernels/nvidia/fragments/fragments_tile.cuh"
         self.assert_breach(path, portable, f"{path}:1", "serves the device code of backend/portable alone")
 
     def test_portable_families_apart(self):
@@ -211,12 +211,12 @@ class CheckLayers(TreeCase):
         self.assert_breach("src/backend/cuda/a.cc", "", "src/backend/cuda/a.cc:1", "has no row")
 
     def test_folder_below_a_listed_one_keeps_its_rules(self):
-        self.write("src/problem/checks/rows.h", '#include "mask/build.h"\n')
-        self.write("src/families/choose.cc", '#include "problem/checks/rows.h"\n')
+        self.write("src/problem/checks/lists.h", '#include "mask/build.h"\n')
+        self.write("src/families/choose.cc", '#include "problem/checks/lists.h"\n')
         self.assert_breach(
-            "src/problem/checks/rows.cc",
+            "src/problem/checks/lists.cc",
             '#include "backend/backend.h"\n',
-            "src/problem/checks/rows.cc:1",
+            "src/problem/checks/lists.cc:1",
             "src/problem may not",
         )
 
@@ -267,6 +267,33 @@ class CheckLayers(TreeCase):
 
     def test_long_file(self):
         self.assert_breach("src/base/long.cc", "\n" * 601, "src/base/long.cc:1", "601 lines; up to 600 are accepted")
+
+    def test_stems_are_unique(self):
+        for path in (
+            "src/base/shape.cc",
+            "src/expr/node.cc",
+            "kernels/nvidia/ptx/math.cuh",
+            "kernels/amd/ptx/math.cuh",
+        ):
+            self.write(path, "")
+        source = "src/base/tensor.cc"
+        self.write(source, '#include "heddle/tensor.h"\n')
+        self.assertEqual(self.run_tool().returncode, 0, self.run_tool().stdout)
+        for path, other in (
+            ("src/mask/shape.h", "src/base/shape.cc"),
+            ("kernels/nvidia/fragments/rows.cuh", "src/shared/rows.h"),
+            ("kernels/nvidia/mods/math.cuh", "kernels/amd/ptx/math.cuh"),
+            ("kernels/portable/rows/attend.cuh", "src/reference/attend.h"),
+        ):
+            written = self.root / path
+            self.write(path, "")
+            lines = self.run_tool().stdout.splitlines()
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn("a stem is unique", lines[0])
+            self.assertIn(path, lines[0])
+            self.assertIn(other, lines[0])
+            written.unlink()
+        self.assert_breach(source, "", "src/base/tensor.cc:1", "its stem names include/heddle/tensor.h, too")
 
     def test_vendors_in_the_engine(self):
         for line in ("// on cuda:0", "look_in(kAmdGpus, machine.cuda)", "DeviceKind::rocm", 'refuse("CUDA devices")', "amd_missing"):

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "families/forward_sm90/forward_sm90.h"
 #include "forward_sm90_cases.h"
 #include "least_squares.h"

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "engine/machine.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/table.h"

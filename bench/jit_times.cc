@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "expr/simplify.h"
 #include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"

@@ -2,8 +2,6 @@
 // memory beside those of the rows. `find` begins with captures and ends with rows in device memory, zone maps included,
 // the compiler not; `copy` brings the rows to the host, as planning does today; `host` is BlockMask::build on all
 // cores.
-#include "backend/gpu/mask_rows.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +12,8 @@
 #include <vector>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/launch/gpu.h"
+#include "backend/cuda/launch/cuda_gpu.h"
+#include "backend/gpu/mask_rows_launch.h"
 #include "heddle/error.h"
 #include "heddle/mods.h"
 

@@ -7,13 +7,13 @@
 #include <chrono>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/driver/driver.h"
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
 #include "heddle/mods.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 
 namespace {
 

@@ -3,7 +3,8 @@
 
 Folders stand in the order in which a call passes through them (docs/layout.md); each may include what its row of the
 table lists and nothing else. No includes close a circle, a header and the source of its name counting as one file. The
-engine names no vendor. A file has at most 600 lines: longer ones usually hold two ideas. Prints each breach as file:line: sentence, and exits with 1 when there is one.
+engine names no vendor. A file has at most 600 lines: longer ones usually hold two ideas. A stem of include, src and kernels
+names one idea: a header and its source. Prints each breach as file:line: sentence, and exits with 1 when there is one.
 
     tools/check_layers.py [ROOT]
 """
@@ -329,6 +330,40 @@ def circles(paths, root):
     return found
 
 
+def idea_of(path, root):
+    """What a file's stem may name once in the whole tree: the file's path without its ending, and in kernels without the
+    vendor, since each vendor has files of the same path for one purpose."""
+    relative = path.relative_to(root)
+    parts = relative.parent.parts
+    if parts[0] == "kernels" and len(parts) > 1 and parts[1] in ("nvidia", "amd"):
+        parts = ("kernels", *parts[2:])
+    return "/".join((*parts, stem_of(path)))
+
+
+def stem_of(path):
+    return path.stem.removesuffix("-inl")
+
+
+def implements(path, header, root):
+    """Whether a file is a source that includes the public header of its name."""
+    return path.suffix == ".cc" and any(text == f"heddle/{header.name}" for _, text, _ in includes_of(path))
+
+
+def twins(root):
+    """(file, sentence) of each file of include, src and kernels whose stem another idea has. A public header and the one
+    source that implements it are one."""
+    of_stem = {}  # stem -> idea -> its files
+    for top in ("include", "src", "kernels"):
+        for path in sources(root / top):
+            of_stem.setdefault(stem_of(path), {}).setdefault(idea_of(path, root), []).append(path)
+    for ideas in of_stem.values():
+        first, *others = ideas.values()
+        if len(others) == 1 and first[0].is_relative_to(root / "include"):
+            others = [] if all(implements(path, first[0], root) for path in others[0]) else others
+        for files in others:
+            yield files[0], f"its stem names {first[0].relative_to(root).as_posix()}, too; a stem is unique"
+
+
 def sources(folder):
     return sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
 
@@ -364,6 +399,8 @@ def check(root):
     tops = ("include", "src", "kernels", "tests", "bench", "python/core")
     for path, line, sentence in circles([path for top in tops for path in sources(root / top)], root):
         note(path, line, sentence)
+    for path, sentence in twins(root):
+        note(path, 1, sentence)
     for top in ("include", "src", "kernels", "tests", "examples", "bench"):
         for path in sources(root / top):
             lines = len(path.read_text(encoding="utf-8").splitlines())

@@ -10,7 +10,7 @@
 #include "check/criterion.h"
 #include "check/host_copies.h"
 #include "check/plain.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 #include "reference/attend.h"
 
 namespace heddle {

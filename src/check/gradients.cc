@@ -14,7 +14,7 @@
 #include "check/plain_backward.h"
 #include "check/reached.h"
 #include "heddle/check.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 
 namespace heddle::check {
 namespace {

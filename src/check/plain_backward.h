@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "reference/backward.h"
+#include "reference/reference_backward.h"
 
 namespace heddle::check {
 

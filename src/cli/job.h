@@ -7,7 +7,7 @@
 #include "heddle/attention.h"
 #include "heddle/backward.h"
 #include "heddle/tensor.h"
-#include "names.h"
+#include "named_values.h"
 
 namespace heddle::cli {
 

@@ -11,7 +11,7 @@
 
 #include "arguments.h"
 #include "heddle/error.h"
-#include "names.h"
+#include "named_values.h"
 
 namespace heddle::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include "backward_job.h"
 #include "heddle/devices.h"
 #include "output.h"
-#include "progress.h"
-#include "run.h"
+#include "progress_bar.h"
+#include "run_verb.h"
 
 namespace heddle::cli {
 namespace {

@@ -1,12 +1,11 @@
 // append_kv: its checks, and its dispatch to a device.
-#include "problem/append_kv.h"
-
 #include <optional>
 #include <string_view>
 
 #include "backend/device.h"
 #include "engine/pointers.h"
 #include "heddle/kv_cache.h"
+#include "problem/append_checks.h"
 
 namespace heddle {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/on_host.h"
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "heddle/expr.h"
 
 namespace heddle::engine {

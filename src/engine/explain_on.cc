@@ -4,10 +4,10 @@
 #include "engine/callers_mask.h"
 #include "engine/explain.h"
 #include "engine/machine.h"
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "families/table.h"
+#include "problem/check_run.h"
 #include "problem/option_views.h"
-#include "problem/run.h"
 
 namespace heddle {
 namespace {

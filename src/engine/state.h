@@ -5,10 +5,10 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "backend/backend.h"
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "heddle/attention.h"
 #include "plan/plan.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 
 namespace heddle {
 

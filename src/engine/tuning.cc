@@ -14,7 +14,7 @@
 #include "tune/kernel_name.h"
 #include "tune/measure.h"
 #include "tune/problem_class.h"
-#include "tune/record.h"
+#include "tune/tuning_record.h"
 
 namespace heddle {
 

@@ -9,7 +9,7 @@
 #include "engine/prepare.h"
 #include "heddle/attention.h"
 #include "plan/plan.h"
-#include "tune/record.h"
+#include "tune/tuning_record.h"
 
 namespace heddle::engine {
 

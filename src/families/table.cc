@@ -9,8 +9,8 @@
 #include <ranges>
 #include <vector>
 
-#include "backend/amd/launch/gpu.h"
-#include "backend/cuda/launch/gpu.h"
+#include "backend/amd/launch/amd_gpu.h"
+#include "backend/cuda/launch/cuda_gpu.h"
 #include "base/environment.h"
 #include "heddle/error.h"
 #include "plan/factors.h"

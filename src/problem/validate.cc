@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "problem/mods.h"
 #include "problem/pages.h"
 #include "problem/places.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
-#include "problem/sequences.h"
+#include "problem/resolve_mods.h"
+#include "problem/resolve_sequences.h"
 #include "problem/tensors.h"
 
 namespace heddle::problem {

@@ -9,7 +9,7 @@
 
 namespace heddle::reference {
 
-/// One summand, or a factor of summands, and what its errors are judged by (backward.h).
+/// One summand, or a factor of summands, and what its errors are judged by (reference_backward.h).
 struct Term {
   double value = 0, magnitude = 0, floor = 0;
 };

@@ -1,5 +1,6 @@
 // Elementary functions that SLEEF computes, recompiled for each SIMD target: a whole vector at a time on AVX2 and
-// AVX-512, and lane by lane elsewhere (on Arm too: its vector library is not linked yet). math-inl.h has the others.
+// AVX-512, and lane by lane elsewhere (on Arm too: its vector library is not linked yet). tile_math-inl.h has the
+// others.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_BACKEND_CPU_SLEEF_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "tile_evaluator/math-inl.h"
 #include "tile_evaluator/tile_kernels.h"
 #include "tile_evaluator/tile_map-inl.h"
+#include "tile_evaluator/tile_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu {

@@ -17,10 +17,10 @@
 #include <utility>
 
 #include "shared/philox.h"
-#include "tile_evaluator/math-inl.h"
 #include "tile_evaluator/tile_division-inl.h"
 #include "tile_evaluator/tile_kernels.h"
 #include "tile_evaluator/tile_map-inl.h"
+#include "tile_evaluator/tile_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu {

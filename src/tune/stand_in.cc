@@ -8,7 +8,7 @@
 
 #include "backend/device.h"
 #include "base/view_checks.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 
 namespace heddle::tune {
 namespace {

@@ -7,7 +7,7 @@
 #include "check/plain_backward.h"
 #include "expr/random_expression.h"
 #include "heddle/check.h"
-#include "reference/backward.h"
+#include "reference/reference_backward.h"
 
 namespace heddle::test {
 namespace {

@@ -9,7 +9,7 @@
 #include "check/tile_backward.h"
 #include "expect_error.h"
 #include "heddle/check.h"
-#include "reference/backward.h"
+#include "reference/reference_backward.h"
 
 namespace heddle::test {
 namespace {

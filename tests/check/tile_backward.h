@@ -11,7 +11,7 @@
 #include "check/plain.h"
 #include "check/plain_backward.h"
 #include "heddle/check.h"
-#include "reference/backward.h"
+#include "reference/reference_backward.h"
 
 namespace heddle::test {
 

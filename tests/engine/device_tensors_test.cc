@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/driver/fake_driver.h"
 #include "backend/cuda/driver/in_child.h"
 #include "heddle/devices.h"

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "expect_error.h"
 #include "families/table.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "heddle/attention.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 
 namespace heddle::test {
 

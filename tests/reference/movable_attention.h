@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "expr/finite_differences.h"
-#include "problem/run.h"
+#include "problem/check_run.h"
 #include "reference/attend.h"
-#include "reference/backward.h"
+#include "reference/reference_backward.h"
 
 namespace heddle::test {
 

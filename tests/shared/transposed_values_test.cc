@@ -82,7 +82,7 @@ Memory loaded_block(const ForwardSm90Config& config) {
   return memory;
 }
 
-/// Transposes a block as forward_sm90/transpose.cuh does.
+/// Transposes a block as forward_sm90/transposer.cuh does.
 Memory transposed_block(const ForwardSm90Config& config, const Memory& loaded) {
   Memory memory(static_cast<std::size_t>(config.kv_block * config.transposed_rows()));
   const bool alone = config.transposers() == 1;  // a warp does both halves of the columns

@@ -40,7 +40,7 @@ class CheckLayers(TreeCase):
             '#include "hwy/highway.h"\n#include "backend/backend.h"\n#include "pack-inl.h"\n',
         )
         self.write("src/families/cpu/pack-inl.h", "")
-        self.write("src/tile_evaluator/math-inl.h", '#include "hwy/highway.h"\n')
+        self.write("src/tile_evaluator/tile_math-inl.h", '#include "hwy/highway.h"\n')
         self.write("src/families/table.cc", '#include "families/cpu/pack-inl.h"\n')
         self.write("src/families/table.h", '#include "backend/backend.h"\n')
         self.write("src/engine/engine.cc", '#include "families/table.h"\n')
@@ -51,17 +51,17 @@ class CheckLayers(TreeCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_circle_of_includes(self):
-        self.write("src/mask/classify.h", '#include "mask/rows.h"\n')
-        self.write("src/mask/rows.h", "")
-        self.write("src/mask/rows.cc", '#include "mask/rows.h"\n#include "expr/node.h"\n')
+        self.write("src/mask/classify.h", '#include "mask/row_store.h"\n')
+        self.write("src/mask/row_store.h", "")
+        self.write("src/mask/row_store.cc", '#include "mask/row_store.h"\n#include "expr/node.h"\n')
         result = self.run_tool()
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        path = "src/mask/rows.cc"
+        path = "src/mask/row_store.cc"
         self.assert_breach(
             path,
-            '#include "mask/rows.h"\n#include "mask/classify.h"\n',
+            '#include "mask/row_store.h"\n#include "mask/classify.h"\n',
             f"{path}:2",
-            "src/mask/classify -> src/mask/rows -> src/mask/classify",
+            "src/mask/classify -> src/mask/row_store -> src/mask/classify",
         )
 
     def test_upward_include(self):
@@ -172,20 +172,20 @@ class CheckLayers(TreeCase):
         self.write("src/backend/portable/shared/forward_mma_config.h", "")
         include = '#include "families/forward_sm90/shared/forward_sm90_params.h"\n'
         for folder in ("backward_sm90", "fragments"):
-            path = f"kernels/nvidia/{folder}/a.cuh"
+            path = f"kernels/nvidia/{folder}/{folder}_tile.cuh"
             self.assert_breach(path, include, f"{path}:1", "serves the device code of forward_sm90 alone")
             self.write(path, "")
         portable = '#include "backend/portable/shared/forward_mma_config.h"\n'
         self.write("kernels/portable/fragments/fma.cuh", portable)
         self.assertEqual(self.run_tool().returncode, 0)
-        path = "kernels/nvidia/fragments/a.cuh"
+        path = "kernels/nvidia/fragments/fragments_tile.cuh"
         self.assert_breach(path, portable, f"{path}:1", "serves the device code of backend/portable alone")
 
     def test_portable_families_apart(self):
         for name in ("forward_mma", "backward_mma"):
             self.write(f"src/families/{name}/{name}.h", "")
         self.write("kernels/portable/forward_mma/output.cuh", "")
-        path = "kernels/portable/backward_mma/backward.cuh"
+        path = "kernels/portable/backward_mma/backward_pass.cuh"
         self.assert_breach(path, '#include "portable/forward_mma/output.cuh"\n', f"{path}:1", "may not include")
 
     def test_shared_with_a_public_header(self):
@@ -211,12 +211,12 @@ class CheckLayers(TreeCase):
         self.assert_breach("src/backend/cuda/a.cc", "", "src/backend/cuda/a.cc:1", "has no row")
 
     def test_folder_below_a_listed_one_keeps_its_rules(self):
-        self.write("src/problem/checks/rows.h", '#include "mask/build.h"\n')
-        self.write("src/families/choose.cc", '#include "problem/checks/rows.h"\n')
+        self.write("src/problem/checks/lists.h", '#include "mask/build.h"\n')
+        self.write("src/families/choose.cc", '#include "problem/checks/lists.h"\n')
         self.assert_breach(
-            "src/problem/checks/rows.cc",
+            "src/problem/checks/lists.cc",
             '#include "backend/backend.h"\n',
-            "src/problem/checks/rows.cc:1",
+            "src/problem/checks/lists.cc:1",
             "src/problem may not",
         )
 
@@ -224,7 +224,7 @@ class CheckLayers(TreeCase):
         self.write("kernels/nvidia/ptx/barrier.cuh", '#include "shared/rows.h"\n')
         self.write("kernels/common/mods/operations.cuh", "")
         self.write("kernels/nvidia/fragments/softmax.cuh", '#include "ptx/barrier.cuh"\n#include "mods/operations.cuh"\n')
-        self.write("kernels/nvidia/forward_sm90/forward_sm90.cuh", '#include "fragments/softmax.cuh"\n')
+        self.write("kernels/nvidia/forward_sm90/forward_sm90_kernel.cuh", '#include "fragments/softmax.cuh"\n')
         for name in ("forward_sm90", "backward_sm90"):
             self.write(f"src/families/{name}/{name}.h", "")
         result = self.run_tool()
@@ -238,8 +238,8 @@ class CheckLayers(TreeCase):
         self.assert_breach(mods, '#include "../ptx/barrier.cuh"\n', f"{mods}:1", "is no file of kernels")
         self.assert_breach(mods, '#include "shared/nowhere.h"\n', f"{mods}:1", "there is no header src/shared/nowhere.h")
         self.write(mods, "")
-        backward = "kernels/nvidia/backward_sm90/backward_sm90.cuh"
-        self.assert_breach(backward, '#include "forward_sm90/forward_sm90.cuh"\n', f"{backward}:1", "may not include")
+        backward = "kernels/nvidia/backward_sm90/backward_sm90_kernel.cuh"
+        self.assert_breach(backward, '#include "forward_sm90/forward_sm90_kernel.cuh"\n', f"{backward}:1", "may not include")
 
     def test_kernels_of_amd(self):
         self.write("kernels/amd/language/language.cuh", "")
@@ -247,7 +247,7 @@ class CheckLayers(TreeCase):
         self.write("kernels/amd/ptx/math.cuh", '#include "language/language.cuh"\n#include "shared/rows.h"\n')
         self.write("kernels/common/mods/pow.cuh", "")
         self.assertEqual(self.run_tool().returncode, 0)
-        path = "kernels/amd/ptx/mma.cuh"
+        path = "kernels/amd/ptx/mma_sync.cuh"
         self.assert_breach(path, '#include "mods/pow.cuh"\n', f"{path}:1", "kernels/amd/ptx may not include")
         self.assert_breach(path, '#include "fragments/softmax.cuh"\n', f"{path}:1", "is no file of kernels")
         self.assert_breach(path, "#include <hip/hip_runtime.h>\n", f"{path}:1", "without headers of the system")
@@ -267,6 +267,33 @@ class CheckLayers(TreeCase):
 
     def test_long_file(self):
         self.assert_breach("src/base/long.cc", "\n" * 601, "src/base/long.cc:1", "601 lines; up to 600 are accepted")
+
+    def test_stems_are_unique(self):
+        for path in (
+            "src/base/shape.cc",
+            "src/expr/node.cc",
+            "kernels/nvidia/ptx/math.cuh",
+            "kernels/amd/ptx/math.cuh",
+        ):
+            self.write(path, "")
+        source = "src/base/tensor.cc"
+        self.write(source, '#include "heddle/tensor.h"\n')
+        self.assertEqual(self.run_tool().returncode, 0, self.run_tool().stdout)
+        for path, other in (
+            ("src/mask/shape.h", "src/base/shape.cc"),
+            ("kernels/nvidia/fragments/rows.cuh", "src/shared/rows.h"),
+            ("kernels/nvidia/mods/math.cuh", "kernels/amd/ptx/math.cuh"),
+            ("kernels/portable/rows/attend.cuh", "src/reference/attend.h"),
+        ):
+            written = self.root / path
+            self.write(path, "")
+            lines = self.run_tool().stdout.splitlines()
+            self.assertEqual(len(lines), 1, lines)
+            self.assertIn("a stem is unique", lines[0])
+            self.assertIn(path, lines[0])
+            self.assertIn(other, lines[0])
+            written.unlink()
+        self.assert_breach(source, "", "src/base/tensor.cc:1", "its stem names include/heddle/tensor.h, too")
 
     def test_vendors_in_the_engine(self):
         for line in ("// on cuda:0", "look_in(kAmdGpus, machine.cuda)", "DeviceKind::rocm", 'refuse("CUDA devices")', "amd_missing"):

@@ -16,7 +16,7 @@
 #include "heddle/mods.h"
 #include "scoped_environment.h"
 #include "tune/problem_class.h"
-#include "tune/record.h"
+#include "tune/tuning_record.h"
 
 namespace heddle {
 namespace {

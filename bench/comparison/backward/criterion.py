@@ -14,7 +14,7 @@ BUDGET = 1 << 28  # elements of score matrices that are computed in float64
 CHUNK = 1 << 25  # of them at a time
 ROWS = 1024  # of queries at a time
 STEP = criterion.FLOOR_UNIT
-TERMS_STEPS = 0.25  # what a sum of products errs by, in steps of its magnitudes (src/reference/backward.cc)
+TERMS_STEPS = 0.25  # what a sum of products errs by, in steps of its magnitudes (src/reference/reference_backward.cc)
 UNSEEN = criterion.SMALLEST_SUBNORMAL["bf16"] / 2
 
 

@@ -5,7 +5,7 @@
 // Every function forbids contraction: a product that is rounded may not become part of another operation.
 #pragma once
 
-#include "portable/instructions.cuh"
+#include "portable/amd_instructions.cuh"
 
 namespace heddle::amd::f64 {
 

@@ -3,7 +3,7 @@
 // so that tests run them on the host too.
 #pragma once
 
-#include "portable/instructions.cuh"
+#include "portable/amd_instructions.cuh"
 
 namespace heddle::amd {
 

@@ -3,7 +3,7 @@
 // for headers of kernels/nvidia that have NVIDIA's instructions, under the same names.
 #pragma once
 
-#include "portable/instructions.cuh"
+#include "portable/amd_instructions.cuh"
 
 // Functions without a word of host or device are device code.
 #pragma clang force_cuda_host_device begin

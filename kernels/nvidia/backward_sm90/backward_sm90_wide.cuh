@@ -1,5 +1,5 @@
 // The backward on Hopper with head dims above 128: dk and dv of a tile of keys, and its share of dq, by the five
-// products of backward_sm90/backward_sm90.cuh.
+// products of backward_sm90/backward_sm90_kernel.cuh.
 //
 // A pair of CTAs (a cluster) computes a tile, 64 keys each. One warpgroup of a CTA has S and dV, one dP and dK, so
 // neither accumulator is shared and no product is computed twice; the third has dQ. dS goes to the other CTA, and each
@@ -10,12 +10,12 @@
 // the mods' functions.
 #pragma once
 
-#include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "backward_sm90/backward_wide_gradients.cuh"
-#include "backward_sm90/backward_wide_memory.cuh"
 #include "backward_sm90/backward_wide_producer.cuh"
 #include "backward_sm90/backward_wide_queries.cuh"
 #include "backward_sm90/backward_wide_scores.cuh"
+#include "backward_sm90/wide_memory.cuh"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
 
 extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launch_bounds__(heddle::kConfig.threads(), 1)
     backward_sm90(const __grid_constant__ heddle::ptx::TensorMap q_map,

@@ -2,10 +2,10 @@
 // query blocks; one brings dS to the other CTA; one for each buffer adds finished pieces of dQ to memory.
 #pragma once
 
+#include "backward_sm90/wide_memory.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/tma.cuh"
 #include "shared/backward_lists.h"
-#include "backward_sm90/backward_wide_memory.cuh"
 
 namespace heddle {
 

@@ -2,9 +2,9 @@
 // of 32 columns.
 #pragma once
 
-#include "ptx/cluster.cuh"
-#include "backward_sm90/backward_wide_memory.cuh"
 #include "backward_sm90/backward_wide_products.cuh"
+#include "backward_sm90/wide_memory.cuh"
+#include "ptx/cluster.cuh"
 
 namespace heddle {
 

@@ -2,11 +2,11 @@
 // queries of a step, thread by thread.
 #pragma once
 
+#include "backward_sm90/backward_output.cuh"
+#include "backward_sm90/backward_wide_products.cuh"
+#include "backward_sm90/wide_memory.cuh"
 #include "fragments/transposed_weights.cuh"
 #include "ptx/tma.cuh"
-#include "backward_sm90/backward_output.cuh"
-#include "backward_sm90/backward_wide_memory.cuh"
-#include "backward_sm90/backward_wide_products.cuh"
 
 namespace heddle {
 

@@ -2,11 +2,11 @@
 // maximum.
 #pragma once
 
-#include "fragments/row_weights.cuh"
-#include "fragments/sink.cuh"
-#include "fragments/stored_rows.cuh"
 #include "forward_sm90/consumer_tile.cuh"
-#include "forward_sm90/output.cuh"
+#include "forward_sm90/tma_output.cuh"
+#include "fragments/consumer_weights.cuh"
+#include "fragments/row_stores.cuh"
+#include "fragments/sink.cuh"
 
 namespace heddle {
 

@@ -2,13 +2,13 @@
 // back, and its registers. Their order here decides the generated code.
 #pragma once
 
-#include "fragments/drops.cuh"
-#include "fragments/mask_bits.cuh"
-#include "fragments/row_weights.cuh"
+#include "forward_sm90/memory.cuh"
+#include "fragments/consumer_weights.cuh"
+#include "fragments/drop_weights.cuh"
+#include "fragments/found_mask_bits.cuh"
 #include "fragments/scores.cuh"
 #include "fragments/tile_rows.cuh"
 #include "ptx/tma.cuh"
-#include "forward_sm90/memory.cuh"
 
 namespace heddle {
 

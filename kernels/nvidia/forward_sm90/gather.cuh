@@ -1,7 +1,7 @@
 // Keys and values in pages, which the producer orders instead of loading them.
 //
 // Two warps of the producer's warpgroup bring them, or one beside a streamer (forward_sm90/streamer.cuh) or a warp that
-// transposes values (forward_sm90/transpose.cuh).
+// transposes values (forward_sm90/transposer.cuh).
 // - Pages of 8 rows, or multiples: one warp asks TMA for keys, the other for values. For keys past the end it loads the
 //   last ones again.
 // - Other pages: both warps copy rows to where TMA would have put them, in its swizzle. Products read these copies
@@ -12,9 +12,9 @@
 // ordered. Rows past a sequence's end and columns past the tensor's become zeros, and are not read.
 #pragma once
 
-#include "ptx/gather.cuh"
-#include "ptx/tma.cuh"
 #include "forward_sm90/memory.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/tma.cuh"
 
 namespace heddle {
 

@@ -3,13 +3,13 @@
 // generated: keyfactor_..., keyterm_..., keyindex_..., queryindex_... and entry_... (device_text/expression_text.h).
 #pragma once
 
-#include "fragments/row_weights.cuh"
+#include "forward_sm90/memory.cuh"
+#include "forward_sm90/tile_source.cuh"
+#include "fragments/consumer_weights.cuh"
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_words.cuh"
 #include "shared/mod_values.h"
-#include "forward_sm90/memory.cuh"
-#include "forward_sm90/tile_source.cuh"
 
 namespace heddle {
 

@@ -1,7 +1,7 @@
 // Queries that attend nothing, stored by threads: o = 0, lse is that of no keys, and the largest score -inf.
 #pragma once
 
-#include "fragments/stored_rows.cuh"
+#include "fragments/row_stores.cuh"
 #include "ptx/math.cuh"
 #include "shared/sequence_span.h"
 

@@ -9,7 +9,7 @@
 
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
-#include "portable/backward_mma/elements.cuh"
+#include "portable/backward_mma/gradient_terms.cuh"
 
 namespace heddle::portable {
 

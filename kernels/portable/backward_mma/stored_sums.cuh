@@ -3,7 +3,7 @@
 #pragma once
 
 #include "families/backward_mma/shared/backward_mma_params.h"
-#include "portable/backward_mma/rows.cuh"
+#include "portable/backward_mma/row_kernels.cuh"
 
 namespace heddle::portable {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
-#include "ptx/mma.cuh"
+#include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 

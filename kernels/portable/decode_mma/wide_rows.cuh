@@ -5,7 +5,7 @@
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "portable/rows/row_weights.cuh"
-#include "ptx/mma.cuh"
+#include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 

@@ -1,10 +1,10 @@
 // The blocks of keys and values of a CTA that asynchronous copies bring to shared memory.
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
-#include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_config.h"
+#include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 

@@ -5,12 +5,12 @@
 // come by shuffles.
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
-#include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_config.h"
+#include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 

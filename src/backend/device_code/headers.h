@@ -7,7 +7,7 @@
 
 namespace heddle::device_code {
 
-/// For NVIDIA's GPUs, under the names that kernels include: "around/mask_rows.cuh", "shared/philox.h",
+/// For NVIDIA's GPUs, under the names that kernels include: "around/mask_rows_kernels.cuh", "shared/philox.h",
 /// "portable/forward_mma/forward.cuh".
 const std::vector<jit::Header>& cuda_headers();
 /// For AMD's, which have other files under names that common kernels include: "mods/instructions.cuh".

@@ -117,7 +117,7 @@ class KeyRunsWriter {
 std::string key_runs_text(const std::string& name, const KeyBounds& bounds, const ModLayout& layout) {
   if (!bounds.bounds()) throw Error(ErrorCode::internal, "the keys of a mask that bounds none are asked for");
   return fmt::format(
-      "#include \"mods/ranges.cuh\"\n#include \"shared/key_runs.h\"\n\nnamespace heddle {{\n\n"
+      "#include \"mods/mask_ranges.cuh\"\n#include \"shared/key_runs.h\"\n\nnamespace heddle {{\n\n"
       "__device__ __forceinline__ shared::KeyRuns {}_keys(const shared::ModValues& mod, const shared::MaskRows& at) "
       "{{\n{}}}\n\n}}  // namespace heddle\n",
       name, KeyRunsWriter(bounds, layout).text());

@@ -13,7 +13,8 @@ namespace heddle::device_text {
 ///   __device__ __forceinline__ shared::KeyRuns mask_keys(const shared::ModValues& mod, const shared::MaskRows& at);
 ///
 /// It gives the keys for which the mask can be true for some of those rows. Params and captures come from `mod`, all
-/// else from `at`. Its operations stand in shared/key_runs.h, shared/intervals.h and kernels/common/mods/ranges.cuh.
+/// else from `at`. Its operations stand in shared/key_runs.h, shared/intervals.h and
+/// kernels/common/mods/mask_ranges.cuh.
 std::string key_runs_text(const std::string& name, const expr::KeyBounds& bounds, const ModLayout& layout);
 
 }  // namespace heddle::device_text

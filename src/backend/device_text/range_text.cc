@@ -50,7 +50,7 @@ std::string range_text(const std::string& name, const Expr& mod, const ModLayout
                             .q_start = "shared::point(mod.q_start)"};
   const RangeSteps steps(program, layout, axes, leaves);
   return fmt::format(
-      "#include \"mods/ranges.cuh\"\n\nnamespace heddle {{\n\n"
+      "#include \"mods/mask_ranges.cuh\"\n\nnamespace heddle {{\n\n"
       "__device__ __noinline__ shared::Truth {}_range(const shared::ModValues& mod,\n"
       "    const shared::ZoneCell* const* zones, int b, int h, shared::Interval q_idx, shared::Interval kv_idx) {{\n"
       "{}  return s{};\n}}\n\n}}  // namespace heddle\n",

@@ -18,7 +18,8 @@ ZoneAxes zone_axes(const Expr& mask, const ModLayout& layout);
 /// It says what the mod can be while its indices lie in these intervals: never too little, and as the host's analysis
 /// (RangeAnalysis) but for remainders of floats and transcendentals, which can be anything here. The other leaves come
 /// from `mod`, whose params count as one value each; q_token and kv_token must have been replaced. zones[i] is the tree
-/// of capture i along its zone axis. Its operations stand in kernels/common/mods/ranges.cuh and shared/intervals.h.
+/// of capture i along its zone axis. Its operations stand in kernels/common/mods/mask_ranges.cuh and
+/// shared/intervals.h.
 std::string range_text(const std::string& name, const Expr& mod, const ModLayout& layout, const ZoneAxes& axes);
 
 }  // namespace heddle::device_text

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "backend/gpu/sequences.h"
+#include "backend/gpu/device_sequences.h"
 
 namespace heddle::gpu {
 namespace {

@@ -40,6 +40,6 @@ class BackwardSequences {
 
 /// The text of the kernels place_sequences, list_backward_blocks, list_backward_tiles and fill_backward_gaps.
 inline constexpr const char* kBackwardListsText =
-    "#include \"around/sequences.cuh\"\n#include \"around/backward_lists.cuh\"\n";
+    "#include \"around/sequences_kernels.cuh\"\n#include \"around/backward_lists_kernels.cuh\"\n";
 
 }  // namespace heddle::gpu

@@ -62,9 +62,9 @@ RowMask row_mask(const Expr& mask, const plan::KvStart& start) {
 
 std::string mask_rows_text(const RowMask& mask) {
   return fmt::format(
-      "#include \"mods/zone_map.cuh\"\n\n"
+      "#include \"mods/zone_bounds.cuh\"\n\n"
       "constexpr int kQTokenWord = {}, kKvTokenWord = {};\n\n{}\n{}\n{}\n"
-      "#include \"around/mask_rows.cuh\"\n",
+      "#include \"around/mask_rows_kernels.cuh\"\n",
       mask.q_token_word, mask.kv_token_word, zone_dispatch(mask),
       device_text::mod_text("mask", mask.mask, mask.layout, device_text::TakesScore::no),
       device_text::range_text("mask", mask.mask, mask.layout, mask.axes));

@@ -6,12 +6,12 @@ namespace heddle::gpu {
 
 KernelText merge_states_text(shared::StorageType parts, shared::StorageType output) {
   return {.name = fmt::format("merge_states {} {}", shared::name(parts), shared::name(output)),
-          .text = fmt::format("#include \"shared/merge_states.h\"\n\n"
+          .text = fmt::format("#include \"shared/merge_params.h\"\n\n"
                               "namespace heddle::merge {{\n"
                               "constexpr shared::StorageType kPartsType = shared::StorageType::{}, "
                               "kOutputType = shared::StorageType::{};\n"
                               "}}  // namespace heddle::merge\n\n"
-                              "#include \"around/merge_states.cuh\"\n",
+                              "#include \"around/merge_states_kernel.cuh\"\n",
                               shared::name(parts), shared::name(output))};
 }
 
@@ -27,10 +27,10 @@ KernelText append_kv_text(const AppendTypes& types) {
   add("kValuesType", types.values);
   add("kQueriesType", types.queries);
   add("kAnglesType", types.angles);
-  text.text += "}  // namespace heddle::append\n\n#include \"around/append_kv.cuh\"\n";
+  text.text += "}  // namespace heddle::append\n\n#include \"around/append_kv_kernel.cuh\"\n";
   return text;
 }
 
-KernelText sequences_text() { return {.name = "sequences", .text = "#include \"around/sequences.cuh\"\n"}; }
+KernelText sequences_text() { return {.name = "sequences", .text = "#include \"around/sequences_kernels.cuh\"\n"}; }
 
 }  // namespace heddle::gpu

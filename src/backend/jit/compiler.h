@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/jit/record.h"
+#include "backend/jit/kernel_record.h"
 #include "backend/jit/source.h"
 
 namespace heddle::jit {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/jit/record.h"
+#include "backend/jit/kernel_record.h"
 #include "base/folder.h"
 
 namespace heddle::jit {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "backend/gpu/backward_rows.h"
+#include "backend/gpu/backward_rows_params.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_mma/backward_mma.h"

@@ -88,8 +88,8 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
     of_reads += device_text::read_text(i, read.slope, read.indices, constants, own);
   }
   return fmt::format(
-      "{}#include \"portable/backward_mma/backward.cuh\"\n"
-      "#include \"portable/backward_mma/rows.cuh\"\n"
+      "{}#include \"portable/backward_mma/backward_pass.cuh\"\n"
+      "#include \"portable/backward_mma/row_kernels.cuh\"\n"
       "#include \"portable/backward_mma/stored_sums.cuh\"\n\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}{}",
       headers, configs, texts.text(), of_reads);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "backend/cuda/launch/gpu.h"
+#include "backend/cuda/launch/cuda_gpu.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "plan/access/kernel_types.h"

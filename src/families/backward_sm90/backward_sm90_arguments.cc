@@ -3,7 +3,7 @@
 #include <numbers>
 #include <vector>
 
-#include "backend/gpu/backward_rows.h"
+#include "backend/gpu/backward_rows_params.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_sm90.h"

@@ -1,5 +1,6 @@
-// The Hopper backward family's kernels, ready to launch. The main one is backward_sm90/backward_sm90.cuh of
-// kernels/nvidia, or with head dims above 128 backward_sm90_wide.cuh beside it; backward_rows.cuh has those around it.
+// The Hopper backward family's kernels, ready to launch. The main one is backward_sm90/backward_sm90_kernel.cuh of
+// kernels/nvidia, or with head dims above 128 backward_sm90_wide.cuh beside it; backward_rows_kernels.cuh has those
+// around it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,23 +10,23 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/hopper/tensor_map.h"
-#include "backend/cuda/launch/gpu.h"
+#include "backend/cuda/launch/cuda_gpu.h"
 #include "backend/gpu/backward_sequences.h"
-#include "backend/gpu/copied_rows.h"
+#include "backend/gpu/copied_tensors.h"
 #include "backend/gpu/device_arrays.h"
 #include "backend/gpu/device_lists.h"
 #include "backend/gpu/kernel_facts.h"
-#include "backend/gpu/kv_start.h"
-#include "backend/gpu/mod_values.h"
+#include "backend/gpu/kv_start_values.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/gpu/set_mod_values.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 
 namespace heddle::backward_sm90 {
 namespace {

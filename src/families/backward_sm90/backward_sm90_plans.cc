@@ -14,7 +14,7 @@
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/kernel_types.h"
 #include "plan/access/tensor_access.h"
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 #include "plan/backward_refuses.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/hopper/sm90_refuses.h"

@@ -127,14 +127,14 @@ jit::Source main_source(const BackwardSm90Config& config, const plan::BackwardMo
   own.by_sequence = config.by_sequence;
   jit::Source source = source_before_kernel(config, mods, own, "backward_sm90");
   source.text += config.wide ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
-                             : "#include \"backward_sm90/backward_sm90.cuh\"\n";
+                             : "#include \"backward_sm90/backward_sm90_kernel.cuh\"\n";
   return source;
 }
 
 jit::Source rows_source(const BackwardSm90Config& config) {
   return {.name = name_of(config, "backward_rows"),
           .text = fmt::format("#include \"families/backward_sm90/shared/backward_sm90_config.h\"\n\n{}\n"
-                              "#include \"backward_sm90/backward_rows.cuh\"\n",
+                              "#include \"backward_sm90/backward_rows_kernels.cuh\"\n",
                               config_text(config)),
           .headers = device_code::cuda_headers(),
           .architecture = "sm_90a"};

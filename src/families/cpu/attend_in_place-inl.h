@@ -21,10 +21,10 @@
 
 #include "families/cpu/chunks-inl.h"
 #include "families/cpu/keys_in_place-inl.h"
+#include "families/cpu/probabilities-inl.h"
 #include "families/cpu/row_addresses-inl.h"
-#include "families/cpu/softmax-inl.h"
 #include "families/cpu/stored_rows-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 #include "families/cpu/values_in_place-inl.h"
 
 HWY_BEFORE_NAMESPACE();

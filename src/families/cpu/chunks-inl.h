@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <span>
 
-#include "families/cpu/softmax-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/probabilities-inl.h"
+#include "families/cpu/target_data.h"
 #include "families/cpu/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -22,7 +22,7 @@
 #include "families/cpu/gemm-inl.h"
 #include "families/cpu/pack-inl.h"
 #include "families/cpu/values-inl.h"
-#include "tile_evaluator/math-inl.h"
+#include "tile_evaluator/tile_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/backends.h"
-#include "backend/cpu/caps.h"
+#include "backend/cpu/cpu_caps.h"
 #include "base/parallel.h"
 #include "base/store.h"
 #include "families/cpu/capture_scatter.h"
@@ -17,7 +17,7 @@
 #include "families/cpu/cpu_choices.h"
 #include "families/cpu/gradient_sums.h"
 #include "families/cpu/progress.h"
-#include "families/cpu/rows_of.h"
+#include "families/cpu/tensor_rows.h"
 
 namespace heddle::cpu {
 namespace {

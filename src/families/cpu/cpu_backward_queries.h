@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "families/cpu/cpu_backward_plans.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 
 namespace heddle::cpu {
 

@@ -15,7 +15,7 @@
 #include <span>
 
 #include "families/cpu/cpu_backward_plans.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 
 namespace heddle::cpu {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <optional>
 
-#include "families/cpu/rows_of.h"
+#include "families/cpu/tensor_rows.h"
 
 namespace heddle::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/parallel.h"
 #include "base/store.h"
 #include "families/cpu/cpu_backward_step.h"
-#include "families/cpu/rows_of.h"
+#include "families/cpu/tensor_rows.h"
 
 namespace heddle::cpu {
 namespace {

@@ -34,8 +34,8 @@
 #include "families/cpu/chunks-inl.h"
 #include "families/cpu/gemm-inl.h"
 #include "families/cpu/pack-inl.h"
-#include "families/cpu/softmax-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/probabilities-inl.h"
+#include "families/cpu/target_data.h"
 #include "families/cpu/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();

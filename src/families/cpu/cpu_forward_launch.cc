@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "backend/cpu/caps.h"
+#include "backend/cpu/cpu_caps.h"
 #include "base/element.h"
 #include "base/parallel.h"
 #include "families/cpu/cpu_choices.h"
@@ -17,8 +17,8 @@
 #include "families/cpu/cpu_forward_schedule.h"
 #include "families/cpu/mod_programs.h"
 #include "families/cpu/progress.h"
-#include "families/cpu/rows_of.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
+#include "families/cpu/tensor_rows.h"
 
 namespace heddle::cpu {
 namespace {

@@ -21,7 +21,7 @@
 
 #include <cstdint>
 
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -19,7 +19,7 @@
 #include "families/cpu/pack-inl.h"
 #include "families/cpu/row_addresses-inl.h"
 #include "families/cpu/stored_rows-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

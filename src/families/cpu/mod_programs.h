@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 #include "problem/problem.h"
 #include "tile_evaluator/tile_evaluator.h"
 

@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "families/cpu/convert-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/storage_vectors-inl.h"
+#include "families/cpu/target_data.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

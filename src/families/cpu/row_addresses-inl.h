@@ -16,7 +16,7 @@
 #include <type_traits>
 
 #include "families/cpu/stored_rows-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -16,8 +16,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "families/cpu/convert-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/storage_vectors-inl.h"
+#include "families/cpu/target_data.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

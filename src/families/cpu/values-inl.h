@@ -23,8 +23,8 @@
 
 #include "families/cpu/gemm-inl.h"
 #include "families/cpu/pack-inl.h"
-#include "families/cpu/softmax-inl.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/probabilities-inl.h"
+#include "families/cpu/target_data.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

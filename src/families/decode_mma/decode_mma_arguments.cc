@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "backend/gpu/device_sequences.h"
 #include "backend/gpu/row_tensors.h"
-#include "backend/gpu/sequences.h"
 #include "backend/portable/portable_arguments.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"

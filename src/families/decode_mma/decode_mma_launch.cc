@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "backend/gpu/device_lists.h"
+#include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kernel_facts.h"
-#include "backend/gpu/kv_start.h"
-#include "backend/gpu/mod_values.h"
+#include "backend/gpu/kv_start_values.h"
 #include "backend/gpu/sequence_spans.h"
-#include "backend/gpu/sequences.h"
+#include "backend/gpu/set_mod_values.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"

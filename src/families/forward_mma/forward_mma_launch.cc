@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "backend/gpu/device_lists.h"
+#include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kernel_facts.h"
-#include "backend/gpu/kv_start.h"
-#include "backend/gpu/mod_values.h"
+#include "backend/gpu/kv_start_values.h"
 #include "backend/gpu/sequence_spans.h"
-#include "backend/gpu/sequences.h"
+#include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_arguments.h"
 #include "backend/portable/shared/forward_mma_config.h"
 #include "families/forward_mma/forward_mma.h"

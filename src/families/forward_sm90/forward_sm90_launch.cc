@@ -8,22 +8,22 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/hopper/tensor_map.h"
-#include "backend/cuda/launch/gpu.h"
-#include "backend/gpu/copied_rows.h"
+#include "backend/cuda/launch/cuda_gpu.h"
+#include "backend/gpu/copied_tensors.h"
 #include "backend/gpu/device_lists.h"
+#include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kernel_facts.h"
-#include "backend/gpu/kv_start.h"
-#include "backend/gpu/mod_values.h"
+#include "backend/gpu/kv_start_values.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
-#include "backend/gpu/sequences.h"
-#include "backend/gpu/stored_mask.h"
+#include "backend/gpu/set_mod_values.h"
+#include "backend/gpu/stored_mask_launch.h"
 #include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/forward_sm90/shared/forward_sm90_params.h"
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 #include "plan/mods/streamed_read.h"
 
 namespace heddle::forward_sm90 {

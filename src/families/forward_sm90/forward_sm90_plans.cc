@@ -13,9 +13,9 @@
 #include "families/forward_sm90/forward_sm90_costs.h"
 #include "heddle/error.h"
 #include "plan/access/tensor_access.h"
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 #include "plan/factors.h"
-#include "plan/mods/stored_mask.h"
+#include "plan/mods/stored_mask_choice.h"
 #include "plan/tiles/packed_heads.h"
 #include "shared/sequences.h"
 

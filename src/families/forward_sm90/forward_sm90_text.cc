@@ -172,7 +172,7 @@ jit::Source source(const shared::ForwardSm90Config& config, const plan::KernelMo
       "#include \"mods/columns.cuh\"\n"
       "#include \"ptx/wgmma.cuh\"\n"
       "#include \"families/forward_sm90/shared/forward_sm90_config.h\"\n\n"
-      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"forward_sm90/forward_sm90.cuh\"\n",
+      "namespace heddle {{\n{}}}  // namespace heddle\n\n{}\n{}\n#include \"forward_sm90/forward_sm90_kernel.cuh\"\n",
       device_text::config_text(config, "kConfig"), products_text(config), mod_texts(config, mods, own));
   source.headers = device_code::cuda_headers();
   source.architecture = "sm_90a";

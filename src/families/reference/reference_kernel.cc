@@ -5,7 +5,7 @@
 #include "base/element.h"
 #include "base/store.h"
 #include "reference/attend.h"
-#include "reference/backward.h"
+#include "reference/reference_backward.h"
 
 namespace heddle::reference {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/environment.h"
 #include "heddle/error.h"
 #include "plan/access/kernel_types.h"
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 #include "shared/panels.h"
 
 namespace heddle::plan {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 #include "shared/sequences.h"
 
 namespace heddle::plan {

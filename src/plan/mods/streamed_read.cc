@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "expr/node.h"
-#include "plan/access/tma.h"
+#include "plan/access/tma_refuses.h"
 
 namespace heddle::plan {
 namespace {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "backend/gpu/dialect.h"
 #include "expect_error.h"
 #include "expr/simplify.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/gpu/dialect.h"
-#include "backend/gpu/stored_mask.h"
+#include "backend/gpu/stored_mask_launch.h"
 #include "expr/simplify.h"
 #include "golden.h"
 #include "heddle/mods.h"

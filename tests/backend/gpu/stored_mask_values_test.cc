@@ -12,12 +12,12 @@
 
 #include "backend/device_text/bound_values.h"
 #include "backend/device_text/host_program.h"
-#include "backend/gpu/stored_mask.h"
+#include "backend/gpu/stored_mask_launch.h"
 #include "expr/interpret.h"
 #include "families/forward_sm90/forward_sm90.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
-#include "plan/mods/stored_mask.h"
+#include "plan/mods/stored_mask_choice.h"
 #include "shared/stored_mask.h"
 
 namespace heddle::gpu::test {

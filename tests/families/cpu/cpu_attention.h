@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cpu/caps.h"
+#include "backend/cpu/cpu_caps.h"
 #include "families/cpu/cpu_forward_plans.h"
 #include "families/cpu/plain_attention.h"
 #include "heddle/heddle.h"

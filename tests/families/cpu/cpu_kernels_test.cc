@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "tile_evaluator/on_every_target.h"
 #include "base/element.h"
-#include "families/cpu/tile.h"
+#include "families/cpu/target_data.h"
+#include "tile_evaluator/on_every_target.h"
 
 namespace heddle::cpu {
 namespace {

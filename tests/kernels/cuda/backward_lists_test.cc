@@ -16,7 +16,7 @@
 // that take CUDA's.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "around/backward_lists.cuh"
+#include "around/backward_lists_kernels.cuh"
 #include "plan/tiles/backward_schedule.h"
 #include "shared/sequences.h"
 #include "families/backward_sm90/backward_sm90.h"

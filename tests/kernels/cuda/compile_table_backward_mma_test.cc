@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "device/known_gpus.h"

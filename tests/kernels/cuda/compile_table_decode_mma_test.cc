@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "device/known_gpus.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"

@@ -75,7 +75,7 @@ TEST_F(CompileTable, WhatPlacesSequencesIsAccepted) {
 
 TEST_F(CompileTable, WhatCopiesRowsIsAccepted) {
   const auto cubin =
-      jit::build(gpu::cuda_dialect().source("copy_rows", "#include \"around/copied_rows.cuh\"\n", "sm_90a"));
+      jit::build(gpu::cuda_dialect().source("copy_rows", "#include \"around/copied_rows_kernel.cuh\"\n", "sm_90a"));
   EXPECT_EQ(cubin->spill_bytes, 0);
   EXPECT_EQ(cubin->stack_bytes, 0);
   fmt::print("copy_rows: {} registers, {:.0f} ms\n", cubin->registers, cubin->compile_ms);

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/gpu/stored_mask.h"
+#include "backend/gpu/stored_mask_launch.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 

@@ -12,7 +12,7 @@
 // The stand-ins for the GPU come before the kernel.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "around/copied_rows.cuh"
+#include "around/copied_rows_kernel.cuh"
 // clang-format on
 
 namespace heddle::cuda {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "backend/gpu/backward_sequences.h"
-#include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/gpu/set_mod_values.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90.h"

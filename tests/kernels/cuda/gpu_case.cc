@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "base/environment.h"
 #include "engine/machine.h"
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "families/table.h"
 #include "heddle/error.h"

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "engine/conditioning.h"
 #include "expr/random_expression.h"
 #include "expr/simplify.h"

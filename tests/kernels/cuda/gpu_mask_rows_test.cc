@@ -7,9 +7,9 @@
 #include <string>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/jit/jit.h"
-#include "backend/cuda/launch/gpu.h"
-#include "backend/gpu/mask_rows.h"
+#include "backend/cuda/jit/cuda_jit.h"
+#include "backend/cuda/launch/cuda_gpu.h"
+#include "backend/gpu/mask_rows_launch.h"
 #include "mask/random_mask.h"
 #include "mask/ready_made.h"
 

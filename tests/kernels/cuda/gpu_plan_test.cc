@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "count_allocations.h"
 #include "expect_error.h"
 #include "heddle/devices.h"

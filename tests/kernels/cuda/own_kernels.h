@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 
 namespace heddle::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "families/backward_sm90/backward_reads_launch.h"
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "families/backward_sm90/backward_sm90.h"
 #include "heddle/backward.h"
 #include "problem/problem.h"

@@ -14,7 +14,7 @@
 // The stand-ins for the GPU come before the kernels.
 // clang-format off
 #include "kernels/cuda/host_cta.h"
-#include "around/sequences.cuh"
+#include "around/sequences_kernels.cuh"
 // clang-format on
 
 namespace heddle::cuda {

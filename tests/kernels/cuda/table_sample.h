@@ -1,7 +1,7 @@
 // Which kernels of the compile table a run compiles: by default a sample, under HEDDLE_TEST_FULL all.
 #pragma once
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 
 namespace heddle::cuda {
 

@@ -73,7 +73,7 @@ TEST(DecodeBytesOnHost, EveryByteBecomesItsHalf) {
   for (const char* type : {"e4m3", "e5m2"}) {
     for (const char* architecture : {"800", "890"}) {
       const auto convert = reinterpret_cast<Convert>(compile_on_host(fmt::format(
-          "#define __CUDA_ARCH__ {1}\n#include \"lanes.h\"\n#include \"portable/fragments/eight_bits.cuh\"\n"
+          "#define __CUDA_ARCH__ {1}\n#include \"lanes.h\"\n#include \"portable/fragments/halves_of_eight_bits.cuh\"\n"
           "extern \"C\" void run_kernel(unsigned word, unsigned* halves) {{\n"
           "  using namespace heddle::portable;\n"
           "  const Halves neighbours = halves_of_neighbours<heddle::shared::Fp8::{0}>(word);\n"

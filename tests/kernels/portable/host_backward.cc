@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "backend/gpu/backward_sequences.h"
-#include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "families/backward_mma/backward_mma.h"
 #include "families/backward_mma/backward_mma_arguments.h"
 #include "heddle/check.h"

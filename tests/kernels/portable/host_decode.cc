@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_text.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"

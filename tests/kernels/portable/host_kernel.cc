@@ -12,15 +12,15 @@
 #include <mutex>
 #include <sstream>
 
-#include "backend/gpu/mod_values.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_arguments.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
-#include "engine/mask_rows.h"
+#include "engine/planners_mask.h"
 #include "families/forward_mma/forward_mma.h"
 #include "heddle/error.h"
 

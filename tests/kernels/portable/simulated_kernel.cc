@@ -36,7 +36,7 @@ std::string text_of(const shared::ForwardMmaConfig& config, const std::string& m
   // More would be parked in accumulation registers, and copied.
   const char* waves =
       config.fragments == shared::FragmentKind::gfx9 ? "__attribute__((amdgpu_waves_per_eu(2, 2)))" : "";
-  return "#include \"portable/instructions.cuh\"\n" + mods_text +
+  return "#include \"portable/amd_instructions.cuh\"\n" + mods_text +
          fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
                      config.threads(), waves, shared::forward_mma_memory(config).bytes);
 }

@@ -6,11 +6,11 @@
 // `Layout` is the architecture's: where a lane's elements of operands and results are, and the instruction.
 #pragma once
 
-#include "portable/instructions.cuh"
+#include "backend/portable/shared/forward_mma_config.h"
+#include "portable/amd_instructions.cuh"
 #include "portable/fragments/of_each_thread.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "shared/strided.h"
-#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 

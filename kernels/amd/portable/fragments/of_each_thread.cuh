@@ -1,7 +1,7 @@
 // Instructions of each thread for itself, which fragments of AMD's architectures and of plain multiply-adds share.
 #pragma once
 
-#include "portable/instructions.cuh"
+#include "portable/amd_instructions.cuh"
 
 namespace heddle::portable {
 

@@ -6,13 +6,13 @@
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/copied_blocks.cuh"
-#include "portable/fragments/eight_bits.cuh"
+#include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/row_copies.cuh"
 #include "portable/fragments/warp.cuh"
 #include "portable/fragments/wave_blocks.cuh"
 #include "ptx/math.cuh"
-#include "ptx/mma.cuh"
+#include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 

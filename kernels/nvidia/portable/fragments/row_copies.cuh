@@ -4,7 +4,7 @@
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/warp.cuh"
-#include "ptx/mma.cuh"
+#include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 

@@ -2,10 +2,10 @@
 // for them and read them (kConfig.own_blocks).
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/warp.cuh"
-#include "ptx/mma.cuh"
-#include "backend/portable/shared/forward_mma_config.h"
+#include "ptx/mma_sync.cuh"
 #include "shared/key_runs.h"
 
 namespace heddle::portable {

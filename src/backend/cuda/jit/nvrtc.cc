@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "backend/cuda/driver/driver.h"
-#include "backend/cuda/jit/key.h"
+#include "backend/cuda/jit/nvrtc_options.h"
 #include "backend/jit/includes.h"
 #include "backend/jit/runtime_compiler.h"
 #include "backend/libraries/library.h"

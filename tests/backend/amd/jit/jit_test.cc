@@ -1,6 +1,4 @@
 // hipRTC, the judge and the cache, over the fake hipRTC (clang 19), each test in a process of its own.
-#include "backend/amd/jit/jit.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +10,7 @@
 #include <iterator>
 #include <string>
 
+#include "backend/amd/jit/amd_jit.h"
 #include "backend/cuda/driver/in_child.h"
 #include "heddle/error.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "fake_driver.h"
 #include "heddle/error.h"
 #include "in_child.h"

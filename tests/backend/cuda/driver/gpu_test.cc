@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "expect_error.h"
 #include "heddle/tensor.h"
 #include "tensor_map_cases.h"

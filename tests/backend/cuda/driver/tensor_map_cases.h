@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 
 namespace heddle::cuda {
 

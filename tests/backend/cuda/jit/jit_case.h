@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 
 namespace heddle::cuda::jit {
 

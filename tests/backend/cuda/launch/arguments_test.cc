@@ -9,7 +9,7 @@
 #include <span>
 #include <tuple>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "heddle/mods.h"
 #include "launch_case.h"
 #include "scoped_environment.h"

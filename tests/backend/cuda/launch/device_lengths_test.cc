@@ -5,7 +5,7 @@
 #include <span>
 #include <tuple>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "heddle/error.h"
 #include "heddle/mods.h"
 #include "launch_case.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
+#include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/driver/fake_driver.h"
 #include "heddle/attention.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "backend/device_code/headers.h"
 #include "backend/gpu/texts.h"
 #include "expect_error.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "heddle/expr.h"
 
 namespace heddle::cuda::test {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/driver/device.h"
-#include "backend/cuda/jit/jit.h"
+#include "backend/cuda/driver/cuda_objects.h"
+#include "backend/cuda/jit/cuda_jit.h"
 #include "backend/device_text/bound_values.h"
 #include "expr/interpret.h"
 

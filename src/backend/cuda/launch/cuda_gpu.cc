@@ -1,0 +1,58 @@
+#include "backend/cuda/launch/cuda_gpu.h"
+
+#include "backend/backends.h"
+#include "backend/cuda/driver/cuda_objects.h"
+#include "backend/cuda/jit/cuda_jit.h"
+
+namespace heddle::cuda {
+namespace {
+
+class CudaProgram final : public gpu::Program {
+ public:
+  CudaProgram(int device, const jit::Source& source)
+      : device_(device), cubin_(jit::build(source)), module_(device, cubin_->bytes, jit::compiler_number()) {}
+
+  const heddle::jit::MachineCode& code() const override { return *cubin_; }
+  void* function(const char* name, int shared_bytes) const override { return module_.function(name, shared_bytes); }
+  void enqueue(void* function, const gpu::Launch& launch, void* stream, void** parameters,
+               const char* what) const override {
+    const ContextScope scope(device_);
+    const Launch own = {.ctas = launch.ctas,
+                        .height = launch.height,
+                        .threads = launch.threads,
+                        .shared_bytes = launch.shared_bytes,
+                        .overlaps = launch.overlaps};
+    launch_kernel(static_cast<CUfunction>(function), own, stream, parameters, what);
+  }
+
+ private:
+  int device_;
+  std::shared_ptr<const jit::Cubin> cubin_;
+  Module module_;
+};
+
+class CudaGpu final : public gpu::Gpu {
+ public:
+  const backend::DeviceInterface& devices() const override { return backend::cuda_device(); }
+  const gpu::Dialect& dialect() const override { return gpu::cuda_dialect(); }
+  std::string architecture_of(int device) const override { return cuda::architecture_of(device); }
+  std::unique_ptr<gpu::Program> load(int device, const heddle::jit::Source& source) const override {
+    return std::make_unique<CudaProgram>(device, source);
+  }
+  std::string compiler_missing() const override { return jit::compiler_missing(); }
+  void wait(int device, const char* what) const override {
+    const ContextScope scope(device);
+    check(driver().StreamSynchronize(nullptr), what);
+  }
+  std::string key_of(const heddle::jit::Source& source) const override { return jit::key_of(source); }
+  std::string cache_notes() const override { return jit::cache_notes(); }
+};
+
+}  // namespace
+
+const gpu::Gpu& cuda_gpu() {
+  static const CudaGpu gpu;
+  return gpu;
+}
+
+}  // namespace heddle::cuda

@@ -163,10 +163,7 @@ constexpr Family kFamilies[] = {
            return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);
          },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
-     .untried =
-         [](const Request& asked, const Plan& plan) {
-           return decode_mma_untried(plan.part<shared::ForwardMmaConfig>(), Nvidia::caps(asked));
-         },
+     .untried = [](const Request& asked, const Plan&) { return portable_untried(Nvidia::caps(asked)); },
      .prepare = [](const PrepareArguments& arguments) { return decode_mma::prepare(arguments, cuda::cuda_gpu()); }},
 #endif
 #if HEDDLE_FAMILY_FORWARD_MMA
@@ -265,16 +262,15 @@ std::string standing_behind(const Plan& other, const Plan& first) {
 }
 
 /// The lists of several families, in the order of the table. The list with the least predicted time comes first,
-/// if it is enough faster than the table's first, and more so if its kernels have run on no chip; lists without a
-/// prediction come last, and among them those that have run on no chip.
+/// if it is enough faster than the table's first; lists without a prediction come last, and among them those that
+/// yield.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   const Family* preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
     const Plan& best = list.front().plan;
-    if (!best.predicted) return std::pair(std::numeric_limits<double>::infinity(), best.untried_anywhere);
+    if (!best.predicted) return std::pair(std::numeric_limits<double>::infinity(), best.yields);
     const double gain = best.family == preferred ? 1 : kPlannerFactors.family_gain;
-    const double untried_gain = best.untried_anywhere ? kPlannerFactors.untried_gain : 1;
-    return std::pair(best.predicted->seconds * gain * untried_gain, best.untried_anywhere);
+    return std::pair(best.predicted->seconds * gain, false);
   });
   const std::size_t of_first = lists.front().size();
   std::vector<std::string> behind;

@@ -27,8 +27,6 @@ struct PlannerFactors {
   // A family that stands behind another in the table is taken only if it is predicted this many times as fast. A guess:
   // predictions of few queries err by up to 5 % dense, and by more in pages (docs/notes/portable_family.md).
   double family_gain;
-  // A family whose kernels have run on no chip is taken only if it is predicted this many times as fast. A guess.
-  double untried_gain;
 };
 
 inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
@@ -37,7 +35,6 @@ inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
                                                    .element_reads = 2.5,
                                                    .table_reads = 1.45,
                                                    .spare_gain = 1.1,
-                                                   .family_gain = 1.05,
-                                                   .untried_gain = 2};
+                                                   .family_gain = 1.05};
 
 }  // namespace heddle::plan

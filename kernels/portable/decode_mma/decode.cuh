@@ -66,13 +66,17 @@ class Decode {
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit), ahead = place;
+    int asked_blocks = 0;  // of the unit ahead, where it has two
+    const auto key_ahead = [&] {
+      return ahead.keys.begin(ahead.unit) + own_keys + asked_blocks * kConfig.block_keys();
+    };
     // The page of the block that is asked for next: asked for one block before, for nothing read moves past a copy.
     int page = 0;
     const auto find_page = [&] {
       if constexpr (kConfig.blocks_in_pages()) {
         if (asked >= end) return;
         const Tile<kConfig> tile = tile_at(ahead);
-        const int key = ahead.keys.begin(ahead.unit) + own_keys;
+        const int key = key_ahead();
         if (key < ahead.keys.run(ahead.unit, tile.kv_len).end)
           page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
       }
@@ -80,7 +84,7 @@ class Decode {
     const auto ask = [&] {
       if (asked >= end) return stream.skip_block();
       const Tile<kConfig> tile = tile_at(ahead);
-      const int key = ahead.keys.begin(ahead.unit) + own_keys;
+      const int key = key_ahead();
       const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
       if (key < run.end) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
@@ -92,13 +96,16 @@ class Decode {
       } else {
         stream.skip_block();
       }
-      ++asked;
-      if (++ahead.unit == ahead.units) line.next(ahead);
+      if (kConfig.step_blocks() == 1 || asked_blocks++ > 0) {
+        asked_blocks = 0;
+        ++asked;
+        if (++ahead.unit == ahead.units) line.next(ahead);
+      }
       find_page();
     };
     find_page();
 #pragma unroll 1
-    for (int i = 1; i < kConfig.stages; ++i) ask();
+    for (int i = kConfig.step_blocks(); i < kConfig.stages; ++i) ask();
     while (unit < end) {
       const int first = unit - place.unit;  // of the tile
       const int stop = first + place.units < end ? first + place.units : end;
@@ -117,7 +124,8 @@ class Decode {
       apply_descales(q, tile);
 #pragma unroll 1
       for (; unit < stop; ++unit, ++place.unit) {
-        ask();
+#pragma unroll 1
+        for (int i = 0; i < kConfig.step_blocks(); ++i) ask();
         const int kv_first = place.keys.begin(place.unit);
         stream.keys_arrive();
         const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end;

@@ -25,11 +25,6 @@ namespace heddle::plan {
 std::string decode_mma_refuses(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                const AttentionOptions& options, const device::CudaCaps& caps);
 
-/// Kernels like this one have run on a GPU.
-bool decode_mma_has_run(const shared::ForwardMmaConfig& config);
-/// Says that kernels like this one have run on no GPU, or on none like this one. Empty: they have.
-std::string decode_mma_untried(const shared::ForwardMmaConfig& config, const device::CudaCaps& caps);
-
 /// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on
 /// the strides is as `tensors` have them.
 std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::AttentionProblem& problem,

@@ -125,7 +125,7 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_k
   for (const int waves : {8, 4, 2}) {
     if (all.row_waves > 1 && waves < 4) continue;  // too few to hide latencies
     for (const int stages : {5, 3, 2}) {
-      if (stages > 3 && !all.converts() && all.row_waves == 1) continue;
+      if (stages > 3 && all.row_waves == 1) continue;
       ForwardMmaConfig config = all;
       config.key_waves = waves / all.row_waves;
       config.kv_block = config.key_waves * wave_keys;
@@ -164,7 +164,7 @@ std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const At
     for (const int key_waves : {4, 2}) {
       config.key_waves = key_waves;
       config.kv_block = key_waves * all.shape().columns;
-      for (config.stages = 3; config.stages > 1; --config.stages) {
+      for (config.stages = 6; config.stages >= 2 * config.step_blocks(); --config.stages) {
         const int sums = config.row_fragments * config.wave_columns() / 2;  // 16 rows of two columns
         if (sums > kMostSums || shared::decode_mma_memory(config).bytes > caps.shared_memory_bytes) continue;
         if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
@@ -209,37 +209,22 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionT
   return {};
 }
 
-bool decode_mma_has_run(const ForwardMmaConfig& config) {
-  return !config.converts() && !config.wide() && config.row_waves == 1;
-}
-
-std::string decode_mma_untried(const ForwardMmaConfig& config, const device::CudaCaps& caps) {
-  if (std::string reason = portable_untried(caps); !reason.empty()) return reason;
-  if (decode_mma_has_run(config)) return {};
-  return fmt::format(
-      "decode_mma has not run on a GPU with {}; its kernels are compiled, and their steps are tested on the host",
-      config.converts() ? "keys of 8 bits"
-      : config.wide()   ? "values that are the first columns of the keys"
-                        : "tiles whose rows several waves share");
-}
-
 std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
                                                  const AttentionTensors& tensors, const device::CudaCaps& caps) {
   ForwardMmaConfig all = forward_config(problem, mods, tensors, kNvidia);
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
   all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();
-  // Fewer rows a tile take fewer registers and less memory. Tiles of the same keys read them at the same time, through
-  // the L2 cache. What has not run on a GPU stands behind what has.
+  // Tiles of the same keys read them at the same time, through the L2 cache, so tiles of one fragment of rows come
+  // first: two of them are faster than one of two fragments, and four than one that waves share (docs/notes/decode.md).
   std::vector<ForwardMmaConfig> configs;
   const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
-  // Products decide beside memory where rows are wide, and none of those kernels has run: most rows first.
   if (is_wide(problem)) return wide_configs(all, problem, caps);
-  for (const auto& [most, own] : {std::pair{of_wave, of_wave},
-                                  {fragment, fragment},
+  for (const auto& [most, own] : {std::pair{fragment, fragment},
+                                  {of_wave, of_wave},
                                   {2 * fragment, fragment},
-                                  {kMostRows, of_wave},
-                                  {kMostRows, fragment}}) {
+                                  {kMostRows, fragment},
+                                  {kMostRows, of_wave}}) {
     if (longest_queries(problem) > most) continue;
     for (const ForwardMmaConfig& config : of_all_units(with_rows(all, problem, most, own), problem, caps)) {
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);

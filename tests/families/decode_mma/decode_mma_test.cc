@@ -114,7 +114,7 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   EXPECT_EQ(half.row_waves, 2);
   EXPECT_EQ(half.row_fragments, 2);
   EXPECT_EQ(half.key_waves, 4);
-  EXPECT_EQ(half.block_keys(), 64);
+  EXPECT_EQ(half.block_keys(), 32);
   EXPECT_EQ(few.row_waves, 1);
   EXPECT_EQ(few.row_fragments, 1);
   for (const char* gpu : {"h200", "a100", "l4"}) {
@@ -122,7 +122,6 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
       const auto& config = choice.plan.part<ForwardMmaConfig>();
       EXPECT_LE(shared::decode_mma_memory(config).bytes, caps_of(gpu).shared_memory_bytes);
       EXPECT_LE(config.row_fragments * config.wave_columns() / 2, 128);
-      EXPECT_TRUE(choice.plan.untried_anywhere);
     }
   }
   // Keys are read, and their columns are not read again.
@@ -222,7 +221,7 @@ TEST(DecodeMma, FillsAMultiprocessor) {
         const int bytes = shared::decode_mma_memory(config).bytes;
         EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
         EXPECT_GE(shared::resident_ctas(bytes, gpu.caps.shared_memory_bytes), config.ctas);
-        EXPECT_EQ(config.row_waves, 1);  // others have not run on a GPU
+        EXPECT_EQ(config.row_waves, 1);
         EXPECT_EQ(config.wave_keys(), 16);
         EXPECT_GE(config.live_rows, queries);
         EXPECT_LE(config.live_rows, config.rows());
@@ -232,7 +231,8 @@ TEST(DecodeMma, FillsAMultiprocessor) {
   }
 }
 
-// More rows than a wave has: two or four waves share the keys. They stand behind what has run on a GPU.
+// One sequence has more queries than a wave has rows: two or four waves share the keys. Where heads alone make up many
+// rows, tiles of one fragment come first.
 TEST(DecodeMma, WavesShareRows) {
   struct Rows {
     std::int64_t queries, dim;
@@ -246,26 +246,28 @@ TEST(DecodeMma, WavesShareRows) {
     EXPECT_LE(config.live_rows, config.rows());
     EXPECT_EQ(config.wave_keys(), 16);
     EXPECT_LE(config.threads(), 256);
-    EXPECT_TRUE(offered(few(rows.queries, 8192, rows.dim)).front().plan.untried_anywhere);
+    EXPECT_TRUE(offered(few(rows.queries, 8192, rows.dim)).front().plan.yields);
   }
   const std::vector<plan::Choice> choices = offered(few(16));  // 64 rows
-  EXPECT_FALSE(choices.front().plan.untried_anywhere);
-  EXPECT_EQ(choices.front().plan.part<ForwardMmaConfig>().live_rows, 32);
-  EXPECT_TRUE(choices.back().plan.untried_anywhere);
+  EXPECT_FALSE(choices.front().plan.yields);
+  EXPECT_EQ(choices.front().plan.part<ForwardMmaConfig>().live_rows, 16);
+  EXPECT_TRUE(choices.back().plan.yields);
   EXPECT_EQ(choices.back().plan.part<ForwardMmaConfig>().live_rows, 64);
-  EXPECT_EQ(choices.back().plan.part<ForwardMmaConfig>().row_waves, 4);
+  EXPECT_GT(choices.back().plan.part<ForwardMmaConfig>().row_waves, 1);
 }
 
 TEST(DecodeMma, PacksHeadsThatReadTheSameKeys) {
   EXPECT_EQ(first_of(few(1)).packed_heads, 4);
   EXPECT_EQ(first_of(few(1)).live_rows, 4);
-  EXPECT_EQ(first_of(few(8)).packed_heads, 4);  // 32 rows
-  EXPECT_EQ(first_of(few(16)).packed_heads, 2);
+  EXPECT_EQ(first_of(few(4)).packed_heads, 4);  // 16 rows
+  EXPECT_EQ(first_of(few(8)).packed_heads, 2);
+  EXPECT_EQ(first_of(few(16)).packed_heads, 1);
+  EXPECT_EQ(first_of(few(17)).packed_heads, 1);
   HopperCall odd = few(1);
   odd.q_heads = 8 * 71;
   const ForwardMmaConfig config = first_of(odd);
-  EXPECT_EQ(config.packed_heads, 32);
-  EXPECT_EQ(plan::decode_mma_tiles(odd.problem(), config), 8 * 3);
+  EXPECT_EQ(config.packed_heads, 16);
+  EXPECT_EQ(plan::decode_mma_tiles(odd.problem(), config), 8 * 5);
 }
 
 // Gangs of CTAs fill the chip, and each gang has a unit.

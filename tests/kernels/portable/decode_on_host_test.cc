@@ -136,6 +136,29 @@ TEST(DecodeBytesOnHost, SmallWeights) {
   }
 }
 
+// More bytes of parts than one CTA merges alone: groups of CTAs merge theirs first. The last group is smaller.
+TEST(DecodeWideOnHost, GroupsOfParts) {
+  for (const int gangs : {13, 16}) {
+    CaseSpec spec = plain(1100, static_cast<std::uint64_t>(gangs));
+    spec.batch = spec.kv_heads = 1;
+    spec.group = 16;
+    spec.qk_dim = 576;
+    spec.v_dim = 512;
+    spec.values_in_keys = true;
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = gangs, .runs = 2});
+  }
+}
+TEST(DecodeRowsOnHost, GroupsOfParts) {
+  CaseSpec spec = plain(1500, 1);
+  spec.batch = 2;
+  spec.kv_heads = spec.group = 1;
+  spec.q_rows = 64;
+  spec.qk_dim = spec.v_dim = 128;
+  AttentionCase c(spec);
+  run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 30, .lengths_there = true, .runs = 2});
+}
+
 TEST(DecodeOnHost, EveryCutOfTheLine) {
   for (int gangs = 1; gangs <= 16; ++gangs) {
     if (!is_drawn(static_cast<unsigned>(gangs), 3)) continue;

@@ -1,5 +1,5 @@
-// The blocks of keys and values of a wave, or of the waves that share its keys, each for rows of its own: they alone ask
-// for them and read them (kConfig.own_blocks).
+// The blocks of keys and values of a wave, or of the waves that share its keys, each for rows of its own: they alone
+// ask for them and read them (kConfig.own_blocks).
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
@@ -25,8 +25,8 @@ class WaveBlocks {
                                                             run.end, run.begin);
     ptx::commit_copies();
     if constexpr (!kConfig.wide()) {
-      Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
-                                                            run.end, run.begin);
+      Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch,
+                                                            first, run.end, run.begin);
     }
     ptx::commit_copies();
     asked_.advance();
@@ -37,12 +37,16 @@ class WaveBlocks {
     ptx::commit_copies();
     asked_.advance();
   }
-  /// Waits until the waves see the keys of the oldest block; then its values.
+  /// Waits until the waves see the keys of the oldest block; then its values. Where values are keys: those of a step.
   __device__ __forceinline__ void keys_arrive() {
-    ptx::await_copies<2 * kConfig.stages - 1>();
+    ptx::await_copies<kConfig.wide() ? 2 * (kConfig.stages - kConfig.step_blocks()) : 2 * kConfig.stages - 1>();
     meet();
     read_ = ring_.at;
     ring_.advance();
+    if constexpr (kConfig.step_blocks() == 2) {
+      next_ = ring_.at;
+      ring_.advance();
+    }
   }
   __device__ __forceinline__ void values_arrive() const {
     ptx::await_copies<2 * kConfig.stages - 2>();
@@ -57,6 +61,7 @@ class WaveBlocks {
 
   ptx::SharedAddress memory_, base_;  // of the CTA, of the wave's ring
   int read_ = 0;                      // where the block that is read begins
+  int next_ = 0;                      // and the second one of a step
 
  private:
   /// Which of those that share a ring.

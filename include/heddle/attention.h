@@ -146,6 +146,13 @@ struct AttentionOptions {
   /// says that the content may have changed.
   std::uint64_t mask_version = 0;
 
+  /// A promise: when the kernel before a run on its stream began, everything was complete in memory that a run reads,
+  /// but q and the last so many keys and values of each sequence (where the sequence ends, not its pages): lengths,
+  /// starts, the page table, and what a mask reads. At least 1. A GPU then reads older keys and values before that
+  /// kernel has ended, where it may begin so early (explain() shows it); other devices and kernels take no advantage of
+  /// it. Not given: nothing is promised.
+  std::optional<std::int64_t> fresh_tokens{};
+
   /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, and
   /// some gradients of captures have no such way: explain() says which, and asking for one of them is an error.
   bool deterministic = false;

@@ -30,7 +30,8 @@
 // 7: heddle_attention_options.tuning.
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
 // 9: heddle_append_kv.
-#define HEDDLE_C_VERSION 9
+// 10: heddle_attention_options.fresh_tokens.
+#define HEDDLE_C_VERSION 10
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -208,6 +209,10 @@ typedef struct heddle_attention_options {
 
   // Which kernel is taken: the planner's first, or one that this machine measured (attention.h). Since version 7.
   int32_t tuning;  // HEDDLE_TUNING_AUTOMATIC ...
+
+  // 0: no promise. Else, when the kernel before a run on its stream began, everything was complete that a run reads, but
+  // q and the last so many keys and values of each sequence (attention.h). Since version 10.
+  int64_t fresh_tokens;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

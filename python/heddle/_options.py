@@ -56,6 +56,7 @@ class Options(ModOptions, PagedOptions, total=False):
     normalizer: str | None
     max_q_len: int | None
     max_kv_len: int | None
+    fresh_tokens: int | None
     block_mask: BlockMask | None
     backend: str | None
     tuning: str | None

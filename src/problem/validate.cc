@@ -137,6 +137,10 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   check_descale(problem, {"v_descale", "v", problem.v_dtype, problem.kv_heads}, options.v_descale);
   base::check_threads(options.threads);
 
+  if (options.fresh_tokens && *options.fresh_tokens < 1) {
+    refuse("fresh_tokens is {}; 1 and more are accepted, or none where nothing is promised", *options.fresh_tokens);
+  }
+  problem.fresh_tokens = options.fresh_tokens.value_or(0);
 #define HEDDLE_FLAG_OPTION(name, shown, help) problem.name = options.name;
 #include "heddle/options.def"
   resolve_mods(problem, options);

@@ -68,6 +68,7 @@ int main(void) {
   FIELD(heddle_attention_options, reserved_2);
   FIELD(heddle_attention_options, deterministic);
   FIELD(heddle_attention_options, tuning);
+  FIELD(heddle_attention_options, fresh_tokens);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

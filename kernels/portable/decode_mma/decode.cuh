@@ -13,6 +13,7 @@
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
+#include "ptx/dependent_launch.cuh"
 
 namespace heddle::portable {
 
@@ -34,6 +35,7 @@ class Decode {
     const OwnLine line(params_);
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
+    if constexpr (kConfig.early) ptx::wait_for_previous();  // before a gang without keys writes
     if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
@@ -86,7 +88,8 @@ class Decode {
       const Tile<kConfig> tile = tile_at(ahead);
       const int key = key_ahead();
       const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
-      if (key < run.end) {
+      // All rows of a step are multiplied: the second block of one that ends in the first becomes 0.
+      if (key - asked_blocks * kConfig.block_keys() < run.end) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
         if constexpr (kConfig.blocks_in_pages()) {
           stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
@@ -105,7 +108,13 @@ class Decode {
     };
     find_page();
 #pragma unroll 1
-    for (int i = kConfig.step_blocks(); i < kConfig.stages; ++i) ask();
+    for (int i = kConfig.step_blocks(); i < kConfig.stages; ++i) {
+      if constexpr (kConfig.early) {
+        if (asked < end && !is_old(ahead)) ptx::wait_for_previous();
+      }
+      ask();
+    }
+    if constexpr (kConfig.early) ptx::wait_for_previous();
     while (unit < end) {
       const int first = unit - place.unit;  // of the tile
       const int stop = first + place.units < end ? first + place.units : end;
@@ -149,6 +158,13 @@ class Decode {
       finish(tile, shared_tile, from < to, weights, o);
       if (place.unit == place.units) line.next(place);
     }
+  }
+
+  /// early: the kernel before writes no key or value of the unit, by the caller's promise.
+  __device__ __forceinline__ bool is_old(const Place& place) const {
+    const int kv_len = tile_at(place).kv_len, begin = place.keys.begin(place.unit);
+    const int end = place.keys.run(place.unit, kv_len).end;
+    return (end < begin + kConfig.kv_block ? end : begin + kConfig.kv_block) <= kv_len - params_.fresh_tokens;
   }
 
   __device__ __forceinline__ static void clear(Out& o) {

@@ -24,6 +24,7 @@ shared::DecodeMmaParams constant_params(const backend::PrepareArguments& argumen
   params.q_packed = problem.packed;
   const int gangs = arguments.plan.grid / params.tiles;
   params.cut = shared::line_cut(static_cast<int>(plan::decode_mma_units(problem, config)), gangs);
+  params.fresh_tokens = static_cast<int>(std::min<std::int64_t>(problem.fresh_tokens, 1 << 30));  // no one has more
   if (problem.device_lengths) params.lengths = gpu::sequences_params(problem);
   return params;
 }

@@ -87,6 +87,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
                  const Bindings& bindings, const device::CudaCaps& caps) {
   const DecodeKeys keys = decode_mma_keys(problem, mods, bindings, config);
   config.overlaps = overlaps(problem, config, keys, caps);
+  config.early = config.overlaps && problem.fresh_tokens > 0;
   Choice choice;
   Plan& plan = choice.plan;
   plan.device = caps.index;

@@ -13,15 +13,14 @@ namespace {
 // memory. Its grid is [gangs][tiles].
 constexpr const char* kKernel =
     "\n#include \"{0}\"\n"
-    "#include \"portable/decode_mma/decode.cuh\"\n"
-    "#include \"ptx/dependent_launch.cuh\"\n\n"
+    "#include \"portable/decode_mma/decode.cuh\"\n\n"
     "extern \"C\" __global__ void {2}\n"
     "    decode_mma({3} heddle::shared::DecodeMmaParams params) {{\n"
     "  using namespace heddle;\n"
     "  {4}\n"
     "  if constexpr (kConfig.overlaps) {{\n"
     "    ptx::let_next_begin();\n"
-    "    ptx::wait_for_previous();\n"
+    "    if constexpr (!kConfig.early) ptx::wait_for_previous();\n"
     "  }}\n"
     "  portable::Decode<kConfig, portable::{1}<kConfig>, GeneratedMods, MaskKeys>(params, memory,\n"
     "                                                                             static_cast<int>(blockIdx.x))\n"

@@ -49,6 +49,7 @@ struct DecodeMmaParams : ForwardParams {
   LineCut cut;              // unless config.counts_units()
   Descales descales;        // 8 bits
   SequencesParams lengths;  // device_lengths: where they are; its spans and lists are not used
+  int fresh_tokens;         // config.early
   TicketWord* words;        // [gangs][tiles][kDecodeWords]: decode_mma_memory.h
   TicketWord launch;        // number of this launch, not 0, below 2^(64 - kTicketBits)
   void* parts;              // what CTAs leave each other: decode_mma_memory.h

@@ -30,7 +30,8 @@
 // 7: heddle_attention_options.tuning.
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
 // 9: heddle_append_kv.
-#define HEDDLE_C_VERSION 9
+// 10: heddle_attention_options.batch_invariant.
+#define HEDDLE_C_VERSION 10
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -208,6 +209,11 @@ typedef struct heddle_attention_options {
 
   // Which kernel is taken: the planner's first, or one that this machine measured (attention.h). Since version 7.
   int32_t tuning;  // HEDDLE_TUNING_AUTOMATIC ...
+
+  // 1: the bits of a row of o and lse do not depend on the other sequences of its batch (attention.h). A forward's.
+  // Since version 10.
+  int32_t batch_invariant;
+  int32_t reserved_3;  // 0
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

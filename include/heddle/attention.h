@@ -153,6 +153,13 @@ struct AttentionOptions {
   /// it. Not given: nothing is promised.
   std::optional<std::int64_t> fresh_tokens{};
 
+  /// The bits of a row of o and lse depend on the row's own sequence alone: not on the batch's other sequences, on
+  /// their lengths, on their number or order, or on the bounds of lengths. The kernel and its cuts of the keys then
+  /// follow from the heads, head dimensions, dtypes, mods, pages' size and the chip; nothing is weighed or measured.
+  /// Lengths may be on the host or on the device, in graphs too. On a GPU calls compare whose longest queries are of
+  /// one class: up to 64 of them, or more (docs/guide/sequences.md). A backward refuses it.
+  bool batch_invariant = false;
+
   /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, and
   /// some gradients of captures have no such way: explain() says which, and asking for one of them is an error.
   bool deterministic = false;

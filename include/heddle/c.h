@@ -30,7 +30,7 @@
 // 7: heddle_attention_options.tuning.
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
 // 9: heddle_append_kv.
-// 10: heddle_attention_options.fresh_tokens.
+// 10: heddle_attention_options.batch_invariant and fresh_tokens.
 #define HEDDLE_C_VERSION 10
 
 #if defined(__GNUC__)
@@ -213,6 +213,11 @@ typedef struct heddle_attention_options {
   // 0: no promise. Else, when the kernel before a run on its stream began, everything was complete that a run reads, but
   // q and the last so many keys and values of each sequence (attention.h). Since version 10.
   int64_t fresh_tokens;
+
+  // 1: the bits of a row of o and lse do not depend on the other sequences of its batch (attention.h). A forward's.
+  // Since version 10.
+  int32_t batch_invariant;
+  int32_t reserved_3;  // 0
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

@@ -62,6 +62,7 @@ class Options(ModOptions, PagedOptions, total=False):
     tuning: str | None
     threads: int | None
     clamp_reads: bool | None
+    batch_invariant: bool | None
     stream: int | None
 
 

@@ -205,3 +205,16 @@ def test_overlap_and_gpu_memory():
 
     with pytest.raises(TypeError, match="q is of type OnGpu with elements float32"):
         heddle.attention(OnGpu(), K, V)
+
+
+def test_a_row_does_not_depend_on_its_batch():
+    q, k, v = (np.random.default_rng(1).standard_normal((40, heads, rows, 16)).astype(np.float32)
+               for heads, rows in ((4, 1), (2, 700), (2, 700)))
+    of_all = heddle.attention(q, k, v, batch_invariant=True)
+    for i in (0, 39):
+        alone = heddle.attention(q[i:i + 1], k[i:i + 1], v[i:i + 1], batch_invariant=True)
+        assert alone.tobytes() == of_all[i:i + 1].tobytes()
+    plan = heddle.AttentionPlan(q, k, v, batch_invariant=True)
+    assert "batch-invariant" in plan.explain()
+    with pytest.raises(ValueError, match="batch_invariant is true; a backward takes false"):
+        heddle.attention_backward(q, k, v, of_all, of_all[..., 0].copy(), of_all, batch_invariant=True)

@@ -154,6 +154,7 @@ constexpr Family kFamilies[] = {
     {.name = "decode_mma",
      .backend = BackendChoice::cuda,
      .pass = Pass::forward,
+     .of_few_queries = true,
      .refuses =
          [](const Request& asked) {
            return decode_mma_refuses(asked.problem, asked.tensors, asked.options, Nvidia::caps(asked));
@@ -287,6 +288,29 @@ std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   return all;
 }
 
+/// batch_invariant: the one plan by what knows no batch, the first of a family of few queries, or of the table's first.
+std::vector<Choice> invariant(std::vector<std::vector<Choice>> lists) {
+  const auto few = std::ranges::find_if(
+      lists, [](const std::vector<Choice>& list) { return list.front().plan.family->of_few_queries; });
+  const auto taken = few != lists.end() ? few : lists.begin();
+  Choice first = std::move(taken->front());
+  first.plan.rejected.clear();
+  if (taken->size() > 1) {
+    first.plan.rejected.push_back(
+        fmt::format("{} more of {}: batch_invariant takes one kernel, whatever the compiler "
+                    "makes of it, and weighs no times",
+                    taken->size() - 1, first.plan.family->name));
+  }
+  for (const std::vector<Choice>& list : lists) {
+    if (&list == &*taken) continue;
+    first.plan.rejected.push_back(fmt::format("{}: with batch_invariant {} goes before, whatever the batch",
+                                              list.front().plan.family->name, first.plan.family->name));
+  }
+  std::vector<Choice> one;
+  one.push_back(std::move(first));
+  return one;
+}
+
 /// The family of a GPU that the environment asks for; empty: any. A family of one pass says nothing of the other.
 std::string family_asked_for(BackendChoice backend, problem::Pass pass) {
   if (backend != BackendChoice::cuda && backend != BackendChoice::amd) return {};
@@ -340,7 +364,8 @@ std::vector<Choice> choose(const Request& request, const RowsOf& rows_of, bool v
     unsupported("no kernel family of backend {} computes this {}: {}", name(backend), name(request.problem.pass),
                 refused.empty() ? "there is none" : fmt::format("{}", fmt::join(refused, "; ")));
   }
-  std::vector<Choice> choices = joined(std::move(lists));
+  std::vector<Choice> choices =
+      request.problem.batch_invariant ? invariant(std::move(lists)) : joined(std::move(lists));
   for (Choice& choice : choices) {
     choice.plan.rejected.insert(choice.plan.rejected.end(), refused.begin(), refused.end());
   }

@@ -18,6 +18,8 @@ struct Family {
   std::string_view name;
   BackendChoice backend;
   problem::Pass pass;
+  /// With batch_invariant it goes before the families that take any number of queries. Else predicted times decide.
+  bool of_few_queries = false;
   /// Empty if the family takes the problem; else a sentence that names the given value and the accepted ones. Null: it
   /// takes all problems.
   std::string (*refuses)(const Request&) = nullptr;

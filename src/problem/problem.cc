@@ -199,4 +199,15 @@ expr::LeafRanges leaf_ranges(const AttentionProblem& problem) {
   return leaves;
 }
 
+expr::LeafRanges form_ranges(const AttentionProblem& problem) {
+  expr::LeafRanges leaves = leaf_ranges(problem);
+  if (!problem.batch_invariant) return leaves;
+  using expr::Leaf;
+  for (const Leaf leaf : {Leaf::q_idx, Leaf::kv_idx, Leaf::q_start, Leaf::kv_start})
+    leaves[leaf] = span(INT32_MIN, INT32_MAX);
+  for (const Leaf leaf : {Leaf::b, Leaf::q_token, Leaf::kv_token}) leaves[leaf] = span(0, INT32_MAX);
+  for (const Leaf leaf : {Leaf::q_len, Leaf::kv_len}) leaves[leaf] = span(1, INT32_MAX);
+  return leaves;
+}
+
 }  // namespace heddle::problem

@@ -103,6 +103,9 @@ Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const Con
 /// The intervals of the leaves over the whole problem, for range analysis. Meaningful only when the problem has
 /// elements.
 expr::LeafRanges leaf_ranges(const AttentionProblem& problem);
+/// The intervals by which kernels' forms of mods are chosen: leaf_ranges(), or those of any batch if it is not to
+/// matter (batch_invariant).
+expr::LeafRanges form_ranges(const AttentionProblem& problem);
 /// True when a sequence does not fill the padded tensors, or its q_start is not the others'. kv_start does not count:
 /// kernels of sequences that are alike read it from a vector (plan/mods/kv_start.h).
 bool sequences_differ(const AttentionProblem& problem);

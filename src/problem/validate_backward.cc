@@ -20,6 +20,9 @@ TensorView as_output(const ConstTensorView& view) {
 }
 
 void check_forward_results(const BackwardTensors& tensors, const AttentionOptions& options) {
+  if (options.batch_invariant) {
+    refuse("batch_invariant is true; a backward takes false: it is a promise about o and lse, which a forward makes");
+  }
   if (options.page_table) {
     refuse("page_table is given; a backward takes keys and values that are not in pages");
   }

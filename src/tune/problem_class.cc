@@ -57,6 +57,7 @@ std::string storage_text(const AttentionProblem& problem) {
   add(problem.with_max_scores, "max_scores");
   add(problem.with_lse_rest, "lse_rest");
   add(problem.with_sinks, "sinks");
+  add(problem.batch_invariant, "batch-invariant");
   add(problem.packed, "packed");
   add(problem::sequences_differ(problem), "sequences differ");
   add(problem.shared_kv, "one k and v for all sequences");

@@ -69,6 +69,8 @@ int main(void) {
   FIELD(heddle_attention_options, deterministic);
   FIELD(heddle_attention_options, tuning);
   FIELD(heddle_attention_options, fresh_tokens);
+  FIELD(heddle_attention_options, batch_invariant);
+  FIELD(heddle_attention_options, reserved_3);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

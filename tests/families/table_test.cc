@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "device/known_gpus.h"
 #include "expect_error.h"
 #include "heddle/mods.h"
@@ -247,6 +248,65 @@ TEST(Choose, NoGpuIsRefused) {
       EXPECT_EQ(plan.family->name == "forward_sm90", gpu.caps.major == 9 && size_of(dtype) == 2) << gpu.name;
       EXPECT_EQ(plan.untried.empty(), gpu.caps.major == 9) << plan.untried;
     }
+  }
+}
+
+/// With batch_invariant.
+plan::Plan invariant(HopperCall call, const device::Machine& machine) {
+  call.options.batch_invariant = true;
+  return chosen(call, kCuda, BackendChoice::automatic, machine);
+}
+
+// One family for few queries and one for many, by the table's order: times depend on the batch.
+TEST(Choose, ForAnyBatchAlike) {
+  const device::Machine machine = machine_with(h200());
+  for (const std::int64_t batch : {1, 4, 300}) {
+    for (const std::int64_t keys : {64, 1 << 17}) {
+      const plan::Plan few =
+          invariant({.batch = batch, .q_heads = 32, .kv_heads = 8, .q_rows = 1, .kv_rows = keys}, machine);
+      EXPECT_EQ(few.family->name, "decode_mma");
+      EXPECT_THAT(few.rejected, testing::Contains("forward_sm90: with batch_invariant decode_mma goes before, whatever "
+                                                  "the batch"));
+      const plan::Plan many =
+          invariant({.batch = batch, .q_heads = 32, .kv_heads = 8, .q_rows = 300, .kv_rows = keys}, machine);
+      EXPECT_EQ(many.family->name, "forward_sm90");
+      EXPECT_EQ(many.packed_heads, 0);
+      EXPECT_EQ(many.tile, invariant({.q_heads = 32, .kv_heads = 8, .q_rows = 65, .kv_rows = 65}, machine).tile);
+    }
+  }
+  EXPECT_EQ(invariant({.q_rows = 1, .dtype = DType::f32}, machine).family->name, "forward_mma");
+}
+
+// Tiles of the CPU are as large for one sequence as for many.
+TEST(Choose, TilesOfTheCpuForAnyBatchAlike) {
+  device::Machine machine = kNoGpu;
+  machine.cpu.cores = 64;
+  const auto tile = [&](std::int64_t batch, bool batch_invariant) {
+    HopperCall call = {.batch = batch, .q_heads = 8, .kv_heads = 8, .q_rows = 150, .kv_rows = 300, .dim = 64};
+    call.options.batch_invariant = batch_invariant;
+    return chosen(call, kCpu, BackendChoice::automatic, machine).tile;
+  };
+  EXPECT_NE(tile(1, false), tile(300, false));
+  EXPECT_EQ(tile(1, true), tile(300, true));
+}
+
+// CTAs that share a tile's steps are as many for any number of tiles.
+TEST(Choose, SplitsForAnyBatchAlike) {
+  const device::Machine machine = machine_with(h200());
+  const auto splits = [&](std::int64_t batch, std::int64_t queries, const Expr& mask) {
+    HopperCall call = {.batch = batch,
+                       .q_heads = 8,
+                       .kv_heads = 8,
+                       .q_rows = queries,
+                       .kv_rows = 4096,
+                       .mask = mask,
+                       .dtype = DType::f32};
+    return invariant(call, machine).part<shared::ForwardMmaConfig>().splits;
+  };
+  for (const std::int64_t batch : {1, 40}) {
+    for (const std::int64_t queries : {1, 5, 16}) EXPECT_EQ(splits(batch, queries, {}), 8) << queries;
+    EXPECT_EQ(splits(batch, 17, {}), 1);
+    EXPECT_EQ(splits(batch, 1, leaf::kv_idx() <= leaf::q_idx() + 4000), 1);
   }
 }
 

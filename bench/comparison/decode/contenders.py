@@ -8,12 +8,13 @@ from comparison import library as c
 from comparison.decode.inputs import SCORE_TEXTS
 
 FAMILIES = ("decode_mma", "forward_mma", "forward_sm90")
+OURS = ("heddle", "batch_invariant", *FAMILIES)
 
 
 class Heddle:
     """One plan, run on the cache of any layer."""
 
-    def __init__(self, inputs, lib):
+    def __init__(self, inputs, lib, batch_invariant=False):
         torch, cell = inputs.torch, inputs.cell
         self.inputs, self.lib = inputs, lib
         self.o = torch.full((*inputs.q.shape[:3], cell.v_dim), math.nan, device=inputs.device, dtype=inputs.q.dtype)
@@ -34,6 +35,7 @@ class Heddle:
             mask_mod=mask.encode() if mask else None,
             max_kv_len=cell.s if cell.page else 0,
             bindings=c.ctypes.pointer(self.bindings),
+            batch_invariant=int(batch_invariant),
             **{name: c.ctypes.pointer(view) for name, view in named.items()},
         )
         self.kept = named
@@ -163,6 +165,7 @@ def contenders(inputs, lib, families=FAMILIES):
     """(name, function that makes the contender). `families`: that are measured beside the planner's choice."""
     cell = inputs.cell
     yield "heddle", lambda: Heddle(inputs, lib)
+    yield "batch_invariant", lambda: Heddle(inputs, lib, batch_invariant=True)
     if inputs.device == "cpu":
         return
     for name in families:

@@ -10,7 +10,7 @@ there. All calls run in CUDA graphs, and in two ways:
 import math
 
 from comparison import grid, report, timing
-from comparison.decode.contenders import FAMILIES, Heddle, contenders
+from comparison.decode.contenders import FAMILIES, OURS, Heddle, contenders
 from comparison.decode.inputs import Inputs, judge
 
 IN_A_ROW = 32  # calls of a graph, at least
@@ -105,7 +105,7 @@ def peers(entry, kind):
     return [
         ran[kind]
         for name, ran in entry["contenders"].items()
-        if name not in ("heddle", "read", *FAMILIES) and ran.get(kind)
+        if name not in ("read", *OURS) and ran.get(kind)
     ]
 
 
@@ -121,7 +121,7 @@ def verdict(entry):
     return "ok" if ours["alone"] <= best[0] and ours["in_a_row"] <= best[1] else "MISS"
 
 
-COLUMNS = ("heddle", *FAMILIES, "read", "cudnn", "fa2", "flashinfer")
+COLUMNS = (*OURS, "read", "cudnn", "fa2", "flashinfer")
 
 
 def line(entry):

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
+#include "portable/decode_mma/key_chunks.cuh"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/parts.cuh"
@@ -63,8 +64,14 @@ class Decode {
 
   __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
     typename F::Stream stream(memory_);
-    int unit = cut.begin(gang), asked = unit;
-    const int end = cut.begin(gang + 1);
+    int unit = cut.begin(gang);
+    int end = cut.begin(gang + 1);
+    if constexpr (kConfig.chunked) {
+      unit = line.chunk_from(unit);
+      end = line.chunk_from(end);
+      if (unit == end) return;
+    }
+    int asked = unit;
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit), ahead = place;
@@ -115,22 +122,32 @@ class Decode {
       ask();
     }
     if constexpr (kConfig.early) ptx::wait_for_previous();
+    [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
+    [[maybe_unused]] bool begins = true;  // chunked: a tile, with this chunk
+    typename F::Queries q[kFragments];
     while (unit < end) {
       const int first = unit - place.unit;  // of the tile
-      const int stop = first + place.units < end ? first + place.units : end;
+      int stop = first + place.units < end ? first + place.units : end;
       const Tile<kConfig> tile = tile_at(place);
+      if constexpr (kConfig.chunked) {
+        if (begins) chunks = {params_, cut, gang, tile_, first, place.units};
+        if (begins && chunks.is_shared() && F::thread() == 0) chunks.begin();
+        const int behind = chunks.next_end();
+        if (behind < stop) stop = behind;
+      }
       int from = gang, to = gang;  // gangs that have the tile's keys
       if (place.unit > 0) from = cut.gang_of(first);
       if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
       const SharedTile<kConfig, F> shared_tile(params_, from, to, gang, tile_);
-      if (from < to && F::thread() == 0) shared_tile.begin();
-      begin_mods(tile, place);
+      if (!kConfig.chunked && from < to && F::thread() == 0) shared_tile.begin();
+      if (!kConfig.chunked || begins) begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
       clear(o);
-      typename F::Queries q[kFragments];
-      stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
-      apply_descales(q, tile);
+      if (!kConfig.chunked || begins) {
+        stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+        apply_descales(q, tile);
+      }
 #pragma unroll 1
       for (; unit < stop; ++unit, ++place.unit) {
 #pragma unroll 1
@@ -155,7 +172,8 @@ class Decode {
         }
         stream.block_is_read();
       }
-      finish(tile, shared_tile, from < to, weights, o);
+      finish(tile, shared_tile, from < to, chunks, weights, o);
+      if constexpr (kConfig.chunked) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
   }
@@ -198,9 +216,10 @@ class Decode {
     if constexpr (kHasMods) scores_.begin(tile);
   }
 
-  /// The CTA's keys of a tile have been walked. `shares`: other CTAs have keys of it, too.
+  /// The CTA's keys of a tile have been walked. `shares`: other CTAs have keys of it, too. chunked: those of a chunk.
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile,
-                                         bool shares, RowWeights<kConfig, F>& weights, Out& o) {
+                                         bool shares, const ChunkedTile<kConfig, F>& chunks,
+                                         RowWeights<kConfig, F>& weights, Out& o) {
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
@@ -210,6 +229,7 @@ class Decode {
       store_run<kConfig, F>(params_, tile.batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
     };
+    if constexpr (kConfig.chunked) return finish_chunk(tile, chunks, weights, o, store);
     bool stores = true;
     if (!shares) {
       merge_waves(tile, weights, o, store);
@@ -229,6 +249,37 @@ class Decode {
     }
     if constexpr (kConfig.by_sequence) {
       if (stores && !params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);
+    }
+  }
+
+  /// A chunk's keys have been walked.
+  template <class Store>
+  __device__ __forceinline__ void finish_chunk(const Tile<kConfig>& tile, const ChunkedTile<kConfig, F>& chunks,
+                                               RowWeights<kConfig, F>& weights, Out& o, const Store& store) {
+    if (chunks.is_only_one()) {
+      merge_waves(tile, weights, o, store);
+    } else {
+      merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
+        chunks.leave(row, column, sums, merged);
+      });
+    }
+    F::barrier();  // the states may be left anew
+    if (!chunks.is_last()) return;
+    if (chunks.is_shared()) {
+      int& last = *reinterpret_cast<int*>(memory_ + kMemory.last);
+      if (F::thread() == 0) last = chunks.arrive() ? 1 : 0;
+      F::barrier();
+      if (last == 0) return;
+    }
+    if (!chunks.is_only_one()) {
+      int* const parts = reinterpret_cast<int*>(memory_ + kMemory.parts);
+      chunks.find_parts(parts);
+      F::barrier();
+      chunks.fold_parts(
+          parts, weights, [&](int row) { return tile.has(row); }, store);
+    }
+    if constexpr (kConfig.by_sequence) {
+      if (!params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);
     }
   }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "families/decode_mma/shared/decode_mma_chunks.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "sequences/sequence_rows.cuh"
 #include "shared/key_runs.h"
@@ -78,7 +79,8 @@ class Line {
  public:
   using Place = LinePlace<kConfig>;
 
-  __device__ __forceinline__ explicit Line(const DecodeMmaParams& params) : params_(params), head_(find(0, head_ends_)) {}
+  __device__ __forceinline__ explicit Line(const DecodeMmaParams& params)
+      : params_(params), head_(find(0, head_ends_)) {}
 
   /// Units of all sequences, at least 1. By all threads of a wave, as all members are.
   __device__ __forceinline__ int units() const {
@@ -133,6 +135,15 @@ class Line {
       if (first + kLanes >= params_.sequences) return place;  // none such
       before = F::from_lane(behind, kLanes - 1);
     }
+  }
+
+  /// The unit with which the first chunk begins that begins at unit `number` or behind it.
+  __device__ __forceinline__ int chunk_from(int number) const {
+    const Place place = at(number);
+    if (place.unit == 0) return number;  // or the line ends there
+    const int units = shared::chunk_units(kConfig, place.units);
+    const int to = (place.unit + units - 1) / units * units;
+    return number - place.unit + (to < place.units ? to : place.units);
   }
 
   /// On to the next sequence, if there is one.

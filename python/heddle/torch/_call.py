@@ -51,6 +51,7 @@ class Call:
     scale: float | None = setting("float?")
     max_q_len: int | None = setting("SymInt?")
     max_kv_len: int | None = setting("SymInt?")
+    batch_invariant: bool | None = setting("bool?")
     score: Any = None
     mask: Any = None
     weight: Any = None

@@ -137,6 +137,7 @@ def backward_request(
     targets.captures = dict(zip(wanted.captures, rest))
     arguments = call.arguments()
     arguments.deterministic = is_deterministic()
+    arguments.batch_invariant = False  # a promise of the forward
     out, lse, lse_rest, d_out, d_lse = results
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
     inputs = _core.BackwardInputs(each.query, each.key, each.value, out, lse, d_out,

@@ -103,7 +103,7 @@ def with_kvcache(
     window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, sinks: torch.Tensor | None = None,
     q_descale: Descale = None, k_descale: Descale = None, v_descale: Descale = None,
     score_mod: Callable[..., torch.Tensor] | None = None, mask_mod: Callable[..., torch.Tensor] | None = None,
-    out: torch.Tensor | None = None, return_softmax_lse: bool = False, version: int = 0,
+    out: torch.Tensor | None = None, return_softmax_lse: bool = False, version: int = 0, batch_invariant: bool = False,
 ) -> Any:
     """Attention of q [B, L, Hq, D] over a KV cache, to which new rows are appended first.
 
@@ -120,6 +120,7 @@ def with_kvcache(
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
     - score_mod and mask_mod are torch functions as in flex_attention.
     - `version`: give another one if the content of a tensor that mask_mod reads has changed in place.
+    - batch_invariant: a sequence's bits of out and lse do not depend on the batch's other sequences, in CUDA graphs too.
 
     Returns out [B, L, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [B, Hq, L]).
 
@@ -153,7 +154,7 @@ def with_kvcache(
         q = q if turned is None else turned
         cache_seqlens = cache_seqlens + k.shape[1]
     call = Call(q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), softmax_scale,
-                with_lse=return_softmax_lse, version=version)
+                batch_invariant=batch_invariant or None, with_lse=return_softmax_lse, version=version)
     _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod)
     if cache_leftpad is not None:
         if mask_mod is not None:

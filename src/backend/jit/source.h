@@ -20,6 +20,9 @@ struct Source {
   std::vector<Header> headers{};
   std::string architecture{};          // "sm_90a", "gfx1100"; must be set
   std::vector<std::string> options{};  // further options of the compiler
+  /// Products and sums that stand beside each other in the text may become one operation. Where not, kernels that say
+  /// the same of a row compute the same bits, whatever else is in them.
+  bool contracts = true;
   /// True if another kernel can do the same work: the builder then rejects this one if it spills registers, needs
   /// scratch memory (AMD) or has serialised products. A kernel without an alternative is taken: it is slow, but right.
   bool has_alternative = true;
@@ -28,6 +31,12 @@ struct Source {
 /// The source, whose kernel has an alternative, or none.
 inline Source with_alternative(Source source, bool there) {
   source.has_alternative = there;
+  return source;
+}
+
+/// The source, compiled so that rows have the same bits in all kernels that compute them alike, if that is wanted.
+inline Source with_invariant_rows(Source source, bool wanted) {
+  source.contracts = !wanted;
   return source;
 }
 

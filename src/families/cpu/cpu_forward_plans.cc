@@ -92,7 +92,7 @@ std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem
 }
 
 bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows) {
-  const std::int64_t sharing = problem.shared_kv ? problem.batch : 1;
+  const std::int64_t sharing = problem.shared_kv && !problem.batch_invariant ? problem.batch : 1;
   return sequence.q_len * problem.group() * sharing <= tile_rows;
 }
 
@@ -135,7 +135,7 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   std::vector<std::string> rejected;
   // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
   std::int64_t rows = kMostRows;
-  const bool decodes = all_in_place(problem, kDecodeRows);
+  const bool decodes = !problem.batch_invariant && all_in_place(problem, kDecodeRows);
   for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
     // Where the next smaller tile would pack what few queries read, the cores share the pieces of the keys instead.
@@ -146,7 +146,9 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
       continue;
     }
     const std::int64_t tiles = tile_count(problem, rows);
-    if (!decodes && caps.cores > 1 && tiles < std::int64_t{2} * caps.cores && tiles < tile_count(problem, rows / 2)) {
+    // With batch_invariant the cache alone decides.
+    if (!decodes && !problem.batch_invariant && caps.cores > 1 && tiles < std::int64_t{2} * caps.cores &&
+        tiles < tile_count(problem, rows / 2)) {
       rejected.push_back(
           fmt::format("tile of {} queries: {} tasks do not fill {} cores evenly", rows, tiles, caps.cores));
       continue;

@@ -190,6 +190,51 @@ std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const
   return configs;
 }
 
+/// Tiles that are tried, best first: the most rows of one, and of each of its waves. Tiles of the same keys read them
+/// at the same time, through the L2 cache, so tiles of one fragment of rows come first: two of them are faster than one
+/// of two fragments, and four than one that waves share (docs/notes/decode.md).
+std::vector<std::pair<int, int>> rows_tried(const AttentionProblem& problem, const ForwardMmaConfig& all) {
+  const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
+  return {
+      {fragment, fragment}, {of_wave, of_wave}, {2 * fragment, fragment}, {kMostRows, fragment}, {kMostRows, of_wave}};
+}
+
+/// Waves that share the keys of a unit in chunks, whose bits depend on it: as many as have room beside 16 rows.
+int waves_of_chunks(ForwardMmaConfig config, const AttentionProblem& problem, const device::CudaCaps& caps) {
+  config.live_rows = config.shape().rows;
+  config.row_waves = config.row_fragments = 1;
+  config.shared_queries = larger_dim(problem) > kMostDimOfTwoFragments;
+  if (is_wide(problem)) config.blocks = shared::StepBlocks::both_ways;
+  config.stages = 2 * config.step_blocks();
+  for (config.key_waves = 4; config.key_waves > 1; config.key_waves /= 2) {
+    config.kv_block = config.key_waves * config.shape().columns;
+    if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) break;
+  }
+  return config.key_waves;
+}
+
+/// The one kernel whose rows' bits do not depend on the batch, if one fits: the same waves of keys however many rows a
+/// tile has. What the compiler makes of it does not count, nor how many units there are.
+std::vector<ForwardMmaConfig> chunked_configs(ForwardMmaConfig all, const AttentionProblem& problem,
+                                              const device::CudaCaps& caps) {
+  all.chunked = true;
+  std::vector<ForwardMmaConfig> configs;
+  if (is_wide(problem)) {
+    configs = wide_configs(all, problem, caps);
+  } else {
+    for (const auto& [most, own] : rows_tried(problem, all)) {
+      if (longest_queries(problem) > most) continue;
+      const ForwardMmaConfig config = with_rows(all, problem, most, own);
+      std::ranges::copy(configs_of(config, config.shape().columns, caps.shared_memory_bytes),
+                        std::back_inserter(configs));
+    }
+  }
+  const auto alike = std::ranges::find(configs, waves_of_chunks(all, problem, caps), &ForwardMmaConfig::key_waves);
+  if (alike != configs.end()) return {*alike};
+  if (!configs.empty()) configs.resize(1);  // queries too many for it
+  return configs;
+}
+
 }  // namespace
 
 std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionTensors& tensors,
@@ -215,16 +260,10 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
   all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();
-  // Tiles of the same keys read them at the same time, through the L2 cache, so tiles of one fragment of rows come
-  // first: two of them are faster than one of two fragments, and four than one that waves share (docs/notes/decode.md).
+  if (problem.batch_invariant) return chunked_configs(all, problem, caps);
   std::vector<ForwardMmaConfig> configs;
-  const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
   if (is_wide(problem)) return wide_configs(all, problem, caps);
-  for (const auto& [most, own] : {std::pair{fragment, fragment},
-                                  {of_wave, of_wave},
-                                  {2 * fragment, fragment},
-                                  {kMostRows, fragment},
-                                  {kMostRows, of_wave}}) {
+  for (const auto& [most, own] : rows_tried(problem, all)) {
     if (longest_queries(problem) > most) continue;
     for (const ForwardMmaConfig& config : of_all_units(with_rows(all, problem, most, own), problem, caps)) {
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);

@@ -66,6 +66,7 @@ bool overlaps(const AttentionProblem& problem, const ForwardMmaConfig& config, c
 /// Families that walk the mask's rows read what the mask leaves, this one what its bounds leave.
 void check_density(const AttentionProblem& problem, const DecodeKeys& keys, const RowsOf& rows_of) {
   constexpr double kLeast = 0.8;
+  if (problem.batch_invariant) return;  // what other sequences' masks leave decides nothing
   if (problem.mask_mod.empty() || problem.device_lengths || keys.read == 0) return;
   const std::shared_ptr<const BlockMask> rows = rows_of({shared::kWarpgroupRows, shared::kWarpgroupRows});
   if (rows == nullptr) return;

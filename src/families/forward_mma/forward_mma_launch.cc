@@ -31,9 +31,10 @@ class ForwardMmaKernel final : public backend::Kernel {
         config_(arguments.plan.part<shared::ForwardMmaConfig>()),
         shared_bytes_(gpu.dialect().kernels_declare_memory ? 0 : shared::forward_mma_memory(config_).bytes),
         layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false), arguments.problem.precision)),
-        source_(jit::with_alternative(
-            source(config_, arguments.plan.mods, layout_, gpu.dialect(), gpu.architecture_of(device_)),
-            arguments.plan.has_alternative)),
+        source_(jit::with_invariant_rows(jit::with_alternative(source(config_, arguments.plan.mods, layout_,
+                                                                      gpu.dialect(), gpu.architecture_of(device_)),
+                                                               arguments.plan.has_alternative),
+                                         arguments.problem.batch_invariant)),
         program_(gpu.load(device_, source_)),
         kv_start_(gpu.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),

@@ -88,6 +88,10 @@ std::int64_t longest_queries(const AttentionProblem& problem) {
 int packed_heads_of(const AttentionProblem& problem) {
   const std::int64_t longest = longest_queries(problem);
   if (longest == 0 || longest > 32) return 0;
+  if (problem.batch_invariant) {
+    // Tiles of 16 rows for up to 16 queries, whichever there are of others.
+    return longest > 16 ? 0 : std::min(power_of_two_from(problem.group()), 16 / power_of_two_from(longest));
+  }
   const int most = shared::kWarpgroupRows / power_of_two_from(longest);
   const int heads = std::min(power_of_two_from(problem.group()), most);
   return heads > 1 || longest <= 16 ? heads : 0;
@@ -202,8 +206,13 @@ TileClocks clocks_of(const ForwardMmaConfig& config) {
 /// CTAs that share a tile's steps if tiles are too few to fill the GPU: enough for two CTAs a multiprocessor, or one
 /// where rings leave no room for two, as long as each has two steps or more. Steps are counted by the shape and the
 /// mask, not by lengths on the device. `share`: multiplies the number.
-int splits_of(const ForwardMmaConfig& config, const TileSchedule& schedule, const device::GpuCaps& caps, double share) {
-  constexpr int kLeastSteps = 2, kMost = 64;
+int splits_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const TileSchedule& schedule,
+              const device::GpuCaps& caps, double share) {
+  constexpr int kLeastSteps = 2, kMost = 64, kOfFewInAnyBatch = 8;
+  // Whatever the batch, and however its lengths are known: a mask leaves other steps where only the device knows them.
+  if (problem.batch_invariant) {
+    return longest_queries(problem) <= 16 && problem.mask_mod.empty() && config.rows() <= 32 ? kOfFewInAnyBatch : 1;
+  }
   if (config.rows() > shared::kWarpgroupRows || schedule.items.empty()) return 1;
   const auto tiles = static_cast<int>(schedule.items.size());
   const int bytes = shared::forward_mma_memory(config).bytes;
@@ -262,7 +271,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   }
   choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
   TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
-  config.splits = splits_of(config, schedule, caps, share_of_splits);
+  config.splits = splits_of(problem, config, schedule, caps, share_of_splits);
   plan.family_part = config;
   plan.tile = {config.rows(), config.kv_block};
   plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
@@ -293,6 +302,7 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
       continue;
     }
     choices.push_back(choice_of(problem, config, mods, caps, times, rows_of));
+    if (problem.batch_invariant) break;  // what the compiler makes of it depends on how lengths are known
     if (choices.size() > 1) choices.back().plan.schedule.reset();  // lists are kept of the best alone
   }
   if (choices.empty()) {

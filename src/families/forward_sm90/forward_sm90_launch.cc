@@ -41,7 +41,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
         paged_(arguments.problem.page_rows > 0),
         grid_(0),
         layout_(device_text::layout_of(arguments.plan.mods.of_kernel(config_.stores_mask()))),
-        source_(jit::with_alternative(source(config_, arguments.plan.mods, layout_), arguments.plan.has_alternative)),
+        source_(jit::with_invariant_rows(
+            jit::with_alternative(source(config_, arguments.plan.mods, layout_), arguments.plan.has_alternative),
+            arguments.problem.batch_invariant)),
         program_(gpu_.load(device_, source_)),
         kv_start_(gpu_.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),

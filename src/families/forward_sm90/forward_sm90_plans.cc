@@ -50,6 +50,8 @@ struct Streaming {
   std::string reason{};              // why there is a copy, or why they do not come
 };
 Streaming streaming_of(const AttentionProblem& problem, const KernelMods& mods, const Bindings& bindings) {
+  // Whether TMA takes a capture depends on its strides, and those on the batch.
+  if (problem.batch_invariant) return {};
   // In 8 bits the warp that would load the tiles transposes values.
   if (!mods.streamed || size_of(problem.q_dtype) == 1) return {};
   const ConstTensorView& view = bindings.captures.at(mods.streamed->capture);
@@ -88,6 +90,7 @@ struct Candidate {
   bool reads_table = false;                          // for each pair, though others have it in shared memory
   bool copies_more = false;                          // of pages than others
   double computing = 0;                              // seconds, however long memory takes
+  double steady = 0;                                 // batch_invariant: clocks a score in full steps, else 0
   std::int64_t stored_partial = 0, stored_room = 0;  // of the mask: StoredBlocks
   std::int64_t stored_bytes() const {
     return shared::stored_bytes(stored_room, choice.plan.part<shared::ForwardSm90Config>().warpgroups);
@@ -95,6 +98,7 @@ struct Candidate {
   double seconds() const { return choice.plan.predicted->seconds; }
   /// Time used for ranking.
   double weighed_seconds() const {
+    if (steady > 0) return steady;
     const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
     const double gain = (copies_more ? kPlannerFactors.copy_gain : 1) * (reads_table ? kPlannerFactors.table_reads : 1);
     if (config.stores_mask() && is_spare(config)) return seconds() * gain * kPlannerFactors.spare_gain;
@@ -117,6 +121,23 @@ void add_copies(Plan& plan, const AttentionProblem& problem, const TensorCopies&
   plan.predicted->bytes += work.bytes;
   plan.predicted->seconds += kSm90Rates.copy_seconds + std::max(work.bytes / kSm90Rates.memory_bytes_per_second,
                                                                 work.shares * kSm90Rates.copied_share_seconds);
+}
+
+/// batch_invariant: the mods as they are in a batch without kv_start, so that its reads count in none. Else `mods`.
+KernelMods without_starts(AttentionProblem problem, const KernelMods& mods) {
+  if (!problem.batch_invariant || mods.kv_start.form == KvStart::Form::zero) return mods;
+  problem.device_kv_starts = false;
+  for (Sequence& sequence : problem.sequences) sequence.kv_start = 0;
+  KernelMods others = kernel_mods(problem, mods.has_key_numbers() ? OfKeys::separated : OfKeys::left);
+  others.streamed = mods.streamed;
+  return others;
+}
+
+/// Clocks that a score takes in a full step: a number that knows no batch.
+double steady_clocks(ForwardSm90Config config) {
+  config.page_rows = 0;
+  config.by_sequence = config.device_lengths = config.odd_o = false;
+  return forward_sm90_clocks(config).full_step / (config.rows() * config.kv_block);
 }
 
 Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const KernelMods& mods,
@@ -155,9 +176,12 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   plan.access = access.reasons;
   add_copies(plan, problem, access.copies);
   plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));
-  candidate.may_spill = forward_sm90_registers(config, mods) > config.consumer_registers();
+  candidate.may_spill = forward_sm90_registers(config, without_starts(problem, mods)) > config.consumer_registers();
   candidate.weighs_each = mods.drops && !config.dropped;
   candidate.masks_each = mods.stores_mask && config.mask == shared::MaskForm::direct;
+  if (!problem.batch_invariant) return candidate;
+  candidate.steady = steady_clocks(config);
+  candidate.computing = 0;
   return candidate;
 }
 
@@ -280,6 +304,12 @@ Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mod
 
 /// Adds features of 16-bit kernels that make them faster and that kernels of 8 bits lack.
 void append_left_out(const AttentionProblem& problem, const KernelMods& mods, std::vector<std::string>& rejected) {
+  if (problem.batch_invariant && mods.streamed) {
+    rejected.push_back(
+        fmt::format("tiles of capture '{}', so each element is read: batch_invariant, and whether TMA takes it depends "
+                    "on its strides",
+                    mods.streamed->capture));
+  }
   if (size_of(problem.q_dtype) != 1) return;
   if (mods.streamed) {
     rejected.push_back(fmt::format(
@@ -346,6 +376,7 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   const std::string for_each_pair = mods.has_key_numbers() ? refuses_key_numbers(problem, mods) : std::string();
   if (!for_each_pair.empty()) mods = kernel_mods(problem, OfKeys::left);
   std::string unstored = refuses_storing(problem, options.block_mask.get());
+  if (problem.batch_invariant && unstored.empty()) unstored = "batch_invariant: how many bytes depends on the batch";
   mods.stores_mask = masks_by_values(mods) && unstored.empty();
   const RowsOf once = remembering(rows_of);
   Candidates found = all_candidates(problem, mods, accesses, options, caps, once);

@@ -93,7 +93,7 @@ void set_offset(KernelMods& mods, const Expr& offset, const problem::AttentionPr
   }
   mods.form = ScoreForm::added;
   if (!problem::has_elements(problem)) return;
-  const expr::LeafRanges leaves = problem::leaf_ranges(problem);
+  const expr::LeafRanges leaves = problem::form_ranges(problem);
   const Expr whole = mods.offset;
   if (!set_by_distance(mods, whole, leaves) && of_keys == OfKeys::separated)
     set_separated(mods, whole, leaves, problem.precision);
@@ -146,7 +146,7 @@ void set_weight(KernelMods& mods, const problem::AttentionProblem& problem) {
   // of weights shows this; with none there is no such sum, so the weight is multiplied.
   if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
   if (!problem::has_elements(problem)) return;
-  const expr::Range range = expr::RangeAnalysis(mods.weight, problem.precision, nullptr)(problem::leaf_ranges(problem));
+  const expr::Range range = expr::RangeAnalysis(mods.weight, problem.precision, nullptr)(problem::form_ranges(problem));
   mods.weight_bound = std::max(std::abs(range.lo), std::abs(range.hi));
 }
 
@@ -202,7 +202,7 @@ void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves, expr::Prec
 
 void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
   if (mods.mask.empty() || !problem::has_elements(problem)) return;
-  const expr::LeafRanges leaves = problem::leaf_ranges(problem);
+  const expr::LeafRanges leaves = problem::form_ranges(problem);
   const auto join = [](Expr& all, const Expr& e) { all = all.empty() ? e : all && e; };
   Expr distance, rest;
   std::int64_t repeats_to = std::numeric_limits<std::int64_t>::max();

@@ -18,7 +18,7 @@ constexpr int kWarpRows = 16;  // a warp's rows are of one head
 }  // namespace
 
 bool has_few_queries(const problem::AttentionProblem& problem) {
-  if (problem.group() < 2) return false;
+  if (problem.group() < 2 || problem.batch_invariant) return false;
   std::int64_t longest = 0, queries = 0, rows = 0;
   for (const Sequence& sequence : problem.sequences) {
     longest = std::max(longest, sequence.q_len);

@@ -312,5 +312,85 @@ TEST(DecodeMma, TheWorkspaceHoldsTwoPartsOfEachCta) {
   EXPECT_GE(plan.workspace_bytes, plan.grid * (8 + 2 * 4 * (128 + 2) * 4));
 }
 
+/// With batch_invariant.
+HopperCall invariant(HopperCall call) {
+  call.options.batch_invariant = true;
+  return call;
+}
+
+TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {
+  const std::vector<plan::Choice> one = offered(invariant(few()));
+  ASSERT_EQ(one.size(), 1U);
+  const ForwardMmaConfig config = one.front().plan.part<ForwardMmaConfig>();
+  EXPECT_TRUE(config.chunked);
+  EXPECT_EQ(config.key_waves, 4);
+  EXPECT_EQ(config.kv_block, 64);
+  EXPECT_EQ(config.ctas, 2);  // as many waves and as much under way as without chunks
+  for (const std::int64_t batch : {1, 3, 500}) {
+    for (const std::int64_t keys : {1, 100, 1 << 20}) {
+      HopperCall call = few(1, keys);
+      call.batch = batch;
+      ForwardMmaConfig other = first_of(invariant(call));
+      other.overlaps = config.overlaps;  // of launches, not of bits
+      EXPECT_EQ(other, config) << batch << " " << keys;
+    }
+  }
+}
+
+// Tiles of any number of rows cut the keys alike.
+TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
+  for (const char* gpu : {"h200", "a100"}) {
+    for (const std::int64_t queries : {1, 2, 8, 16, 17, 32, 33, 64}) {
+      const ForwardMmaConfig config = first_of(invariant(few(queries)), gpu);
+      EXPECT_EQ(config.key_waves, 4) << gpu << " " << queries;
+      EXPECT_EQ(config.kv_block, 64);
+      if (queries <= 32)
+        EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, 4) << gpu << " " << queries;
+    }
+  }
+  for (const std::int64_t heads : {16, 32, 64, 128}) {
+    EXPECT_EQ(first_of(invariant(latent(heads))).kv_block, 64) << heads;
+  }
+  // How many units there are decides nothing.
+  for (const std::int64_t keys : {100, 1 << 20}) {
+    EXPECT_EQ(first_of(invariant(bytes(DType::bf16, DType::e4m3, keys))).kv_block, 64);
+  }
+}
+
+// Bounds of a weight_mod over these keys alone say nothing of others'.
+TEST(DecodeMmaBatchInvariant, FormsOfAnyBatch) {
+  const auto headroom = [](std::int64_t keys) {
+    HopperCall call = few(1, keys);
+    call.dtype = DType::f16;
+    call.options.weight_mod = leaf::kv_idx() * 0.01;
+    return std::pair(first_of(call).headroom, first_of(invariant(call)).headroom);
+  };
+  EXPECT_NE(headroom(100).first, headroom(100'000).first);
+  EXPECT_EQ(headroom(100).second, headroom(100'000).second);
+}
+
+TEST(DecodeMmaBatchInvariant, AMaskThatLeavesFewBlocksIsNoReason) {
+  HopperCall documents = few();
+  documents.mask = leaf::kv_idx() % 4096 < 10;
+  documents.kv_rows = 1 << 16;
+  expect_error([&] { offered(documents); }, ErrorCode::unsupported, testing::HasSubstr("the mask leaves"));
+  EXPECT_EQ(offered(invariant(documents)).size(), 1U);
+}
+
+TEST(DecodeMmaBatchInvariant, Chunks) {
+  const ForwardMmaConfig config = first_of(invariant(few())), wide = first_of(invariant(latent()));
+  for (int units = 1; units < 100'000; units += 1 + units / 7) {
+    const int each = shared::chunk_units(config, units);
+    EXPECT_LE((units + each - 1) / each, shared::kMostChunks) << units;
+    EXPECT_EQ(each % 2, 0);  // of 64 keys
+    if (units <= 128) EXPECT_EQ(each, 2);
+    EXPECT_EQ(shared::chunk_units(wide, units) % 4, 0);
+  }
+  // A plan has room for the parts of each CTA, however long sequences are.
+  const plan::Plan& plan = offered(invariant(few())).front().plan;
+  EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, plan.grid).bytes);
+  EXPECT_GE(plan.workspace_bytes, std::int64_t{plan.grid} * shared::kPartsOfChunks * config.live_rows * 128 * 4);
+}
+
 }  // namespace
 }  // namespace heddle::test

@@ -8,8 +8,10 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/batch_of_sequences.h"
 #include "engine/deck.h"
 #include "heddle/dtype.h"
+#include "heddle/mods.h"
 #include "kernels/portable/decode_specs.h"
 #include "kernels/portable/host_decode.h"
 #include "kernels/portable/host_kernel.h"
@@ -228,6 +230,69 @@ TEST(DecodeOnHost, ManySequencesWithBounds) {
     spec.q_start = "aligned";
     AttentionCase c(spec);
     run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 5, .lengths_there = there, .poisons = !there});
+  }
+}
+
+/// Any cut of the line, another one each time.
+ComputeBatch any_cut(std::string_view gpu, bool lengths_there, std::uint64_t seed) {
+  auto gangs = std::make_shared<Deck<int>>(std::vector<int>{1, 2, 3, 5, 9, 16}, seed);
+  return [=](const AttentionTensors& tensors, const AttentionOptions& options) {
+    run_decode_on_host(tensors, options, {.gpu = gpu, .gangs = gangs->deal(), .lengths_there = lengths_there});
+  };
+}
+
+// A sequence's bits are the same alone and in any batch, with lengths from the host and there.
+TEST(DecodeOnHost, BatchInvariant) {
+  for (const bool there : {false, true}) {
+    InvarianceTest test = {.keys = 1400, .batches = takes_all() ? 12 : 4, .seed = there ? 1U : 2U};
+    test.spec.kv_heads = 1;
+    expect_invariant(test, any_cut("h200", there, test.seed));
+  }
+}
+TEST(DecodeOnHost, BatchInvariantQueries) {
+  InvarianceTest test = {.queries = 12, .keys = 500, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 3};
+  test.spec.mask = mods::causal();
+  expect_invariant(test, any_cut("a100", true, test.seed));
+}
+// Tiles of more rows than a wave has add the same numbers in the same order.
+TEST(DecodeRowsOnHost, BatchInvariant) {
+  InvarianceTest test = {.queries = 64, .keys = 300, .batches = takes_all() ? 12 : 2, .most = 11, .seed = 4};
+  test.spec.group = 1;
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
+TEST(DecodeBytesOnHost, BatchInvariant) {
+  InvarianceTest test = {.keys = 700, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 5};
+  test.spec.kv_dtype = DType::e4m3;
+  expect_invariant(test, any_cut("h200", false, test.seed));
+}
+TEST(DecodeWideOnHost, BatchInvariant) {
+  InvarianceTest test = {.keys = 800, .batches = takes_all() ? 12 : 2, .most = 11, .seed = 6};
+  test.spec.kv_heads = 1;
+  test.spec.group = 16;
+  test.spec.qk_dim = 300;
+  test.spec.v_dim = 256;
+  test.spec.values_in_keys = true;
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
+// Bounds of a mask are a sequence's own.
+TEST(DecodeOnHost, BatchInvariantWindows) {
+  InvarianceTest test = {.keys = 1500, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 7};
+  test.spec.mask = leaf::q_idx() - leaf::kv_idx() < 400 || leaf::kv_idx() < 4;
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
+
+/// Cases with chunks against the reference, over several cuts.
+TEST(DecodeOnHost, ChunksAgreeWithTheReference) {
+  DecodeSpecs source(8'000'000, 40'000, 1200);
+  Deck<int> gangs({1, 2, 3, 5, 9, 20}, 1), there({0, 1}, 2), runs({1, 2}, 3);
+  Deck<std::string_view> gpus({"h200", "a100", "l4"}, 4);
+  for (int i = 0; i < scaled(30); ++i) {
+    const CaseSpec spec = source.draw();
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    c.options().batch_invariant = true;
+    run_decode_on_host_and_judge(
+        c, {.gpu = gpus.deal(), .gangs = gangs.deal(), .lengths_there = there.deal() == 1, .runs = runs.deal()});
   }
 }
 

@@ -47,14 +47,14 @@ std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods
 }
 
 /// The plan to run.
-plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionCase& c, const AttentionOptions& options,
-                   const DecodeRun& run) {
+plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                   const AttentionOptions& options, const DecodeRun& run) {
   const device::CudaCaps& caps = known_gpu(run.gpu);
-  if (std::string reason = plan::decode_mma_refuses(problem, c.tensors(), options, caps); !reason.empty()) {
+  if (std::string reason = plan::decode_mma_refuses(problem, tensors, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
   std::vector<plan::Choice> choices =
-      plan::decode_mma(problem, c.tensors(), options.bindings, caps, [](BlockSize) { return nullptr; });
+      plan::decode_mma(problem, tensors, options.bindings, caps, [](BlockSize) { return nullptr; });
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
   if (run.lengths_there) config.by_sequence = config.device_lengths = true;
@@ -85,16 +85,19 @@ long long poison(AttentionCase& c, const problem::AttentionProblem& problem, con
 
 }  // namespace
 
-void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
-  const AttentionOptions& options = c.options();
-  problem::AttentionProblem problem = problem::validate(c.tensors(), options);
+namespace {
+
+/// `c`: the case whose tensors these are, if they are one's.
+std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions& options, const DecodeRun& run,
+                         AttentionCase* c) {
+  problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_bindings(problem, options.bindings);
-  const plan::Plan plan = plan_of(problem, c, options, run);
+  const plan::Plan plan = plan_of(problem, tensors, options, run);
   const auto& config = plan.part<ForwardMmaConfig>();
-  SCOPED_TRACE(
-      fmt::format("{}, {} CTAs{}", decode_mma::name_of(config), plan.grid, run.lengths_there ? ", lengths there" : ""));
+  std::string name =
+      fmt::format("{}, {} CTAs{}", decode_mma::name_of(config), plan.grid, run.lengths_there ? ", lengths there" : "");
+  SCOPED_TRACE(name);
   problem.device_lengths = run.lengths_there;
-  const AttentionTensors tensors = c.tensors();
   shared::DecodeMmaParams params =
       decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr});
   const shared::DecodeMmaWorkspace sizes = shared::decode_mma_workspace(config, plan.grid);
@@ -108,14 +111,25 @@ void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   const device::CudaCaps& caps = known_gpu(run.gpu);
   const std::string architecture = fmt::format("{}", 100 * caps.major + 10 * caps.minor);
   const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout, architecture)));
-  const long long bytes = run.poisons ? poison(c, problem, plan, options.bindings) : 0;
+  const long long bytes = run.poisons ? poison(*c, problem, plan, options.bindings) : 0;
+  const auto seed = static_cast<unsigned>(c != nullptr ? c->spec().seed : run.seed);
   for (int i = 0; i < run.runs; ++i) {
     params.launch = 77;  // as a graph that repeats a run has it
-    const long long read = entry(params, static_cast<unsigned>(plan.grid),
-                                 static_cast<unsigned>(c.spec().seed) + static_cast<unsigned>(i));
+    const long long read = entry(params, static_cast<unsigned>(plan.grid), seed + static_cast<unsigned>(i));
     EXPECT_TRUE(!run.poisons || read == bytes) << read << " bytes were read, not " << bytes;
   }
+  return name;
+}
+
+}  // namespace
+
+void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
+  SCOPED_TRACE(plan_and_run(c.tensors(), c.options(), run, &c));
   judge(c);
+}
+
+std::string run_decode_on_host(const AttentionTensors& tensors, const AttentionOptions& options, const DecodeRun& run) {
+  return plan_and_run(tensors, options, run, nullptr);
 }
 
 }  // namespace heddle::test

@@ -20,10 +20,14 @@ struct DecodeRun {
   /// Keys and values that the mask's bounds leave out are NaN, and none of their bytes is read. The mask's bounds rest
   /// on no capture.
   bool poisons = false;
+  unsigned seed = 0;  // of the order in which threads run, where there is no case
 };
 
 /// Plans, compiles, runs, and expects everything that each run owes. Throws Error(unsupported) where the family refuses
 /// the case.
 void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run);
+
+/// Plans, compiles and runs, and gives the kernel's name. Throws likewise.
+std::string run_decode_on_host(const AttentionTensors& tensors, const AttentionOptions& options, const DecodeRun& run);
 
 }  // namespace heddle::test

@@ -131,6 +131,7 @@ std::vector<std::string> options_of(const jit::Source& source) {
     throw Error(ErrorCode::internal, fmt::format("kernel '{}' has no architecture", source.name));
   }
   std::vector<std::string> options{"--gpu-architecture=" + source.architecture, "-std=c++20", "-O3"};
+  if (!source.contracts) options.emplace_back("-ffp-contract=off");
   options.insert(options.end(), source.options.begin(), source.options.end());
   return options;
 }

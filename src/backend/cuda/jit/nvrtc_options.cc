@@ -15,6 +15,7 @@ std::vector<std::string> options_of(const Source& source) {
       "--std=c++20", "--device-as-default-execution-space",
       "--no-source-include",  // nothing is read from the folder that the process happens to stand in
       "--ptxas-options=-v"};
+  if (!source.contracts) options.emplace_back("--fmad=false");
   options.insert(options.end(), source.options.begin(), source.options.end());
   return options;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "families/decode_mma/shared/decode_mma_chunks.h"
 #include "shared/sequence_span.h"
 #include "shared/tile_walk.h"
 
@@ -12,9 +13,9 @@ namespace heddle::shared {
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
-/// the lower half, which leaves the sums.
+/// the lower half, which leaves the sums. In chunks they do so however few the rows are, and add alike.
 constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
-  return config.row_waves > 1 && config.key_waves > 1;
+  return (config.row_waves > 1 || config.chunked) && config.key_waves > 1;
 }
 /// Waves of keys that leave their rows at the same time.
 constexpr int decode_state_waves(const ForwardMmaConfig& config) {
@@ -28,6 +29,7 @@ struct DecodeMmaMemory {
   int tops;     // wide(): float [key waves][rows] maxima or sums
   int last;     // int: this CTA is the last one of its tile
   int spans;    // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them
+  int parts;    // chunked: int [kMostChunks] of the parts that are folded
   int bytes;
 };
 constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
@@ -41,7 +43,8 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
     memory.last = memory.states + decode_state_waves(config) * config.live_rows * decode_row_floats(config) * 4;
   }
   memory.spans = memory.last + 16;
-  memory.bytes = memory.spans + (config.device_lengths ? config.waves() * static_cast<int>(sizeof(SequenceSpan)) : 0);
+  memory.parts = memory.spans + (config.device_lengths ? config.waves() * static_cast<int>(sizeof(SequenceSpan)) : 0);
+  memory.bytes = memory.parts + (config.chunked ? kMostChunks * 4 : 0);
   return memory;
 }
 
@@ -49,14 +52,16 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
 /// leave parts, of the tile that the CTA begins with, if that began in a gang before, and of the one that goes on.
 inline constexpr int kDecodeWords = 3;
 
-/// The workspace: each CTA's words; then two parts of each CTA, of these two tiles.
+/// Parts of each CTA: of these two tiles; in chunks those of decode_mma_chunks.h.
+constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunked ? kPartsOfChunks : 2; }
+/// The workspace: each CTA's words; then the parts of each CTA.
 struct DecodeMmaWorkspace {
   long long parts, bytes;
 };
 constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long ctas) {
   DecodeMmaWorkspace memory{};
   memory.parts = (ctas * kDecodeWords * static_cast<long long>(sizeof(TicketWord)) + 255) / 256 * 256;
-  memory.bytes = memory.parts + ctas * 2 * config.live_rows * decode_row_floats(config) * 4;
+  memory.bytes = memory.parts + ctas * decode_parts(config) * config.live_rows * decode_row_floats(config) * 4;
   return memory;
 }
 

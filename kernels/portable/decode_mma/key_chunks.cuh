@@ -1,0 +1,202 @@
+// Chunks of a tile's keys (decode_mma_chunks.h): which of them this CTA walks, where it leaves their states, and how
+// all that CTAs have left is folded. Whatever the batch, each state is the same, and they are folded in the same order.
+#pragma once
+
+#include "families/decode_mma/shared/decode_mma_memory.h"
+#include "families/decode_mma/shared/decode_mma_params.h"
+#include "portable/rows/row_states.cuh"
+
+namespace heddle::portable {
+
+/// A row's maximum and sum, and neighbours of O.
+template <int kCount>
+struct PartOfRow {
+  float m, l, o[kCount];
+};
+
+/// Joins two parts, the one of the earlier keys first.
+template <class F, class Weights, int kCount>
+__device__ __forceinline__ PartOfRow<kCount> fold(const Weights& weights, const PartOfRow<kCount>& a,
+                                                  const PartOfRow<kCount>& b) {
+  PartOfRow<kCount> both;
+  both.m = F::larger(a.m, b.m);
+  const float of_a = weights.factor_between(a.m, both.m), of_b = weights.factor_between(b.m, both.m);
+  both.l = F::fused(a.l, of_a, b.l * of_b);
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) both.o[e] = F::fused(a.o[e], of_a, b.o[e] * of_b);
+  return both;
+}
+
+template <auto kConfig, class F>
+class ChunkedTile {
+ public:
+  ChunkedTile() = default;
+  /// The tile's first unit is unit `first` of the line, and it has `units`. A chunk is of the gang that has its first
+  /// unit.
+  __device__ __forceinline__ ChunkedTile(const shared::DecodeMmaParams& params, const shared::LineCut& cut, int gang,
+                                         int tile, int first, int units)
+      : params_(&params),
+        cut_(&cut),
+        gang_(gang),
+        tile_(tile),
+        first_(first),
+        units_(shared::chunk_units(kConfig, units)),
+        count_((units + units_ - 1) / units_),
+        begin_(chunk_from(gang)),
+        end_(chunk_from(gang + 1)),
+        chunk_(begin_ - 1) {}
+
+  /// On to the next chunk. The unit of the line behind it.
+  __device__ __forceinline__ int next_end() {
+    ++chunk_;
+    return first_ + (chunk_ + 1) * units_;
+  }
+  __device__ __forceinline__ bool is_only_one() const { return count_ == 1; }
+  /// The chunk is the CTA's last one of the tile.
+  __device__ __forceinline__ bool is_last() const { return chunk_ + 1 == end_; }
+  __device__ __forceinline__ bool is_shared() const { return end_ - begin_ < count_; }
+
+  /// As SharedTile's, where the tile is shared.
+  __device__ __forceinline__ void begin() const {
+    const shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word());
+    if (found >> shared::kTicketBits != params_->launch) {
+      F::compare_and_swap(word(), found, params_->launch << shared::kTicketBits);
+    }
+  }
+  /// By one thread, behind what its CTA has left: whether all chunks are there now. A gang whose part lies within a
+  /// chunk has none.
+  __device__ __forceinline__ bool arrive() const {
+    const bool each_has_one = units_ <= static_cast<int>(cut_->share);
+    const int last = each_has_one ? cut_->gang_of(first_ + (count_ - 1) * units_) : 0;
+    const int ctas = each_has_one ? last - cut_->gang_of(first_) + 1 : count_;
+    const shared::TicketWord before = F::arrive(word());
+    if (static_cast<int>(before & (shared::kMaxTiles - 1)) + 1 != ctas) return false;
+    *word() = 0;
+    return true;
+  }
+
+  /// The state of columns of a row of the chunk joins what the CTA has left of the chunk's group.
+  template <int kCount, class Weights>
+  __device__ __forceinline__ void leave(int row, int column, const float (&sums)[kCount], const Weights& merged) const {
+    const int chunk = chunk_;
+    float* const part = part_of(chunk, gang_, begin_) + row * shared::decode_row_floats(kConfig);
+    PartOfRow<kCount> state = {merged.m[0], merged.l[0], {}};
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) state.o[e] = sums[e];
+    if (joins(chunk, begin_)) state = fold<F>(merged, read<kCount>(part, chunk - 1, column), state);
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) part[4 + column + e] = state.o[e];
+    // The numbers of the chunk before stay: other threads may be about to read them.
+    float* const numbers = part + 2 * (chunk & 1);
+    if (column == 0) numbers[0] = state.m, numbers[1] = state.l;
+  }
+
+  /// Writes into `parts` which part ends with each chunk, or -1. By all threads; each one's numbers need a barrier.
+  __device__ __forceinline__ void find_parts(int* parts) const {
+    for (int chunk = F::thread(); chunk < shared::kMostChunks; chunk += F::threads()) {
+      int part = -1;
+      if (chunk < count_) {
+        const int gang = cut_->gang_of(first_ + chunk * units_), begin = chunk_from(gang);
+        const bool ends = chunk + 1 == count_ || !joins(chunk + 1, begin) || chunk + 1 == chunk_from(gang + 1);
+        if (ends) part = number_of(chunk, gang, begin);
+      }
+      parts[chunk] = part;
+    }
+  }
+
+  /// Folds all chunks of `rows` rows by all threads of the CTA. Calls visit(row, column, o, weights) as merge_parts()
+  /// does.
+  template <class Has, class Visit>
+  __device__ __forceinline__ void fold_parts(const int* parts, RowWeights<kConfig, F> weights, Has&& has,
+                                             Visit&& visit) const {
+    constexpr int kRun = kRunOfPart<float>, kRuns = kConfig.v_columns() / kRun, kGroup = shared::kChunksOfGroup;
+    for (int i = F::thread(); i < kConfig.live_rows * kRuns; i += F::threads()) {
+      const int row = i / kRuns, column = i % kRuns * kRun;
+      if (!has(row)) continue;
+      PartOfRow<kRun> all{};
+#pragma unroll 1
+      for (int first = 0; first < count_; first += kGroup) {
+        PartOfRow<kRun> part[kGroup];
+#pragma unroll
+        for (int j = 0; j < kGroup; ++j) {
+          const int number = parts[first + j];
+          if (number >= 0)
+            part[j] = read<kRun>(floats_of(number) + row * shared::decode_row_floats(kConfig), j, column);
+        }
+        PartOfRow<kRun> group{};
+        bool any = false;
+#pragma unroll
+        for (int j = 0; j < kGroup; ++j) {
+          if (parts[first + j] < 0) continue;
+          group = any ? fold<F>(weights, group, part[j]) : part[j];
+          any = true;
+        }
+        all = first > 0 ? fold<F>(weights, all, group) : group;
+      }
+      weights.m[0] = all.m;
+      weights.l[0] = all.l;
+      visit(row, column, all.o, weights);
+    }
+  }
+
+ private:
+  /// The first chunk whose units begin in the gang's part of the line, or behind it.
+  __device__ __forceinline__ int chunk_from(int gang) const {
+    const int before = cut_->begin(gang) - first_;
+    if (before <= 0) return 0;
+    const int chunk = (before + units_ - 1) / units_;
+    return chunk < count_ ? chunk : count_;
+  }
+  /// The chunk joins the part of the one before it. `begin`: the first chunk of the gang that has it, which alone
+  /// leaves a group's first chunks as one part, if the group began there.
+  __device__ __forceinline__ static bool joins(int chunk, int begin) {
+    constexpr int kGroup = shared::kChunksOfGroup;
+    return chunk % kGroup != 0 && chunk / kGroup * kGroup >= begin;
+  }
+  /// The number of a gang's part.
+  __device__ __forceinline__ int number_of(int chunk, int gang, int begin) const {
+    constexpr int kGroup = shared::kChunksOfGroup, kGroups = shared::kMostGroups;
+    const int group = chunk / kGroup;
+    // Others may still be to read what this CTA left of a tile that began before, when it goes on to the next one.
+    const int own = begin == 0                ? group
+                    : group * kGroup >= begin ? kGroups + group - 1
+                                              : 2 * kGroups - 2 + chunk % kGroup;
+    return (gang * params_->tiles + tile_) * shared::kPartsOfChunks + own;
+  }
+  __device__ __forceinline__ float* floats_of(int number) const {
+    constexpr int kFloats = kConfig.live_rows * shared::decode_row_floats(kConfig);
+    return static_cast<float*>(params_->parts) + static_cast<long long>(number) * kFloats;
+  }
+  __device__ __forceinline__ float* part_of(int chunk, int gang, int begin) const {
+    return floats_of(number_of(chunk, gang, begin));
+  }
+  /// A row of a part that ends with `chunk`.
+  template <int kCount>
+  __device__ __forceinline__ static PartOfRow<kCount> read(const float* row, int chunk, int column) {
+    struct alignas(kCount < 4 ? 8 : 16) Run {
+      float x[kCount];
+    };
+    struct alignas(8) Numbers {
+      float m, l;
+    };
+    const Numbers numbers = *reinterpret_cast<const Numbers*>(row + 2 * (chunk & 1));
+    const Run run = *reinterpret_cast<const Run*>(row + 4 + column);
+    PartOfRow<kCount> part = {numbers.m, numbers.l, {}};
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) part.o[e] = run.x[e];
+    return part;
+  }
+  __device__ __forceinline__ shared::TicketWord* word() const {
+    const int gang = first_ >= cut_->begin(gang_) ? gang_ : cut_->gang_of(first_);
+    return params_->words + (static_cast<long long>(gang) * params_->tiles + tile_) * shared::kDecodeWords;
+  }
+
+  const shared::DecodeMmaParams* params_;
+  const shared::LineCut* cut_;
+  int gang_, tile_, first_;
+  int units_, count_;
+  int begin_, end_;  // the CTA's own chunks
+  int chunk_;        // that is walked
+};
+
+}  // namespace heddle::portable

@@ -68,6 +68,7 @@ int main(void) {
   FIELD(heddle_attention_options, reserved_2);
   FIELD(heddle_attention_options, deterministic);
   FIELD(heddle_attention_options, tuning);
+  FIELD(heddle_attention_options, page_starts);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);
@@ -127,6 +128,7 @@ int main(void) {
   FIELD(heddle_append, rotary_interleaved);
   FIELD(heddle_append, rotary_queries_at_first);
   FIELD(heddle_append, stream);
+  FIELD(heddle_append, page_starts);
   END(",");
   BEGIN(heddle_sequence);
   FIELD(heddle_sequence, q_begin);

@@ -69,6 +69,7 @@ struct LinePlace {
   int batch, unit, units;  // units: of the sequence, at least 1
   SequenceSpan span;       // where sequences differ
   int kv_end;              // packed keys on the device: where the sequence ends, though not all its keys be used
+  int first_entry;         // of listed pages
   UnitKeys<kConfig> keys;
 };
 
@@ -78,7 +79,8 @@ class Line {
  public:
   using Place = LinePlace<kConfig>;
 
-  __device__ __forceinline__ explicit Line(const DecodeMmaParams& params) : params_(params), head_(find(0, head_ends_)) {}
+  __device__ __forceinline__ explicit Line(const DecodeMmaParams& params)
+      : params_(params), head_(find(0, head_ends_)) {}
 
   /// Units of all sequences, at least 1. By all threads of a wave, as all members are.
   __device__ __forceinline__ int units() const {
@@ -112,6 +114,7 @@ class Line {
         place.batch = first + lane;
         place.units = F::from_lane(found.units, lane);
         place.unit = number - (F::from_lane(behind, lane) - place.units);
+        set_pages(place);
         if constexpr (kConfig.by_sequence) {
           place.kv_end = F::from_lane(found.kv_end, lane);
           // The members that a kernel reads.
@@ -153,7 +156,7 @@ class Line {
         kv = {place.kv_end, shared::larger_row(place.kv_end, sequences::end_of_keys(lengths, place.batch))};
         place.kv_end = kv.end;
       } else {
-        kv = sequences::padded_keys(lengths, place.batch);
+        kv = sequences::padded_keys<kConfig.listed_pages>(lengths, place.batch);
       }
       place.span = sequences::placed(lengths, place.batch, q, kv);
     } else if constexpr (kConfig.by_sequence) {
@@ -161,6 +164,7 @@ class Line {
     } else {
       place.span = span_of_each();
     }
+    set_pages(place);
     set_keys(place.keys, place.batch, place.span);
     place.units = place.keys.units(place.span.kv_len);
   }
@@ -193,6 +197,10 @@ class Line {
     int units, kv_end;
     UnitKeys<kConfig> keys;
   };
+
+  __device__ __forceinline__ void set_pages(Place& place) const {
+    if constexpr (kConfig.listed_pages) place.first_entry = shared::first_entry(params_.table, place.batch);
+  }
 
   __device__ __forceinline__ SequenceSpan span_of_each() const {
     SequenceSpan span{};
@@ -236,7 +244,7 @@ class Line {
       if (lengths.kv_packed) {
         kv = packed(there ? sequences::end_of_keys(lengths, i) : 0, ends.kv);
       } else if (there) {
-        kv = sequences::padded_keys(lengths, i);
+        kv = sequences::padded_keys<kConfig.listed_pages>(lengths, i);
       }
       found.kv_end = kv.end;
       if (there) found.span = sequences::placed(lengths, i, q, kv);

@@ -133,7 +133,7 @@ def set_keys(
     page_starts: torch.Tensor | None = None,
 ) -> None:
     """Sets the keys and values that packed queries see. `names`: of `starts` and `table`, which is a list where there
-    are page_starts.
+    are page_starts. Without `used` a sequence then has all rows of its pages.
 
     Raises ValueError unless one of `starts` and `table` is given, and for a table without `used`.
     """
@@ -150,7 +150,7 @@ def set_keys(
         call.options["cu_seqlens_kv"] = starts
         call.key, call.value = heads_first(key), heads_first(value)
         return
-    if used is None:
+    if used is None and page_starts is None:
         raise ValueError(f"{names[1]} is given without seqused_k, the keys that each sequence has")
     assert table is not None
     call.options["page_table"] = table

@@ -66,7 +66,8 @@ def varlen_func(
     - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k. With seqused_k i32 [B] only so many keys of each sequence
       count; the rows behind them are not seen. With seqused_q i32 [B] only so many queries: the rows behind them give 0.
     - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B]. With page_starts
-      i32 [B + 1] page_table is a list [n]: sequence b has the pages page_table[page_starts[b] : page_starts[b + 1]].
+      i32 [B + 1] page_table is a list [n]: sequence b has the pages page_table[page_starts[b] : page_starts[b + 1]],
+      and all of their rows if seqused_k is not given.
     - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: where sequences begin. max_seqlen_q and max_seqlen_k are at least the
       longest sequence's queries and keys; larger bounds change no result.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.

@@ -56,7 +56,7 @@ ROOMS = {
                              "heddle.torch._flash_implementation"),
                             (*TORCH_CALLS, "torch/block masks")),
     "torch": Room(("heddle.torch._take_over", "heddle.torch"), (*TORCH_CALLS, "torch/block masks", "torch/functions")),
-    "transformers": Room(("heddle.torch._hf_models", "heddle.hf"),
+    "transformers": Room(("heddle.torch._few_queries", "heddle.torch._hf_models", "heddle.hf"),
                          (*TORCH_CALLS, "torch/block masks", "torch/functions")),
 }
 

@@ -80,8 +80,8 @@ enum class Tuning : std::uint8_t { automatic, off, recorded, measure, again };
 std::string_view name(Tuning tuning);
 
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
-/// plan uses them. Lengths, cu_seqlens, q_start and kv_start are all on the CPU, or all where q is; sinks, descales and
-/// captures where q, k, v and o are.
+/// plan uses them. Lengths, cu_seqlens, q_start, kv_start and page_starts are all on the CPU, or all where q is; sinks,
+/// descales and captures where q, k, v and o are.
 struct AttentionOptions {
   Expr score_mod{};     // f32; empty: s
   Expr mask_mod{};      // boolean; empty: everything attends
@@ -112,6 +112,14 @@ struct AttentionOptions {
   /// the table holds at that time. If an entry that is needed is no page's number, the CPU throws, and a GPU takes the
   /// nearest page.
   std::optional<ConstTensorView> page_table{};
+  /// Pages in a list instead of a table: i32 [B + 1] (packed: [N + 1]), on the CPU or where q is, as the lengths are.
+  /// page_table is then i32 [entries], and entries page_starts[b] to page_starts[b + 1] are the pages of sequence b, in
+  /// the order of its keys. Other entries do not matter. Without kv_lengths a sequence has all rows of its pages.
+  ///
+  /// On the CPU starts that decrease, or that lie outside of the list, are refused, and so are lengths of more rows
+  /// than a sequence's pages have. On a GPU starts are clamped to the list, and lengths to the rows of the sequence's
+  /// pages; max_kv_len says how long a sequence may be, else the plan is made for one that has all entries.
+  std::optional<ConstTensorView> page_starts{};
   /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
   std::optional<ConstTensorView> q_start{};
   /// i32 or i64 [B] (packed: [N]), added to kv_idx: a shard of a long sequence's keys sees their positions in the

@@ -30,7 +30,7 @@
 // 7: heddle_attention_options.tuning.
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
 // 9: heddle_append_kv.
-// 10: heddle_attention_options.batch_invariant and fresh_tokens.
+// 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
 #define HEDDLE_C_VERSION 10
 
 #if defined(__GNUC__)
@@ -218,6 +218,10 @@ typedef struct heddle_attention_options {
   // Since version 10.
   int32_t batch_invariant;
   int32_t reserved_3;  // 0
+
+  // NULL: page_table has a row a sequence. Else i32 [B + 1] (packed: [N + 1]), where the lengths are, and page_table is
+  // a list [entries]: entries page_starts[b] to page_starts[b + 1] are the pages of sequence b. Since version 10.
+  const heddle_tensor* page_starts;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -428,6 +432,7 @@ typedef struct heddle_append {
   int32_t rotary_interleaved;             // 1: pairs are neighbours; 0: halves of R columns apart
   int32_t rotary_queries_at_first;        // 1: all queries of a sequence have its first new row's position
   void* stream;                           // of a GPU; NULL: the legacy default stream
+  const heddle_tensor* page_starts;       // i32 [B + 1]; NULL: a table. As heddle_attention_options'. Since version 10
 } heddle_append;
 /// Writes new rows into the caches, and turned queries to q_out. On a GPU it returns when the work is enqueued; the
 /// first call of a process with these dtypes on a device also compiles and loads the kernel, and must not be captured

@@ -2,7 +2,8 @@
 //
 //   new rows       k [B, Hkv, n, Dqk]              v [B, Hkv, n, Dv]
 //   cache          k_cache [B, Hkv, rows, Dqk]     v_cache [B, Hkv, rows, Dv]
-//   in pages       k_cache [pages, Hkv, size, Dqk] v_cache [pages, Hkv, size, Dv], page_table i32 [B, max_pages]
+//   in pages       k_cache [pages, Hkv, size, Dqk] v_cache [pages, Hkv, size, Dv], page_table i32 [B, max_pages],
+//                  or a list i32 [entries] with page_starts i32 [B + 1]
 //
 // All in element strides, so [B, rows, Hkv, D] and keys beside values in one tensor are such caches too. A cache of
 // which sequences take any row (cache_batch_idx) is one of pages as long as its rows, with a page_table of [B, 1].
@@ -48,6 +49,8 @@ struct AppendOptions {
   /// Rows behind that are nobody's.
   std::optional<ConstTensorView> cu_seqlens{};
   std::optional<ConstTensorView> page_table{};  // i32 [B, max_pages] (packed: [N, max_pages])
+  /// i32 [B + 1] (packed: [N + 1]): page_table is a list [entries], as AttentionOptions::page_starts says.
+  std::optional<ConstTensorView> page_starts{};
   /// f32 [B, Hkv] (packed: [N, Hkv]; an extent may be 1), with a cache of 8 bits alone: stored is x / descale, so that
   /// attention with these factors sees x.
   std::optional<ConstTensorView> k_descale{}, v_descale{};

@@ -17,9 +17,9 @@ using namespace nb::literals;
 
 void append_arrays(const ReadOnly& k, const Given& v, const Array& k_cache, const GivenOut& v_cache,
                    const ReadOnly& kv_lengths, const Given& q, const GivenOut& q_out, const Given& cu_seqlens,
-                   const Given& page_table, const Given& k_descale, const Given& v_descale, const Given& rotary_cos,
-                   const Given& rotary_sin, const Given& rotary_positions, bool interleaved, bool queries_at_first,
-                   std::uintptr_t stream) {
+                   const Given& page_table, const Given& page_starts, const Given& k_descale, const Given& v_descale,
+                   const Given& rotary_cos, const Given& rotary_sin, const Given& rotary_positions, bool interleaved,
+                   bool queries_at_first, std::uintptr_t stream) {
   AppendTensors tensors{.k = const_view_of(k, "k"),
                         .k_cache = view_of(k_cache, "k_cache"),
                         .v = given_view(v, "v"),
@@ -29,6 +29,7 @@ void append_arrays(const ReadOnly& k, const Given& v, const Array& k_cache, cons
   AppendOptions options{.kv_lengths = const_view_of(kv_lengths, "kv_lengths"),
                         .cu_seqlens = given_view(cu_seqlens, "cu_seqlens"),
                         .page_table = given_view(page_table, "page_table"),
+                        .page_starts = given_view(page_starts, "page_starts"),
                         .k_descale = given_view(k_descale, "k_descale"),
                         .v_descale = given_view(v_descale, "v_descale"),
                         .stream = reinterpret_cast<void*>(stream)};
@@ -47,9 +48,9 @@ void append_arrays(const ReadOnly& k, const Given& v, const Array& k_cache, cons
 
 void add_append(nb::module_& module) {
   module.def("append_kv", &append_arrays, "k"_a, "v"_a.none(), "k_cache"_a, "v_cache"_a.none(), "kv_lengths"_a,
-             "q"_a.none(), "q_out"_a.none(), "cu_seqlens"_a.none(), "page_table"_a.none(), "k_descale"_a.none(),
-             "v_descale"_a.none(), "rotary_cos"_a.none(), "rotary_sin"_a.none(), "rotary_positions"_a.none(),
-             "interleaved"_a, "queries_at_first"_a, "stream"_a);
+             "q"_a.none(), "q_out"_a.none(), "cu_seqlens"_a.none(), "page_table"_a.none(), "page_starts"_a.none(),
+             "k_descale"_a.none(), "v_descale"_a.none(), "rotary_cos"_a.none(), "rotary_sin"_a.none(),
+             "rotary_positions"_a.none(), "interleaved"_a, "queries_at_first"_a, "stream"_a);
 }
 
 }  // namespace heddle::python

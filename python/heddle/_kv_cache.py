@@ -9,7 +9,7 @@ from ._types import Array
 
 def append_kv(
     k: Array, v: Array | None, k_cache: Array, v_cache: Array | None, *, kv_lengths: Array, cu_seqlens: Array | None = None,
-    page_table: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
+    page_table: Array | None = None, page_starts: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
     rotary_cos: Array | None = None, rotary_sin: Array | None = None, rotary_positions: Array | None = None,
     rotary_interleaved: bool = False, q: Array | None = None, q_out: Array | None = None,
     queries_at_first: bool = False, stream: int | None = None,
@@ -22,6 +22,7 @@ def append_kv(
     - kv_lengths, i32 or i64 [B]: how many rows of each sequence count before. New row i becomes row kv_lengths[b] + i.
     - cu_seqlens, i32 or i64 [N + 1]: where sequences begin in packed rows k [1, Hkv, T, Dqk].
     - page_table, i32 [B, max_pages]: the caches are pages [pages, Hkv, page_size, D].
+    - page_starts, i32 [B + 1]: page_table is a list [entries], as attention takes it.
     - k_descale, v_descale, f32 [B, Hkv]: factors of a cache of 8 bits, as attention takes them; stored is x / descale.
     - rotary_cos, rotary_sin [positions, R / 2]: the angles of a rotary embedding, which turns R columns of k and q:
       pairs of neighbours if rotary_interleaved, else halves of the R columns apart.
@@ -50,12 +51,12 @@ def append_kv(
                 raise ValueError(f"{name} is given without rotary_cos and rotary_sin, which turn rows; all are "
                                  "accepted, or none")
     try:
-        _core.append_kv(k, v, k_cache, v_cache, kv_lengths, q, q_out, cu_seqlens, page_table, k_descale, v_descale,
-                        rotary_cos, rotary_sin, rotary_positions, bool(rotary_interleaved), bool(queries_at_first),
-                        stream or 0)
+        _core.append_kv(k, v, k_cache, v_cache, kv_lengths, q, q_out, cu_seqlens, page_table, page_starts,
+                        k_descale, v_descale, rotary_cos, rotary_sin, rotary_positions, bool(rotary_interleaved),
+                        bool(queries_at_first), stream or 0)
     except TypeError as error:
-        optional = {"v": v, "q": q, "cu_seqlens": cu_seqlens, "page_table": page_table, "k_descale": k_descale,
-                    "v_descale": v_descale, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
+        optional = {"v": v, "q": q, "cu_seqlens": cu_seqlens, "page_table": page_table, "page_starts": page_starts,
+                    "k_descale": k_descale, "v_descale": v_descale, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin,
                     "rotary_positions": rotary_positions}
         given = {name: x for name, x in optional.items() if x is not None}
         targets = {"k_cache": k_cache, "v_cache": v_cache, "q_out": q_out}

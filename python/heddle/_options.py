@@ -46,6 +46,7 @@ class PagedOptions(ArrayOptions, total=False):
     """Arrays of which each run of a forward's plan may have others."""
 
     page_table: Array | None
+    page_starts: Array | None
 
 
 class Options(ModOptions, PagedOptions, total=False):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
-from .torch import _forms, _hf_models, serving
+from .torch import _few_queries, _forms, _hf_models, serving
 from .torch._block_mask import create_block_mask
 from .torch._call import Call
 from .torch._dispatch import attend
@@ -70,11 +70,16 @@ def mask(
     if config is not None and not _hf_models.masks_of(config).blocks:
         return dense_mask(_hf_models.masks_of(config).bools, batch_size, q_length, kv_length, q_offset, kv_offset,
                           mask_function, attention_mask, device, options)
+    whole = mask_function
     if padding is not None:
-        mask_function = and_masks(mask_function, padding_mask_function(padding))
-    if not (isinstance(q_offset, int) and q_offset == kv_offset == 0):
-        mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
-    return create_block_mask(mask_function, batch_size, None, q_length, kv_length, device)
+        whole = and_masks(whole, padding_mask_function(padding))
+    if isinstance(q_offset, int) and q_offset == kv_offset == 0:
+        return create_block_mask(whole, batch_size, None, q_length, kv_length, device)
+    whole = add_offsets_to_mask_function(whole, q_offset, kv_offset)
+    if q_length > _few_queries.MOST:
+        return create_block_mask(whole, batch_size, None, q_length, kv_length, device)
+    return _few_queries.block_mask(
+        mask_function, whole, (batch_size, q_length, kv_length), q_offset, kv_offset, padding, device)
 
 
 def sees_all_keys(attention_mask: torch.Tensor) -> bool:
@@ -122,6 +127,9 @@ def attention(
     scores = *query.shape[:3], key.shape[2]
     if isinstance(attention_mask, TorchBlockMask):
         check_block_mask(call, attention_mask)
+        few = _few_queries.of(attention_mask)
+        if few is not None and position_bias is None and indices is None:  # they are indexed from the first query on
+            score, attention_mask = few.set(call, score), few.mask
         if not torch.compiler.is_dynamo_compiling():
             set_mask(call, attention_mask)
     elif attention_mask is not None:
@@ -199,15 +207,40 @@ def paged_attention(
         raise ValueError("'paged|heddle' reads the cache by read_index and write_index; a block_table is given")
     if dropout > 0.0 and module.training:
         raise ValueError("'paged|heddle' has no dropout; continuous batching is for inference")
-    keys, values = cache.update(
-        key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=kwargs["read_index"],
-        write_index=kwargs["write_index"])
     window = kwargs.get("sliding_window", getattr(module, "sliding_window", None))
     if isinstance(cu_seq_lens_k, dict):
         kind = "sliding_attention" if window else "full_attention"
         cu_seq_lens_k, max_seqlen_k = cu_seq_lens_k[kind], max_seqlen_k[kind]
+    rows = None if window or max_seqlen_q > _few_queries.MOST else stored_rows(
+        cache, module.layer_idx, key, value, kwargs["read_index"], kwargs["write_index"])
+    if rows is not None:
+        keys, values, listed = rows
+        pages = {"page_table": listed, "page_starts": cu_seq_lens_k}
+        cu_seq_lens_k = None
+    else:
+        pages = {}
+        keys, values = cache.update(
+            key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=kwargs["read_index"],
+            write_index=kwargs["write_index"])
     out = serving.varlen_func(
         query.squeeze(0).transpose(0, 1), keys, values, cu_seq_lens_q, cu_seq_lens_k, max_seqlen_q, max_seqlen_k,
         softmax_scale=scaling, causal=True, window_size=(window - 1 if window else -1, -1), softcap=softcap or 0.0,
-        sinks=s_aux)
+        sinks=s_aux, **pages)
     return out.unsqueeze(0), None
+
+
+def stored_rows(cache: Any, layer: int, key: torch.Tensor, value: torch.Tensor, read: Any,
+                write: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Stores the new rows of a layer without a window, as cache.update() does. Returns its keys and values as pages of
+    one row [rows, 1, Hkv, D], which attention reads where they are, and the list of the sequences' rows: update() would
+    copy all of them. None if nothing is read, and for a cache of another class."""
+    try:
+        group, inside = cache.layer_index_to_group_indices[layer]
+        stored, windowed = (cache.key_cache[inside], cache.value_cache[inside]), cache.sliding_windows[layer] != 1
+    except (AttributeError, KeyError, IndexError, TypeError):
+        return None
+    if windowed or read[group].numel() == 0 or any(rows.dim() != 3 for rows in stored):
+        return None
+    for rows, new in zip(stored, (key, value)):
+        rows.index_copy_(0, write[group], new.squeeze(0).transpose(0, 1))
+    return stored[0].unsqueeze(1), stored[1].unsqueeze(1), read[group].to(torch.int32)

@@ -19,6 +19,7 @@ table = np.array([[0, 1], [2, 3]], np.int32)
 MODS = dict(score_mod="score * a + x[kv_idx]", mask_mod="kv_idx <= q_idx + c", captures={"x": bias},
             params={"a": 2.0, "c": 1})
 mask = heddle.BlockMask.build("kv_idx <= q_idx", S, S, batch=B, heads=H, block=2)
+LISTED = dict(page_table=table.reshape(-1), page_starts=np.arange(B + 1, dtype=np.int32) * table.shape[1])
 PAGED = dict(k=pages, page_table=table, kv_lengths=lengths)
 PACKED = dict(zip("qkv", packed), cu_seqlens_q=ends, cu_seqlens_kv=ends)
 SPEED = "only the time depends on it"
@@ -66,7 +67,7 @@ CASES = {
             lse_rest=Beside(np.zeros((B, H, S), np.float32), out=np.zeros_like(q), lse=np.zeros((B, H, S), np.float32)),
             return_lse=True, max_scores=np.zeros((B, H, S), np.float32), sinks=np.ones(H, np.float32),
             q_lengths=lengths, kv_lengths=lengths, cu_seqlens_q=ends, cu_seqlens_kv=ends, page_table=table,
-            q_start=np.array([0, 2], np.int32), kv_start=np.array([0, 2], np.int32),
+            page_starts=ends, q_start=np.array([0, 2], np.int32), kv_start=np.array([0, 2], np.int32),
             max_q_len=Beside(5, q_lengths=lengths), max_kv_len=Beside(5, kv_lengths=lengths),
             q_descale=Beside(scales, q=e4m3[0], k=e4m3[1], v=e4m3[2]),
             k_descale=Beside(scales, q=e4m3[0], k=e4m3[1], v=e4m3[2]),
@@ -80,6 +81,12 @@ CASES = {
         attention,
         dict(q=q, v=pages, **PAGED, max_kv_len=6),
         dict(page_table=table[::-1].copy(), kv_lengths=lengths - 1, max_kv_len=5, k=pages + 1, cu_seqlens_kv=ends),
+        is_whole=False,
+    ),
+    "attention of listed pages": Case(
+        attention,
+        dict(q=q, v=pages, **(PAGED | LISTED)),
+        dict(page_starts=LISTED["page_starts"][[0, 0, 2]].copy(), page_table=LISTED["page_table"][::-1].copy()),
         is_whole=False,
     ),
     "attention of a packed batch": Case(
@@ -104,6 +111,7 @@ CASES = {
         dict(
             k=q + 1, v=q, k_cache=cache + 2, v_cache=cache + 3, kv_lengths=np.array([0, 1], np.int32),
             cu_seqlens=np.array([0, 6, 12], np.int32), page_table=np.array([[1], [0]], np.int32),
+            page_starts=np.array([0, 1, 2], np.int32),
             k_descale=Beside(scales, **E4M3_CACHES), v_descale=Beside(scales, **E4M3_CACHES),
             rotary_cos=Beside(3 * angles, **ANGLES), rotary_sin=Beside(3 * angles, **ANGLES),
             rotary_positions=Beside(np.array([2, 3], np.int32), **ANGLES), rotary_interleaved=Beside(True, **ANGLES),

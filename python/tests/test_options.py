@@ -41,6 +41,8 @@ CASES = {
     "kv_lengths": {"kv_lengths": np.array([3, 17], np.int64)},
     "cu_seqlens": {"cu_seqlens_q": OFFSETS_Q, "cu_seqlens_kv": OFFSETS_KV, "mask_mod": heddle.mods.causal()},
     "page_table": {"page_table": PAGES, "kv_lengths": np.array([14, 18], np.int32)},
+    "page_starts": {"page_table": np.array([9, 3, 0, 2, 4, 5, -1], np.int32), "page_starts": np.array([1, 3, 6], np.int32),
+                    "kv_lengths": np.array([7, 9], np.int32)},
     "q_start": {"q_start": np.array([4, -2], np.int32), "mask_mod": heddle.mods.causal()},
     "kv_start": {"kv_start": np.array([-4, 3], np.int64), "mask_mod": heddle.mods.causal()},
     "max lengths": {"q_lengths": np.array([9, 4]), "kv_lengths": np.array([3, 16]), "max_q_len": 9, "max_kv_len": 16},
@@ -54,7 +56,7 @@ CASES = {
 def tensors_of(name):
     if name == "cu_seqlens":
         return PACKED
-    return (Q, POOL_K, POOL_V) if name == "page_table" else (Q, K, V)
+    return (Q, POOL_K, POOL_V) if name in ("page_table", "page_starts") else (Q, K, V)
 
 
 def test_python_and_the_library_have_the_same_options():
@@ -84,7 +86,7 @@ def test_each_option(name):
     o, lse = got if with_lse else (got, None)
     report = heddle.check(q, k, v, o, lse, **options)
     assert report, report
-    changes_something = name not in ("nothing", "backend", "threads", "stream", "cu_seqlens", "page_table")
+    changes_something = name not in ("nothing", "backend", "threads", "stream", "cu_seqlens", "page_table", "page_starts")
     if changes_something:  # else the check might ignore the option as the call does
         assert not heddle.check(q, k, v, o)
     plan = heddle.AttentionPlan(q, k, v, return_lse=with_lse, **options)
@@ -104,6 +106,10 @@ def test_packed_and_paged_are_what_they_say():
     o = heddle.attention(Q, POOL_K, POOL_V, page_table=PAGES, kv_lengths=lengths)
     flat_k, flat_v = (np.stack([np.concatenate(pool[row], 1) for row in PAGES]) for pool in (POOL_K, POOL_V))
     np.testing.assert_allclose(o, heddle.attention(Q, flat_k, flat_v, kv_lengths=lengths), atol=1e-6)
+    used = -(-lengths // POOL_K.shape[2])
+    listed = {"page_table": np.concatenate([row[:n] for row, n in zip(PAGES, used)]),
+              "page_starts": np.array([0, *np.cumsum(used)], np.int32)}
+    np.testing.assert_array_equal(o, heddle.attention(Q, POOL_K, POOL_V, kv_lengths=lengths, **listed))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])

@@ -24,6 +24,7 @@ heddle::AppendOptions options_of(const heddle_append& given) {
   heddle::AppendOptions options{.kv_lengths = to_view("kv_lengths", given.kv_lengths),
                                 .cu_seqlens = to_optional_view("cu_seqlens", given.cu_seqlens),
                                 .page_table = to_optional_view("page_table", given.page_table),
+                                .page_starts = to_optional_view("page_starts", given.page_starts),
                                 .k_descale = to_optional_view("k_descale", given.k_descale),
                                 .v_descale = to_optional_view("v_descale", given.v_descale),
                                 .stream = given.stream};

@@ -25,6 +25,7 @@ void check_pointers(const AppendTensors& tensors, const AppendOptions& options) 
   check("kv_lengths", options.kv_lengths);
   check("cu_seqlens", options.cu_seqlens);
   check("page_table", options.page_table);
+  check("page_starts", options.page_starts);
   check("k_descale", options.k_descale);
   check("v_descale", options.v_descale);
   if (!options.rotary) return;

@@ -41,6 +41,7 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"packed", problem.packed},
           {"lengths", lengths_json(problem)},
           {"page_rows", problem.page_rows},
+          {"listed_pages", problem.listed_pages},
           {"q_heads", problem.q_heads},
           {"kv_heads", problem.kv_heads},
           {"q_rows", problem.q_rows},

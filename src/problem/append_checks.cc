@@ -8,6 +8,7 @@
 
 #include "base/element.h"
 #include "problem/overlap.h"
+#include "problem/pages.h"
 #include "problem/places.h"
 #include "problem/refuse.h"
 #include "problem/tensors.h"
@@ -85,10 +86,18 @@ void check_descale(std::string_view name, const std::optional<ConstTensorView>& 
   check_memory(name, *descale);
 }
 
-void check_table(const ConstTensorView& table, const AppendTensors& tensors, const AppendSizes& sizes) {
+void check_table(const AppendTensors& tensors, const AppendOptions& options, const AppendSizes& sizes) {
+  const ConstTensorView& table = *options.page_table;
   check_view("page_table", table);
   check_beside_k("page_table", table, tensors.k);
-  if (table.rank() != 2 || table.shape[0] != sizes.batch) {
+  if (options.page_starts) {
+    const ConstTensorView& starts = *options.page_starts;
+    check_view("page_starts", starts);
+    check_beside_k("page_starts", starts, tensors.k);
+    check_shape("page_starts", starts, {sizes.batch + 1}, "an entry a sequence and the end of the last one");
+    if (starts.dtype != DType::i32) refuse("page_starts is {}; i32 is accepted", heddle::name(starts.dtype));
+    check_memory("page_starts", starts);
+  } else if (table.shape[0] != sizes.batch) {
     refuse("page_table has shape {}; [{}, max_pages] is accepted, a row a sequence", to_string(table.shape),
            sizes.batch);
   }
@@ -152,6 +161,7 @@ void check_apart(const AppendTensors& tensors, const AppendOptions& options) {
   add("q", tensors.q);
   add("cu_seqlens", options.cu_seqlens);
   add("page_table", options.page_table);
+  add("page_starts", options.page_starts);
   add("k_descale", options.k_descale);
   add("v_descale", options.v_descale);
   if (options.rotary) {
@@ -177,26 +187,46 @@ struct Written {
   std::int64_t entry, first, end, sequence;
 };
 
+/// Rows that sequence b may have.
+std::int64_t room_of(const AppendOptions& options, const AppendSizes& sizes, std::int64_t b) {
+  if (!options.page_starts) return sizes.room;
+  return (integer_at(*options.page_starts, b + 1) - integer_at(*options.page_starts, b)) * sizes.page_rows;
+}
+
 /// Rows of sequence b have room, and pages; what it writes comes to `written`.
 void check_sequence(const AppendOptions& options, const AppendSizes& sizes, std::int64_t entries, std::int64_t b,
                     std::vector<Written>& written) {
   const std::int64_t length = integer_at(options.kv_lengths, b);
   if (length < 0) refuse("kv_lengths[{}] is {}; 0 and more are accepted", b, length);
+  const std::int64_t room = room_of(options, sizes, b);
   const AppendSpan span = append_span(options, sizes, b);
   const std::int64_t rows = span.end - span.begin;
-  if (rows > 0 && length > sizes.room - rows) {
-    refuse("kv_lengths[{}] is {}, and {} new rows follow; the cache has room for {} rows of a sequence", b, length,
-           rows, sizes.room);
+  if (rows > 0 && length > room - rows) {
+    refuse("kv_lengths[{}] is {}, and {} new rows follow; the cache has room for {} rows of {} sequence", b, length,
+           rows, room, options.page_starts ? "the" : "a");
   }
   for (std::int64_t i = 0; i < rows;) {
     const AppendIndex place = append_index(options, sizes, b, i);
     const std::int64_t here = std::min(rows - i, sizes.page_rows - place.row);
     if (place.entry < 0 || place.entry >= entries) {
-      refuse("page_table[{}, {}] is {}, for new rows of the sequence; pages are numbered from 0 to {}", b,
-             (length + i) / sizes.page_rows, place.entry, entries - 1);
+      const std::int64_t number = (length + i) / sizes.page_rows;
+      const std::string of_table = options.page_starts
+                                       ? fmt::format("[{}]", integer_at(*options.page_starts, b) + number)
+                                       : fmt::format("[{}, {}]", b, number);
+      refuse("page_table{} is {}, for new rows of {}; pages are numbered from 0 to {}", of_table, place.entry,
+             options.page_starts ? fmt::format("sequence {}", b) : "the sequence", entries - 1);
     }
     written.push_back({place.entry, place.row, place.row + here, b});
     i += here;
+  }
+}
+
+void check_page_starts(const AppendOptions& options, const AppendSizes& sizes) {
+  const std::int64_t entries = options.page_table->shape[0];
+  for (std::int64_t b = 0; b <= sizes.batch; ++b) {
+    const std::int64_t start = integer_at(*options.page_starts, b),
+                       before = b == 0 ? 0 : integer_at(*options.page_starts, b - 1);
+    if (start < before || start > entries) refuse_page_start(b, start, before, entries);
   }
 }
 
@@ -218,7 +248,8 @@ AppendSizes append_sizes(const AppendTensors& tensors, const AppendOptions& opti
   sizes.rows = tensors.k.shape[2];
   sizes.q_rows = tensors.q ? tensors.q->shape[2] : 0;
   sizes.page_rows = tensors.k_cache.shape[2];
-  sizes.room = paged ? options.page_table->shape[1] * sizes.page_rows : sizes.page_rows;
+  const std::int64_t pages = paged ? options.page_table->shape[options.page_table->rank() - 1] : 1;
+  sizes.room = pages * sizes.page_rows;
   return sizes;
 }
 
@@ -242,12 +273,16 @@ void check_append(const AppendTensors& tensors, const AppendOptions& options) {
     check_integers("cu_seqlens", starts, starts.shape[0], k);
     if (k.shape[0] != 1) refuse("k has shape {}; [1, Hkv, T, Dqk] is accepted with cu_seqlens", to_string(k.shape));
   }
-  if (options.page_table && options.page_table->rank() != 2) {
-    refuse("page_table has shape {}; [B, max_pages] is accepted", to_string(options.page_table->shape));
+  if (options.page_starts && !options.page_table) {
+    refuse("page_starts is given without page_table, the list of pages; both are accepted");
+  }
+  if (options.page_table && options.page_table->rank() != (options.page_starts ? 1 : 2)) {
+    refuse("page_table has shape {}; {} is accepted", to_string(options.page_table->shape),
+           options.page_starts ? "[entries], beside page_starts," : "[B, max_pages]");
   }
   const AppendSizes sizes = append_sizes(tensors, options);
   check_integers("kv_lengths", options.kv_lengths, sizes.batch, k);
-  if (options.page_table) check_table(*options.page_table, tensors, sizes);
+  if (options.page_table) check_table(tensors, options, sizes);
   check_cache("k_cache", tensors.k_cache, k, tensors, options);
   if (tensors.v) check_cache("v_cache", *tensors.v_cache, *tensors.v, tensors, options);
   check_descale("k_descale", options.k_descale, "k_cache", tensors.k_cache, tensors, sizes);
@@ -261,6 +296,7 @@ void check_append(const AppendTensors& tensors, const AppendOptions& options) {
 void check_append_rows(const AppendTensors& tensors, const AppendOptions& options) {
   const AppendSizes sizes = append_sizes(tensors, options);
   if (options.cu_seqlens) check_starts(*options.cu_seqlens, sizes);
+  if (options.page_starts) check_page_starts(options, sizes);
   std::vector<Written> written;
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
     check_sequence(options, sizes, tensors.k_cache.shape[0], b, written);
@@ -300,8 +336,9 @@ AppendIndex append_index(const AppendOptions& options, const AppendSizes& sizes,
   if (!options.page_table) return {b, at};
   const ConstTensorView& table = *options.page_table;
   const std::int64_t number = at / sizes.page_rows;
-  return {base::load_raw<std::int32_t>(table.data, b * table.strides[0] + number * table.strides[1]),
-          at % sizes.page_rows};
+  const std::int64_t place = options.page_starts ? (integer_at(*options.page_starts, b) + number) * table.strides[0]
+                                                 : b * table.strides[0] + number * table.strides[1];
+  return {base::load_raw<std::int32_t>(table.data, place), at % sizes.page_rows};
 }
 
 }  // namespace heddle::problem

@@ -32,7 +32,10 @@ namespace heddle::problem {
 namespace {
 
 std::string describe_sequences(const AttentionProblem& problem) {
-  const std::string pages = problem.page_rows > 0 ? fmt::format(", pages of {} rows", problem.page_rows) : "";
+  const std::string pages =
+      problem.page_rows > 0
+          ? fmt::format(", {}pages of {} rows", problem.listed_pages ? "listed " : "", problem.page_rows)
+          : "";
   if (problem.device_lengths) {
     const Sequence longest = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
     return fmt::format("{} {}sequences, lengths on {} of up to {} queries and {} keys{}{}", problem.batch,

@@ -31,7 +31,9 @@ struct AttentionProblem {
   DType q_dtype{}, k_dtype{}, v_dtype{}, o_dtype{};
   bool packed = false;
   std::int64_t page_rows = 0;  // rows of a page of k and v, which a table finds for each sequence; 0: no pages
-  bool shared_kv = false;      // k and v have batch 1 and serve every sequence of a larger batch
+  bool listed_pages = false;   // the table is a list, of which each sequence has a part
+  std::vector<std::int32_t> page_starts;  // where the parts begin and the last one ends, if the host knows
+  bool shared_kv = false;                 // k and v have batch 1 and serve every sequence of a larger batch
   bool with_lse = false, with_max_scores = false;
   bool with_lse_rest = false;  // a forward writes it, a backward reads it
   bool with_sinks = false;
@@ -71,9 +73,9 @@ std::string describe_backward_flags(const AttentionProblem& problem);
 std::string name(const Device& device);
 
 /// Validates everything that does not depend on the memory of q, k, v, o and lse (their data may be null), reads
-/// lengths, cu_seqlens, q_start, kv_start and the captures that index others, and resolves it all. Each refusal is a
-/// sentence that names the argument, what was given and what is accepted. Every refusal of the library about an
-/// attention's arguments stands in this folder.
+/// lengths, cu_seqlens, q_start, kv_start, page_starts and the captures that index others, and resolves it all. Each
+/// refusal is a sentence that names the argument, what was given and what is accepted. Every refusal of the library
+/// about an attention's arguments stands in this folder.
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options);
 /// Validates a backward.
 template <std::same_as<BackwardTensors> Tensors>

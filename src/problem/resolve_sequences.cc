@@ -56,21 +56,22 @@ struct Side {
   std::string_view lengths, cumulative, longest;
   const std::optional<ConstTensorView>&given, &given_cumulative;
   const std::optional<std::int64_t>& most;
-  std::int64_t rows;  // of the tensors, or of the pages that a table lists
+  std::int64_t rows;       // of the tensors, or of the pages that a table lists
+  bool has_parts = false;  // each sequence has pages of its own number
 };
 Side q_side(const AttentionOptions& options, const PaddedSizes& sizes) {
   return {"q_lengths",          "cu_seqlens_q",    "max_q_len", options.q_lengths,
           options.cu_seqlens_q, options.max_q_len, sizes.q_rows};
 }
 Side kv_side(const AttentionOptions& options, const PaddedSizes& sizes) {
-  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len", options.kv_lengths,
-          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows};
+  return {"kv_lengths",          "cu_seqlens_kv",    "max_kv_len",  options.kv_lengths,
+          options.cu_seqlens_kv, options.max_kv_len, sizes.kv_rows, options.page_starts.has_value()};
 }
 
 // No sequence is longer: the caller's bound, or the rows, which are a bound themselves.
 std::int64_t longest(const Side& side) {
   if (!side.most) return side.rows;
-  if (!side.given && !side.given_cumulative) {
+  if (!side.given && !side.given_cumulative && !side.has_parts) {
     refuse("{} is given without {} and {}; it bounds those", side.longest, side.lengths, side.cumulative);
   }
   if (*side.most < 0) refuse("{} is {}; 0 and more are accepted", side.longest, *side.most);
@@ -220,8 +221,9 @@ bool on_device(const AttentionOptions& options, const Device& device) {
     const Device& other = (options.*first->member)->device;
     if (view->device == other) continue;
     refuse(
-        "{} is on {} and {} on {}; lengths, cu_seqlens, q_start and kv_start all on the CPU, or all where q is, are "
-        "accepted",
+        "{} is on {} and {} on {}; lengths, cu_seqlens, q_start, kv_start and page_starts all on the CPU, or all where "
+        "q "
+        "is, are accepted",
         first->name, problem::name(other), named.name, problem::name(view->device));
   }
   return first != nullptr && (options.*first->member)->device.kind != DeviceKind::cpu;

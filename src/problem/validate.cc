@@ -85,6 +85,9 @@ void check_descale(const AttentionProblem& problem, const Descaled& of, const st
 
 AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options) {
   const bool paged = options.page_table.has_value();
+  if (options.page_starts && !paged) {
+    refuse("page_starts is given without page_table, the list of pages; both are accepted");
+  }
   const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v, paged);
   check_outputs(tensors, outputs);
 
@@ -93,8 +96,8 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.q_heads = tensors.q.shape[1];
   problem.kv_heads = tensors.k.shape[1];
   problem.q_rows = tensors.q.shape[2];
-  problem.page_rows = paged ? tensors.k.shape[2] : 0;
-  problem.kv_rows = paged ? paged_rows(tensors, *options.page_table) : tensors.k.shape[2];
+  problem.kv_rows = tensors.k.shape[2];
+  if (paged) resolve_pages(tensors, options, problem);
   problem.qk_dim = tensors.q.shape[3];
   problem.v_dim = tensors.v.shape[3];
   problem.q_dtype = tensors.q.dtype;
@@ -117,10 +120,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.device_kv_starts = resolved.device_kv_starts;
   if (resolved.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
   problem.batch = std::ssize(problem.sequences);
-  if (paged && options.page_table->shape[0] != problem.batch) {
-    refuse("page_table has shape {}; [{}, max_pages] is accepted, a row a sequence",
-           to_string(options.page_table->shape), problem.batch);
-  }
+  if (paged) check_pages_of_sequences(options, problem);
   if (paged && tensors.k.shape[0] == 0 && has_elements(problem)) {
     refuse("k has 0 pages, and sequences {} keys; at least 1 is accepted",
            problem.device_lengths ? "may have" : "have");

@@ -9,6 +9,7 @@
 #include "base/element.h"
 #include "base/parallel.h"
 #include "reference/dot.h"
+#include "reference/key_places.h"
 #include "reference/row_bounds.h"
 
 namespace heddle::reference {
@@ -47,8 +48,8 @@ std::vector<double> load_keys(const ConstTensorView& view, const AttentionProble
   }
   std::vector<double> rows;
   for (std::int64_t j = 0; j < sequence.kv_len; ++j) {
-    const auto page = static_cast<std::int64_t>(get_element(*options.page_table, {b, j / problem.page_rows}));
-    const std::vector<double> row = load_rows(view, page, head, j % problem.page_rows, 1);
+    const std::vector<double> row =
+        load_rows(view, page_number(problem, options, b, j), head, j % problem.page_rows, 1);
     rows.insert(rows.end(), row.begin(), row.end());
   }
   return rows;

@@ -10,6 +10,15 @@ inline std::int64_t row_begin(const Dims& shape, std::int64_t batch, std::int64_
   return (((shape[0] == 1 ? 0 : batch) * shape[1] + head) * shape[2] + row) * shape[3];
 }
 
+/// The page that holds key j of sequence b: of its row of the table, or of its part of the list.
+inline std::int64_t page_number(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                std::int64_t b, std::int64_t j) {
+  const std::int64_t number = j / problem.page_rows;
+  const Dims place =
+      problem.listed_pages ? Dims{problem.page_starts[static_cast<std::size_t>(b)] + number} : Dims{b, number};
+  return static_cast<std::int64_t>(get_element(*options.page_table, place));
+}
+
 /// Key j of sequence b in k's or v's shape; a page may hold it.
 inline std::int64_t key_begin(const Dims& shape, const problem::AttentionProblem& problem,
                               const AttentionOptions& options, std::int64_t b, std::int64_t head, std::int64_t j) {
@@ -17,8 +26,7 @@ inline std::int64_t key_begin(const Dims& shape, const problem::AttentionProblem
     const Sequence& sequence = problem.sequences[static_cast<std::size_t>(b)];
     return row_begin(shape, problem.packed ? 0 : b, head, sequence.kv_begin + j);
   }
-  const double page = get_element(*options.page_table, {b, j / problem.page_rows});
-  return row_begin(shape, static_cast<std::int64_t>(page), head, j % problem.page_rows);
+  return row_begin(shape, page_number(problem, options, b, j), head, j % problem.page_rows);
 }
 
 }  // namespace heddle::reference

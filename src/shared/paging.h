@@ -9,13 +9,38 @@ struct GatheredTensor {
   const void* data;
   long long stride[3];
 };
-/// Which page of k and v holds rows [n * page_rows, (n + 1) * page_rows) of a sequence. Entries past its end are not
-/// read, but for the first of a sequence without keys; what is no page's number counts as the nearest that is.
+/// Where each sequence's part of a list of pages begins, and where the last one ends. Null: there is no list.
+struct PageStarts {
+  const int* data;
+  long long stride;  // elements
+  int entries;       // of the list, at least 1
+};
+/// Start i, within the list.
+constexpr int page_start(const PageStarts& starts, int i) {
+  const int start = starts.data[i * starts.stride];
+  return start < 0 ? 0 : start < starts.entries ? start : starts.entries;
+}
+/// The most keys that a sequence may have of `most`: as many rows as its part of the list has.
+constexpr long long keys_in_pages(const PageStarts& starts, int sequence, int page_rows, long long most) {
+  const long long pages = static_cast<long long>(page_start(starts, sequence + 1)) - page_start(starts, sequence);
+  const long long rows = pages > 0 ? pages * page_rows : 0;
+  return rows < most ? rows : most;
+}
+
+/// Which page of k and v holds rows [n * page_rows, (n + 1) * page_rows) of a sequence: entry n of its row of a table,
+/// or of its part of a list. Entries past its end are not read, but for the first of a sequence without keys; what is
+/// no page's number counts as the nearest that is.
 struct PageTable {
   const int* data;
-  long long stride[2];  // of sequence, and of n; elements
-  int pages;            // that k and v have
+  long long stride[2];     // of sequence (a list: 0), and of n; elements
+  int pages;               // that k and v have
+  PageStarts starts = {};  // of a list
 };
+/// A list: which entry is a sequence's first one.
+constexpr int first_entry(const PageTable& table, int sequence) {
+  const int start = page_start(table.starts, sequence);
+  return start < table.starts.entries ? start : table.starts.entries - 1;
+}
 
 inline constexpr int kGatherNothing = -1, kGatherK = 0, kGatherV = 1;
 struct Pages {

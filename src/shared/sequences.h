@@ -4,6 +4,7 @@
 // by the planner, the launcher, and the kernels when NVRTC compiles them: no other headers, plain integers only.
 #pragma once
 
+#include "shared/paging.h"
 #include "shared/sequence_span.h"
 #include "shared/tile_walk.h"
 
@@ -39,6 +40,8 @@ struct SequencesParams {
   LengthsView q, kv;    // lengths, or packed cumulative ones
   LengthsView kv_used;  // packed: how many keys of each sequence count
   LengthsView q_start;
+  PageStarts page_starts;  // of keys in listed pages of page_rows rows
+  int page_rows;
   int q_packed, kv_packed;  // keys in pages are not, though queries may be
   int count;                // sequences
   int q_rows, kv_rows;      // of the tensors

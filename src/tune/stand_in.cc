@@ -86,6 +86,10 @@ void StandIn::take_lengths(const problem::AttentionProblem& problem) {
   take(options_.cu_seqlens_q, [&](std::int64_t i) { return std::min(i * most.q_len, i * problem.q_rows / sequences); });
   take(options_.cu_seqlens_kv,
        [&](std::int64_t i) { return std::min(i * most.kv_len, i * problem.kv_rows / sequences); });
+  if (options_.page_starts) {
+    const std::int64_t entries = options_.page_table->shape[0];
+    take(options_.page_starts, [&](std::int64_t i) { return i * entries / sequences; });
+  }
   for (auto* view : {&options_.q_start, &options_.kv_start}) take(*view, [](std::int64_t) { return 0; });
 }
 

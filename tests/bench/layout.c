@@ -71,6 +71,7 @@ int main(void) {
   FIELD(heddle_attention_options, fresh_tokens);
   FIELD(heddle_attention_options, batch_invariant);
   FIELD(heddle_attention_options, reserved_3);
+  FIELD(heddle_attention_options, page_starts);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);
@@ -130,6 +131,7 @@ int main(void) {
   FIELD(heddle_append, rotary_interleaved);
   FIELD(heddle_append, rotary_queries_at_first);
   FIELD(heddle_append, stream);
+  FIELD(heddle_append, page_starts);
   END(",");
   BEGIN(heddle_sequence);
   FIELD(heddle_sequence, q_begin);

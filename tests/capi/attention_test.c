@@ -371,7 +371,8 @@ static void test_append(void) {
   int32_t before[2] = {1, 2};
   memset(keys, 0, sizeof keys);
   memset(values, 0, sizeof values);
-  const heddle_tensor rows = {.data = k, .dtype = HEDDLE_F32, .rank = 4, .shape = {2, 1, 1, 3}, .strides = {3, 3, 3, 1}};
+  const heddle_tensor rows = {
+      .data = k, .dtype = HEDDLE_F32, .rank = 4, .shape = {2, 1, 1, 3}, .strides = {3, 3, 3, 1}};
   heddle_tensor k_cache = rows, v_cache;
   k_cache.data = keys;
   k_cache.shape[2] = 4;
@@ -379,7 +380,11 @@ static void test_append(void) {
   v_cache = k_cache;
   v_cache.data = values;
   const heddle_tensor lengths = {.data = before, .dtype = HEDDLE_I32, .rank = 1, .shape = {2}, .strides = {1}};
-  heddle_append append = {.struct_size = sizeof append, .k = &rows, .v = &rows, .k_cache = &k_cache, .v_cache = &v_cache,
+  heddle_append append = {.struct_size = sizeof append,
+                          .k = &rows,
+                          .v = &rows,
+                          .k_cache = &k_cache,
+                          .v_cache = &v_cache,
                           .kv_lengths = &lengths};
   EXPECT_OK(heddle_append_kv(&append));
   for (int b = 0; b < 2; ++b) {
@@ -402,6 +407,50 @@ static void test_append(void) {
   append.rotary_interleaved = 2;
   EXPECT_ERROR(heddle_append_kv(&append), HEDDLE_ERROR_INVALID_ARGUMENT, "rotary_interleaved is 2");
   EXPECT_ERROR(heddle_append_kv(NULL), HEDDLE_ERROR_INVALID_ARGUMENT, "append is null");
+}
+
+// Since version 10: pages of 2 rows in a list, of which two sequences have two and one; what is appended is seen.
+static void test_listed_pages(void) {
+  float keys[5][2][1], new_rows[2][1] = {{10}, {20}}, o[2][1];
+  for (int i = 0; i < 10; ++i) keys[i / 2][i % 2][0] = (float)i;
+  int32_t list[5] = {-1, 4, 0, 2, 99}, starts[3] = {1, 3, 4}, lengths[2] = {2, 1};
+  const heddle_tensor rows = {
+      .data = new_rows, .dtype = HEDDLE_F32, .rank = 4, .shape = {2, 1, 1, 1}, .strides = {1, 1, 1, 1}};
+  const heddle_tensor pages = {
+      .data = keys, .dtype = HEDDLE_F32, .rank = 4, .shape = {5, 1, 2, 1}, .strides = {2, 2, 1, 1}};
+  const heddle_tensor lengths_view = {.data = lengths, .dtype = HEDDLE_I32, .rank = 1, .shape = {2}, .strides = {1}};
+  heddle_tensor list_view = lengths_view, starts_view = lengths_view, o_view = rows;
+  list_view.data = list;
+  list_view.shape[0] = 5;
+  starts_view.data = starts;
+  starts_view.shape[0] = 3;
+  o_view.data = o;
+  const heddle_append append = {.struct_size = sizeof append,
+                                .k = &rows,
+                                .v = &rows,
+                                .k_cache = &pages,
+                                .v_cache = NULL,
+                                .kv_lengths = &lengths_view,
+                                .page_table = &list_view,
+                                .page_starts = &starts_view};
+  heddle_append keys_alone = append;
+  keys_alone.v = NULL;
+  EXPECT_OK(heddle_append_kv(&keys_alone));
+  EXPECT(keys[0][0][0] == 10 && keys[2][1][0] == 20);  // row 2 of the first sequence, row 1 of the second
+  for (int b = 0; b < 2; ++b) ++lengths[b];
+  float q[2] = {0, 0};
+  heddle_tensor q_view = rows;
+  q_view.data = q;
+  const heddle_attention_tensors tensors = {
+      .struct_size = sizeof tensors, .q = &q_view, .k = &pages, .v = &pages, .o = &o_view};
+  const heddle_attention_options options = {.struct_size = sizeof options,
+                                            .kv_lengths = &lengths_view,
+                                            .page_table = &list_view,
+                                            .page_starts = &starts_view};
+  EXPECT_OK(heddle_attention_into(&tensors, &options));
+  EXPECT(fabsf(o[0][0] - 9) < 1e-5F && fabsf(o[1][0] - 12) < 1e-5F);  // means of 8, 9, 10 and of 4, 20
+  starts[2] = 2;
+  EXPECT_ERROR(heddle_attention_into(&tensors, &options), HEDDLE_ERROR_INVALID_ARGUMENT, "page_starts[2] is 2");
 }
 
 static void test_version_and_devices(void) {
@@ -428,6 +477,7 @@ int main(void) {
   test_backends();
   test_clamped_reads();
   test_append();
+  test_listed_pages();
   test_version_and_devices();
   test_max_scores();
   test_lse_rest();

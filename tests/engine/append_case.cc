@@ -107,9 +107,16 @@ class Oracle {
     if (at < 0) return;
     std::int64_t to = b, inside = at;
     if (spec_.page_rows > 0) {
-      const std::int64_t pages = case_.table.shape()[1];
+      std::int64_t first = 0, pages = 0;
+      if (spec_.listed) {
+        first = whole(case_.page_starts, b);
+        pages = whole(case_.page_starts, b + 1) - first;
+      } else {
+        pages = case_.table.shape()[1];
+        first = b * pages;
+      }
       if (at >= pages * spec_.page_rows) return;
-      to = whole(case_.table, b * pages + at / spec_.page_rows);
+      to = whole(case_.table, first + at / spec_.page_rows);
       inside = at % spec_.page_rows;
     }
     if (inside >= case_.k_cache.shape[2] || to < 0 || to >= case_.k_cache.shape[0]) return;
@@ -176,13 +183,13 @@ class Oracle {
 
 std::string AppendSpec::text() const {
   return fmt::format(
-      "{} to {} and {}, q_out {}, B {}, {} heads on {}, {} new rows, {} queries, D {}/{}, pages of {}{}{}{}{}{}{}, "
+      "{} to {} and {}, q_out {}, B {}, {} heads on {}, {} new rows, {} queries, D {}/{}, {}pages of {}{}{}{}{}{}{}, "
       "pairs "
       "{}, {} columns turned, angles {}, integers {}",
       name(rows), name(keys), name(values), name(q_out), batch, q_heads, heads, new_rows, queries ? q_rows : 0, qk_dim,
-      v_dim, page_rows, packed ? ", packed" : "", beside ? ", beside" : "", factors ? ", factors" : "",
-      queries_at_first ? ", queries at first" : "", given_positions ? ", positions" : "", queries ? ", queries" : "",
-      static_cast<int>(pairs), turned, name(angles), name(integers));
+      v_dim, listed ? "listed " : "", page_rows, packed ? ", packed" : "", beside ? ", beside" : "",
+      factors ? ", factors" : "", queries_at_first ? ", queries at first" : "", given_positions ? ", positions" : "",
+      queries ? ", queries" : "", static_cast<int>(pairs), turned, name(angles), name(integers));
 }
 
 AppendSpec drawn_append(unsigned seed) {
@@ -202,6 +209,7 @@ AppendSpec drawn_append(unsigned seed) {
   spec.v_dim = chance(2) ? spec.qk_dim : draw(rng, 1, 150);
   spec.page_rows = chance(3) ? 0 : draw(rng, 1, 20);
   spec.packed = chance(3);
+  spec.listed = spec.page_rows > 0 && seed % 2 == 1;
   spec.beside = spec.v_dim == spec.qk_dim && spec.values == spec.keys && chance(2);
   spec.factors = size_of(spec.keys) == 1 && size_of(spec.values) == 1 && chance(2);
   spec.pairs = static_cast<Pairs>(draw(rng, 0, 2));
@@ -257,6 +265,7 @@ AppendCase::AppendCase(const AppendSpec& asked, unsigned seed) : spec(asked) {
     const Tensor flat = integers(DType::i32, numbers);
     table = Tensor::empty(DType::i32, {spec.batch, pages});
     std::copy_n(static_cast<std::int32_t*>(flat.data()), flat.count(), static_cast<std::int32_t*>(table.data()));
+    if (spec.listed) make_list(before, begin, numbers);
   }
   k_cache = placed(rng, spec.keys, {cached, spec.heads, cached_rows, spec.qk_dim}, heads_last);
   v_cache = placed(rng, spec.values, {cached, spec.heads, cached_rows, spec.v_dim}, heads_last);
@@ -289,6 +298,23 @@ AppendCase::AppendCase(const AppendSpec& asked, unsigned seed) : spec(asked) {
   }
 }
 
+// Each sequence has the pages that it needs, and some have one more. Before the first ones and behind the last ones
+// stands an entry that is no page.
+void AppendCase::make_list(const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& begin,
+                           const std::vector<std::int64_t>& numbers) {
+  std::vector<std::int64_t> list = {-1}, of_sequences = {1};
+  std::size_t taken = 0;
+  for (std::size_t b = 0; b < before.size(); ++b) {
+    const std::int64_t rows = before[b] + begin[b + 1] - begin[b];
+    const std::int64_t pages = (rows + spec.page_rows - 1) / spec.page_rows + static_cast<std::int64_t>(b % 2);
+    for (std::int64_t n = 0; n < pages && taken < numbers.size(); ++n) list.push_back(numbers[taken++]);
+    of_sequences.push_back(std::ssize(list));
+  }
+  list.push_back(-1);
+  table = integers(DType::i32, list);
+  page_starts = integers(DType::i32, of_sequences);
+}
+
 AppendCase AppendCase::on(const Device& device) const {
   AppendCase there = *this;
   std::map<const void*, Tensor> moved;
@@ -298,8 +324,8 @@ AppendCase AppendCase::on(const Device& device) const {
     if (is_new) found->second = x->buffer.to(device);
     x->buffer = found->second;
   }
-  for (Tensor* x : {&there.lengths, &there.starts, &there.table, &there.k_factors, &there.v_factors, &there.cos,
-                    &there.sin, &there.positions}) {
+  for (Tensor* x : {&there.lengths, &there.starts, &there.table, &there.page_starts, &there.k_factors, &there.v_factors,
+                    &there.cos, &there.sin, &there.positions}) {
     if (x->count() > 0) *x = x->to(device);
   }
   return there;
@@ -318,6 +344,7 @@ AppendOptions AppendCase::options() const {
   AppendOptions options{.kv_lengths = lengths};
   if (spec.packed) options.cu_seqlens = starts;
   if (spec.page_rows > 0) options.page_table = table;
+  if (spec.listed) options.page_starts = page_starts;
   if (spec.factors) {
     options.k_descale = k_factors;
     options.v_descale = v_factors;

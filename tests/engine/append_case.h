@@ -16,6 +16,7 @@ struct AppendSpec {
   DType rows = DType::bf16, keys = DType::bf16, values = DType::bf16, q_out = DType::bf16;
   std::int64_t batch = 3, heads = 2, q_heads = 6, new_rows = 4, q_rows = 4, qk_dim = 64, v_dim = 64;
   std::int64_t page_rows = 0;  // 0: the cache has a row a sequence
+  bool listed = false;         // pages in a list, of which each sequence has a part; else in a table
   bool packed = false;         // with rows behind the last sequence
   bool beside = false;         // keys and values in one tensor of [.., row, 2, head, column]
   bool factors = false;        // of 8 bits
@@ -40,9 +41,11 @@ struct Placed {
 struct AppendCase {
   AppendSpec spec;
   Placed k, v, q, k_cache, v_cache, q_out;
-  Tensor lengths, starts, table, k_factors, v_factors, cos, sin, positions;
+  Tensor lengths, starts, table, page_starts, k_factors, v_factors, cos, sin, positions;
 
   AppendCase(const AppendSpec& spec, unsigned seed);
+  void make_list(const std::vector<std::int64_t>& before, const std::vector<std::int64_t>& begin,
+                 const std::vector<std::int64_t>& numbers);
   /// A case of equal content on another device.
   AppendCase on(const Device& device) const;
   AppendTensors tensors() const;

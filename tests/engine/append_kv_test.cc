@@ -141,6 +141,40 @@ TEST_F(AppendKvRefuses, RowsWithoutAPlace) {
   refuses("sequences 0 and 2 both have row ");
 }
 
+TEST_F(AppendKvRefuses, ListsThatDoNotFit) {
+  spec_.listed = true;
+  case_ = AppendCase(spec_, 3);
+  const auto reset = [&] { tensors_ = case_.tensors(), options_ = case_.options(); };
+  reset();
+  auto* starts = static_cast<std::int32_t*>(case_.page_starts.data());
+  auto* list = static_cast<std::int32_t*>(case_.table.data());
+  const std::int32_t end = starts[3];
+  starts[3] = starts[2] - 1;
+  refuses(fmt::format("page_starts[3] is {}, where the pages of sequence 2 end; {} to {} are accepted", starts[3],
+                      starts[2], end + 1));
+  starts[3] = end + 2;
+  refuses(fmt::format("page_starts[3] is {}, where the pages of sequence 2 end", end + 2));
+  starts[3] = end;
+  const std::int32_t pages = starts[1] - starts[0], before = length(0);
+  length(0) = 4 * pages - 3;
+  refuses(fmt::format("kv_lengths[0] is {}, and 4 new rows follow; the cache has room for {} rows of the sequence",
+                      length(0), 4 * pages));
+  length(0) = before;
+  const std::int32_t at = starts[1] + length(1) / 4, own = list[at];
+  list[at] = -1;
+  refuses(fmt::format("page_table[{}] is -1, for new rows of sequence 1; pages are numbered from 0 to ", at));
+  list[at] = own;
+  options_.page_table = Tensor::zeros(DType::i32, {3, 9});
+  refuses("page_table has shape [3, 9]; [entries], beside page_starts, is accepted");
+  options_.page_table.reset();
+  refuses("page_starts is given without page_table, the list of pages; both are accepted");
+  options_.page_starts->shape[0] = 3;
+  refuses("page_starts has shape [3]; [4] is accepted, an entry a sequence and the end of the last one");
+  const Tensor wide = Tensor::zeros(DType::i64, {4});
+  options_.page_starts = wide;
+  refuses("page_starts is i64; i32 is accepted");
+}
+
 TEST_F(AppendKvRefuses, PositionsWithoutAngles) {
   options_.rotary->cos.shape[0] = options_.rotary->sin.shape[0] = length(0) + 3;
   refuses("rotary_cos has angles of positions 0 to ");

@@ -69,14 +69,15 @@ std::string CaseSpec::text() const {
       "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {}{} "
       "scale {} descale "
       "{} "
-      "{}{}{} threads {} alignment {} pages of {}{}",
+      "{}{}{} threads {} alignment {} {}pages of {}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
       sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
       normalizers[static_cast<int>(normalizer)], spread, late, far == 0 ? "" : fmt::format(" far {}", far),
       scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse",
-      with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads, alignment, page_rows,
+      with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads, alignment,
+      listed_pages ? "listed " : "", page_rows,
       tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
@@ -172,26 +173,50 @@ void AttentionCase::make_pages() {
   std::ranges::shuffle(free, rng_);
   page_first_.assign(free.size(), 0);
   page_used_.assign(free.size(), 0);
+  options_.kv_lengths = keep(i32_tensor(kv_lengths_));
+  if (spec_.listed_pages) return make_list(free);
   const Tensor table = keep(Tensor::empty(DType::i32, {sequences_, columns}));
   auto* entry = static_cast<std::int32_t*>(table.data());
   for (const std::int64_t length : kv_lengths_) {
     for (std::int64_t n = 0; n < columns; ++n, ++entry) {
       *entry = n % 2 == 0 ? 2147483647 : -5;
-      if (n * rows >= length) continue;
-      *entry = free.back();
-      free.pop_back();
-      page_first_[static_cast<std::size_t>(*entry)] = n * rows;
-      page_used_[static_cast<std::size_t>(*entry)] = std::min(rows, length - n * rows);
+      if (n * rows < length) *entry = take_page(free, n * rows, length);
     }
   }
   options_.page_table = table;
-  options_.kv_lengths = keep(i32_tensor(kv_lengths_));
+}
+
+std::int32_t AttentionCase::take_page(std::vector<std::int32_t>& free, std::int64_t first, std::int64_t length) {
+  const std::int32_t page = free.back();
+  free.pop_back();
+  page_first_[static_cast<std::size_t>(page)] = first;
+  page_used_[static_cast<std::size_t>(page)] = std::min(spec_.page_rows, length - first);
+  return page;
+}
+
+// Entries that are no pages before the first sequence's, behind the last one's, and at the end of some sequences'
+// parts.
+void AttentionCase::make_list(std::vector<std::int32_t>& free) {
+  std::vector<std::int64_t> list = {-5}, starts = {1};
+  for (std::size_t b = 0; b < kv_lengths_.size(); ++b) {
+    for (std::int64_t first = 0; first < kv_lengths_[b]; first += spec_.page_rows) {
+      list.push_back(take_page(free, first, kv_lengths_[b]));
+    }
+    if (b % 2 == 0) list.push_back(2147483647);
+    starts.push_back(std::ssize(list));
+  }
+  list.push_back(-7);
+  options_.page_table = keep(i32_tensor(list));
+  options_.page_starts = keep(i32_tensor(starts));
+  options_.max_kv_len = table_columns() * spec_.page_rows;  // which a GPU would not know
 }
 
 std::pair<std::int64_t, std::int64_t> AttentionCase::place_of_key(std::int64_t sequence, std::int64_t key) const {
   if (spec_.page_rows > 0) {
     const auto* table = static_cast<const std::int32_t*>(options_.page_table->data);
-    return {table[sequence * table_columns() + key / spec_.page_rows], key % spec_.page_rows};
+    std::int64_t first = sequence * table_columns();
+    if (spec_.listed_pages) first = static_cast<const std::int32_t*>(options_.page_starts->data)[sequence];
+    return {table[first + key / spec_.page_rows], key % spec_.page_rows};
   }
   if (!kv_begins_.empty()) return {0, kv_begins_[static_cast<std::size_t>(sequence)] + key};
   return {spec_.share_kv_batch ? 0 : sequence, key};

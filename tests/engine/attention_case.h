@@ -26,6 +26,7 @@ struct CaseSpec {
   bool values_in_keys = false;                         // v is the first columns of k, in its memory
   std::string sequences = "whole";                     // whole, lengths, packed, slots: packed, not all keys count
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
+  bool listed_pages = false;     // the pages of all sequences stand in a list
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
   std::string kv_start = "none";    // none, ahead, uniform
   bool device_lengths = false;      // on a GPU: lengths, cu_seqlens and starts are there
@@ -104,6 +105,9 @@ class AttentionCase {
   void fill(const GuardedTensor& tensor, double spread, const std::vector<std::int64_t>& lengths, int row_axis = 2);
   void make_sequences();
   void make_pages();
+  void make_list(std::vector<std::int32_t>& free);
+  /// A page for keys of a sequence from `first` on.
+  std::int32_t take_page(std::vector<std::int32_t>& free, std::int64_t first, std::int64_t length);
   /// One more than the keys take.
   std::int64_t table_columns() const { return (spec_.kv_rows + spec_.page_rows - 1) / spec_.page_rows + 1; }
   Dims kv_shape(std::int64_t batch, std::int64_t dim) const;

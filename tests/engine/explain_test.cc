@@ -147,10 +147,11 @@ TEST(Explain, HasAKeyForEveryFigure) {
   const Json full = engine::explanation(problem, &mask, "on cuda:0", hopper_plan(), {{"summary", "x"}});
   using Keys = std::vector<std::string>;
   EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "tuned", "rejected", "kernel"}));
-  EXPECT_EQ(keys_of(full["problem"]),
-            Keys({"summary", "device",    "pass",    "normalizer", "sinks",  "scale",      "batch",   "packed",
-                  "lengths", "page_rows", "q_heads", "kv_heads",   "q_rows", "kv_rows",    "qk_dim",  "v_dim",
-                  "q_dtype", "k_dtype",   "v_dtype", "o_dtype",    "lse",    "max_scores", "lse_rest"}));
+  EXPECT_EQ(
+      keys_of(full["problem"]),
+      Keys({"summary", "device",    "pass",         "normalizer", "sinks",    "scale",  "batch",      "packed",
+            "lengths", "page_rows", "listed_pages", "q_heads",    "kv_heads", "q_rows", "kv_rows",    "qk_dim",
+            "v_dim",   "q_dtype",   "k_dtype",      "v_dtype",    "o_dtype",  "lse",    "max_scores", "lse_rest"}));
   EXPECT_EQ(keys_of(full["mods"]), Keys({"score", "mask", "weight"}));
   EXPECT_EQ(keys_of(full["mods"]["mask"]), Keys({"given", "simplified", "form"}));
   EXPECT_EQ(keys_of(full["mask"]), Keys({"from_lists", "found", "block", "full", "partial", "empty", "density", "runs",

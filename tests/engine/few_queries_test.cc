@@ -52,6 +52,7 @@ CaseSpec few_queries_spec(std::uint64_t seed) {
   spec.v_dim = seed % 5 == 0 ? dealt_of(kDims, seed) : spec.qk_dim;
   constexpr std::int64_t kPages[] = {0, 1, 0, 16, 7, 0, 64, 33};
   spec.page_rows = spec.kv_rows > 0 ? dealt_of(kPages, seed / 4) : 0;
+  spec.listed_pages = spec.page_rows > 0 && seed / 32 % 2 == 1;
   spec.sequences = seed % 4 == 1 ? "lengths" : seed % 4 == 3 ? "packed" : "whole";
   spec.layout = seed % 3 == 0 ? Layout::bshd : Layout::bhsd;
   spec.q_start = spec.page_rows == 0 && seed % 7 == 2 ? "aligned" : "none";

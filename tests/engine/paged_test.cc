@@ -21,6 +21,7 @@ TEST(Paged, AgreesWithTheReference) {
         CaseSpec spec;
         spec.seed = ++seed;
         spec.page_rows = page_rows;
+        spec.listed_pages = seed / 2 % 2 == 1;
         spec.sequences = sequences;
         spec.batch = 3;
         spec.kv_heads = spec.group = 2;
@@ -112,6 +113,89 @@ TEST(Paged, RefusesTablesThatDoNotFit) {
   call.expect_refused("page_table is i64; i32 is accepted");
   call.options.page_table = ConstTensorView(call.table, DType::i32, {2, 3}, Device{DeviceKind::cuda, 0});
   call.expect_refused("page_table is on cuda:0; the CPU is accepted, where q is");
+}
+
+/// Such keys and values whose pages stand in a list.
+struct ListedCall : Call {
+  std::int32_t list[7] = {-1, 3, 0, 4, 1, 2, 7}, starts[3] = {1, 4, 6};
+  ListedCall() {
+    options.page_table = ConstTensorView(list, DType::i32, {7});
+    options.page_starts = ConstTensorView(starts, DType::i32, {3});
+  }
+};
+
+TEST(PagedList, IsTheSameAsATable) {
+  for (const BackendChoice backend : {BackendChoice::cpu, BackendChoice::reference}) {
+    for (const bool with_lengths : {true, false}) {
+      Call table;
+      ListedCall list;
+      list.options.backend = table.options.backend = backend;
+      if (!with_lengths) {  // all rows of a sequence's pages
+        list.options.kv_lengths.reset();
+        table.lengths[0] = 12, table.lengths[1] = 8;
+      }
+      const AttentionResult expected = table.paged(), found = list.paged();
+      EXPECT_EQ(std::memcmp(found.o.data(), expected.o.data(), 2 * 2 * 3 * 8 * sizeof(float)), 0);
+      EXPECT_EQ(std::memcmp(found.lse.data(), expected.lse.data(), 2 * 2 * 3 * sizeof(float)), 0);
+    }
+  }
+}
+
+// A kept plan is another one's for other starts, and reads the list of each run.
+TEST(PagedList, MayChangeBetweenCalls) {
+  ListedCall call;
+  call.list[4] = 0;
+  const AttentionResult first = call.paged();
+  call.list[4] = 1;
+  call.paged();
+  std::int32_t moved[7] = {3, 0, 4, -5, -5, 0, 2};
+  call.options.page_table = ConstTensorView(moved, DType::i32, {7});
+  call.starts[0] = 0, call.starts[1] = 5, call.starts[2] = 7;
+  const AttentionResult second = call.paged();
+  EXPECT_EQ(std::memcmp(first.o.data(), second.o.data(), 2 * 2 * 3 * 8 * sizeof(float)), 0);
+}
+
+TEST(PagedList, IsExplained) {
+  const ListedCall call;
+  const problem::AttentionProblem problem =
+      problem::validate({call.q, call.k, call.v, TensorView(nullptr, DType::f32, Dims{2, 2, 3, 8}), {}}, call.options);
+  EXPECT_TRUE(problem.listed_pages);
+  EXPECT_EQ(problem.kv_rows, 12);
+  EXPECT_THAT(to_string(problem), HasSubstr("listed pages of 4 rows"));
+}
+
+TEST(PagedList, RefusesListsThatDoNotFit) {
+  ListedCall call;
+  call.list[5] = 9;
+  call.expect_refused("page_table[5] is 9, for the keys of sequence 1, which has 5; pages are numbered from 0 to 4");
+  call.list[5] = 2;
+  call.starts[1] = 0;
+  call.expect_refused(
+      "page_starts[1] is 0, where the pages of sequence 0 end; 1 to 7 are accepted: the entries of page_table that no "
+      "sequence before has");
+  call.starts[1] = 4;
+  call.starts[2] = 8;
+  call.expect_refused("page_starts[2] is 8, where the pages of sequence 1 end; 4 to 7 are accepted");
+  call.starts[2] = 6;
+  call.starts[0] = -1;
+  call.expect_refused("page_starts[0] is -1, where the pages of sequence 0 begin; 0 to 7 are accepted");
+  call.starts[0] = 1;
+  call.lengths[1] = 9;
+  call.expect_refused("kv_lengths[1] is 9; page_starts gives sequence 1 2 pages of 4 rows, so 0 to 8 are accepted");
+  call.lengths[1] = 5;
+  call.options.page_starts = ConstTensorView(call.starts, DType::i32, {2});
+  call.expect_refused("page_starts has shape [2]; [3] is accepted, an entry a sequence and the end of the last one");
+  call.options.page_starts = ConstTensorView(call.starts, DType::i32, {1, 3});
+  call.expect_refused("page_starts has shape [1, 3]; [B + 1] is accepted");
+  call.options.page_starts = ConstTensorView(call.lengths, DType::i64, {2});
+  call.expect_refused("page_starts is i64; i32 is accepted");
+  call.options.page_starts = ConstTensorView(call.starts, DType::i32, {3}, Device{DeviceKind::cuda, 0});
+  call.expect_refused("page_starts is on cuda:0; the CPU is accepted");
+  call.options.page_starts = ConstTensorView(call.starts, DType::i32, {3});
+  call.options.page_table = ConstTensorView(call.table, DType::i32, {2, 3});
+  call.expect_refused("page_table has shape [2, 3]; [entries], beside page_starts, is accepted");
+  call.options.page_table.reset();
+  call.expect_refused("page_starts is given without page_table, the list of pages; both are accepted");
 }
 
 TEST(Paged, RefusesPackedKeys) {

@@ -60,7 +60,7 @@ TEST(Refusals, CountsBeforeTheyAreListed) {
 
 TEST(Refusals, LengthsOnTheDevice) {
   const std::string one_place =
-      "; lengths, cu_seqlens, q_start and kv_start all on the CPU, or all where q is, are accepted";
+      "; lengths, cu_seqlens, q_start, kv_start and page_starts all on the CPU, or all where q is, are accepted";
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
           "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_place, with_device_lengths());
   refused(
@@ -136,7 +136,8 @@ TEST(Refusals, PagesBesideLengthsOnTheDevice) {
           "read",
           paged_with_device_lengths());
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
-          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens, q_start and kv_start all on the "
+          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens, q_start, kv_start and page_starts "
+          "all on the "
           "CPU, or all where q is, are accepted",
           paged_with_device_lengths());
   refused(

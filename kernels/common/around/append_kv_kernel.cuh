@@ -74,13 +74,19 @@ __device__ __forceinline__ NewRow new_row(const AppendParams& params, const Appe
 /// Whether a new row has a place in a cache; its offset there, which strides may make negative.
 __device__ __forceinline__ bool find_offset(const AppendParams& params, const AppendedRows& of, const NewRow& row,
                                             long long& offset) {
+  const shared::PageTable& table = params.table;
+  const bool listed = table.starts.data != nullptr;
   const long long at = sequences::number(params.lengths, row.sequence) + row.number;
-  if (at < 0 || at >= params.room) return false;
+  const long long room =
+      listed ? shared::keys_in_pages(table.starts, row.sequence, params.page_rows, params.room) : params.room;
+  if (at < 0 || at >= room) return false;
   long long entry = row.sequence, inside = at;
-  if (params.table.data != nullptr) {
-    entry = params.table.data[row.sequence * params.table.stride[0] + at / params.page_rows * params.table.stride[1]];
+  if (table.data != nullptr) {
+    const long long before =
+        listed ? shared::first_entry(table, row.sequence) * table.stride[1] : row.sequence * table.stride[0];
+    entry = table.data[before + at / params.page_rows * table.stride[1]];
     inside = at % params.page_rows;
-    if (entry < 0 || entry >= params.table.pages) return false;
+    if (entry < 0 || entry >= table.pages) return false;
   }
   offset = entry * of.to.stride[0] + row.head * of.to.stride[1] + inside * of.to.stride[2];
   return true;

@@ -30,8 +30,16 @@ __device__ __forceinline__ int end_of_keys(const SequencesParams& params, int i)
 __device__ __forceinline__ RowSpan padded_queries(const SequencesParams& params, int i) {
   return {0, params.q.data != nullptr ? entry(params.q, i, params.max_q_len) : params.max_q_len};
 }
+/// kMayBeListed: keys may stand in pages that a list has (SequencesParams::page_starts).
+template <bool kMayBeListed = true>
 __device__ __forceinline__ RowSpan padded_keys(const SequencesParams& params, int i) {
-  return {0, params.kv.data != nullptr ? entry(params.kv, i, params.max_kv_len) : params.max_kv_len};
+  int most = params.max_kv_len;
+  if constexpr (kMayBeListed) {
+    if (params.page_starts.data != nullptr) {
+      most = static_cast<int>(shared::keys_in_pages(params.page_starts, i, params.page_rows, most));
+    }
+  }
+  return {0, params.kv.data != nullptr ? entry(params.kv, i, most) : most};
 }
 
 /// Sequence i, which has these rows; of packed keys some may not be used.

@@ -59,7 +59,9 @@ __device__ __forceinline__ const char* row_address(const CopiedRowsParams& param
   if (tensor.paged) {
     const shared::PageTable& table = params.page_table;
     const int number = row / params.page_rows;
-    const int entry = table.data[share.sequence * table.stride[0] + number * table.stride[1]];
+    const long long before = table.starts.data != nullptr ? shared::first_entry(table, share.sequence) * table.stride[1]
+                                                          : share.sequence * table.stride[0];
+    const int entry = table.data[before + number * table.stride[1]];
     at += min(max(entry, 0), table.pages - 1) * tensor.from_step[0] +
           (row - number * params.page_rows) * tensor.from_step[2];
   } else {

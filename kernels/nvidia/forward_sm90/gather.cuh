@@ -196,7 +196,9 @@ class Gatherer {
   /// The page of a sequence's rows from number * page_rows on, some of which are there.
   __device__ __forceinline__ int page_of(int sequence, int number) const {
     const shared::PageTable& table = pages_.table;
-    return min(max(table.data[sequence * table.stride[0] + number * table.stride[1]], 0), table.pages - 1);
+    long long at = sequence * table.stride[0] + number * table.stride[1];
+    if constexpr (kConfig.listed_pages) at = (shared::first_entry(table, sequence) + number) * table.stride[1];
+    return min(max(table.data[at], 0), table.pages - 1);
   }
 
   /// Loads pages, by one warp (of two warps one loads keys, the other values): each lane finds a box's page and asks

@@ -54,6 +54,7 @@ class Decode {
   __device__ __forceinline__ Tile<kConfig> tile_at(const Place& place) const {
     Tile<kConfig> tile(place.batch, head_, kv_head_, 0, params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
+    if constexpr (kConfig.listed_pages) tile.first_entry = place.first_entry;
     return tile;
   }
 

@@ -70,6 +70,7 @@ struct LinePlace {
   int batch, unit, units;  // units: of the sequence, at least 1
   SequenceSpan span;       // where sequences differ
   int kv_end;              // packed keys on the device: where the sequence ends, though not all its keys be used
+  int first_entry;         // of listed pages
   UnitKeys<kConfig> keys;
 };
 
@@ -114,6 +115,7 @@ class Line {
         place.batch = first + lane;
         place.units = F::from_lane(found.units, lane);
         place.unit = number - (F::from_lane(behind, lane) - place.units);
+        set_pages(place);
         if constexpr (kConfig.by_sequence) {
           place.kv_end = F::from_lane(found.kv_end, lane);
           // The members that a kernel reads.
@@ -164,7 +166,7 @@ class Line {
         kv = {place.kv_end, shared::larger_row(place.kv_end, sequences::end_of_keys(lengths, place.batch))};
         place.kv_end = kv.end;
       } else {
-        kv = sequences::padded_keys(lengths, place.batch);
+        kv = sequences::padded_keys<kConfig.listed_pages>(lengths, place.batch);
       }
       place.span = sequences::placed(lengths, place.batch, q, kv);
     } else if constexpr (kConfig.by_sequence) {
@@ -172,6 +174,7 @@ class Line {
     } else {
       place.span = span_of_each();
     }
+    set_pages(place);
     set_keys(place.keys, place.batch, place.span);
     place.units = place.keys.units(place.span.kv_len);
   }
@@ -204,6 +207,10 @@ class Line {
     int units, kv_end;
     UnitKeys<kConfig> keys;
   };
+
+  __device__ __forceinline__ void set_pages(Place& place) const {
+    if constexpr (kConfig.listed_pages) place.first_entry = shared::first_entry(params_.table, place.batch);
+  }
 
   __device__ __forceinline__ SequenceSpan span_of_each() const {
     SequenceSpan span{};
@@ -247,7 +254,7 @@ class Line {
       if (lengths.kv_packed) {
         kv = packed(there ? sequences::end_of_keys(lengths, i) : 0, ends.kv);
       } else if (there) {
-        kv = sequences::padded_keys(lengths, i);
+        kv = sequences::padded_keys<kConfig.listed_pages>(lengths, i);
       }
       found.kv_end = kv.end;
       if (there) found.span = sequences::placed(lengths, i, q, kv);

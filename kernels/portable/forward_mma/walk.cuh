@@ -38,6 +38,7 @@ __device__ __forceinline__ Tile<kConfig> tile_of(const shared::ForwardMmaParams&
   Tile<kConfig> tile(item.batch, item.head, item.kv_head, item.q_tile * kConfig.tile().queries(), params.group,
                      params.mod);
   if constexpr (kConfig.by_sequence) tile.stand_at(params.mod.sequences[item.batch]);
+  if constexpr (kConfig.listed_pages) tile.first_entry = shared::first_entry(params.table, item.batch);
   return tile;
 }
 

@@ -10,16 +10,25 @@ namespace heddle::portable {
 
 template <auto kConfig>
 struct Tile {
-  int batch, head, kv_head;  // the first query head
-  int heads;                 // packed: that there are; else 1
-  int q_first;               // its first query
+  int batch, head, kv_head;                       // the first query head
+  int heads;                                      // packed: that there are; else 1
+  int q_first;                                    // its first query
   int q_begin, q_len, q_start, kv_begin, kv_len;  // of the sequence
+  int first_entry = 0;                            // of its pages, where a list has them
 
   /// `group`: query heads that read one head of keys. `mod`: lengths of all sequences, where they do not differ.
   __device__ __forceinline__ Tile(int batch, int head, int kv_head, int q_first, int group,
                                   const shared::ModValues& mod)
-      : batch(batch), head(head), kv_head(kv_head), heads(1), q_first(q_first), q_begin(0), q_len(mod.q_len),
-        q_start(mod.q_start), kv_begin(0), kv_len(mod.kv_len) {
+      : batch(batch),
+        head(head),
+        kv_head(kv_head),
+        heads(1),
+        q_first(q_first),
+        q_begin(0),
+        q_len(mod.q_len),
+        q_start(mod.q_start),
+        kv_begin(0),
+        kv_len(mod.kv_len) {
     if constexpr (kConfig.packs()) {
       const int left = (kv_head + 1) * group - head;
       heads = left < kConfig.packed_heads ? left : kConfig.packed_heads;
@@ -47,8 +56,7 @@ struct Tile {
   /// Where a row's query is in that tensor; null: there is none.
   __device__ __forceinline__ const char* query_row(const shared::RowsOfTensor& q, int row) const {
     if (!has(row)) return nullptr;
-    const long long at =
-        batch * q.stride[0] + head_of(row) * q.stride[1] + (q_begin + query_of(row)) * q.stride[2];
+    const long long at = batch * q.stride[0] + head_of(row) * q.stride[1] + (q_begin + query_of(row)) * q.stride[2];
     return static_cast<const char*>(q.data) + at * kConfig.q_element_bytes();
   }
 };
@@ -59,7 +67,7 @@ class KeySource {
  public:
   __device__ __forceinline__ KeySource(const shared::RowsOfTensor& tensor, const shared::PageTable& table,
                                        const Tile<kConfig>& tile)
-      : tensor_(tensor), table_(table), batch_(tile.batch) {
+      : tensor_(tensor), table_(table), batch_(tile.batch), first_entry_(tile.first_entry) {
     long long first = tile.kv_head * tensor.stride[1];
     if constexpr (kConfig.page_rows == 0) first += tile.batch * tensor.stride[0] + tile.kv_begin * tensor.stride[2];
     base_ = static_cast<const char*>(tensor.data) + first * kConfig.kv_element_bytes();
@@ -103,13 +111,14 @@ class KeySource {
   /// The table's entry for row j, whatever it holds.
   __device__ __forceinline__ int page_of(int j) const {
     constexpr int kPageRows = kConfig.page_rows > 0 ? kConfig.page_rows : 1;
+    if constexpr (kConfig.listed_pages) return table_.data[(first_entry_ + j / kPageRows) * table_.stride[1]];
     return table_.data[batch_ * table_.stride[0] + j / kPageRows * table_.stride[1]];
   }
 
  private:
   const shared::RowsOfTensor& tensor_;
   const shared::PageTable& table_;
-  int batch_;
+  int batch_, first_entry_;
   const char* base_;
 };
 

@@ -25,20 +25,21 @@ class Rotary(NamedTuple):
 
 library.define(  # type: ignore[no-untyped-call]
     "append_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor kv_lengths, Tensor? page_table, "
-    "Tensor? k_descale, Tensor? v_descale, Tensor? cos, Tensor? sin, Tensor? positions, bool interleaved, Tensor? q, "
+    "Tensor? page_starts, Tensor? k_descale, Tensor? v_descale, Tensor? cos, Tensor? sin, Tensor? positions, bool interleaved, Tensor? q, "
     "Tensor(c!)? q_out, bool queries_at_first) -> ()")
 
 
 def append_kv(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor,
-    page_table: Given, k_descale: Given, v_descale: Given, cos: Given, sin: Given, positions: Given, interleaved: bool,
-    q: Given, q_out: Given, queries_at_first: bool,
+    page_table: Given, page_starts: Given, k_descale: Given, v_descale: Given, cos: Given, sin: Given, positions: Given,
+    interleaved: bool, q: Given, q_out: Given, queries_at_first: bool,
 ) -> None:
     """heddle.append_kv on torch's current stream. All tensors are [B, H, rows, D]."""
     k, v, k_cache, v_cache = bare((k, v, k_cache, v_cache))
     stream = torch._C._cuda_getCurrentRawStream(k.device.index) if k.device.type == "cuda" else 0
     _core.append_kv(_rows(k), _rows(v), k_cache, v_cache, lengths, None if q is None else _rows(q), q_out, None,
-                    page_table, k_descale, v_descale, cos, sin, positions, interleaved, queries_at_first, stream)
+                    page_table, page_starts, k_descale, v_descale, cos, sin, positions, interleaved, queries_at_first,
+                    stream)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -57,9 +58,9 @@ torch.library.register_fake("heddle::append_kv", fake_append_kv, lib=library)
 
 def append_rows(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
-    page_table: Given, descales: tuple[Given, Given], rotary: Rotary | None, q: Given, queries_at_first: bool,
+    pages: tuple[Given, Given], descales: tuple[Given, Given], rotary: Rotary | None, q: Given, queries_at_first: bool,
 ) -> Given:
-    """Appends rows [B, n, H, D] to caches [.., rows, H, D]. Returns the turned queries, if q is given."""
+    """Appends rows [B, n, H, D] to caches [.., rows, H, D]. `pages`: page_table and page_starts. Returns the turned queries, if q is given."""
     angles = (None, None, None, False) if rotary is None else (
         rotary.cos, rotary.sin, rotary.positions, rotary.interleaved)
     turned = None if q is None else torch.empty_like(q)
@@ -68,7 +69,7 @@ def append_rows(
         descales = None, None
     rows, caches = (k.transpose(1, 2), v.transpose(1, 2)), (k_cache.transpose(1, 2), v_cache.transpose(1, 2))
     try:
-        torch.ops.heddle.append_kv(*rows, *caches, lengths, page_table, *descales, *angles, *queries, queries_at_first)
+        torch.ops.heddle.append_kv(*rows, *caches, lengths, *pages, *descales, *angles, *queries, queries_at_first)
     except ValueError as error:
         if "kv_lengths" not in str(error):
             raise
@@ -78,15 +79,22 @@ def append_rows(
 
 def append_for_autograd(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
-    page_table: Given,
+    page_table: Given, page_starts: Given = None,
 ) -> None:
     """Appends by torch's own operations, which autograd records. Rows past the end overwrite the last one."""
     position = lengths.long().unsqueeze(1) + torch.arange(k.shape[1], device=lengths.device)
     page = k_cache.shape[1]
-    room = page if page_table is None else page * page_table.shape[1]
-    position = position.clamp(0, room - 1)
+    room: int | torch.Tensor = page if page_table is None else page * page_table.shape[-1]
+    if page_starts is not None:
+        room = (page_starts[1:] - page_starts[:-1]).long().unsqueeze(1) * page
+    position = position.clamp(min=0).minimum(torch.as_tensor(room, device=position.device) - 1)
     entry = torch.arange(k.shape[0], device=k.device).unsqueeze(1).expand_as(position)
     if page_table is not None:
-        entry, position = page_table.long().gather(1, position // page), position % page
+        number = position // page
+        if page_starts is None:
+            entry = page_table.long().gather(1, number)
+        else:
+            entry = page_table.long()[page_starts[:-1].long().unsqueeze(1) + number]
+        position = position % page
     k_cache[entry, position] = k.to(k_cache.dtype)
     v_cache[entry, position] = v.to(v_cache.dtype)

@@ -26,6 +26,11 @@ def behind_padding(mask: str | None) -> str:
     return "kv_idx >= cache_leftpad[b]" + (f" and {mask}" if mask else "")
 
 
+def padded_keys(score: str) -> str:
+    """`score` without the keys at which key_padding[b, kv_idx] is False."""
+    return f"where(key_padding[b, kv_idx], {score}, -inf)"
+
+
 def softcap(cap: float) -> str:
     """The cap is a literal because kernels use it as a bound, and a model has one cap."""
     return f"{cap!r} * tanh(score / {cap!r})"

@@ -1,4 +1,4 @@
-"""Page tables as FlashInfer has them: the pages of all requests one after the other."""
+"""Lists of pages as FlashInfer has them: the pages of all requests one after the other."""
 
 from __future__ import annotations
 
@@ -76,45 +76,58 @@ def append_paged_kv_cache(
     there = (positions >= 0) & (at < kv_indptr.long()[requests + 1])
     pages = kv_indices[at.clamp(0, max(kv_indices.shape[0] - 1, 0))] if kv_indices.shape[0] else torch.zeros_like(at)
     table = torch.where(there, pages, -1).to(torch.int32).unsqueeze(1)  # each row is a sequence of one page
-    append_rows(k, v, append_key.unsqueeze(1), append_value.unsqueeze(1), (positions % page_size).to(torch.int32), table,
-                (None, None), None, None, False)
+    append_rows(k, v, append_key.unsqueeze(1), append_value.unsqueeze(1), (positions % page_size).to(torch.int32),
+                (table, None), (None, None), None, None, False)
 
 
 class PageLists:
-    """The page table [B, pages] and the lengths [B] of what plan() was given."""
+    """What plan() was given, as runs take it: the pages of all requests in a list, where each one's begin in it, and the
+    lengths."""
 
-    table: torch.Tensor
-    lengths: torch.Tensor
+    pages: torch.Tensor  # i32 [entries]; those behind the last request's are nobody's
+    starts: torch.Tensor  # i32 [B + 1]
+    lengths: torch.Tensor  # i32 [B]
+    most_pages: int  # of a request, at least
 
     def __init__(self, stay: bool, indptr: torch.Tensor | None, indices: torch.Tensor | None) -> None:
-        """`stay`: both keep their addresses, for as many requests and pages as these buffers have."""
+        """`stay`: all keep their addresses, for as many requests and pages as these buffers have."""
         self._stay = stay
         if not stay:
             return
         if indptr is None or indices is None:
             raise ValueError("use_cuda_graph is given without the buffers of indptr and indices, which bound the requests "
                              "and pages of all plans; both are needed")
-        requests = indptr.shape[0] - 1
-        self.table = torch.zeros(requests, indices.shape[0], dtype=torch.int32, device=indices.device)
-        self.lengths = torch.zeros(requests, dtype=torch.int32, device=indices.device)
+        self._make(indptr.shape[0] - 1, indices.shape[0], indices.device)
+        self.most_pages = indices.shape[0]
+
+    def _make(self, requests: int, entries: int, device: torch.device) -> None:
+        self.pages = torch.zeros(entries, dtype=torch.int32, device=device)
+        self.starts = torch.zeros(requests + 1, dtype=torch.int32, device=device)
+        self.lengths = torch.zeros(requests, dtype=torch.int32, device=device)
 
     def plan(self, indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> None:
         """On the device of indices. Without `stay` this waits for indptr if it is on a GPU."""
+        requests, entries = indptr.shape[0] - 1, indices.shape[0]
         if self._stay:
-            self._check(indptr, indices)
+            self._check(requests, entries)
         else:
+            # Powers of two, so that the kernel's plan serves requests that grow.
             counts = indptr[1:] - indptr[:-1]
-            width = int(counts.max()) if counts.numel() else 0
-            self.table = torch.zeros(counts.shape[0], max(width, 1), dtype=torch.int32, device=indices.device)
-            self.lengths = torch.zeros(counts.shape[0], dtype=torch.int32, device=indices.device)
-        indptr, last_page_len = indptr.to(indices.device), last_page_len.to(indices.device)
-        self.lengths.copy_(get_seq_lens(indptr, last_page_len, page_size))
-        if indices.shape[0] > 0:  # entries past a request's pages are those of others, and are not read
-            at = indptr[:-1].long().unsqueeze(1) + torch.arange(self.table.shape[1], device=indices.device)
-            self.table.copy_(indices[at.clamp_(max=indices.shape[0] - 1)])
+            self.most_pages = _power_of_two(int(counts.max()) if requests else 1)
+            self._make(requests, _power_of_two(entries), indices.device)
+        self.starts.copy_(indptr)
+        self.pages[:entries].copy_(indices)
+        self.lengths.copy_(get_seq_lens(indptr, last_page_len.to(indptr.device), page_size))
 
-    def _check(self, indptr: torch.Tensor, indices: torch.Tensor) -> None:
-        requests, pages = self.table.shape
-        if indptr.shape[0] - 1 != requests or indices.shape[0] > pages:
-            raise ValueError(f"indptr has {indptr.shape[0] - 1} requests and indices {indices.shape[0]} pages; the buffers "
-                             f"of use_cuda_graph accept {requests} requests and up to {pages} pages")
+    def most_keys(self, page_size: int) -> int:
+        return self.most_pages * page_size
+
+    def _check(self, requests: int, entries: int) -> None:
+        bound, pages = self.lengths.shape[0], self.pages.shape[0]
+        if requests != bound or entries > pages:
+            raise ValueError(f"indptr has {requests} requests and indices {entries} pages; the buffers of use_cuda_graph "
+                             f"accept {bound} requests and up to {pages} pages")
+
+
+def _power_of_two(x: int) -> int:
+    return 1 << max(x - 1, 0).bit_length()

@@ -130,8 +130,10 @@ def set_queries(call: Call, starts: torch.Tensor, longest: int) -> None:
 def set_keys(
     call: Call, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor | None, longest: int,
     used: torch.Tensor | None, table: torch.Tensor | None, names: tuple[str, str],
+    page_starts: torch.Tensor | None = None,
 ) -> None:
-    """Sets the keys and values that packed queries see. `names`: of `starts` and `table`.
+    """Sets the keys and values that packed queries see. `names`: of `starts` and `table`, which is a list where there
+    are page_starts. Without `used` a sequence then has all rows of its pages.
 
     Raises ValueError unless one of `starts` and `table` is given, and for a table without `used`.
     """
@@ -139,6 +141,8 @@ def set_keys(
         given = "neither is given" if table is None else "both are given"
         raise ValueError(f"{names[0]} says where packed sequences begin, {names[1]} where their pages are; {given}, "
                          "and one is accepted")
+    if page_starts is not None and table is None:
+        raise ValueError(f"page_starts is given without {names[1]}, the list of pages; both are accepted")
     call.max_kv_len = longest
     if used is not None:
         call.options["kv_lengths"] = used
@@ -146,10 +150,12 @@ def set_keys(
         call.options["cu_seqlens_kv"] = starts
         call.key, call.value = heads_first(key), heads_first(value)
         return
-    if used is None:
+    if used is None and page_starts is None:
         raise ValueError(f"{names[1]} is given without seqused_k, the keys that each sequence has")
     assert table is not None
     call.options["page_table"] = table
+    if page_starts is not None:
+        call.options["page_starts"] = page_starts
     call.key, call.value = key.transpose(1, 2), value.transpose(1, 2)
 
 

@@ -127,8 +127,8 @@ def _check_scheduling(given: dict[str, Any]) -> None:
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     """Decoding over a paged cache: one query a request, or as many for each (q_len_per_req).
 
-    With use_cuda_graph the page table and the lengths stay where they are: plan() writes into them, and a graph that
-    captured run() sees what the last plan() was given. paged_kv_indices_buffer then bounds a request's pages.
+    With use_cuda_graph the list of pages and the lengths stay where they are: plan() writes into them, and a graph that
+    captured run() sees what the last plan() was given. paged_kv_indices_buffer then bounds the pages of all requests.
 
     >>> import torch
     >>> from heddle.torch import flashinfer
@@ -178,7 +178,8 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         options.causal = q_len_per_req > 1
         shape = -1, q_len_per_req, *q.shape[1:]
         found, logs = serving.with_kvcache(
-            q.reshape(shape), k, v, cache_seqlens=self._pages.lengths, page_table=self._pages.table,
+            q.reshape(shape), k, v, cache_seqlens=self._pages.lengths, page_table=self._pages.pages,
+            page_starts=self._pages.starts, max_seqlen_k=self._pages.most_keys(k.shape[1]),
             out=None if out is None else out.view(*shape[:3], v.shape[-1]),
             **options.arguments(q.device, window_left, None, q_scale, k_scale, sinks))
         rows = found.reshape(q.shape[0], *found.shape[2:]), logs.transpose(1, 2).reshape(q.shape[0], q.shape[1])
@@ -283,9 +284,9 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         k, v = caches_of(paged_kv_cache, self._kv_layout)
         out = self._out(out, q, v)
         longest = q.shape[0] if self._graph else self._longest
-        table = self._pages.table
-        results = serving.varlen_func(q, k, v, self._starts, None, longest, table.shape[1] * k.shape[1],
-                                      seqused_k=self._pages.lengths, page_table=table, out=out, **arguments)
+        results = serving.varlen_func(q, k, v, self._starts, None, longest, self._pages.most_keys(k.shape[1]),
+                                      seqused_k=self._pages.lengths, page_table=self._pages.pages,
+                                      page_starts=self._pages.starts, out=out, **arguments)
         return _finished(results, False, v_scale, lse, return_lse)
 
     def forward_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **given: Any) -> Any:

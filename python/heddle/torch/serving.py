@@ -55,7 +55,8 @@ def varlen_func(
     max_seqlen_q: int, max_seqlen_k: int, *, seqused_q: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
     window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
-    sinks: torch.Tensor | None = None, page_table: torch.Tensor | None = None, q_descale: Descale = None,
+    sinks: torch.Tensor | None = None, page_table: torch.Tensor | None = None,
+    page_starts: torch.Tensor | None = None, q_descale: Descale = None,
     k_descale: Descale = None, v_descale: Descale = None, score_mod: Callable[..., torch.Tensor] | None = None,
     mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
     return_softmax_lse: bool = False, version: int = 0,
@@ -64,7 +65,9 @@ def varlen_func(
 
     - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k. With seqused_k i32 [B] only so many keys of each sequence
       count; the rows behind them are not seen. With seqused_q i32 [B] only so many queries: the rows behind them give 0.
-    - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B].
+    - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B]. With page_starts
+      i32 [B + 1] page_table is a list [n]: sequence b has the pages page_table[page_starts[b] : page_starts[b + 1]],
+      and all of their rows if seqused_k is not given.
     - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: where sequences begin. max_seqlen_q and max_seqlen_k are at least the
       longest sequence's queries and keys; larger bounds change no result.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
@@ -90,13 +93,15 @@ def varlen_func(
         call.mask = _forms.USED_QUERIES + (f" and {call.mask}" if call.mask else "")
         call.captures["seqused_q"] = seqused_q
     set_queries(call, cu_seqlens_q, max_seqlen_q)
-    set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"))
+    set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"),
+             page_starts)
     return attend_packed(call, q, v, out)
 
 
 def with_kvcache(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None = None,
     v: torch.Tensor | None = None, *, cache_seqlens: torch.Tensor | int, page_table: torch.Tensor | None = None,
+    page_starts: torch.Tensor | None = None, max_seqlen_k: int | None = None,
     cache_batch_idx: torch.Tensor | None = None, cache_leftpad: torch.Tensor | None = None,
     rotary_cos: torch.Tensor | None = None, rotary_sin: torch.Tensor | None = None, rotary_interleaved: bool = True,
     rotary_seqlens: torch.Tensor | None = None, softmax_scale: float | None = None, causal: bool = False,
@@ -108,6 +113,8 @@ def with_kvcache(
     """Attention of q [B, L, Hq, D] over a KV cache, to which new rows are appended first.
 
     - k_cache and v_cache [B, S, Hkv, D]; with page_table i32 [B, n] pages [pages, page, Hkv, D].
+    - page_starts, i32 [B + 1]: page_table is a list [n], of which sequence b has page_table[page_starts[b] :
+      page_starts[b + 1]]. On a GPU max_seqlen_k should then say how many keys a sequence has at most.
     - cache_batch_idx, i32 [B]: which row of a larger cache [entries, S, Hkv, D] each sequence has.
     - cache_seqlens, i32 [B] or one int: how many keys of the cache count.
     - cache_leftpad, i32 [B]: how many of them, from the first on, are not seen.
@@ -149,7 +156,7 @@ def with_kvcache(
         raise ValueError("rotary_cos is given without k and v, whose rows it turns; all are accepted, or none")
     if k is not None and v is not None:
         at_first = not causal and tuple(window_size) == (-1, -1)
-        turned = append(k_cache, v_cache, k, v, cache_seqlens, page_table, k_descale=k_descale, v_descale=v_descale,
+        turned = append(k_cache, v_cache, k, v, cache_seqlens, page_table, page_starts, k_descale=k_descale, v_descale=v_descale,
                         rotary=rotary, q=None if rotary is None else q, queries_at_first=at_first)
         q = q if turned is None else turned
         cache_seqlens = cache_seqlens + k.shape[1]
@@ -164,6 +171,9 @@ def with_kvcache(
     call.options["kv_lengths"] = cache_seqlens
     if page_table is not None:
         call.options["page_table"] = page_table
+    if page_starts is not None:
+        call.options["page_starts"] = page_starts
+    call.max_kv_len = max_seqlen_k
     call.out = target(out, q, v_cache)
     result, lse = attend(call)
     if out is None:
@@ -184,11 +194,11 @@ def _rotary(cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: boo
 
 def append(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
-    page_table: torch.Tensor | None = None, *, k_descale: Descale = None, v_descale: Descale = None,
-    rotary: Rotary | None = None, q: torch.Tensor | None = None, queries_at_first: bool = False,
+    page_table: torch.Tensor | None = None, page_starts: torch.Tensor | None = None, *, k_descale: Descale = None,
+    v_descale: Descale = None, rotary: Rotary | None = None, q: torch.Tensor | None = None, queries_at_first: bool = False,
 ) -> torch.Tensor | None:
     """Writes k and v [B, n, Hkv, D] into the caches, behind the `lengths` [B] keys of each sequence, on the device, in
-    one launch. Returns q [B, L, Hq, D], if it is given, turned by the rotary embedding as new rows are.
+    one launch. With page_starts page_table is a list, as with_kvcache takes it. Returns q [B, L, Hq, D], if it is given, turned by the rotary embedding as new rows are.
 
     Rows past the cache's end, and pages that are not there, such as -1: ValueError on a CPU. On a GPU, where checking
     would wait, such rows are not written. Raises NotImplementedError for a rotary embedding or factors where autograd
@@ -204,6 +214,6 @@ def append(
         if rotary is not None or k_descale is not None or v_descale is not None:
             raise NotImplementedError("k, v or q requires a gradient, and a rotary embedding and factors have none; "
                                       "rows without a gradient are accepted, or calls under torch.no_grad()")
-        append_for_autograd(k_cache, v_cache, k, v, lengths, page_table)
+        append_for_autograd(k_cache, v_cache, k, v, lengths, page_table, page_starts)
         return None
-    return append_rows(k_cache, v_cache, k, v, lengths, page_table, (k_descale, v_descale), rotary, q, queries_at_first)
+    return append_rows(k_cache, v_cache, k, v, lengths, (page_table, page_starts), (k_descale, v_descale), rotary, q, queries_at_first)

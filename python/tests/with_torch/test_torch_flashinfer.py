@@ -86,7 +86,7 @@ def test_a_plan_for_graphs_keeps_its_addresses():
     addresses = set()
     for last in (cache.last, torch.clamp(cache.last - 1, min=0)):
         wrapper.plan(cache.indptr, cache.indices, last, HEADS, KV_HEADS, D, PAGE)
-        addresses.add((wrapper._pages.table.data_ptr(), wrapper._pages.lengths.data_ptr()))
+        addresses.add((wrapper._pages.pages.data_ptr(), wrapper._pages.starts.data_ptr(), wrapper._pages.lengths.data_ptr()))
         out = wrapper.run(q, cache.pages)
         for b, n in enumerate(flashinfer.get_seq_lens(cache.indptr, last, PAGE).tolist()):
             want, _ = reference(q[b : b + 1], cache.k[b][:n], cache.v[b][:n])

@@ -88,6 +88,37 @@ def test_paged_cache(options, page):
         agree(lse[b], want_lse)
 
 
+def listed(table, used):
+    """The rows of a table one after the other, each as far as it is used."""
+    parts = [row[:n] for row, n in zip(table, used)]
+    starts = torch.tensor([0, *torch.cumsum(torch.as_tensor(used), 0)], dtype=torch.int32)
+    return dict(page_table=torch.cat(parts), page_starts=starts)
+
+
+@pytest.mark.parametrize("page", [1, 8, 16])
+def test_lists_of_pages(page):
+    lengths = torch.tensor([5, 17, 30], dtype=torch.int32)
+    caches = [paged(lengths, page, 48 // page) for _ in range(2)]
+    table = caches[0][2]
+    lists = listed(table, [-(-(int(n) + 2) // page) for n in lengths])
+    q, k, v = torch.randn(3, 2, HEADS, D), torch.randn(3, 2, KV_HEADS, D), torch.randn(3, 2, KV_HEADS, D)
+    out = [serving.with_kvcache(q, *cache[:2], k, v, cache_seqlens=lengths, causal=True, **pages)
+           for cache, pages in zip(caches, (dict(page_table=table), lists))]
+    assert torch.equal(*out)
+    assert all(torch.equal(a, b) for a, b in zip(*(cache[:2] for cache in caches)))
+    starts = torch.tensor([0, 2, 4, 6], dtype=torch.int32)
+    packed = [serving.varlen_func(q.flatten(0, 1), *caches[0][:2], starts, None, 2, 32, seqused_k=lengths, **pages)
+              for pages in (dict(page_table=table), lists)]
+    assert torch.equal(*packed)
+    recorded = [x.clone() for x in caches[0][:2]]
+    serving.append(*recorded, k.clone().requires_grad_(), v, lengths, **lists)
+    assert all(torch.equal(a, b) for a, b in zip(recorded, caches[0][:2]))
+    with pytest.raises(ValueError, match=r"cache_seqlens\[2\] is 31, and 2 new rows follow; the cache has room for"):
+        serving.append(*recorded, k, v, lengths + torch.tensor([0, 0, 1]), **listed(table, [48 // page, 48 // page, 30 // page]))
+    with pytest.raises(ValueError, match="page_starts is given without page_table"):
+        serving.varlen_func(q.flatten(0, 1), *caches[0][:2], starts, starts, 2, 32, page_starts=starts)
+
+
 def test_a_cache_of_rows():
     lengths = torch.tensor([3, 0], dtype=torch.int32)
     k_cache, v_cache = torch.randn(2, 12, KV_HEADS, D), torch.randn(2, 12, KV_HEADS, D)

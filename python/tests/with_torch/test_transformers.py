@@ -7,8 +7,11 @@ import torch
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
+from torch._dynamo.testing import CompileCounter  # noqa: E402
+
 import heddle.hf  # noqa: E402
 import heddle.torch  # noqa: E402
+from agreement import DEVICE  # noqa: E402
 
 COMMON = dict(
     vocab_size=97,
@@ -126,6 +129,75 @@ def test_greedy_tokens(name, padded):
     given = inputs(name, padded)
     want, got = (model.generate(**given, max_new_tokens=20, do_sample=False) for model in models(name))
     assert torch.equal(got, want)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The calls of heddle.hf with one query a sequence."""
+    made, attend = [], heddle.hf.attend
+
+    def recorded(call):
+        if call.query.shape[2] == 1:
+            made.append(call)
+        return attend(call)
+
+    monkeypatch.setattr(heddle.hf, "attend", recorded)
+    return made
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss"])
+def test_each_step_begins_where_the_cache_ends(name, padded, steps):
+    """The place of a step's query stands beside its mask, where a kernel reads it: masks and plans are the same for all
+    steps. Tokens are those of eager."""
+    given = {one: x.to(DEVICE) for one, x in inputs(name, padded).items()}
+    settings = dict(max_new_tokens=6, do_sample=False, cache_implementation="static", disable_compile=True)
+    want, got = (model.to(DEVICE).generate(**given, **settings) for model in models(name))
+    if DEVICE == "cpu":  # on a GPU reals of 16 bits and others may prefer another token
+        assert torch.equal(got, want)
+    layers = COMMON["num_hidden_layers"]
+    assert len(steps) == 5 * layers
+    for call in steps:
+        assert not [x for x in call.captures if x != "key_padding"] and call.version == 0
+        assert call.options["q_start"].dtype == torch.int32 and call.options["q_start"].device.type == DEVICE
+    for layer in range(layers):
+        own = steps[layer::layers]
+        assert len({str(call.mask) for call in own}) == 1
+        assert [int(call.options["q_start"][1]) for call in own] == [40, 41, 42, 43, 44]
+
+
+def test_one_graph_serves_all_steps(request):
+    given = inputs("llama", True)
+    eager, ours = models("llama")
+    torch._dynamo.reset()
+    graphs = CompileCounter()
+    transformers.AttentionInterface.register("heddle", heddle.hf.attention)  # Dynamo would guard the count of calls
+    request.addfinalizer(lambda: transformers.AttentionInterface.register("heddle", counted))
+    ours.forward = torch.compile(ours.forward, backend=graphs, fullgraph=True)
+    settings = dict(max_new_tokens=6, do_sample=False, cache_implementation="static", disable_compile=True)
+    assert torch.equal(ours.generate(**given, **settings), eager.generate(**given, **settings))
+    assert graphs.frame_count == 2  # one of the prefill, one of all steps
+
+
+@pytest.mark.parametrize("name", ["mistral", "t5"])
+def test_masks_of_few_queries_are_block_masks(name):
+    """Their lists are those of the whole mask, and what is indexed from the first query on does not see the starts."""
+    padding = torch.ones(2, 30, dtype=torch.bool)
+    padding[1, :4] = False
+    mask = heddle.hf.mask(2, 3, 30, torch.tensor([20]), 0, None, padding)
+    q, kv = torch.arange(3)[:, None] + 20, torch.arange(30)
+    want = (kv <= q) & padding[:, None]
+    query, key = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 30, 8)
+    layer = torch.nn.Module().eval()
+    options = {"position_bias": torch.randn(1, 4, 3, 30)} if name == "t5" else {}
+    got = heddle.hf.attention(layer, query, key, key, mask, **options)[0]
+    dense = heddle.hf.attention(layer, query, key, key, want[:, None], **options)[0]
+    torch.testing.assert_close(got, dense, atol=1e-6, rtol=1e-5)
+    assert torch.equal(mask.to_dense().bool()[:, 0, 0, 0], torch.ones(2, dtype=torch.bool)) and mask.shape == (2, 1, 3, 30)
+    cropped = mask._adjust(2, 25)
+    got = heddle.hf.attention(layer, query[:, :, :2], key[:, :, :25], key[:, :, :25], cropped)[0]
+    dense = heddle.hf.attention(layer, query[:, :, :2], key[:, :, :25], key[:, :, :25], want[:, None, :2, :25])[0]
+    torch.testing.assert_close(got, dense, atol=1e-6, rtol=1e-5)
 
 
 def test_a_static_cache():

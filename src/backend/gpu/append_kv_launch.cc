@@ -69,8 +69,13 @@ AppendParams params_of(const AppendTensors& tensors, const AppendOptions& option
   if (options.page_table) {
     const ConstTensorView& table = *options.page_table;
     params.table = {.data = static_cast<const int*>(table.data),
-                    .stride = {table.strides[0], table.strides[1]},
+                    .stride = {options.page_starts ? 0 : table.strides[0], table.strides[table.rank() - 1]},
                     .pages = static_cast<int>(tensors.k_cache.shape[0])};
+    if (options.page_starts) {
+      params.table.starts = {.data = static_cast<const int*>(options.page_starts->data),
+                             .stride = options.page_starts->strides[0],
+                             .entries = static_cast<int>(table.shape[0])};
+    }
   }
   params.page_rows = static_cast<int>(sizes.page_rows);
   params.room = sizes.room;

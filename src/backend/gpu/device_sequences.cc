@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "backend/gpu/page_tables.h"
 #include "backend/gpu/texts.h"
 
 namespace heddle::gpu {
@@ -29,6 +30,7 @@ shared::SequencesParams sequences_params(const problem::AttentionProblem& proble
   shared::SequencesParams params{};
   params.q_packed = problem.packed;
   params.kv_packed = problem.packed && problem.page_rows == 0;
+  params.page_rows = static_cast<int>(problem.page_rows);
   params.count = static_cast<int>(problem.batch);
   params.q_rows = static_cast<int>(problem.q_rows);
   params.kv_rows = static_cast<int>(problem.kv_rows);
@@ -42,6 +44,7 @@ void set_lengths(const AttentionOptions& options, shared::SequencesParams& param
   params.kv = lengths_view(params.kv_packed ? options.cu_seqlens_kv : options.kv_lengths);
   params.kv_used = params.kv_packed ? lengths_view(options.kv_lengths) : shared::LengthsView{};
   params.q_start = lengths_view(options.q_start);
+  params.page_starts = page_starts_view(options);
 }
 
 std::vector<unsigned> steps_before(const std::vector<shared::KvRun>& runs) {

@@ -1,5 +1,6 @@
 #include "backend/portable/portable_arguments.h"
 
+#include "backend/gpu/page_tables.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 
@@ -12,11 +13,7 @@ void set_constants(const backend::PrepareArguments& arguments, shared::ForwardPa
   gpu::set_strides(tensors.q, problem.packed, params.q);
   gpu::set_strides(tensors.k, problem.packed && !paged, params.k);
   gpu::set_strides(tensors.v, problem.packed && !paged, params.v);
-  if (paged) {
-    const ConstTensorView& table = *arguments.options.page_table;
-    params.table = {
-        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(tensors.k.shape[0])};
-  }
+  if (paged) params.table = gpu::planned_table(problem, arguments.options, tensors.k.shape[0]);
   params.group = static_cast<int>(problem.group());
   params.scale = problem.scale * arguments.plan.mods.factor;
   params.scale32 = static_cast<float>(params.scale);
@@ -46,7 +43,7 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
   if (tensors.lse_rest) params.lse_rest.data = static_cast<float*>(tensors.lse_rest->data);
   if (config.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
-  if (config.page_rows > 0) params.table.data = static_cast<const int*>(arguments.options->page_table->data);
+  if (config.page_rows > 0) gpu::set_table(*arguments.options, params.table);
 }
 
 }  // namespace heddle::portable

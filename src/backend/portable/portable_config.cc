@@ -100,6 +100,7 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   all.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   all.device_lengths = problem.device_lengths;
   all.page_rows = static_cast<int>(problem.page_rows);
+  all.listed_pages = problem.listed_pages;
   all.q_bytes = row_alignment(tensors.q);
   all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
   all.o_bytes = row_alignment(tensors.o);

@@ -169,8 +169,9 @@ class Launch {
     }
     ConstRows rows = rows_of<ConstRows>(view, 0, kv_head, 0);
     const ConstTensorView& table = *run_.options->page_table;
-    rows.pages = {.table = static_cast<const std::int32_t*>(table.data) + index * table.strides[0],
-                  .table_stride = table.strides[1],
+    const std::int64_t first = problem_.listed_pages ? problem_.page_starts[static_cast<std::size_t>(index)] : index;
+    rows.pages = {.table = static_cast<const std::int32_t*>(table.data) + first * table.strides[0],
+                  .table_stride = table.strides[table.rank() - 1],
                   .rows = problem_.page_rows,
                   .page_stride = view.strides[0]};
     return rows;

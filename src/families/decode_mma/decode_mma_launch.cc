@@ -9,6 +9,7 @@
 #include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kernel_facts.h"
 #include "backend/gpu/kv_start_values.h"
+#include "backend/gpu/page_tables.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/set_mod_values.h"
 #include "families/decode_mma/decode_mma.h"
@@ -38,7 +39,8 @@ class DecodeMmaKernel final : public backend::Kernel {
         kv_start_(gpu.devices(), device_, arguments.plan.mods.kv_start, arguments.problem.sequences,
                   arguments.options.kv_start),
         function_(program_->function("decode_mma", shared_bytes_)),
-        params_(constant_params(arguments)) {
+        params_(constant_params(arguments)),
+        page_starts_(gpu::upload_page_starts(gpu.devices(), device_, arguments.problem, params_.table)) {
     if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     if (!config_.by_sequence || config_.device_lengths) return;
     const std::vector<shared::SequenceSpan> spans = gpu::spans_of(arguments.problem);
@@ -82,6 +84,7 @@ class DecodeMmaKernel final : public backend::Kernel {
   int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
   void* function_;
   DecodeMmaParams params_;
+  gpu::Memory page_starts_;           // of a list, where the host knows them
   std::optional<gpu::Memory> spans_;  // where the host knows them, and they differ
 };
 

@@ -10,6 +10,7 @@
 #include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kernel_facts.h"
 #include "backend/gpu/kv_start_values.h"
+#include "backend/gpu/page_tables.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_arguments.h"
@@ -40,6 +41,7 @@ class ForwardMmaKernel final : public backend::Kernel {
                   arguments.options.kv_start),
         function_(program_->function("forward_mma", shared_bytes_)) {
     portable::set_constants(arguments, params_);
+    page_starts_ = gpu::upload_page_starts(gpu.devices(), device_, arguments.problem, params_.table);
     params_.listed.q_heads = static_cast<int>(arguments.problem.q_heads);
     if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     const plan::TileSchedule& schedule = *arguments.plan.schedule;
@@ -106,6 +108,7 @@ class ForwardMmaKernel final : public backend::Kernel {
   void* function_;
   ForwardMmaParams params_{};
   long long split_at_ = 0, parts_at_ = 0;  // in the workspace
+  gpu::Memory page_starts_;                // of a list, where the host knows them
   std::optional<gpu::DeviceLists> lists_;
   std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device
 };

@@ -77,6 +77,7 @@ shared::ForwardSm90Config config_for(const ForwardSm90Kernel& kernel, const Atte
   config.lse_rest = problem.with_lse_rest;
   config.by_sequence = problem.page_rows > 0 || problem::sequences_differ(problem);
   config.device_lengths = problem.device_lengths;
+  config.listed_pages = problem.listed_pages && access.page_rows > 0;
   config.sinks = problem.with_sinks;
   config.normalizer = normalizer_of(problem);
   config = config_with(config_with(config, mods), access);

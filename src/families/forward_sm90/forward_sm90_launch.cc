@@ -16,6 +16,7 @@
 #include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kernel_facts.h"
 #include "backend/gpu/kv_start_values.h"
+#include "backend/gpu/page_tables.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/set_mod_values.h"
@@ -108,7 +109,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
     }
     cuda::StreamedMaps streamed{};
     if (streamed_ && any_keys_) streamed = cuda::streamed_maps(all.of[plan::kCopiedCapture], config_.streamed_box());
-    if (paged_) params.pages.table.data = static_cast<const int*>(arguments.options->page_table->data);
+    if (paged_) gpu::set_table(*arguments.options, params.pages.table);
     params.outputs.o = tensors.o.data;
     if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
     if (tensors.max_scores) params.max_scores.data = static_cast<float*>(tensors.max_scores->data);
@@ -191,9 +192,9 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
   /// `tensors`: as the kernel reads them.
-  void set_pages(std::int64_t pages, const ConstTensorView& table, const AttentionTensors& tensors) {
-    params_.pages.table = {
-        .data = nullptr, .stride = {table.strides[0], table.strides[1]}, .pages = static_cast<int>(pages)};
+  void set_pages(const backend::PrepareArguments& arguments, const AttentionTensors& tensors) {
+    params_.pages.table = gpu::planned_table(arguments.problem, arguments.options, arguments.tensors.k.shape[0]);
+    page_starts_ = gpu::upload_page_starts(gpu_.devices(), device_, arguments.problem, params_.pages.table);
     for (int axis = 0; axis < 3; ++axis) {
       params_.pages.gathered[shared::kGatherK].stride[axis] = tensors.k.strides[axis];
       params_.pages.gathered[shared::kGatherV].stride[axis] = tensors.v.strides[axis];
@@ -218,7 +219,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       if (tensors.max_scores) tensors.max_scores = gpu::by_sequence(*tensors.max_scores, packed_sequences_);
       if (tensors.lse_rest) tensors.lse_rest = gpu::by_sequence(*tensors.lse_rest, packed_sequences_);
     }
-    if (paged_) set_pages(arguments.tensors.k.shape[0], *arguments.options.page_table, tensors);
+    if (paged_) set_pages(arguments, tensors);
     params_.tensors.q_batched = tensors.q.shape[0] > 1;
     params_.tensors.k_batched = tensors.k.shape[0] > 1;
     params_.tensors.v_batched = tensors.v.shape[0] > 1;
@@ -280,6 +281,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
   std::optional<plan::StreamedRead> streamed_;
   std::optional<gpu::DeviceLists> lists_;
   std::optional<gpu::StoredMask> stored_mask_;
+  gpu::Memory page_starts_;                        // of a list, where the host knows them
   std::optional<gpu::DeviceSequences> sequences_;  // where lengths are on the device
   std::optional<gpu::CopiedTensors> copied_;       // where some of them are read from copies
   plan::TileReach reach_;                          // of a capture's copy

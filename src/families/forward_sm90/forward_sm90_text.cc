@@ -123,7 +123,7 @@ template <class Add>
 void add_access(const shared::ForwardSm90Config& config, const Add& add) {
   add(config.odd_o, "odd o");
   add(config.gathers(), "gathers");
-  add(config.page_rows > 0, fmt::format("pages of {}", config.page_rows));
+  add(config.page_rows > 0, fmt::format("{}pages of {}", config.listed_pages ? "listed " : "", config.page_rows));
 }
 
 std::string name_of(const shared::ForwardSm90Config& config) {

@@ -83,6 +83,50 @@ class Tables {
   std::int32_t last_;
 };
 
+/// Lists of such entries, whose starts change with each run: within the list, beyond its ends, and going backwards.
+inline void expect_each_list(GpuCase& c, bool graph) {
+  constexpr int kEntries = kSequences * kColumns;
+  const std::vector<std::vector<std::int32_t>> changes = {{0, kColumns, 2 * kColumns, 3 * kColumns, kEntries},
+                                                          {-3, 1, 1, 2 * kColumns, 2147483647},
+                                                          {2, kColumns, 3, kEntries, kEntries - 1},
+                                                          {kEntries, 0, kColumns, kColumns + 3, kColumns + 4}};
+  const Lengths lengths = {kKeys, 17, std::numeric_limits<std::int64_t>::max(), 200};
+  Tables tables(c);
+  Numbers<std::int64_t> kv({kSequences});
+  Numbers<std::int32_t> list({kEntries}), starts({kSequences + 1});
+  AttentionOptions options = c.options();
+  options.cu_seqlens_q = options.q_lengths = {};
+  options.kv_lengths = kv.view();
+  options.page_table = list.view();
+  options.page_starts = starts.view();
+  options.max_kv_len = kKeys;
+  Runs runs(c, options);
+  std::optional<cuda::ContextScope> scope;
+  if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
+  if (graph) runs.capture();
+  for (const std::vector<std::int32_t>& change : changes) {
+    tables.deal(c.host().rng(), false);
+    kv.set(lengths);
+    list.set(Table(tables.there().begin(), tables.there().begin() + kEntries));
+    starts.set(change);
+    Table right_table(static_cast<std::size_t>(kEntries), 0);
+    Lengths right_kv;
+    for (std::size_t b = 0; b < kSequences; ++b) {
+      const int first = std::clamp(change[b], 0, kEntries), end = std::clamp(change[b + 1], 0, kEntries),
+                pages = std::min<int>(std::max(end - first, 0), kColumns);
+      std::copy_n(tables.there().begin() + first, pages, right_table.begin() + static_cast<int>(b) * kColumns);
+      right_kv.push_back(std::min<std::int64_t>({lengths[b], kKeys, std::int64_t{pages} * kRows}));
+    }
+    AttentionOptions& right = c.options();
+    right.cu_seqlens_q = right.q_lengths = {};
+    right.kv_lengths = ConstTensorView(right_kv.data(), DType::i64, {kSequences});
+    right.page_table = ConstTensorView(right_table.data(), DType::i32, {kSequences, kColumns});
+    graph ? runs.replay() : runs.run();
+    judge(c.host());
+  }
+  if (graph) runs.destroy_graph();
+}
+
 inline void expect_each_change(GpuCase& c, const std::vector<Change>& changes, bool packed, bool graph) {
   const std::int64_t queries = c.host().spec().q_rows;
   Tables tables(c);

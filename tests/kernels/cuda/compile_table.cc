@@ -51,6 +51,7 @@ NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& m
 
 shared::ForwardSm90Config paged(shared::ForwardSm90Config config, int rows, bool odd_o) {
   config.page_rows = rows;
+  config.listed_pages = rows > 0 && (rows + config.kv_block / 8) % 2 == 1;  // some of them
   config.odd_o = odd_o;
   if (odd_o) config.o_type = shared::StorageType::bf16;
   return config;

@@ -27,6 +27,7 @@ namespace {
 struct Case {
   std::string name;
   std::int64_t qk_dim = 128, v_dim = 128, queries = 4096, group = 1, page_rows = 0;
+  bool listed_pages = false;
   DType dtype = DType::bf16;
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
@@ -61,6 +62,7 @@ std::vector<Case> cases() {
     add({.name = "decode", .queries = 1, .group = 8});
     add({.name = "decode in pages of 16, causal", .queries = 4, .group = 8, .page_rows = 16, .mask = mods::causal()});
     add({.name = "pages of 1", .page_rows = 1});
+    add({.name = "listed pages of 16", .page_rows = 16, .listed_pages = true});
   }
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const std::int64_t dim : {64, 128}) {
@@ -99,6 +101,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   if (c.o_dtype == DType::f64) problem.o_dtype = DType::f64;
   problem.packed = c.packed;
   problem.page_rows = c.page_rows;
+  problem.listed_pages = c.listed_pages;
   problem.with_lse = c.normalizer == Normalizer::softmax;
   problem.with_sinks = c.sinks;
   problem.scale = 0.1;

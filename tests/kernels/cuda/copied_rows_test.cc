@@ -171,14 +171,23 @@ TEST(CopyRows, FromPages) {
     params.page_rows = page_rows;
     params.page_table = {.data = table.data(), .stride = {kColumns * 6LL, 2}, .pages = kPages};
     launch(params, {pages.rows}, 2);
-    expect_copied(
-        pages, [&](int i) { return lengths[i]; },
-        [&](int sequence, int head, int row) {
-          const int entry = table[static_cast<std::size_t>(sequence) * kColumns * 6 + row / page_rows * 2UL];
-          const long long* step = pages.rows.from_step;
-          return pages.rows.from + std::clamp(entry, 0, kPages - 1) * step[0] + head * step[1] +
-                 row % page_rows * step[2];
-        });
+    const auto expect_pages = [&](const auto& first_entry) {
+      expect_copied(
+          pages, [&](int i) { return lengths[i]; },
+          [&](int sequence, int head, int row) {
+            const int entry = table[first_entry(sequence) * 2UL + row / page_rows * 2UL];
+            const long long* step = pages.rows.from_step;
+            return pages.rows.from + std::clamp(entry, 0, kPages - 1) * step[0] + head * step[1] +
+                   row % page_rows * step[2];
+          });
+    };
+    expect_pages([](int sequence) { return static_cast<std::size_t>(sequence) * kColumns * 3; });
+    // Parts of a list.
+    const int starts[] = {40, 0, 170, 0, 200, 0};
+    params.page_table.stride[0] = 0;
+    params.page_table.starts = {starts, 2, static_cast<int>(table.size() / 2)};
+    launch(params, {pages.rows}, 2);
+    expect_pages([&](int sequence) { return static_cast<std::size_t>(starts[2 * sequence]); });
   }
 }
 

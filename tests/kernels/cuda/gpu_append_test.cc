@@ -71,6 +71,19 @@ TEST_F(GpuAppend, RowsWithoutAPlaceAreNotWritten) {
   }
 }
 
+// Entries behind a sequence's own are another one's; starts outside of the list stand for its ends.
+TEST_F(GpuAppend, NewRowsStayInTheirPartOfAList) {
+  if (there().kind == DeviceKind::cpu) GTEST_SKIP() << "the CPU refuses them";
+  const AppendCase before({.batch = 4, .page_rows = 4, .listed = true}, 3);
+  auto* starts = static_cast<std::int32_t*>(before.page_starts.data());
+  auto* lengths = static_cast<std::int32_t*>(before.lengths.data());
+  lengths[0] = 4 * (starts[1] - starts[0]) - 2;
+  lengths[2] = 0x7fffffff;
+  const AppendCase ran = before.on(there());
+  append(ran);
+  EXPECT_EQ(AppendCase::wrong(before, ran), "");
+}
+
 TEST_F(GpuAppend, OneGraphForAllLengths) {
   if (there().kind == DeviceKind::cpu) GTEST_SKIP() << "the CPU has no graphs";
   const AppendSpec spec = {

@@ -170,7 +170,8 @@ void GpuCase::place_lengths(AttentionOptions& there) {
   if (there.q_lengths && host_.spec().seed % 2 == 0) there.max_q_len = longest(*there.q_lengths, false);
   if (there.kv_lengths && host_.spec().seed % 3 == 0) there.max_kv_len = longest(*there.kv_lengths, false);
   for (auto member : {&AttentionOptions::q_lengths, &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q,
-                      &AttentionOptions::cu_seqlens_kv, &AttentionOptions::q_start, &AttentionOptions::kv_start}) {
+                      &AttentionOptions::cu_seqlens_kv, &AttentionOptions::q_start, &AttentionOptions::kv_start,
+                      &AttentionOptions::page_starts}) {
     std::optional<ConstTensorView>& view = there.*member;
     if (!view) continue;
     const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape);

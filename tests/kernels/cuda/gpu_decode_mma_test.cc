@@ -186,6 +186,17 @@ TEST_F(GpuDecodeMma, LengthsAndTablesMayChange) {
   }
 }
 
+TEST_F(GpuDecodeMma, ListsOfPagesMayChange) {
+  for (const bool graph : {false, true}) {
+    for (const std::int64_t group : {2, 20}) {
+      CaseSpec spec = changing(715'000, false, 3);
+      spec.group = group;
+      GpuCase c(spec);
+      expect_each_list(c, graph);
+    }
+  }
+}
+
 TEST_F(GpuDecodeMma, LengthsOfPackedQueriesMayChange) {
   const std::vector<Change> changes = {{{0, 1, 2, 3, 4}, {336, 336, 336, 336}},
                                        {{0, 8, 16, 24, 31}, {17, 0, 336, 200}},

@@ -29,6 +29,7 @@ class Source {
     spec.threads = 1;
     spec.device_lengths = true;
     spec.page_rows = page_rows;
+    spec.listed_pages = page_rows > 0 && seed_ % 3 == 0;
     spec.qk_dim = qk_dim;
     spec.v_dim = v_dim;
     spec.q_dtype = spec.k_dtype = spec.v_dtype = seed_ % 4 == 0 ? DType::f16 : DType::bf16;
@@ -181,6 +182,13 @@ TEST_F(GpuPagedLengths, MayChangeBetweenRunsAndBeNonsense) {
     if (graph) spec.group = 20;  // more tiles than multiprocessors: they are drawn
     GpuCase c(spec);
     expect_each_change(c, changes, false, graph);
+  }
+}
+
+TEST_F(GpuPagedLengths, ListsMayChangeBetweenRuns) {
+  for (const bool graph : {false, true}) {
+    GpuCase c(changing(126'000, false, kQueries));
+    expect_each_list(c, graph);
   }
 }
 

@@ -28,6 +28,7 @@ class Source {
     spec.seed = ++seed_;
     spec.threads = 1;
     spec.page_rows = page_rows;
+    spec.listed_pages = page_rows > 0 && seed_ % 3 == 0;
     spec.q_dtype = spec.k_dtype = spec.v_dtype = seed_ % 4 == 0 ? DType::f16 : DType::bf16;
     spec.batch = batch_.deal();
     spec.kv_heads = kv_heads_.deal();
@@ -125,6 +126,7 @@ TEST_F(GpuPaged, InfinityInTheLastValue) {
         spec.v_dtype = dtype == DType::e4m3 ? DType::e5m2 : dtype;
         spec.qk_dim = spec.v_dim = dim;
         spec.batch = 1;
+        spec.listed_pages = false;
         spec.sequences = "whole";
         // Every weight is more than 0.
         spec.mask.clear();

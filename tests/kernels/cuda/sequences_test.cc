@@ -90,6 +90,25 @@ TEST(PlaceSequences, ClampsPaddedLengthsAndStarts) {
   EXPECT_EQ(text_of(placed(params)[1]), "0 + 0 to 0, 0 + 0, box 199 before 1, start -2147483648");
 }
 
+// Pages of 16 in a list of 20 entries: no sequence has more keys than its own hold, whatever the starts are.
+TEST(PlaceSequences, CutsToTheirPages) {
+  const int starts[] = {-3, 77, 2, 77, 5, 77, 5, 77, 4, 77, 19, 77, 25, 77, 2147483647, 77, -2147483648, 77, 3, 77};
+  const Values kv({16, 999, 48, 200, 4, 40, 7, 48, 48});
+  SequencesParams params = params_of(9);
+  params.page_starts = {starts, 2, 20};
+  params.page_rows = 16;
+  const auto lengths = [&] {
+    std::vector<int> found;
+    for (const SequenceSpan& span : placed(params)) found.push_back(span.kv_len);
+    found.pop_back();
+    return found;
+  };
+  // From 0 to 2, 2 to 5, 5 to 5, 5 to 4, 4 to 19, 19 to 20, 20 to 20, 20 to 0, and 0 to 3.
+  EXPECT_THAT(lengths(), testing::ElementsAre(32, 48, 0, 0, 200, 16, 0, 0, 48));
+  params.kv = kv.view(true);
+  EXPECT_THAT(lengths(), testing::ElementsAre(16, 48, 0, 0, 4, 16, 0, 0, 48));
+}
+
 TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
   const Values q({8, 30, 20, 90, 300, 50}), kv({0, 0, 10, 150, 150, 200});
   SequencesParams params = params_of(5);

@@ -25,6 +25,7 @@ class DecodeSpecs {
       spec.kv_rows = kv_rows_.deal();
       spec.group = group_.deal();
       spec.page_rows = pages_.deal();
+      spec.listed_pages = spec.page_rows > 0 && listed_.deal() != 0;
       spec.sequences = sequences_.deal();
       spec.kv_heads = kv_heads_.deal();
       spec.rows = "built";
@@ -42,6 +43,7 @@ class DecodeSpecs {
   PortableSpecs source_;
   Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 1, 2, 3, 5, 16, 31}, 1}, group_{{1, 2, 4, 7, 8, 20, 71}, 3},
       pages_{{0, 0, 1, 5, 16, 64}, 4}, kv_heads_{{1, 2, 3}, 5};
+  Deck<int> listed_{{0, 1}, 7};
   Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 6};
 };
 
@@ -89,6 +91,7 @@ class DecodeWideSpecs {
       spec.kv_heads = kv_heads_.deal();
       spec.batch = std::min<std::int64_t>(spec.batch, 2);
       spec.page_rows = pages_.deal();
+      spec.listed_pages = spec.page_rows > 0 && spec.seed % 2 == 0;
       if (spec.page_rows > 0) {
         spec.layout = Layout::bshd;
         spec.share_q_batch = spec.share_kv_batch = false;
@@ -152,6 +155,7 @@ class KeyMaskSpecs {
     spec.sequences = sequences_.deal();
     if (spec.sequences == "packed") spec.kv_rows *= 2;
     spec.page_rows = pages_.deal();
+    spec.listed_pages = spec.page_rows > 0 && spec.seed % 2 == 0;
     if (spec.page_rows > 0) spec.layout = Layout::bshd;
     spec.q_start = starts_.deal();
     spec.mask = masks_.deal();

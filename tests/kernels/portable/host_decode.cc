@@ -103,6 +103,8 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   const shared::DecodeMmaWorkspace sizes = shared::decode_mma_workspace(config, plan.grid);
   const Workspace workspace(sizes.bytes);
   decode_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, workspace.base}, plan.grid, params);
+  if (problem.listed_pages) params.table.starts.data = problem.page_starts.data();
+  if (run.lengths_there) params.lengths.page_starts = params.table.starts;
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   if (!run.lengths_there) params.mod.sequences = spans.data();
   const auto layout = device_text::layout_of(plan.mods.of_kernel(false));

@@ -158,6 +158,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   portable::set_constants(prepared, params);
   params.listed.q_heads = static_cast<int>(problem.q_heads);
   portable::set_addresses(config, {tensors, &options, &options.bindings, nullptr, nullptr}, params);
+  if (problem.listed_pages) params.table.starts.data = problem.page_starts.data();
   params.tiles.items = schedule.items.data();
   params.tiles.item_count = static_cast<int>(schedule.items.size());
   params.tiles.runs = schedule.runs.data();

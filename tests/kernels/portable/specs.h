@@ -44,6 +44,7 @@ class PortableSpecs {
     spec.layout = layout_.deal();
     spec.sequences = sequences_.deal();
     spec.page_rows = page_rows_.deal();
+    spec.listed_pages = spec.page_rows > 0 && seed_ % 2 == 0;
     const int shared = spec.page_rows > 0 ? 0 : shared_.deal();
     spec.share_q_batch = shared == 1;
     spec.share_kv_batch = shared == 2;

@@ -90,6 +90,16 @@ TEST_F(AmdDevices, AppendKv) {
   }
 }
 
+// A list has entries behind those of a sequence, which are another one's.
+TEST_F(AmdDevices, AppendKvStaysInItsPartOfAList) {
+  const test::AppendCase before({.heads = 1, .qk_dim = 16, .v_dim = 16, .page_rows = 4, .listed = true}, 3);
+  auto* starts = static_cast<std::int32_t*>(before.page_starts.data());
+  static_cast<std::int32_t*>(before.lengths.data())[0] = 4 * (starts[1] - starts[0]) - 2;  // of its 4 new rows 2 fit
+  const test::AppendCase there = before.on(kRocm);
+  append_kv(there.tensors(), there.options());
+  EXPECT_EQ(test::AppendCase::wrong(before, there), "");
+}
+
 struct Call {
   Tensor q = random_tensor(DType::bf16, {1, 2, 20, 32}, 1).to(kRocm),
          k = random_tensor(DType::bf16, {1, 2, 30, 32}, 2).to(kRocm),

@@ -100,5 +100,41 @@ TEST_F(LaunchPages, AndTheirTable) {
   }
 }
 
+// A list's starts are uploaded with the plan if they are on the host, else each run's are read.
+TEST_F(LaunchPages, InAList) {
+  const ScopedVariable nothing("HEDDLE_COPY_BYTES", "0");
+  for (const bool there : {false, true}) {
+    PagedCall paged(64, DType::bf16);
+    const Tensor list = Tensor::empty_on(kFirst, DType::i32, {9});
+    const std::int32_t on_host[] = {1, 6, 7};
+    const ConstTensorView starts(on_host, DType::i32, {3});
+    const Tensor starts_there = Tensor::empty_on(kFirst, DType::i32, {3}),
+                 lengths_there = Tensor::empty_on(kFirst, DType::i32, {2});
+    paged.options.page_table = list;
+    paged.options.page_starts = starts;
+    if (there) {
+      paged.options.page_starts = starts_there;
+      paged.options.kv_lengths = lengths_there;
+      paged.options.max_kv_len = 300;
+    }
+    const AttentionPlan plan(paged.tensors, paged.options);
+    const Tensor workspace = Tensor::empty_on(kFirst, DType::u8, {plan.workspace_bytes() + 64});
+    plan.run(paged.tensors, {.workspace = workspace.data()});
+    const shared::PageTable& table = last_launch().params.pages.table;
+    EXPECT_EQ(table.data, list.data());
+    EXPECT_EQ(table.stride[0], 0);
+    EXPECT_EQ(table.stride[1], 1);
+    EXPECT_EQ(table.starts.entries, 9);
+    EXPECT_EQ(table.starts.stride, 1);
+    EXPECT_TRUE(planned(plan).listed_pages);
+    if (there) {
+      EXPECT_EQ(table.starts.data, starts_there.data());
+    } else {
+      EXPECT_NE(table.starts.data, nullptr);
+      EXPECT_NE(table.starts.data, on_host);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heddle::cuda

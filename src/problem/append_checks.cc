@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/element.h"
+#include "problem/one_device.h"
 #include "problem/overlap.h"
-#include "problem/places.h"
 #include "problem/refuse.h"
 #include "problem/tensors.h"
 
@@ -189,13 +189,13 @@ void check_sequence(const AppendOptions& options, const AppendSizes& sizes, std:
            rows, sizes.room);
   }
   for (std::int64_t i = 0; i < rows;) {
-    const AppendIndex place = append_index(options, sizes, b, i);
-    const std::int64_t here = std::min(rows - i, sizes.page_rows - place.row);
-    if (place.entry < 0 || place.entry >= entries) {
+    const AppendIndex index = append_index(options, sizes, b, i);
+    const std::int64_t here = std::min(rows - i, sizes.page_rows - index.row);
+    if (index.entry < 0 || index.entry >= entries) {
       refuse("page_table[{}, {}] is {}, for new rows of the sequence; pages are numbered from 0 to {}", b,
-             (length + i) / sizes.page_rows, place.entry, entries - 1);
+             (length + i) / sizes.page_rows, index.entry, entries - 1);
     }
-    written.push_back({place.entry, place.row, place.row + here, b});
+    written.push_back({index.entry, index.row, index.row + here, b});
     i += here;
   }
 }

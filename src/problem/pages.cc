@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/element.h"
-#include "problem/places.h"
+#include "problem/one_device.h"
 #include "problem/refuse.h"
 
 namespace heddle::problem {

@@ -188,7 +188,7 @@ void AttentionCase::make_pages() {
   options_.kv_lengths = keep(i32_tensor(kv_lengths_));
 }
 
-std::pair<std::int64_t, std::int64_t> AttentionCase::place_of_key(std::int64_t sequence, std::int64_t key) const {
+std::pair<std::int64_t, std::int64_t> AttentionCase::row_of_key(std::int64_t sequence, std::int64_t key) const {
   if (spec_.page_rows > 0) {
     const auto* table = static_cast<const std::int32_t*>(options_.page_table->data);
     return {table[sequence * table_columns() + key / spec_.page_rows], key % spec_.page_rows};

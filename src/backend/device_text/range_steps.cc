@@ -36,6 +36,8 @@ std::string spelled(ExprType type, std::string_view function, const std::string&
 
 }  // namespace
 
+// A switch and not a table: each leaf is a member. Switches over other enums have this shape and nothing else in
+// common.
 const std::string& LeafTexts::of(Leaf leaf) const {
   static const std::string none;
   switch (leaf) {

@@ -68,9 +68,9 @@ double seconds_of(const BackwardRuns& runs, int times, GpuTimer& timer) {
 }
 
 /// True where the criterion is met, or the kernels do not run.
-bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& arguments, const Device& place,
+bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& arguments, const Device& gpu,
                     GpuTimer& timer) {
-  const Memory small(1, 2, 400, {dim, dim}, true, place);
+  const Memory small(1, 2, 400, {dim, dim}, true, gpu);
   const Runner checked(small, kernel);
   timer.seconds(1, [&] { checked.runs(timer.stream()); });
   const GradientReport report = check_backward(checked.runs.tensors(), small.options);
@@ -79,7 +79,7 @@ bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& argum
   const std::int64_t heads = kColumns / dim;
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, heads, length, {dim, dim}, causal, place);
+      const Memory memory(kTokens / length, heads, length, {dim, dim}, causal, gpu);
       const double seconds = seconds_of(Runner(memory, kernel).runs, arguments.times, timer);
       const double flops = static_cast<double>(10 * kTokens * length * heads * dim) * (causal ? 0.5 : 1);
       fmt::print("  {} {}: {:.3f} ms {:.0f}\n", causal ? "causal" : "full", length, 1e3 * seconds,
@@ -95,7 +95,7 @@ int run(const Arguments& arguments) {
     fmt::print(stderr, "no CUDA device: {}\n", reason);
     return 2;
   }
-  const Device place{DeviceKind::cuda, arguments.device};
+  const Device gpu{DeviceKind::cuda, arguments.device};
   GpuTimer timer(arguments.device);
   bool right = true;
   for (const std::int64_t dim : arguments.dims) {
@@ -103,7 +103,7 @@ int run(const Arguments& arguments) {
     for (std::size_t i = 0; i < kMost; ++i) {
       if (arguments.kernel >= 0 && static_cast<std::size_t>(arguments.kernel) != i) continue;
       try {
-        right = check_and_time(dim, i, arguments, place, timer) && right;
+        right = check_and_time(dim, i, arguments, gpu, timer) && right;
       } catch (const base::Rejected& rejected) {
         fmt::print("D {} kernel {}: {}\n", dim, i, std::string(rejected.what()).substr(0, 120));
       } catch (const std::out_of_range&) {

@@ -98,8 +98,8 @@ class Runner {
 };
 
 /// Checks gradients of a small problem with ragged ends. Empty where the criterion is met.
-std::string check(const Variant& variant, const HeadDims& dims, const Device& place, GpuTimer& timer) {
-  const Memory memory(1, 2, 400, dims, true, place);
+std::string check(const Variant& variant, const HeadDims& dims, const Device& gpu, GpuTimer& timer) {
+  const Memory memory(1, 2, 400, dims, true, gpu);
   const Runner runner(memory, &variant);
   timer.seconds(1, [&] { runner(timer.stream()); });
   const GradientReport report = check_backward(runner.tensors(), memory.options);
@@ -190,10 +190,10 @@ void time_cell(const std::vector<Variant>& variants, const Memory& memory, doubl
 }
 
 void time_variants(const std::vector<Variant>& variants, const HeadDims& dims, const Arguments& arguments,
-                   const Device& place, GpuTimer& timer) {
+                   const Device& gpu, GpuTimer& timer) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, heads_of(dims), length, dims, causal, place);
+      const Memory memory(kTokens / length, heads_of(dims), length, dims, causal, gpu);
       fmt::print("D {} {} {}:", text_of(dims), causal ? "causal" : "full", length);
       const std::int64_t of_pair = 2 * heads_of(dims) * (3 * dims.qk + 2 * dims.v);
       const double flops = static_cast<double>(kTokens * length * of_pair) * (causal ? 0.5 : 1);
@@ -209,17 +209,17 @@ int run(const Arguments& arguments) {
     fmt::print(stderr, "no CUDA device: {}\n", reason);
     return 2;
   }
-  const Device place{DeviceKind::cuda, arguments.device};
+  const Device gpu{DeviceKind::cuda, arguments.device};
   GpuTimer timer(arguments.device);
   bool right = true;
   for (const HeadDims& dims : arguments.dims) {
-    const Memory small(1, 2, 400, dims, true, place);
+    const Memory small(1, 2, 400, dims, true, gpu);
     std::vector<Variant> good;
     for (const Variant& variant : variants_of(Runner(small, nullptr).config)) {
       if (!arguments.only.empty() && variant.name != arguments.only) continue;
       std::string wrong;
       try {
-        wrong = check(variant, dims, place, timer);
+        wrong = check(variant, dims, gpu, timer);
       } catch (const Error& error) {
         fmt::print("D {} {}: {}\n", text_of(dims), variant.name, error.what());
         continue;
@@ -229,7 +229,7 @@ int run(const Arguments& arguments) {
       right = right && wrong.empty();
       if (wrong.empty()) good.push_back(variant);
     }
-    if (!arguments.check_only) time_variants(good, dims, arguments, place, timer);
+    if (!arguments.check_only) time_variants(good, dims, arguments, gpu, timer);
   }
   return right ? 0 : 1;
 }

@@ -36,7 +36,7 @@ std::vector<Tensor> random_memory(int device, std::mt19937& random) {
   std::normal_distribution<float> normal;
   std::vector<float> pool((1 << 22) - 3);  // an odd period: no two rows of a tensor are alike
   for (float& value : pool) value = normal(random);
-  const Device place = {DeviceKind::cuda, device};
+  const Device gpu = {DeviceKind::cuda, device};
   Tensor some = Tensor::empty(DType::f32, {kTokens * kColumns});
   std::vector<Tensor> memory, eight_bits;
   for (std::size_t tensor = 0; tensor < 4; ++tensor) {
@@ -44,10 +44,10 @@ std::vector<Tensor> random_memory(int device, std::mt19937& random) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(some.count()); ++i) {
       values[i] = pool[(i + tensor * 1'000'003) % pool.size()];
     }
-    memory.push_back(some.to(DType::bf16).to(place));
-    if (tensor < 3) eight_bits.push_back(some.to(DType::e4m3).to(place));
+    memory.push_back(some.to(DType::bf16).to(gpu));
+    if (tensor < 3) eight_bits.push_back(some.to(DType::e4m3).to(gpu));
   }
-  memory.push_back(Tensor::empty_on(place, DType::f32, {kTokens * kColumns / 64}));
+  memory.push_back(Tensor::empty_on(gpu, DType::f32, {kTokens * kColumns / 64}));
   memory.insert(memory.end(), eight_bits.begin(), eight_bits.end());
   return memory;
 }

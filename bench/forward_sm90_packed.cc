@@ -149,9 +149,9 @@ class Bench {
 
  private:
   AttentionTensors tensors_of(std::int64_t heads, std::int64_t queries) const {
-    const Device place = {DeviceKind::cuda, device_};
+    const Device gpu = {DeviceKind::cuda, device_};
     const auto view = [&](const cuda::DeviceMemory& memory, const Dims& shape, DType dtype) {
-      return TensorView(memory.data(), dtype, shape, place);
+      return TensorView(memory.data(), dtype, shape, gpu);
     };
     const DType dtype = feature_.dtype;
     return {view(memory_.q, {batch_, heads, queries, dim_}, dtype),
@@ -161,15 +161,15 @@ class Bench {
             view(memory_.lse, {batch_, heads, queries}, DType::f32)};
   }
   AttentionOptions options_of(std::int64_t heads, std::int64_t queries) const {
-    const Device place = {DeviceKind::cuda, device_};
+    const Device gpu = {DeviceKind::cuda, device_};
     AttentionOptions options;
     if (feature_.bias) {
       options.score_mod = leaf::score() + Capture("bias", *feature_.bias, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());
       options.bindings.captures["bias"] =
-          TensorView(memory_.bias.data(), *feature_.bias, Dims{heads, queries, keys_}, place);
+          TensorView(memory_.bias.data(), *feature_.bias, Dims{heads, queries, keys_}, gpu);
     }
     if (feature_.lengths_on_device) {
-      options.kv_lengths = TensorView(memory_.lengths.data(), DType::i32, Dims{batch_}, place);
+      options.kv_lengths = TensorView(memory_.lengths.data(), DType::i32, Dims{batch_}, gpu);
     }
     return options;
   }

@@ -16,12 +16,12 @@ constexpr std::array<std::array<double, 3>, 5> kColours = {
     {{255, 255, 255}, {253, 202, 148}, {232, 96, 96}, {122, 40, 125}, {10, 5, 40}}};
 
 std::array<std::uint8_t, 3> colour_of(double value) {
-  const double place = std::clamp(value, 0.0, 1.0) * (kColours.size() - 1);
-  const std::size_t below = std::min(static_cast<std::size_t>(place), kColours.size() - 2);
+  const double index = std::clamp(value, 0.0, 1.0) * (kColours.size() - 1);
+  const std::size_t below = std::min(static_cast<std::size_t>(index), kColours.size() - 2);
   std::array<std::uint8_t, 3> colour{};
   for (std::size_t c = 0; c < 3; ++c) {
     colour[c] = static_cast<std::uint8_t>(
-        std::lround(std::lerp(kColours[below][c], kColours[below + 1][c], place - static_cast<double>(below))));
+        std::lround(std::lerp(kColours[below][c], kColours[below + 1][c], index - static_cast<double>(below))));
   }
   return colour;
 }
@@ -165,7 +165,7 @@ std::string scale_bar(const HeatMap& map) {
   constexpr double kWidth = 120, kHeight = 12, kRight = kLeft + kSide - 70, kY = 14;
   std::string svg = R"(<defs><linearGradient id="scale">)";
   for (std::size_t i = 0; i < kColours.size(); ++i) {
-    svg += fmt::format(R"svg(<stop offset="{}" stop-color="rgb({},{},{})"/>)svg",
+    svg += fmt::format(R"svg(<index offset="{}" stop-color="rgb({},{},{})"/>)svg",
                        static_cast<double>(i) / (kColours.size() - 1), kColours[i][0], kColours[i][1], kColours[i][2]);
   }
   svg += fmt::format(R"svg(</linearGradient></defs><rect x="{}" y="{}" width="{}" height="{}" )svg"

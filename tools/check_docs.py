@@ -165,12 +165,12 @@ def complaints(root):
     for name in sorted(tree.files):
         if name.startswith(("include/", "src/", "kernels/")) and Path(name).suffix in {".h", ".cc", ".cuh", ".def"}:
             text = (root / name).read_text(encoding="utf-8")
-            for place, sentence in missing_in_comments(tree, text):
-                yield f"{name}:{text.count(chr(10), 0, place) + 1}: {sentence}, which does not exist"
+            for offset, sentence in missing_in_comments(tree, text):
+                yield f"{name}:{text.count(chr(10), 0, offset) + 1}: {sentence}, which does not exist"
     for document in documents(root):
         text = document.read_text(encoding="utf-8")
-        for place, sentence in sorted(set(missing(tree, document, text))):
-            line = text.count("\n", 0, place) + 1
+        for offset, sentence in sorted(set(missing(tree, document, text))):
+            line = text.count("\n", 0, offset) + 1
             yield f"{document.relative_to(root)}:{line}: {sentence}, which does not exist"
 
 

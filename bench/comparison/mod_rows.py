@@ -24,7 +24,7 @@ T5 = "table[where(q_idx < kv_idx, 16, 0) + min(abs(kv_idx - q_idx), 8) + " + " +
 GRID = "((q_idx % 1024) // 32 - (kv_idx % 1024) // 32 + 31) * 63 + q_idx % 32 - kv_idx % 32 + 31"
 
 
-def grid_place(q, k):
+def grid_index(q, k):
     return ((q % 1024) // 32 - (k % 1024) // 32 + 31) * 63 + q % 32 - k % 32 + 31
 
 
@@ -141,7 +141,7 @@ MODS = (
         both(2.5, 2.5),
         score=f"score + grid[{GRID}, h]",
         captures=("grid",),
-        make=lambda torch, x: (lambda t, h, q, k: t + x["grid"][grid_place(q, k), h], None),
+        make=lambda torch, x: (lambda t, h, q, k: t + x["grid"][grid_index(q, k), h], None),
     ),
     Mod(
         "dropout",

@@ -38,8 +38,8 @@ class Attention(nn.Module):
         return flex_attention(q, k, v, self.alibi, self.mask)
 
     def by_torch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        place = torch.arange(LENGTH)
-        distance = place - place[:, None]
+        position = torch.arange(LENGTH)
+        distance = position - position[:, None]
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + self.slopes[:, None, None] * distance
         return scores.masked_fill(distance > 0, -torch.inf).softmax(-1) @ v
 

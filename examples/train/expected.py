@@ -43,10 +43,10 @@ BUCKET_OF = buckets()
 
 def attention(qkv, slopes, table):
     q, k, v = (x.reshape(BATCH, WINDOW, HEADS, HEAD_DIM).transpose(1, 2) for x in qkv.split(WIDTH, dim=-1))
-    place = torch.arange(WINDOW)
+    position = torch.arange(WINDOW)
     score = q @ k.transpose(-1, -2) / math.sqrt(HEAD_DIM)
-    score = score + slopes.reshape(HEADS, 1, 1) * (place - place[:, None]) + table[BUCKET_OF].permute(2, 0, 1)
-    score = score.masked_fill(place > place[:, None], -math.inf)
+    score = score + slopes.reshape(HEADS, 1, 1) * (position - position[:, None]) + table[BUCKET_OF].permute(2, 0, 1)
+    score = score.masked_fill(position > position[:, None], -math.inf)
     return (score.softmax(-1) @ v).transpose(1, 2).reshape(BATCH * WINDOW, WIDTH)
 
 

@@ -21,6 +21,7 @@ Kept& kept() noexcept {
   return kept;
 }
 
+// A switch and not a table, so that a new code does not compile without a status.
 heddle_status status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument:

@@ -16,8 +16,8 @@
 namespace heddle {
 namespace {
 
-double element_at(const ConstTensorView& view, const reference::RowIndex& place, std::int64_t column) {
-  const std::int64_t row = place.batch * view.strides[0] + place.head * view.strides[1] + place.row * view.strides[2];
+double element_at(const ConstTensorView& view, const reference::RowIndex& index, std::int64_t column) {
+  const std::int64_t row = index.batch * view.strides[0] + index.head * view.strides[1] + index.row * view.strides[2];
   return base::load_element(view.data, view.dtype, row + column);
 }
 
@@ -38,13 +38,13 @@ class RowJudge {
         lse_rest_criterion_(lse_rest_ ? lse_rest_->dtype : DType::f32, false) {}
 
   /// inputs: null past the end of a sequence.
-  void add(const reference::RowIndex& place, const reference::RowInputs* inputs, const reference::RowResult& reference,
+  void add(const reference::RowIndex& index, const reference::RowInputs* inputs, const reference::RowResult& reference,
            const check::PlainRow& plain) {
     check::Criterion own_o(o_.dtype, true);
     for (std::size_t d = 0; d < reference.o.size(); ++d) {
-      if (inputs != nullptr && is_reached_by_masked_value(place, *inputs, reference, d)) continue;
+      if (inputs != nullptr && is_reached_by_masked_value(index, *inputs, reference, d)) continue;
       const double floor = reference.floor[d];
-      own_o.add({.value = element_at(o_, place, static_cast<std::int64_t>(d)),
+      own_o.add({.value = element_at(o_, index, static_cast<std::int64_t>(d)),
                  .reference = reference.o[d],
                  .plain = plain.o[d],
                  .floor = floor,
@@ -54,10 +54,10 @@ class RowJudge {
     }
     const std::lock_guard lock(mutex_);
     o_criterion_.merge(own_o);
-    add_number(lse_, lse_criterion_, place, lse_floor(reference), reference.lse(), plain.lse);
-    add_number(max_scores_, max_scores_criterion_, place, max_score_floor(reference), reference.max_score,
+    add_number(lse_, lse_criterion_, index, lse_floor(reference), reference.lse(), plain.lse);
+    add_number(max_scores_, max_scores_criterion_, index, max_score_floor(reference), reference.max_score,
                plain.max_score);
-    if (lse_rest_) add_lse_rest(place, reference, plain);
+    if (lse_rest_) add_lse_rest(index, reference, plain);
   }
 
   /// The rounding of one step of a sum.
@@ -92,9 +92,9 @@ class RowJudge {
 
   /// One number of a row: its lse or its largest score, if `of` has it.
   void add_number(const std::optional<ConstTensorView>& of, check::Criterion& criterion,
-                  const reference::RowIndex& place, double floor, double reference, double plain) const {
+                  const reference::RowIndex& index, double floor, double reference, double plain) const {
     if (!of) return;
-    criterion.add({.value = element_at(*of, place, 0),
+    criterion.add({.value = element_at(*of, index, 0),
                    .reference = reference,
                    .plain = plain,
                    .floor = floor,
@@ -102,12 +102,12 @@ class RowJudge {
   }
 
   /// lse_rest is judged as the rest of the given lse, so that both words together may err as the row's scores do.
-  void add_lse_rest(const reference::RowIndex& place, const reference::RowResult& reference,
+  void add_lse_rest(const reference::RowIndex& index, const reference::RowResult& reference,
                     const check::PlainRow& plain) {
-    const double stored = element_at(*lse_, place, 0);
+    const double stored = element_at(*lse_, index, 0);
     const double rest = reference.lse_rest(stored);
     const double floor = reference.bounds.lse_floor + step_ * std::abs(rest);
-    lse_rest_criterion_.add({.value = element_at(*lse_rest_, place, 0),
+    lse_rest_criterion_.add({.value = element_at(*lse_rest_, index, 0),
                              .reference = rest,
                              .plain = reference.top == -INFINITY ? 0 : (plain.top - stored) + plain.log_sum,
                              .floor = floor,
@@ -116,10 +116,10 @@ class RowJudge {
 
   /// A GPU's tiles multiply masked values by 0, so a value that is not finite may reach rows that do not attend it. If
   /// the reference is finite, every such value of the column is masked for the row.
-  bool is_reached_by_masked_value(const reference::RowIndex& place, const reference::RowInputs& inputs,
+  bool is_reached_by_masked_value(const reference::RowIndex& index, const reference::RowInputs& inputs,
                                   const reference::RowResult& reference, std::size_t column) const {
     if (!on_gpu_ || !std::isfinite(reference.o[column])) return false;
-    if (std::isfinite(element_at(o_, place, static_cast<std::int64_t>(column)))) return false;
+    if (std::isfinite(element_at(o_, index, static_cast<std::int64_t>(column)))) return false;
     for (std::int64_t j = 0; j < inputs.kv_len; ++j) {
       if (!std::isfinite(inputs.values[j * std::ssize(reference.o) + static_cast<std::int64_t>(column)])) return true;
     }
@@ -166,8 +166,8 @@ CheckReport check_on_host(const AttentionTensors& tensors, const AttentionOption
   RowJudge judge(problem, tensors, on_gpu);
   reference::attend(
       problem, arguments, judge.step(),
-      [&](const reference::RowIndex& place, const reference::RowInputs* inputs, const reference::RowResult& result) {
-        judge.add(place, inputs, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
+      [&](const reference::RowIndex& index, const reference::RowInputs* inputs, const reference::RowResult& result) {
+        judge.add(index, inputs, result, inputs != nullptr ? check::plain_row(problem, plain_mods, *inputs) : nothing);
       });
   return judge.report();
 }

@@ -9,7 +9,7 @@
 #include "base/element.h"
 #include "check/plain.h"
 #include "reference/attend.h"
-#include "reference/key_places.h"
+#include "reference/row_offsets.h"
 
 namespace heddle::check {
 namespace {
@@ -19,8 +19,8 @@ using reference::ReadSlope;
 using reference::RowIndex;
 using reference::RowInputs;
 
-std::vector<double> load_row(const ConstTensorView& view, const RowIndex& place) {
-  const std::int64_t start = place.batch * view.strides[0] + place.head * view.strides[1] + place.row * view.strides[2];
+std::vector<double> load_row(const ConstTensorView& view, const RowIndex& index) {
+  const std::int64_t start = index.batch * view.strides[0] + index.head * view.strides[1] + index.row * view.strides[2];
   std::vector<double> row;
   for (std::int64_t d = 0; d < view.shape[3]; ++d) {
     row.push_back(base::load_element(view.data, view.dtype, start + d * view.strides[3]));
@@ -35,9 +35,9 @@ struct RealSum {
   std::vector<Real> values;
 
   explicit RealSum(const Dims& of) : shape(of), values(static_cast<std::size_t>(element_count(of))) {}
-  void add(std::int64_t place, Real factor, const double* row, std::int64_t count) {
+  void add(std::int64_t offset, Real factor, const double* row, std::int64_t count) {
     for (std::int64_t d = 0; d < count; ++d) {
-      values[static_cast<std::size_t>(place + d)] += factor * static_cast<Real>(row[d]);
+      values[static_cast<std::size_t>(offset + d)] += factor * static_cast<Real>(row[d]);
     }
   }
   Tensor tensor() const {
@@ -68,8 +68,8 @@ class PlainBackward {
     for (Partial& partial : partials_) partial.sinks.resize(static_cast<std::size_t>(problem.q_heads));
   }
 
-  void add_row(const RowIndex& place, const RowInputs& inputs) {
-    Row row = load(place, inputs);
+  void add_row(const RowIndex& index, const RowInputs& inputs) {
+    Row row = load(index, inputs);
     Partial& partial = partials_[static_cast<std::size_t>(inputs.position.b * problem_.kv_heads + row.kv_head)];
     bool alone = true;
     for (std::int64_t j = 0; j < inputs.kv_len; ++j) {
@@ -77,7 +77,7 @@ class PlainBackward {
     }
     if (!backward_.of_sinks || row.lse == kMasked || static_cast<Real>(inputs.sink) == kMasked) return;
     const Real delta = alone ? -row.d_lse : row.delta;
-    partial.sinks[static_cast<std::size_t>(place.head)] -=
+    partial.sinks[static_cast<std::size_t>(index.head)] -=
         std::exp((static_cast<Real>(inputs.sink) - row.lse) - row.lse_rest) * delta;
   }
 
@@ -108,21 +108,21 @@ class PlainBackward {
     std::vector<Real> sinks;
   };
   struct Row {
-    RowIndex place;
+    RowIndex index;
     const RowInputs* inputs;
     std::int64_t kv_head;
     std::vector<double> d_o;
     Real lse, lse_rest, d_lse, delta;
   };
 
-  Row load(const RowIndex& place, const RowInputs& inputs) const {
-    Row row{place, &inputs, inputs.position.h / problem_.group(), load_row(backward_.d_o, place), 0, 0, 0, 0};
+  Row load(const RowIndex& index, const RowInputs& inputs) const {
+    Row row{index, &inputs, inputs.position.h / problem_.group(), load_row(backward_.d_o, index), 0, 0, 0, 0};
     if (problem_.normalizer != Normalizer::softmax) return row;
-    const Dims at = {place.batch, place.head, place.row};
+    const Dims at = {index.batch, index.head, index.row};
     row.lse = static_cast<Real>(get_element(*stored_.lse, at));
     if (stored_.lse_rest) row.lse_rest = static_cast<Real>(get_element(*stored_.lse_rest, at));
     if (backward_.d_lse) row.d_lse = static_cast<Real>(get_element(*backward_.d_lse, at));
-    row.delta = product(row.d_o, load_row(stored_.o, place).data()) - row.d_lse;
+    row.delta = product(row.d_o, load_row(stored_.o, index).data()) - row.d_lse;
     return row;
   }
 
@@ -160,7 +160,7 @@ class PlainBackward {
     const AttentionOptions& options = *arguments_.options;
     const std::int64_t b = row.inputs->position.b;
     const std::lock_guard lock(head_mutexes_[static_cast<std::size_t>(row.kv_head)]);
-    q_.add(reference::row_begin(q_.shape, row.place.batch, row.place.head, row.place.row), d_s,
+    q_.add(reference::row_begin(q_.shape, row.index.batch, row.index.head, row.index.row), d_s,
            row.inputs->keys + j * problem_.qk_dim, problem_.qk_dim);
     k_.add(reference::key_begin(k_.shape, problem_, options, b, row.kv_head, j), d_s, row.inputs->query.data(),
            problem_.qk_dim);
@@ -170,8 +170,8 @@ class PlainBackward {
   static void add_reads(const reference::ModSlopes& mod, const expr::Element& at, Real term, Partial& partial) {
     for (const ReadSlope& read : mod.reads()) {
       const double slope = read.slope(at);
-      const std::optional<std::int64_t> place = read.place(at, slope);
-      if (place) partial.reads[{read.name(), read.is_param()}][*place] += term * static_cast<Real>(slope);
+      const std::optional<std::int64_t> offset = read.offset(at, slope);
+      if (offset) partial.reads[{read.name(), read.is_param()}][*offset] += term * static_cast<Real>(slope);
     }
   }
 
@@ -180,7 +180,7 @@ class PlainBackward {
     for (const Partial& partial : partials_) {
       const auto found = partial.reads.find({read.name(), read.is_param()});
       if (found == partial.reads.end()) continue;
-      for (const auto& [place, value] : found->second) sum.values[static_cast<std::size_t>(place)] += value;
+      for (const auto& [offset, value] : found->second) sum.values[static_cast<std::size_t>(offset)] += value;
     }
     return sum;
   }
@@ -203,8 +203,8 @@ PlainGradients compute(const AttentionProblem& problem, const backend::RunArgume
   PlainBackward<Real> plain(problem, arguments, backward, stored);
   reference::attend(
       problem, arguments, 0,
-      [&](const RowIndex& place, const RowInputs* inputs, const reference::RowResult&) {
-        if (inputs != nullptr) plain.add_row(place, *inputs);
+      [&](const RowIndex& index, const RowInputs* inputs, const reference::RowResult&) {
+        if (inputs != nullptr) plain.add_row(index, *inputs);
       },
       reference::RowOrder::of_a_head);
   return plain.finish();

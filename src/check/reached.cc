@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "reference/key_places.h"
+#include "reference/row_offsets.h"
 
 namespace heddle::check {
 namespace {

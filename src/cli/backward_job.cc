@@ -24,13 +24,13 @@ bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; 
 std::map<std::string, Tensor> load_tensors(const std::vector<std::string>& assignments) {
   std::map<std::string, Tensor> tensors;
   for (const std::string& text : assignments) {
-    const auto [name, place] = parse_assignment("--backward", text);
+    const auto [name, source] = parse_assignment("--backward", text);
     if (name != "DO" && name != "DLSE" && name != "O" && name != "LSE") {
       refuse("--backward: there is no tensor '{}'; DO, DLSE, O and LSE are accepted", name);
     }
     if (tensors.contains(name)) refuse("--backward: {} is given twice", name);
     const std::string axes = name == "DO" || name == "O" ? "[B, H, S, D]" : "[B, H, S]";
-    tensors.emplace(name, with_batch(name, load_tensor(place), axes));
+    tensors.emplace(name, with_batch(name, load_tensor(source), axes));
   }
   if (!tensors.contains("DO")) refuse("--backward: DO, the gradient of o, is not given; DO=FILE is accepted");
   return tensors;
@@ -121,7 +121,7 @@ BackwardResult allocate(const AttentionJob& attention, const GradientRequest& re
 }
 
 /// Converts to --dtype, if it is given, and moves to q's device.
-void place(BackwardJob& job, const std::string& dtype) {
+void convert_and_move(BackwardJob& job, const std::string& dtype) {
   const Tensor& q = job.attention.q;
   const DType of_o = is_fp8(q.dtype()) ? DType::bf16 : q.dtype();
   const DType real = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
@@ -153,7 +153,7 @@ BackwardJob load_backward(const BackwardArguments& arguments, const std::string&
   job.d_o = tensors.at("DO");
   if (const auto d_lse = tensors.find("DLSE"); d_lse != tensors.end()) job.d_lse = d_lse->second;
   take_forward(tensors, job);
-  place(job, dtype);
+  convert_and_move(job, dtype);
   job.request = arguments.gradients.empty() ? all_gradients(options) : named_gradients_of(arguments.gradients, options);
   job.gradients = allocate(job.attention, job.request);
   return job;

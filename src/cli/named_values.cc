@@ -83,16 +83,16 @@ void refuse_skipped(const std::map<std::string, std::string>& skipped, const std
   if (found != skipped.end()) throw Error(ErrorCode::unsupported, found->second);
 }
 
-std::string file_of(const std::string& place) {
+std::string file_of(const std::string& source) {
   constexpr std::string_view kSuffix = ".safetensors:";
-  const std::size_t suffix = place.rfind(kSuffix);
-  return suffix == std::string::npos ? place : place.substr(0, suffix + kSuffix.size() - 1);
+  const std::size_t suffix = source.rfind(kSuffix);
+  return suffix == std::string::npos ? source : source.substr(0, suffix + kSuffix.size() - 1);
 }
 
-Tensor load_tensor(const std::string& place) {
-  const std::string file = file_of(place);
-  if (file == place) return load_npy(file);
-  const std::string name = place.substr(file.size() + 1);
+Tensor load_tensor(const std::string& source) {
+  const std::string file = file_of(source);
+  if (file == source) return load_npy(file);
+  const std::string name = source.substr(file.size() + 1);
   const TensorFile content = load_safetensors(file);
   const auto found = content.tensors.find(name);
   if (found == content.tensors.end()) {
@@ -111,9 +111,9 @@ void Names::add_tensor(const std::string& name, const Tensor& tensor) {
 
 void Names::add_captures(const std::vector<std::string>& assignments) {
   for (const std::string& text : assignments) {
-    const auto [name, place] = parse_assignment("--capture", text);
+    const auto [name, source] = parse_assignment("--capture", text);
     require_name("--capture", [&name = name] { Capture(name, DType::f32, 0); });
-    add_tensor(name, load_tensor(place));
+    add_tensor(name, load_tensor(source));
   }
 }
 

@@ -65,10 +65,10 @@ Json mod_json(const Expr& mod, const std::string& form, expr::Precision precisio
           {"form", form.empty() ? Json() : Json(form)}};
 }
 
-Json mask_json(const BlockMask& mask, const std::string& place) {
+Json mask_json(const BlockMask& mask, const std::string& found) {
   const BlockMask::Statistics statistics = mask.statistics();
   return {{"from_lists", mask.is_from_lists()},
-          {"found", place.empty() ? Json() : Json(place)},
+          {"found", found.empty() ? Json() : Json(found)},
           {"block", {mask.block().q, mask.block().kv}},
           {"full", statistics.full},
           {"partial", statistics.partial},
@@ -266,7 +266,7 @@ void add_kernel(Text& text, const Json& kernel) {
 
 }  // namespace
 
-Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_place,
+Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_found,
                  const plan::Plan& plan, const Json& kernel) {
   const expr::Precision precision = problem.precision;
   return {{"problem", problem_json(problem)},
@@ -274,7 +274,7 @@ Json explanation(const problem::AttentionProblem& problem, const BlockMask* bloc
            {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
             {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
             {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}}},
-          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_place) : Json()},
+          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_found) : Json()},
           {"plan", plan_json(plan)},
           {"predicted", predicted_json(plan.predicted)},
           {"tuned", tuned_json(plan)},
@@ -312,7 +312,7 @@ std::string to_text(const Json& explanation) {
 }  // namespace engine
 
 nlohmann::ordered_json AttentionPlan::State::explanation() const {
-  nlohmann::ordered_json all = engine::explanation(problem, block_mask.get(), mask_rows.place(), plan, kernel->facts());
+  nlohmann::ordered_json all = engine::explanation(problem, block_mask.get(), mask_rows.found(), plan, kernel->facts());
   if (cached) all["plan_cache"] = engine::to_json(plan_cache_counts());
   return all;
 }

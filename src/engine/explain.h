@@ -15,7 +15,7 @@ namespace heddle::engine {
 /// where its rows were, of a mask that reads a GPU's memory), plan, predicted (null: the family
 /// has no cost model), rejected, kernel (Kernel::facts(); null: none was prepared).
 nlohmann::ordered_json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
-                                   const std::string& mask_place, const plan::Plan& plan,
+                                   const std::string& mask_found, const plan::Plan& plan,
                                    const nlohmann::ordered_json& kernel);
 
 /// The key `plan_cache` of a cached plan's explanation.

@@ -60,7 +60,7 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
   const std::vector<plan::Choice> choices =
       plan::choose(request, [&](BlockSize block) { return rows(problem, options_here, block); });
   const nlohmann::ordered_json explanation =
-      engine::explanation(problem, choices.front().block_mask.get(), rows.place(), choices.front().plan, nullptr);
+      engine::explanation(problem, choices.front().block_mask.get(), rows.found(), choices.front().plan, nullptr);
   return {engine::to_text(explanation), explanation.dump(2)};
 }
 

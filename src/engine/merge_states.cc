@@ -7,8 +7,8 @@
 #include "backend/device.h"
 #include "engine/pointers.h"
 #include "heddle/attention.h"
+#include "problem/one_device.h"
 #include "problem/overlap.h"
-#include "problem/places.h"
 #include "problem/refuse.h"
 
 namespace heddle {

@@ -17,9 +17,9 @@ namespace {
 std::optional<Device> device_of_captures(const Expr& mask, const Bindings& bindings) {
   std::optional<Device> device;
   for (const auto& [name, declared] : symbols_of(mask).captures) {
-    const Device& place = bindings.captures.at(name).device;
-    if (place.kind == DeviceKind::cpu || (device && !(*device == place))) return {};
-    device = place;
+    const Device& holder = bindings.captures.at(name).device;
+    if (holder.kind == DeviceKind::cpu || (device && !(*device == holder))) return {};
+    device = holder;
   }
   return device;
 }
@@ -78,9 +78,9 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
   const MaskShape shape = {problem.q_heads, problem.sequences};
   const DType reals = problem.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
   const std::optional<Device> device = device_of_captures(problem.mask_mod, bindings);
-  place_.clear();
+  found_.clear();
   if (problem::reads_device_lengths(problem, problem.mask_mod)) {
-    place_ = fmt::format("nowhere: the mask reads what only {} knows of the sequences; every block of keys is partial",
+    found_ = fmt::format("nowhere: the mask reads what only {} knows of the sequences; every block of keys is partial",
                          problem::name(problem.device));
     const auto find = [](const Expr&, const MaskShape& of, BlockSize size, std::span<const mask::Matrix> matrices,
                          const Bindings&) { return all_partial(of, size, matrices); };
@@ -88,16 +88,16 @@ std::shared_ptr<const BlockMask> MaskRows::build(const problem::AttentionProblem
         mask::build_elsewhere(problem.mask_mod, shape, block, bindings, find, problem.clamp_reads));
   }
   if (device && !base::value_of(base::Option::host_masks).empty()) {
-    place_ = fmt::format("on the host: {} is set", base::name_of(base::Option::host_masks));
+    found_ = fmt::format("on the host: {} is set", base::name_of(base::Option::host_masks));
   } else if (device) {
     backend::BuiltMask built = backend::find_device_kind(device->kind)
                                    ->build_mask(device->index, problem.mask_mod, shape, block, bindings, reals,
                                                 problem.clamp_reads, on_device_);
     if (built.mask != nullptr) {
-      place_ = fmt::format("on {}", problem::name(*device));
+      found_ = fmt::format("on {}", problem::name(*device));
       return built.mask;
     }
-    place_ = fmt::format("on the host: {}", built.refused);
+    found_ = fmt::format("on the host: {}", built.refused);
   }
   base::OnHost host;
   const Bindings there = mask_bindings(problem.mask_mod, bindings, host);

@@ -26,13 +26,13 @@ class MaskRows {
 
   /// The device ("on" and its name) that found the rows of a mask which reads a GPU's memory, or lengths that only the
   /// GPU knows. Empty for others.
-  const std::string& place() const { return place_; }
+  const std::string& found() const { return found_; }
 
  private:
   std::shared_ptr<const BlockMask> build(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                          const Bindings& bindings, BlockSize block);
 
-  std::string place_;
+  std::string found_;
   std::shared_ptr<backend::DeviceMaskRows> on_device_;
   std::shared_ptr<const BlockMask> last_;  // several kernels ask for the same blocks
 };

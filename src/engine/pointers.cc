@@ -32,11 +32,11 @@ void check_pointer(std::string_view name, const ConstTensorView& view, const Dev
   if (view.data == nullptr) return;  // it has no elements: validation saw to that
   const int found = backend::find_device_kind(device.kind)->index_of(view.data);
   if (found == device.index) return;
-  const std::string place = problem::name(device);
+  const std::string given = problem::name(device);
   throw Error(ErrorCode::invalid_argument,
               fmt::format("{} is on {}, but its data is in {}; memory of {} is accepted",
-                          of.empty() ? std::string(name) : fmt::format("{} '{}'", of, name), place,
-                          memory_of(device.kind, found), place));
+                          of.empty() ? std::string(name) : fmt::format("{} '{}'", of, name), given,
+                          memory_of(device.kind, found), given));
 }
 
 void check_pointers(const problem::AttentionProblem& problem, const AttentionTensors& tensors,

@@ -49,12 +49,12 @@ plan::Tuned tuned_by(const tune::Record& record, const std::string& kernel, bool
 
 /// Puts the choices that the record has first, in its order.
 std::vector<plan::Choice> ordered_by(const tune::Record& record, std::vector<plan::Choice> choices) {
-  const auto place = [&](const plan::Choice& choice) {
+  const auto rank = [&](const plan::Choice& choice) {
     return std::ranges::find(record.times, tune::kernel_name(choice.plan), &tune::Time::kernel) - record.times.begin();
   };
-  std::ranges::stable_sort(choices, {}, place);
+  std::ranges::stable_sort(choices, {}, rank);
   for (plan::Choice& choice : choices) {
-    if (place(choice) == std::ssize(record.times)) continue;
+    if (rank(choice) == std::ssize(record.times)) continue;
     choice.plan.tuned = tuned_by(record, tune::kernel_name(choice.plan), false);
   }
   return choices;

@@ -19,24 +19,6 @@ bool reads_key(const Node& node) { return node.uses.intersects({Leaf::kv_idx}); 
 
 Interval integers(const Range& x) { return {static_cast<std::int64_t>(x.lo), static_cast<std::int64_t>(x.hi)}; }
 
-Relation negated(Relation relation) {
-  switch (relation) {
-    case Relation::lt:
-      return Relation::ge;
-    case Relation::le:
-      return Relation::gt;
-    case Relation::gt:
-      return Relation::le;
-    case Relation::ge:
-      return Relation::lt;
-    case Relation::eq:
-      return Relation::ne;
-    case Relation::ne:
-      return Relation::eq;
-  }
-  return relation;
-}
-
 }  // namespace
 
 Expr with_affine_tokens(const Expr& mask) {
@@ -99,7 +81,7 @@ int KeyBounds::bound_of(const NodePointer& pointer, bool value) {
   if (!is_comparison(node.op) || node.operands[0]->type != ExprType::i32) return kAll;
   const LinearForms& forms = program_.forms();
   const LinearForm difference = combine(forms[node.operands[0].get()], 1, forms[node.operands[1].get()], -1, false);
-  const Relation relation = value ? real::relation(node.op) : negated(real::relation(node.op));
+  const Relation relation = real::relation(value ? node.op : complement(node.op));
   std::vector<Link> links;
   const std::optional<int> term = follow_a_term(difference, links);
   if (!term || relation == Relation::ne) return kAll;

@@ -27,6 +27,7 @@ struct NpyType {
   std::string_view code;  // without the byte order
 };
 
+/// Rows like those of kSafetensorsTypes, of another format: other names, and fewer types.
 constexpr std::array<NpyType, 12> kNpyTypes{{
     {DType::f64, "f8"},
     {DType::f32, "f4"},

@@ -13,7 +13,8 @@ struct SafetensorsType {
   std::string_view name;
 };
 
-/// In the order in which the reference implementation lays out tensors.
+/// In the order in which the reference implementation lays out tensors. Rows like those of kNpyTypes, of another
+/// format.
 inline constexpr std::array<SafetensorsType, kDTypeCount> kSafetensorsTypes{{
     {DType::u64, "U64"},
     {DType::i64, "I64"},

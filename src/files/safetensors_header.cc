@@ -132,10 +132,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       state_ = State::metadata_object;
       return;
     }
-    const auto [place, added] = header_.tensors.emplace(key, SafetensorsEntry{});
+    const auto [found, added] = header_.tensors.emplace(key, SafetensorsEntry{});
     if (!added) throw source_.error(fmt::format("its header has tensor '{}' twice", key));
     name_ = key;
-    entry_ = &place->second;
+    entry_ = &found->second;
     has_dtype_ = has_shape_ = has_offsets_ = false;
     state_ = State::entry_object;
   }

@@ -45,7 +45,7 @@ std::string_view unpadded(std::string_view header, const ByteSource& source) {
   return header;
 }
 
-struct PlacedTensor {
+struct ListedTensor {
   std::string_view name;
   std::optional<DType> dtype;  // none: skipped
   const SafetensorsEntry* entry;
@@ -66,7 +66,7 @@ std::string why_skipped(std::string_view tensor, const SafetensorsEntry& entry) 
   return {};
 }
 
-void check_size(const PlacedTensor& tensor, const ByteSource& source) {
+void check_size(const ListedTensor& tensor, const ByteSource& source) {
   const SafetensorsEntry& entry = *tensor.entry;
   if (!tensor.dtype) {  // how many bytes it should have is not known
     if (entry.begin <= entry.end) return;
@@ -83,10 +83,10 @@ void check_size(const PlacedTensor& tensor, const ByteSource& source) {
 }
 
 /// The tensors, in the order of their data, cover the bytes after the header exactly once.
-void check_coverage(const std::vector<PlacedTensor>& tensors, std::uint64_t data_bytes, const ByteSource& source) {
+void check_coverage(const std::vector<ListedTensor>& tensors, std::uint64_t data_bytes, const ByteSource& source) {
   std::uint64_t covered = 0;
   std::string_view before;
-  for (const PlacedTensor& tensor : tensors) {
+  for (const ListedTensor& tensor : tensors) {
     const std::uint64_t begin = tensor.entry->begin;
     if (begin < covered) {
       throw source.error(
@@ -113,21 +113,21 @@ TensorFile read_safetensors(const ByteSource& source) {
   const std::string padded = read_header(source);
   SafetensorsHeader header = parse_safetensors_header(unpadded(padded, source), source);
   TensorFile file;
-  std::vector<PlacedTensor> tensors;
+  std::vector<ListedTensor> tensors;
   for (const auto& [name, entry] : header.tensors) {
     const std::string reason = why_skipped(name, entry);
     if (!reason.empty()) file.skipped[name] = source.error(reason).what();
     tensors.push_back({name, reason.empty() ? dtype_of(entry) : std::nullopt, &entry});
   }
-  std::sort(tensors.begin(), tensors.end(), [](const PlacedTensor& a, const PlacedTensor& b) {
+  std::sort(tensors.begin(), tensors.end(), [](const ListedTensor& a, const ListedTensor& b) {
     return std::pair(a.entry->begin, a.entry->end) < std::pair(b.entry->begin, b.entry->end);
   });
-  for (const PlacedTensor& tensor : tensors) check_size(tensor, source);
+  for (const ListedTensor& tensor : tensors) check_size(tensor, source);
   const std::uint64_t data_begin = kLengthBytes + padded.size();
   check_coverage(tensors, source.size() - data_begin, source);
 
   file.metadata = std::move(header.metadata);
-  for (const PlacedTensor& tensor : tensors) {
+  for (const ListedTensor& tensor : tensors) {
     if (!tensor.dtype) continue;
     Tensor loaded = Tensor::empty(*tensor.dtype, tensor.entry->shape);
     source.read(data_begin + tensor.entry->begin,

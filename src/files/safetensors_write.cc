@@ -15,14 +15,14 @@ namespace {
 /// Declaration order is the order in the file.
 using Json = nlohmann::ordered_json;
 
-struct Placed {
+struct OrderedTensor {
   std::size_t type;  // row of kSafetensorsTypes
   const std::string* name;
   const Tensor* tensor;
 };
 
-std::vector<Placed> in_file_order(const TensorFile& file) {
-  std::vector<Placed> placed;
+std::vector<OrderedTensor> in_file_order(const TensorFile& file) {
+  std::vector<OrderedTensor> ordered;
   for (const auto& [name, tensor] : file.tensors) {
     if (name == "__metadata__") {
       throw Error(ErrorCode::invalid_argument, "a tensor is named '__metadata__', which safetensors keeps for itself");
@@ -31,18 +31,19 @@ std::vector<Placed> in_file_order(const TensorFile& file) {
     const DType dtype = tensor.dtype();
     const auto row = std::find_if(kSafetensorsTypes.begin(), kSafetensorsTypes.end(),
                                   [&](const SafetensorsType& type) { return type.dtype == dtype; });
-    placed.push_back({static_cast<std::size_t>(row - kSafetensorsTypes.begin()), &name, &tensor});
+    ordered.push_back({static_cast<std::size_t>(row - kSafetensorsTypes.begin()), &name, &tensor});
   }
   // The map is ordered by name already.
-  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) { return a.type < b.type; });
-  return placed;
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const OrderedTensor& a, const OrderedTensor& b) { return a.type < b.type; });
+  return ordered;
 }
 
-std::string header_text(const std::vector<Placed>& placed, const std::map<std::string, std::string>& metadata) {
+std::string header_text(const std::vector<OrderedTensor>& ordered, const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t position = 0;
-  for (const Placed& item : placed) {
+  for (const OrderedTensor& item : ordered) {
     const Tensor& tensor = *item.tensor;
     const auto bytes = static_cast<std::uint64_t>(tensor.count() * size_of(tensor.dtype()));
     Json entry;
@@ -71,12 +72,12 @@ std::string header_text(const std::vector<Placed>& placed, const std::map<std::s
 }  // namespace
 
 void write_safetensors(const TensorFile& file, ByteSink& sink) {
-  const std::vector<Placed> placed = in_file_order(file);
-  const std::string header = header_text(placed, file.metadata);
+  const std::vector<OrderedTensor> ordered = in_file_order(file);
+  const std::string header = header_text(ordered, file.metadata);
   const std::uint64_t length = header.size();
   sink.write(std::as_bytes(std::span(&length, 1)));
   sink.write(std::as_bytes(std::span(header)));
-  for (const Placed& item : placed) write_row_major(*item.tensor, sink);
+  for (const OrderedTensor& item : ordered) write_row_major(*item.tensor, sink);
 }
 
 }  // namespace files

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/element.h"
+#include "problem/one_device.h"
 #include "problem/overlap.h"
 #include "problem/pages.h"
-#include "problem/places.h"
 #include "problem/refuse.h"
 #include "problem/tensors.h"
 
@@ -206,17 +206,17 @@ void check_sequence(const AppendOptions& options, const AppendSizes& sizes, std:
            rows, room, options.page_starts ? "the" : "a");
   }
   for (std::int64_t i = 0; i < rows;) {
-    const AppendIndex place = append_index(options, sizes, b, i);
-    const std::int64_t here = std::min(rows - i, sizes.page_rows - place.row);
-    if (place.entry < 0 || place.entry >= entries) {
+    const AppendIndex index = append_index(options, sizes, b, i);
+    const std::int64_t here = std::min(rows - i, sizes.page_rows - index.row);
+    if (index.entry < 0 || index.entry >= entries) {
       const std::int64_t number = (length + i) / sizes.page_rows;
       const std::string of_table = options.page_starts
                                        ? fmt::format("[{}]", integer_at(*options.page_starts, b) + number)
                                        : fmt::format("[{}, {}]", b, number);
-      refuse("page_table{} is {}, for new rows of {}; pages are numbered from 0 to {}", of_table, place.entry,
+      refuse("page_table{} is {}, for new rows of {}; pages are numbered from 0 to {}", of_table, index.entry,
              options.page_starts ? fmt::format("sequence {}", b) : "the sequence", entries - 1);
     }
-    written.push_back({place.entry, place.row, place.row + here, b});
+    written.push_back({index.entry, index.row, index.row + here, b});
     i += here;
   }
 }

@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "problem/one_device.h"
 #include "problem/option_views.h"
 #include "problem/pages.h"
-#include "problem/places.h"
 #include "problem/refuse.h"
 #include "problem/resolve_sequences.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/element.h"
-#include "problem/places.h"
+#include "problem/one_device.h"
 #include "problem/refuse.h"
 
 namespace heddle::problem {

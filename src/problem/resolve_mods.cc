@@ -6,7 +6,7 @@
 #include "expr/names.h"
 #include "expr/verify.h"
 #include "problem/capture_bounds.h"
-#include "problem/places.h"
+#include "problem/one_device.h"
 #include "problem/refuse.h"
 
 namespace heddle::problem {

@@ -7,8 +7,8 @@
 
 #include "base/element.h"
 #include "mask/shape.h"
+#include "problem/one_device.h"
 #include "problem/option_views.h"
-#include "problem/places.h"
 #include "problem/refuse.h"
 
 namespace heddle::problem {

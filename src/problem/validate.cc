@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "problem/one_device.h"
 #include "problem/pages.h"
-#include "problem/places.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
 #include "problem/resolve_mods.h"

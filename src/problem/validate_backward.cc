@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "expr/node.h"
+#include "problem/one_device.h"
 #include "problem/overlap.h"
-#include "problem/places.h"
 #include "problem/problem.h"
 #include "problem/refuse.h"
 #include "problem/tensors.h"

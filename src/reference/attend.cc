@@ -245,15 +245,15 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
         problem.scale * descale_of(options.q_descale, task.b, h) * descale_of(options.k_descale, task.b, task.kv_head);
     const double sink = options.sinks ? get_element(*options.sinks, {h}) : -kInfinity;
     for (std::int64_t i = task.first; i < task.last; ++i) {
-      const RowIndex place = {tensor_batch, h, sequence.q_begin + i};
+      const RowIndex index = {tensor_batch, h, sequence.q_begin + i};
       if (i >= sequence.q_len) {
-        visit(place, nullptr, compute.past_the_end());
+        visit(index, nullptr, compute.past_the_end());
         continue;
       }
-      const auto query = load_rows(tensors.q, tensor_batch, h, place.row, 1);
+      const auto query = load_rows(tensors.q, tensor_batch, h, index.row, 1);
       const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale,       v_descale,
                              sink,           query,           keys.data(), values.data()};
-      visit(place, &row, compute(row));
+      visit(index, &row, compute(row));
     }
   }
 }

@@ -45,7 +45,7 @@ enum class RowOrder : std::uint8_t { any, of_a_head };
 /// Calls visit for every row of o, from several threads. `inputs` is null past the end of a sequence, where o = 0,
 /// top = -inf and max_score = -inf. arguments.tensors.o is not touched. Reports progress as the options ask. `step`:
 /// the rounding error of one step of a sum, from which the floors follow; 0 if no caller reads them.
-using VisitRow = std::function<void(const RowIndex& place, const RowInputs* inputs, const RowResult& result)>;
+using VisitRow = std::function<void(const RowIndex& index, const RowInputs* inputs, const RowResult& result)>;
 void attend(const problem::AttentionProblem& problem, const backend::RunArguments& arguments, double step,
             const VisitRow& visit, RowOrder order = RowOrder::any);
 

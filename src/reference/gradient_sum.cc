@@ -22,16 +22,16 @@ GradientSum::GradientSum(const Dims& shape, bool judged) : shape_(shape) {
   floor_.resize(count);
 }
 
-void GradientSum::add(std::int64_t place, const Term& term) {
-  const auto at = static_cast<std::size_t>(place);
+void GradientSum::add(std::int64_t offset, const Term& term) {
+  const auto at = static_cast<std::size_t>(offset);
   value_[at] += term.value;
   if (magnitude_.empty()) return;
   magnitude_[at] += term.magnitude;
   floor_[at] += term.floor;
 }
 
-void GradientSum::add(std::int64_t place, const Term& factor, std::span<const double> row) {
-  const auto first = static_cast<std::size_t>(place);
+void GradientSum::add(std::int64_t offset, const Term& factor, std::span<const double> row) {
+  const auto first = static_cast<std::size_t>(offset);
   for (std::size_t d = 0; d < row.size(); ++d) value_[first + d] += static_cast<Sum>(factor.value) * row[d];
   if (magnitude_.empty()) return;
   for (std::size_t d = 0; d < row.size(); ++d) {

@@ -24,9 +24,9 @@ class GradientSum {
   GradientSum(const Dims& shape, bool judged);
 
   const Dims& shape() const { return shape_; }
-  void add(std::int64_t place, const Term& term);
-  /// factor * row at `place` and the elements after it.
-  void add(std::int64_t place, const Term& factor, std::span<const double> row);
+  void add(std::int64_t offset, const Term& term);
+  /// factor * row at `offset` and the elements after it.
+  void add(std::int64_t offset, const Term& factor, std::span<const double> row);
   Gradient finish() const;
 
  private:

@@ -10,15 +10,15 @@ namespace heddle::reference {
 
 using expr::Interpreter;
 
-std::optional<std::int64_t> ReadSlope::place(const expr::Element& element, double slope) const {
-  std::int64_t place = 0;
+std::optional<std::int64_t> ReadSlope::offset(const expr::Element& element, double slope) const {
+  std::int64_t offset = 0;
   for (int axis = 0; axis < shape_.size(); ++axis) {
     const std::int64_t extent = shape_[axis];
     const std::int64_t index = std::get<std::int32_t>(indices_[static_cast<std::size_t>(axis)](element));
     if (extent == 0 || (slope == 0 && (index < 0 || index >= extent))) return {};
-    place = place * extent + std::clamp<std::int64_t>(index, 0, extent - 1);
+    offset = offset * extent + std::clamp<std::int64_t>(index, 0, extent - 1);
   }
-  return place;
+  return offset;
 }
 
 namespace {

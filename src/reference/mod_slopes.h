@@ -37,7 +37,7 @@ class ReadSlope {
   double slope_terms(const expr::Element& element) const { return terms_ ? terms_->real(element) : 0; }
   /// The row-major number of the element that is read. As the interpreter reads: an index outside gives the nearest one
   /// inside. None where nothing is read: the tensor is empty, or `at` took its fill, whose slope is 0.
-  std::optional<std::int64_t> place(const expr::Element& element, double slope) const;
+  std::optional<std::int64_t> offset(const expr::Element& element, double slope) const;
 
  private:
   std::string name_;

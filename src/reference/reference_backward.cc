@@ -10,7 +10,7 @@
 #include "base/element.h"
 #include "base/precision.h"
 #include "reference/attend.h"
-#include "reference/key_places.h"
+#include "reference/row_offsets.h"
 
 namespace heddle::reference {
 namespace {
@@ -62,7 +62,7 @@ struct ElementTerms {
 };
 struct ReadTerm {
   const ReadSlope* read;
-  std::int64_t place;
+  std::int64_t offset;
   Term term;
 };
 
@@ -86,17 +86,17 @@ class Backward {
         head_mutexes_(static_cast<std::size_t>(problem.kv_heads)) {}
 
   // Called from several threads.
-  void add_row(const RowIndex& place, const RowInputs& row, const RowResult& result) {
-    const RowLoss loss = row_loss(place, result);
+  void add_row(const RowIndex& index, const RowInputs& row, const RowResult& result) {
+    const RowLoss loss = row_loss(index, result);
     std::vector<ElementTerms> elements;
     std::vector<ReadTerm> reads;
     for (std::int64_t j = 0; j < row.kv_len; ++j) {
       if (mods_.attends(row.position, j)) add_element(row, result, loss, j, elements, reads);
     }
-    add_to_tensors(place, row, loss, elements);
+    add_to_tensors(index, row, loss, elements);
     if (with_sink(row, result)) add_to_sink(row, result, loss, elements.empty());
     const std::lock_guard lock(reads_mutex_);
-    for (const ReadTerm& read : reads) reads_.of(*read.read).add(read.place, read.term);
+    for (const ReadTerm& read : reads) reads_.of(*read.read).add(read.offset, read.term);
   }
 
   Gradients finish() const {
@@ -126,16 +126,16 @@ class Backward {
     return step_ * (1 + std::max(result.bounds.exponent, lse));
   }
 
-  RowLoss row_loss(const RowIndex& place, const RowResult& result) const {
+  RowLoss row_loss(const RowIndex& index, const RowResult& result) const {
     RowLoss loss{.d_o = {}, .d_lse = 0, .delta = {}, .exponent = exponent_of(result), .growth = 0};
     loss.growth = std::expm1(loss.exponent);
     const ConstTensorView& d_o = backward_.d_o;
-    const std::int64_t start = place.batch * d_o.strides[0] + place.head * d_o.strides[1] + place.row * d_o.strides[2];
+    const std::int64_t start = index.batch * d_o.strides[0] + index.head * d_o.strides[1] + index.row * d_o.strides[2];
     for (std::int64_t d = 0; d < problem_.v_dim; ++d) {
       loss.d_o.push_back(base::load_element(d_o.data, d_o.dtype, start + d * d_o.strides[3]));
     }
     if (!softmax()) return loss;
-    if (backward_.d_lse) loss.d_lse = get_element(*backward_.d_lse, {place.batch, place.head, place.row});
+    if (backward_.d_lse) loss.d_lse = get_element(*backward_.d_lse, {index.batch, index.head, index.row});
     loss.delta.value = dot(loss.d_o, result.o.data()).sum - loss.d_lse;
     loss.delta.magnitude = std::abs(loss.d_lse);
     const double unseen = judged() ? base::smallest_subnormal(problem_.o_dtype) / 2 : 0;
@@ -226,11 +226,11 @@ class Backward {
     for (std::size_t i = 0; i < mod.reads().size(); ++i) {
       const ReadSlope& read = mod.reads()[i];
       const double slope = read.slope(at);
-      const std::optional<std::int64_t> place = read.place(at, slope);
-      if (!place) continue;
+      const std::optional<std::int64_t> offset = read.offset(at, slope);
+      if (!offset) continue;
       const double error = error_of(at, reach, slope, read.slope_terms(at),
                                     [&](const expr::Element& there) { return in_reals.reads()[i].slope(there); });
-      reads.push_back({&read, *place, through(term, slope, error)});
+      reads.push_back({&read, *offset, through(term, slope, error)});
     }
   }
 
@@ -244,9 +244,9 @@ class Backward {
     return key_begin(sum.shape(), problem_, *arguments_.options, row.position.b, kv_head(row), j);
   }
 
-  void add_to_tensors(const RowIndex& place, const RowInputs& row, const RowLoss& loss,
+  void add_to_tensors(const RowIndex& index, const RowInputs& row, const RowLoss& loss,
                       const std::vector<ElementTerms>& elements) {
-    const std::int64_t query = row_begin(q_.shape(), place.batch, place.head, place.row);
+    const std::int64_t query = row_begin(q_.shape(), index.batch, index.head, index.row);
     const std::lock_guard lock(mutex_of(row));
     for (const ElementTerms& element : elements) {
       const Term ds = times(element.ds, row.scale);
@@ -288,8 +288,8 @@ class Backward {
 Gradients attend_backward(const AttentionProblem& problem, const backend::RunArguments& arguments,
                           const BackwardArguments& backward, double step) {
   Backward sums(problem, arguments, backward, step);
-  const auto add_row = [&](const RowIndex& place, const RowInputs* row, const RowResult& result) {
-    if (row != nullptr) sums.add_row(place, *row, result);
+  const auto add_row = [&](const RowIndex& index, const RowInputs* row, const RowResult& result) {
+    if (row != nullptr) sums.add_row(index, *row, result);
   };
   attend(problem, arguments, step, add_row);
   return sums.finish();

@@ -52,7 +52,7 @@ struct BackwardListsParams {
   int item_count;
   const QueryRun* runs;
   int tile_keys;
-  int keeps_places;  // no tile is dropped: each keeps its place in the list
+  int keeps_all;  // no tile is dropped: each keeps its place in the list
   BackwardItem* left;
   int* left_count;           // 0 before
   FilledRows d_q, d_k, d_v;  // packed

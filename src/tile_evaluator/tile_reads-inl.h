@@ -136,7 +136,7 @@ HWY_INLINE Out FillAt(const TileArguments& t, int r, int c) {
   return OperandAt<Out>(t, static_cast<std::size_t>(t.capture->rank), r, c);
 }
 
-struct Place {
+struct ReadAt {
   std::int64_t offset = 0;  // elements
   bool inside = true;
   HWY_INLINE void Add(const BoundCapture& capture, std::size_t axis, std::int32_t index) {
@@ -158,12 +158,12 @@ template <class Stored, class Out>
 HWY_NOINLINE void ReadElements(const TileArguments& t, int r, int first, int last) {
   Out* out = reinterpret_cast<Out*>(t.out + r * t.out_row);
   for (int c = first; c < last; ++c) {
-    Place place;
+    ReadAt at;
     for (int axis = 0; axis < t.capture->rank; ++axis) {
-      place.Add(*t.capture, static_cast<std::size_t>(axis), IndexAt(t, static_cast<std::size_t>(axis), r, c));
+      at.Add(*t.capture, static_cast<std::size_t>(axis), IndexAt(t, static_cast<std::size_t>(axis), r, c));
     }
-    const bool taken = !t.has_fill || place.inside;
-    out[c] = taken ? LoadOne<Stored, Out>(t.capture->data, place.offset) : FillAt<Out>(t, r, c);
+    const bool taken = !t.has_fill || at.inside;
+    out[c] = taken ? LoadOne<Stored, Out>(t.capture->data, at.offset) : FillAt<Out>(t, r, c);
   }
 }
 
@@ -174,19 +174,19 @@ void ReadAlongRows(const TileArguments& t) {
   const int lanes = static_cast<int>(hn::Lanes(d));
   const BoundCapture& capture = *t.capture;
   for (int r = 0; r < t.rows; ++r) {
-    Place place;
+    ReadAt at;
     for (int axis = 0; axis < capture.rank; ++axis) {
       if (axis == t.column_axis) continue;
-      place.Add(capture, static_cast<std::size_t>(axis), IndexAt(t, static_cast<std::size_t>(axis), r, 0));
+      at.Add(capture, static_cast<std::size_t>(axis), IndexAt(t, static_cast<std::size_t>(axis), r, 0));
     }
     const std::int64_t start = IndexAt(t, static_cast<std::size_t>(t.column_axis), r, 0);
     const std::int64_t extent = capture.extent[static_cast<std::size_t>(t.column_axis)];
     int c = 0;
-    if (start >= 0 && (place.inside || !t.has_fill)) {
+    if (start >= 0 && (at.inside || !t.has_fill)) {
       if constexpr (Stored::template kVector<Out>) {
         Out* out = reinterpret_cast<Out*>(t.out + r * t.out_row);
         constexpr std::int64_t kSize = sizeof(typename Stored::Raw);
-        const std::byte* from = capture.data + (place.offset + start) * kSize;
+        const std::byte* from = capture.data + (at.offset + start) * kSize;
         for (; c < t.used_columns && start + c + lanes <= extent; c += lanes) {
           hn::StoreU(Stored::Load(d, from + c * kSize), d, out + c);
         }
@@ -206,7 +206,7 @@ void ReadNarrow(const TileArguments& t) {
   const BoundCapture& capture = *t.capture;
   const auto rank = static_cast<std::size_t>(capture.rank);
   for (int r = 0; r < t.rows; ++r) {
-    Place fixed;
+    ReadAt fixed;
     for (std::size_t axis = 0; axis < rank; ++axis) {
       const bool varies = t.in[axis].column != 0 || static_cast<int>(axis) == t.column_axis;
       if (!varies) fixed.Add(capture, axis, OperandAt<std::int32_t>(t, axis, r, 0));

@@ -128,10 +128,10 @@ class TileBackward {
       const std::int64_t b = bh / kHeads, h = bh % kHeads, kv = b * kKvHeads + h / 2;
       for (std::int64_t i = kRows - 1; i >= 0; --i) {
         const std::size_t row = at(bh, i);
-        float delta = fault == Fault::no_d_lse ? 0 : -d_lse[place(bh, i)];
+        float delta = fault == Fault::no_d_lse ? 0 : -d_lse[offset(bh, i)];
         for (std::size_t d = kDim; d-- > 0;) delta += d_o[row + d] * o[row + d];
         if (fault == Fault::no_delta) delta = 0;
-        float l = lse[place(bh, i)];
+        float l = lse[offset(bh, i)];
         if (fault == Fault::coarse_lse) l = static_cast<float>(check::round_significand(l, 8));
         const float d_sink = -std::exp(sinks[static_cast<std::size_t>(h)] - l) * delta;
         if (fault != Fault::no_sink_share || b == 0) {
@@ -178,8 +178,10 @@ class TileBackward {
     for (float& x : dk_) x *= fault == Fault::no_scale_of_k ? 1 : scale_;
     if (fault == Fault::one_row) std::copy_n(dq_.begin() + kDim * 7, kDim, dq_.begin() + kDim * 8);
   }
-  static std::size_t place(std::int64_t head, std::int64_t row) { return static_cast<std::size_t>(head * kRows + row); }
-  static std::size_t at(std::int64_t head, std::int64_t row) { return place(head, row) * kDim; }
+  static std::size_t offset(std::int64_t head, std::int64_t row) {
+    return static_cast<std::size_t>(head * kRows + row);
+  }
+  static std::size_t at(std::int64_t head, std::int64_t row) { return offset(head, row) * kDim; }
 
   DType dtype_;
   std::mt19937_64 rng_;

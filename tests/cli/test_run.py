@@ -108,8 +108,8 @@ class Run(ProgramTest):
             write_npy(self.folder / f"{name}.npy", dtype, shape, values)
         inputs = [part for name in "qkv" for part in (f"--{name}", self.folder / f"{name}.npy")]
         out = self.folder / "npy.safetensors"
-        for place in (self.folder / "slopes.npy", f"{self.folder / 'in.safetensors'}:slopes"):
-            self.run_well("run", *inputs, "--capture", f"slopes={place}", *mods, "-o", out)
+        for file in (self.folder / "slopes.npy", f"{self.folder / 'in.safetensors'}:slopes"):
+            self.run_well("run", *inputs, "--capture", f"slopes={file}", *mods, "-o", out)
             self.assertEqual(read_safetensors(out)[0], from_file)
 
     def test_dtype_converts_on_load(self):

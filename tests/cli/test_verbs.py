@@ -149,8 +149,8 @@ class Mask(ProgramTest):
         write_npy(self.folder / "doc.npy", "I32", [64], [i // 32 for i in range(64)])
         write_safetensors(self.folder / "doc.safetensors", {"doc": ("I64", [64], [i // 32 for i in range(64)])})
         size = ("--q-len", 64, "--kv-len", 64, "--block", "16x16", "--mask", "ids[q_idx] == ids[kv_idx] and kv_idx < n")
-        for place in ("doc.npy", "doc.safetensors:doc"):
-            result = self.run_json("mask", *size, "--capture", f"ids={self.folder / place}", "--param", "n=56")
+        for file in ("doc.npy", "doc.safetensors:doc"):
+            result = self.run_json("mask", *size, "--capture", f"ids={self.folder / file}", "--param", "n=56")
             self.assertEqual([result[kind] for kind in ("full", "partial", "empty")], [6, 2, 8])
 
     def test_svg(self):
@@ -174,9 +174,9 @@ class Mask(ProgramTest):
         self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", picture)
         self.assertTrue(ElementTree.parse(picture).getroot().tag.endswith("svg"))
 
-    def draw(self, place, **options):
+    def draw(self, file, **options):
         size = ("--q-len", 8, "--kv-len", 8)
-        return self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", place, **options)
+        return self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", file, **options)
 
     def test_svg_keeps_links_and_modes(self):
         picture, link = self.folder / "mask.svg", self.folder / "link.svg"
@@ -204,9 +204,9 @@ class Mask(ProgramTest):
         self.assertTrue(link.is_symlink())
 
     def test_svg_on_the_standard_output_is_nothing_but_it(self):
-        for place in ("-", "/dev/stdout"):
+        for file in ("-", "/dev/stdout"):
             size = ("--q-len", 8, "--kv-len", 8)
-            result = heddle("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", place)
+            result = heddle("mask", *size, "--mask", "q_idx >= kv_idx", "--svg", file)
             self.assertTrue(ElementTree.fromstring(result.stdout).tag.endswith("svg"))
             self.assertIn("blocks of 128x128", result.stderr)
         self.assertFalse((self.folder / "-").exists())

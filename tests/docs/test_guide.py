@@ -16,13 +16,13 @@ def matches(expected, printed):
     first, *others = expected.split("...")
     if not others:
         return expected == printed
-    place = len(first)
+    offset = len(first)
     for part in others[:-1]:  # the first place of each part leaves the most for those after it
-        found = printed.find(part, place)
+        found = printed.find(part, offset)
         if found < 0:
             return False
-        place = found + len(part)
-    return printed.startswith(first) and printed.endswith(others[-1]) and len(printed) - len(others[-1]) >= place
+        offset = found + len(part)
+    return printed.startswith(first) and printed.endswith(others[-1]) and len(printed) - len(others[-1]) >= offset
 
 
 class Guide(unittest.TestCase):

@@ -37,8 +37,8 @@ Tensor integers(DType dtype, const std::vector<std::int64_t>& values) {
 }
 
 /// Rows after heads or before them, in either direction, at an odd place of a larger buffer.
-Placed placed(Rng& rng, DType dtype, const Dims& shape, bool heads_last) {
-  Placed x;
+StridedTensor drawn_tensor(Rng& rng, DType dtype, const Dims& shape, bool heads_last) {
+  StridedTensor x;
   x.shape = shape;
   x.offset = draw(rng, 0, 1) * 8;
   x.strides =
@@ -85,7 +85,7 @@ struct Expected {
 class Oracle {
  public:
   explicit Oracle(const AppendCase& before) : case_(before), spec_(before.spec) {
-    for (const Placed* out : {&before.k_cache, &before.v_cache, &before.q_out}) {
+    for (const StridedTensor* out : {&before.k_cache, &before.v_cache, &before.q_out}) {
       if (out->shape.size() > 0) expected_.try_emplace(out->buffer.data(), out->buffer);
     }
     const std::int64_t rows = before.k.shape[2];
@@ -97,7 +97,7 @@ class Oracle {
       for (std::int64_t i = 0; i < queries && spec_.queries; ++i) query(b, i, spec_.packed ? 0 : b, first + i);
     }
   }
-  const Expected& of(const Placed& out) const { return expected_.at(out.buffer.data()); }
+  const Expected& of(const StridedTensor& out) const { return expected_.at(out.buffer.data()); }
 
  private:
   static std::int64_t whole(const Tensor& x, std::int64_t i) { return std::llround(element(x, i)); }
@@ -122,11 +122,11 @@ class Oracle {
     if (inside >= case_.k_cache.shape[2] || to < 0 || to >= case_.k_cache.shape[0]) return;
     for (std::int64_t head = 0; head < spec_.heads; ++head) {
       for (std::int64_t d = 0; d < spec_.qk_dim; ++d) {
-        expect(case_.k_cache, case_.k_cache.place(to, head, inside, d), turned(case_.k, entry, head, row, d, b, i),
+        expect(case_.k_cache, case_.k_cache.offset_of(to, head, inside, d), turned(case_.k, entry, head, row, d, b, i),
                spec_.factors ? element(case_.k_factors, b * spec_.heads + head) : 1);
       }
       for (std::int64_t d = 0; d < spec_.v_dim; ++d) {
-        expect(case_.v_cache, case_.v_cache.place(to, head, inside, d), {at_of(case_.v, entry, head, row, d), 0},
+        expect(case_.v_cache, case_.v_cache.offset_of(to, head, inside, d), {at_of(case_.v, entry, head, row, d), 0},
                spec_.factors ? element(case_.v_factors, head) : 1);
       }
     }
@@ -134,7 +134,7 @@ class Oracle {
   void query(std::int64_t b, std::int64_t i, std::int64_t entry, std::int64_t row) {
     for (std::int64_t head = 0; head < spec_.q_heads; ++head) {
       for (std::int64_t d = 0; d < spec_.qk_dim; ++d) {
-        expect(case_.q_out, case_.q_out.place(entry, head, row, d),
+        expect(case_.q_out, case_.q_out.offset_of(entry, head, row, d),
                turned(case_.q, entry, head, row, d, b, spec_.queries_at_first ? 0 : i), 1);
       }
     }
@@ -144,10 +144,11 @@ class Oracle {
   struct Value {
     double x, terms;
   };
-  static double at_of(const Placed& from, std::int64_t entry, std::int64_t head, std::int64_t row, std::int64_t d) {
-    return element(from.buffer, from.place(entry, head, row, d));
+  static double at_of(const StridedTensor& from, std::int64_t entry, std::int64_t head, std::int64_t row,
+                      std::int64_t d) {
+    return element(from.buffer, from.offset_of(entry, head, row, d));
   }
-  Value turned(const Placed& from, std::int64_t entry, std::int64_t head, std::int64_t row, std::int64_t d,
+  Value turned(const StridedTensor& from, std::int64_t entry, std::int64_t head, std::int64_t row, std::int64_t d,
                std::int64_t b, std::int64_t i) const {
     const double own = at_of(from, entry, head, row, d);
     if (spec_.pairs == Pairs::none || d >= spec_.turned) return {own, 0};
@@ -161,11 +162,11 @@ class Oracle {
     return {first ? own * c - other * s : own * c + other * s, std::abs(own * c) + std::abs(other * s)};
   }
 
-  void expect(const Placed& out, std::int64_t place, const Value& value, double factor) {
+  void expect(const StridedTensor& out, std::int64_t offset, const Value& value, double factor) {
     Expected& expected = expected_.at(out.buffer.data());
     const DType dtype = out.buffer.dtype();
     const double most = limit_of(dtype), x = std::clamp(value.x / factor, -most, most);
-    const auto i = static_cast<std::size_t>(place);
+    const auto i = static_cast<std::size_t>(offset);
     const bool exact = value.terms == 0 && factor == 1;
     expected.value[i] = exact ? rounded(dtype, x) : x;
     const bool f64 = spec_.rows == DType::f64 || spec_.angles == DType::f64;
@@ -226,11 +227,12 @@ AppendSpec drawn_append(unsigned seed) {
   return spec;
 }
 
-TensorView Placed::view() const {
+TensorView StridedTensor::view() const {
   auto* data = static_cast<std::byte*>(buffer.data()) + offset * size_of(buffer.dtype());
   return {data, buffer.dtype(), shape, strides, buffer.view().device};
 }
-std::int64_t Placed::place(std::int64_t entry, std::int64_t head, std::int64_t row, std::int64_t column) const {
+std::int64_t StridedTensor::offset_of(std::int64_t entry, std::int64_t head, std::int64_t row,
+                                      std::int64_t column) const {
   return offset + entry * strides[0] + head * strides[1] + row * strides[2] + column * strides[3];
 }
 
@@ -246,12 +248,12 @@ AppendCase::AppendCase(const AppendSpec& asked, unsigned seed) : spec(asked) {
   lengths = integers(spec.integers, before);
   if (spec.packed) starts = integers(spec.integers, begin);
   const bool heads_last = draw(rng, 0, 1) == 1;
-  k = placed(rng, spec.rows, {entries, spec.heads, rows, spec.qk_dim}, heads_last);
-  v = placed(rng, spec.rows, {entries, spec.heads, rows, spec.v_dim}, heads_last);
+  k = drawn_tensor(rng, spec.rows, {entries, spec.heads, rows, spec.qk_dim}, heads_last);
+  v = drawn_tensor(rng, spec.rows, {entries, spec.heads, rows, spec.v_dim}, heads_last);
   if (spec.queries) {
     const Dims shape = {entries, spec.q_heads, spec.packed ? rows : spec.q_rows, spec.qk_dim};
-    q = placed(rng, spec.rows, shape, heads_last);
-    q_out = placed(rng, spec.q_out, shape, !heads_last);
+    q = drawn_tensor(rng, spec.rows, shape, heads_last);
+    q_out = drawn_tensor(rng, spec.q_out, shape, !heads_last);
   }
   std::int64_t cached = spec.batch, cached_rows = room;
   if (spec.page_rows > 0) {
@@ -267,8 +269,8 @@ AppendCase::AppendCase(const AppendSpec& asked, unsigned seed) : spec(asked) {
     std::copy_n(static_cast<std::int32_t*>(flat.data()), flat.count(), static_cast<std::int32_t*>(table.data()));
     if (spec.listed) make_list(before, begin, numbers);
   }
-  k_cache = placed(rng, spec.keys, {cached, spec.heads, cached_rows, spec.qk_dim}, heads_last);
-  v_cache = placed(rng, spec.values, {cached, spec.heads, cached_rows, spec.v_dim}, heads_last);
+  k_cache = drawn_tensor(rng, spec.keys, {cached, spec.heads, cached_rows, spec.qk_dim}, heads_last);
+  v_cache = drawn_tensor(rng, spec.values, {cached, spec.heads, cached_rows, spec.v_dim}, heads_last);
   if (spec.beside) {
     const std::int64_t row = 2 * spec.heads * spec.qk_dim;
     k_cache.buffer = v_cache.buffer = random_buffer(rng, spec.keys, cached * cached_rows * row);
@@ -318,7 +320,7 @@ void AppendCase::make_list(const std::vector<std::int64_t>& before, const std::v
 AppendCase AppendCase::on(const Device& device) const {
   AppendCase there = *this;
   std::map<const void*, Tensor> moved;
-  for (Placed* x : {&there.k, &there.v, &there.q, &there.k_cache, &there.v_cache, &there.q_out}) {
+  for (StridedTensor* x : {&there.k, &there.v, &there.q, &there.k_cache, &there.v_cache, &there.q_out}) {
     if (x->shape.size() == 0) continue;
     const auto [found, is_new] = moved.try_emplace(x->buffer.data());
     if (is_new) found->second = x->buffer.to(device);
@@ -360,7 +362,7 @@ AppendOptions AppendCase::options() const {
 
 std::string AppendCase::wrong(const AppendCase& before, const AppendCase& ran) {
   const Oracle oracle(before);
-  const std::pair<const Placed*, const Placed*> outputs[] = {
+  const std::pair<const StridedTensor*, const StridedTensor*> outputs[] = {
       {&before.k_cache, &ran.k_cache}, {&before.v_cache, &ran.v_cache}, {&before.q_out, &ran.q_out}};
   for (const auto& [own, out] : outputs) {
     if (own->shape.size() == 0) continue;

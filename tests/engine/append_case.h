@@ -30,17 +30,17 @@ struct AppendSpec {
 AppendSpec drawn_append(unsigned seed);
 
 /// A tensor [entry, head, row, column] inside of a buffer.
-struct Placed {
+struct StridedTensor {
   Tensor buffer;
   std::int64_t offset = 0;
   Dims shape, strides;
   TensorView view() const;
-  std::int64_t place(std::int64_t entry, std::int64_t head, std::int64_t row, std::int64_t column) const;
+  std::int64_t offset_of(std::int64_t entry, std::int64_t head, std::int64_t row, std::int64_t column) const;
 };
 
 struct AppendCase {
   AppendSpec spec;
-  Placed k, v, q, k_cache, v_cache, q_out;
+  StridedTensor k, v, q, k_cache, v_cache, q_out;
   Tensor lengths, starts, table, page_starts, k_factors, v_factors, cos, sin, positions;
 
   AppendCase(const AppendSpec& spec, unsigned seed);

@@ -211,7 +211,7 @@ void AttentionCase::make_list(std::vector<std::int32_t>& free) {
   options_.max_kv_len = table_columns() * spec_.page_rows;  // which a GPU would not know
 }
 
-std::pair<std::int64_t, std::int64_t> AttentionCase::place_of_key(std::int64_t sequence, std::int64_t key) const {
+std::pair<std::int64_t, std::int64_t> AttentionCase::row_of_key(std::int64_t sequence, std::int64_t key) const {
   if (spec_.page_rows > 0) {
     const auto* table = static_cast<const std::int32_t*>(options_.page_table->data);
     std::int64_t first = sequence * table_columns();

@@ -92,7 +92,7 @@ class AttentionCase {
   std::int64_t positions() const { return positions_; }
   std::int64_t sequences() const { return sequences_; }
   /// Where a key of a sequence is in k and v: the entry of the first axis, and the row.
-  std::pair<std::int64_t, std::int64_t> place_of_key(std::int64_t sequence, std::int64_t key) const;
+  std::pair<std::int64_t, std::int64_t> row_of_key(std::int64_t sequence, std::int64_t key) const;
   /// How many keys planning takes a sequence to have at most: where a device alone knows, its pages' rows.
   std::int64_t most_keys() const {
     return spec_.page_rows > 0 && spec_.device_lengths ? table_columns() * spec_.page_rows : spec_.kv_rows;

@@ -176,9 +176,9 @@ Expr grid_bias(AttentionCase& c) {
   const auto rows = static_cast<std::int32_t>(std::max(c.positions(), c.most_keys()) / kColumns + 1);
   c.capture("table", random_reals(c, DType::f32, {(2 * rows - 1) * (2 * kColumns - 1), c.spec().q_heads()}));
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
-  const Expr place = (floor_div(q, kColumns) - floor_div(kv, kColumns) + rows - 1) * (2 * kColumns - 1) +
+  const Expr index = (floor_div(q, kColumns) - floor_div(kv, kColumns) + rows - 1) * (2 * kColumns - 1) +
                      (q % kColumns - kv % kColumns + kColumns - 1);
-  return leaf::score() + 0.5 * Capture("table", DType::f32, 2).at({place, leaf::h()}, 1.5);
+  return leaf::score() + 0.5 * Capture("table", DType::f32, 2).at({index, leaf::h()}, 1.5);
 }
 Expr grid_bias_padded(AttentionCase& c) { return padded(c) + grid_bias(c) - leaf::score(); }
 

@@ -75,14 +75,14 @@ class RealInput(ProgramTest):
 def rows_of_png(data):
     """The palette indices of an 8-bit palette PNG, row by row; every checksum is checked."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    place, chunks = 8, {}
-    while place < len(data):
-        (size,) = struct.unpack(">I", data[place : place + 4])
-        kind, content = data[place + 4 : place + 8], data[place + 8 : place + 8 + size]
-        (checksum,) = struct.unpack(">I", data[place + 8 + size : place + 12 + size])
+    offset, chunks = 8, {}
+    while offset < len(data):
+        (size,) = struct.unpack(">I", data[offset : offset + 4])
+        kind, content = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + size]
+        (checksum,) = struct.unpack(">I", data[offset + 8 + size : offset + 12 + size])
         assert crc32(kind + content) == checksum
         chunks[kind] = content
-        place += 12 + size
+        offset += 12 + size
     width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
     pixels = decompress(chunks[b"IDAT"])
     assert len(pixels) == height * (width + 1) and len(chunks[b"PLTE"]) == 768

@@ -36,12 +36,12 @@ class Mutations {
     return text;
   }
   std::string_view piece() { return kPieces[static_cast<std::size_t>(random_.below(kPieces.size()))]; }
-  std::size_t place(const std::string& text) {
+  std::size_t offset(const std::string& text) {
     return static_cast<std::size_t>(random_.below(static_cast<int>(text.size()) + 1));
   }
 
   void mutate(std::string& text) {
-    const std::size_t at = place(text);
+    const std::size_t at = offset(text);
     switch (random_.below(5)) {
       case 0:
         text.insert(at, piece());
@@ -53,7 +53,7 @@ class Mutations {
         text.insert(at, 1, static_cast<char>(random_.below(256)));
         break;
       case 3:
-        text.insert(at, text.substr(place(text), static_cast<std::size_t>(random_.below(20))));
+        text.insert(at, text.substr(offset(text), static_cast<std::size_t>(random_.below(20))));
         break;
       default:
         text.insert(at, 300, '(');

@@ -347,9 +347,9 @@ inline Expr replaced(const Expr& root, const expr::Node* target, const Expr& rep
 /// One step: a simpler expression of the same type that still fails, or an empty one.
 inline Expr shrink_once(const Expr& failing, const std::function<bool(const Expr&)>& fails) {
   const auto now = simplicity(failing);
-  for (const Expr& place : parts(failing)) {
-    for (const Expr& replacement : replacements(place)) {
-      const Expr candidate = replaced(failing, place.node(), replacement);
+  for (const Expr& part : parts(failing)) {
+    for (const Expr& replacement : replacements(part)) {
+      const Expr candidate = replaced(failing, part.node(), replacement);
       if (simplicity(candidate) < now && fails(candidate)) return candidate;
     }
   }

@@ -154,15 +154,15 @@ TEST(TermOfSum, IsTheTermAtTheSumOfThePlaces) {
         entry(found->entry, values.bindings, Precision::f32),
         of_query(found->of_query, values.bindings, Precision::f32),
         of_key(found->of_key, values.bindings, Precision::f32);
-    const auto place = [](const Interpreter& of, const Element& at) { return std::get<std::int32_t>(of(at)); };
+    const auto index = [](const Interpreter& of, const Element& at) { return std::get<std::int32_t>(of(at)); };
     for_some_elements([&](std::int32_t q, std::int32_t kv) {
-      const std::int32_t sum = place(of_query, element(q, kv)) + place(of_key, element(q, kv));
+      const std::int32_t sum = index(of_query, element(q, kv)) + index(of_key, element(q, kv));
       EXPECT_EQ(entry.real(element(0, sum)), whole.real(element(q, kv)));
     });
     // Rows and keys past the ends are computed, too.
     for (const std::int32_t q : {-1000, -1, kQueries, 1 << 30}) {
       for (const std::int32_t kv : {-7, kKeys, 1 << 29}) {
-        const std::int32_t of_row = place(of_query, element(q, 0)), of_column = place(of_key, element(0, kv));
+        const std::int32_t of_row = index(of_query, element(q, 0)), of_column = index(of_key, element(0, kv));
         EXPECT_GE(of_row, 0);
         EXPECT_GE(of_column, 0);
         EXPECT_LT(of_row + of_column, found->entries);

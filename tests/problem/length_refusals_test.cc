@@ -59,16 +59,16 @@ TEST(Refusals, CountsBeforeTheyAreListed) {
 }
 
 TEST(Refusals, LengthsOnTheDevice) {
-  const std::string one_place =
+  const std::string one_device =
       "; lengths, cu_seqlens, q_start, kv_start and page_starts all on the CPU, or all where q is, are accepted";
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
-          "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_place, with_device_lengths());
+          "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_device, with_device_lengths());
   refused(
       [](Call& c) {
         c.options.q_lengths = c.options.kv_lengths = {};
         c.options.kv_lengths = c.keep(i32s({1, 2}));
       },
-      "kv_lengths is on the CPU and q_start on cuda:0" + one_place, with_device_lengths());
+      "kv_lengths is on the CPU and q_start on cuda:0" + one_device, with_device_lengths());
   refused([](Call& c) { c.options.kv_lengths->device.index = 1; },
           "kv_lengths is on cuda:1; cuda:0 is accepted, where q is", with_device_lengths());
   refused(

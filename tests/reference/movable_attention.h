@@ -62,14 +62,14 @@ class MovableAttention {
 
   double loss() const {
     reference::Sum sum = 0;
-    reference::attend(problem_, arguments(), 0, [&](const auto& place, const auto* row, const auto& result) {
+    reference::attend(problem_, arguments(), 0, [&](const auto& index, const auto* row, const auto& result) {
       if (row == nullptr) return;
       for (std::int64_t d = 0; d < problem_.v_dim; ++d) {
         const double o = result.o[static_cast<std::size_t>(d)];
-        sum += static_cast<reference::Sum>(o) * get_element(d_o, {place.batch, place.head, place.row, d});
+        sum += static_cast<reference::Sum>(o) * get_element(d_o, {index.batch, index.head, index.row, d});
       }
       if (d_lse && std::isfinite(result.lse())) {
-        sum += static_cast<reference::Sum>(result.lse()) * get_element(*d_lse, {place.batch, place.head, place.row});
+        sum += static_cast<reference::Sum>(result.lse()) * get_element(*d_lse, {index.batch, index.head, index.row});
       }
     });
     return static_cast<double>(sum);

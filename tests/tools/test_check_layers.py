@@ -25,13 +25,13 @@ class CheckLayers(TreeCase):
     def run_tool(self, root=None):
         return subprocess.run([sys.executable, TOOL, root or self.root], capture_output=True, text=True, check=False)
 
-    def assert_breach(self, path, text, place, sentence):
+    def assert_breach(self, path, text, at, sentence):
         self.write(path, text)
         result = self.run_tool()
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
         lines = result.stdout.splitlines()
         self.assertEqual(len(lines), 1, result.stdout)
-        self.assertTrue(lines[0].startswith(place + ": "), lines[0])
+        self.assertTrue(lines[0].startswith(at + ": "), lines[0])
         self.assertIn(sentence, lines[0])
 
     def test_clean_tree(self):

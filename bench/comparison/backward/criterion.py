@@ -139,11 +139,11 @@ class Sums:
         """terms [pairs, rows, keys]: those of several batch entries have one place."""
         rows, keys = slice(block.begin, block.end), slice(0, terms.shape[2])
         for own, h in zip(terms, block.h.tolist()):
-            place = self.heads.index(h)
+            index = self.heads.index(h)
             if axes == ("h", "q", "k"):
-                total[place, rows, keys] += own
+                total[index, rows, keys] += own
             elif axes == ("h",):
-                total[place] += own.sum()
+                total[index] += own.sum()
             elif axes == ("k",):
                 total[keys] += own.sum(0)
             else:

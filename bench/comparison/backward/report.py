@@ -74,7 +74,7 @@ def rate_text(cell, name):
     return common.number(ran.get("tflops")) + ("!" if wrong else "")
 
 
-def place(cell):
+def columns_of(cell):
     heads = f", GQA {cell['heads']}/{cell['kv_heads']}" if cell["heads"] != cell["kv_heads"] else ""
     return f"| {cell['d']}{heads} | {'causal' if cell['causal'] else 'full'} | {cell['s']} |"
 
@@ -97,7 +97,7 @@ def markdown(results):
         workspace = cell["contenders"].get(OURS, {}).get("workspace_bytes")
         per_row = workspace / (cell["batch"] * cell["heads"] * cell["s"]) if workspace is not None else None
         lines.append(
-            f"{place(cell)} {rates} | {common.number(per_row, 1)} | {common.number(ratio_to_best(cell), 2)} | "
+            f"{columns_of(cell)} {rates} | {common.number(per_row, 1)} | {common.number(ratio_to_best(cell), 2)} | "
             f"{common.number(ratio_to(cell, 'cudnn'), 2)} | {common.number(cell['target'], 2)} | {verdict(cell)} |"
         )
     totals = summary(results)
@@ -137,7 +137,7 @@ def deterministic_table(results):
         if share is not None:
             said = "ok" if share >= cells.DETERMINISTIC_TARGET and (best is None or best >= 1) else "MISS"
         lines.append(
-            f"{place(cell)} {' | '.join(rate_text(cell, name) for name in names)} | {common.number(share, 2)} | "
+            f"{columns_of(cell)} {' | '.join(rate_text(cell, name) for name in names)} | {common.number(share, 2)} | "
             f"{common.number(cells.DETERMINISTIC_TARGET, 2)} | {common.number(best, 2)} | {said} |"
         )
     return lines

@@ -50,10 +50,10 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kBackwardListThread
   if (left) {
     item = params.items[i];
     const shared::SequenceSpan span = params.spans[item.batch];
-    left = !params.packed || params.keeps_places || item.kv_tile * params.tile_keys < span.kv_len;
+    left = !params.packed || params.keeps_all || item.kv_tile * params.tile_keys < span.kv_len;
     item = shared::cut_backward_item(params, item, span);
   }
-  if (params.keeps_places) {
+  if (params.keeps_all) {
     if (left) params.left[i] = item;
     if (i == 0) *params.left_count = params.item_count;
     return;

@@ -25,7 +25,8 @@ class BackwardConsumer {
   using Weights = TransposedWeights<kConfig, Params>;
   using Numbers = typename Weights::Numbers;
   // Mods of each score look at where it is.
-  static constexpr bool kPlaces = kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
+  static constexpr bool kNeedsOrigin =
+      kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
 
   __device__ __forceinline__ BackwardConsumer(const Memory& memory, const Params& params, int warpgroup)
       : memory_(memory), params_(params), warpgroup_(warpgroup) {}
@@ -88,7 +89,7 @@ class BackwardConsumer {
       ptx::touch(d_v_);
       if (!fresh_) give_back(before(slot, kConfig.q_stages));
       TransposedOrigin at{};
-      if constexpr (kPlaces) at = origin(slot);
+      if constexpr (kNeedsOrigin) at = origin(slot);
       TransposedDrops drops{};
       // Not beside dQ, whose registers they would need: here, and not where the bits are used.
       if constexpr (kConfig.dropped) {

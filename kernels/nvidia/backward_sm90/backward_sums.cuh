@@ -158,11 +158,11 @@ __device__ __forceinline__ long long from_lane(long long x, int lane) {
 
 /// By whole warps: x to its place, as an integer. A warp whose places are one adds once.
 template <class Read>
-__device__ __forceinline__ void scatter(const BackwardReadsParams& reads, long long place, float x) {
+__device__ __forceinline__ void scatter(const BackwardReadsParams& reads, long long offset, float x) {
   const shared::ReadSum& sum = reads.sums[Read::kSum];
   const bool there = x != 0;
   const bool finite = fabsf(x) < ptx::infinity();
-  if (there && !finite) atomicAdd(sum.floats + place, x);
+  if (there && !finite) atomicAdd(sum.floats + offset, x);
   const int exponent = shared::fixed_exponent(*sum.largest, sum.bits);
   const double factor = __longlong_as_double(static_cast<long long>(1023 + exponent) << 52);
   long long whole = there && finite ? llrint(static_cast<double>(x) * factor) : 0;
@@ -170,16 +170,16 @@ __device__ __forceinline__ void scatter(const BackwardReadsParams& reads, long l
   if (votes == 0) return;
   int first = 0;
   while ((votes >> first & 1) == 0) ++first;
-  const long long of_first = from_lane(place, first);
-  if (__ballot_sync(~0U, !there || place == of_first) == ~0U) {
+  const long long of_first = from_lane(offset, first);
+  if (__ballot_sync(~0U, !there || offset == of_first) == ~0U) {
     for (int distance = 1; distance < 32; distance *= 2) {
       whole += from_lane(whole, static_cast<int>(threadIdx.x & 31) ^ distance);
     }
     if ((threadIdx.x & 31) != 0) return;
-    place = of_first;
+    offset = of_first;
   }
   if (whole != 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(sum.fixed + place), static_cast<unsigned long long>(whole));
+    atomicAdd(reinterpret_cast<unsigned long long*>(sum.fixed + offset), static_cast<unsigned long long>(whole));
   }
 }
 
@@ -224,12 +224,12 @@ __device__ __forceinline__ void scatter_read(const BackwardSm90Params& params, c
     } else {
       query = position;
     }
-    long long place = 0;
+    long long offset = 0;
     if (x != 0) {
-      place =
+      offset =
           target_of<Read>(params.mod, reads.sums[Read::kSum], 0.0F, of.batch, of.head, query + of.q_start, key).number;
     }
-    scatter<Read>(reads, place, x);
+    scatter<Read>(reads, offset, x);
   });
 }
 

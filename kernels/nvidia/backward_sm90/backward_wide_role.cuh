@@ -18,7 +18,8 @@ class WideRole {
   using Weights = TransposedWeights<kConfig, Params>;
   using Numbers = typename Weights::Numbers;
   // Mods of each score look at where it is.
-  static constexpr bool kPlaces = kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
+  static constexpr bool kNeedsOrigin =
+      kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
 
   __device__ __forceinline__ WideRole(const Memory& memory, const Params& params, int rank)
       : memory_(memory),

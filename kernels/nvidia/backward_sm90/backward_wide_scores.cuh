@@ -67,7 +67,7 @@ class WideScores : WideRole<kConfig> {
   /// Scores become weights, and factors for the other warpgroup.
   __device__ __forceinline__ void weigh(int flags, int slot, int number, const Numbers& lse) {
     TransposedOrigin at{};
-    if constexpr (Base::kPlaces) at = this->origin(slot);
+    if constexpr (Base::kNeedsOrigin) at = this->origin(slot);
     TransposedDrops drops{};
     if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
     unsigned bits = attending(flags, slot);

@@ -92,8 +92,8 @@ class Backward {
     ask(scores, 0);
     typename Qk::Queries of_scores[kFragments];
     typename Dv::Queries of_values[kFragments];
-    scores.load_queries(of_scores, row_places(tile, params_.rows[0]));
-    if constexpr (kConfig.d_qk) values.load_queries(of_values, row_places(tile, params_.rows[1]));
+    scores.load_queries(of_scores, row_addresses(tile, params_.rows[0]));
+    if constexpr (kConfig.d_qk) values.load_queries(of_values, row_addresses(tile, params_.rows[1]));
     begin_rows(tile);
     if constexpr (ReadGradients::kAny) reads_.clear();
     Scores s, d_p;
@@ -141,8 +141,8 @@ class Backward {
     return row_wave_ * kConfig.wave_rows() / shared::kBackwardBlock;
   }
   /// Where the thread's rows are; null: past the end.
-  __device__ __forceinline__ auto row_places(const BackwardTile<kConfig>& tile,
-                                             const shared::RowsOfTensor& tensor) const {
+  __device__ __forceinline__ auto row_addresses(const BackwardTile<kConfig>& tile,
+                                                const shared::RowsOfTensor& tensor) const {
     return [this, &tile, source = Source(tensor, tile.batch, tile.head, tile.begin)](int i) -> const char* {
       const int row = tile.first + row_of(i);
       return row < tile.length ? source.row(row) : nullptr;

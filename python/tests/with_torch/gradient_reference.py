@@ -26,13 +26,13 @@ def dense(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=No
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, 1).expand(query.shape[0], -1, -1, -1) for x in (key, value))
     scores = (query @ key.transpose(-1, -2)) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    places = indices(*scores.shape)
+    positions = indices(*scores.shape)
     if score_mod is not None:
         with Gathers():
-            scores = flex._vmap_for_bhqkv(score_mod, prefix=(0,))(scores, *places)
+            scores = flex._vmap_for_bhqkv(score_mod, prefix=(0,))(scores, *positions)
     if mask_mod is not None:
         with Gathers():
-            allowed = flex._vmap_for_bhqkv(mask_mod, prefix=())(*places)
+            allowed = flex._vmap_for_bhqkv(mask_mod, prefix=())(*positions)
         scores = torch.where(allowed, scores, -torch.inf)
     attends = (scores > -torch.inf).any(-1) | scores.isnan().any(-1)
     safe = torch.where(attends[..., None], scores, 0.0)

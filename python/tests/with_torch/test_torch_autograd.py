@@ -88,13 +88,13 @@ def test_saved_tensors_may_move():
 
 
 def test_a_write_between_forward_and_backward_is_noticed():
-    for place in range(4):
+    for i in range(4):
         q, k, v = (x.detach().clone() for x in qkv())
         bias = slopes.detach().clone()
         leaf = random(1)
         tensors = [x * leaf for x in (q, k, v, bias)]
         out = flex_attention(*tensors[:3], lambda score, b, h, q_idx, kv_idx: score + tensors[3][h])
-        tensors[place].add_(1)
+        tensors[i].add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.sum().backward()
 

@@ -310,11 +310,11 @@ def test_a_model_learns_as_with_torchs():
     class Layer(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.embed, self.place = torch.nn.Embedding(32, 128), torch.nn.Embedding(64, 128)
+            self.embed, self.positions = torch.nn.Embedding(32, 128), torch.nn.Embedding(64, 128)
             self.qkv, self.head = torch.nn.Linear(128, 384), torch.nn.Linear(128, 32)
 
         def forward(self, tokens, attend):
-            x = self.embed(tokens) + self.place.weight
+            x = self.embed(tokens) + self.positions.weight
             q, k, v = self.qkv(x).bfloat16().view(*tokens.shape, 3, 2, 64).permute(2, 0, 3, 1, 4)
             out = attend(q, k, v, is_causal=True)
             return self.head(x + out.transpose(1, 2).flatten(2).float())

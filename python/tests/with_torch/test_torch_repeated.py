@@ -225,11 +225,11 @@ class Layer(torch.nn.Module):
     def __init__(self, number):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.full((2,), number), requires_grad=False)
-        self.register_buffer("places", torch.arange(L) * number)
+        self.register_buffer("table", torch.arange(L) * number)
         self.number = number
 
     def forward(self, score, b, h, q_idx, kv_idx):
-        return score * self.weight[h] + self.places[kv_idx] * self.number
+        return score * self.weight[h] + self.table[kv_idx] * self.number
 
 
 def test_objects(walks, monkeypatch):
@@ -271,7 +271,7 @@ def test_objects(walks, monkeypatch):
     assert_right(layer)
     layer.weight.data = layer.weight.data * 3
     assert_right(layer)
-    layer.places = layer.places.double() + 1
+    layer.table = layer.table.double() + 1
     assert_right(layer)
     layer.weight = torch.nn.Parameter(torch.ones(2).half(), requires_grad=False)
     assert_right(layer)

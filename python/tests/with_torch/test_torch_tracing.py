@@ -285,13 +285,13 @@ def test_memory_and_kept_expressions_stay_bounded():
 
 def test_a_dense_bias_where_it_is_allowed():
     q, k, v = inputs(batch=2)
-    places = torch.randn(2, 16, 3)
+    values = torch.randn(2, 16, 3)
 
     def score(score, b, h, q_idx, kv_idx):
-        return score + torch.sort(places[b, q_idx])[0][1] * kv_idx
+        return score + torch.sort(values[b, q_idx])[0][1] * kv_idx
 
     refused(NotImplementedError, "sort has no expression", lambda: flex_attention(q, k, v, score))
-    bias = places.sort(-1)[0][:, None, :, 1, None] * torch.arange(16)
+    bias = values.sort(-1)[0][:, None, :, 1, None] * torch.arange(16)
     with heddle.torch.allow_dense():
         torch.testing.assert_close(
             flex_attention(q, k, v, score), torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
@@ -304,9 +304,9 @@ def test_a_dense_bias_where_it_is_allowed():
             ),
         )
         mask = create_block_mask(
-            lambda b, h, q_idx, kv_idx: torch.sort(places[b, q_idx])[0][0] * kv_idx > -3, 2, None, 16, 16, "cpu"
+            lambda b, h, q_idx, kv_idx: torch.sort(values[b, q_idx])[0][0] * kv_idx > -3, 2, None, 16, 16, "cpu"
         )
-    want = places.sort(-1)[0][:, None, :, 0, None] * torch.arange(16) > -3
+    want = values.sort(-1)[0][:, None, :, 0, None] * torch.arange(16) > -3
     torch.testing.assert_close(
         flex_attention(q, k, v, block_mask=mask),
         torch.nn.functional.scaled_dot_product_attention(q, k, v, want).nan_to_num(0),

@@ -91,16 +91,16 @@ class Append {
     const std::int64_t first = first_row(b);
     for (std::int64_t i = begin; i < end; ++i) {
       angles.load(position(b, i));
-      const problem::AppendIndex place = problem::append_index(options_, sizes_, b, i);
+      const problem::AppendIndex index = problem::append_index(options_, sizes_, b, i);
       for (std::int64_t head = 0; head < tensors_.k.shape[1]; ++head) {
         load_row(tensors_.k, offset(tensors_.k, entry(b), head, first + i), key);
         angles.turn(key);
         divide(key, factor(options_.k_descale, b, head));
-        store_row(tensors_.k_cache, offset(tensors_.k_cache, place.entry, head, place.row), key);
+        store_row(tensors_.k_cache, offset(tensors_.k_cache, index.entry, head, index.row), key);
         if (!tensors_.v) continue;
         load_row(*tensors_.v, offset(*tensors_.v, entry(b), head, first + i), value);
         divide(value, factor(options_.v_descale, b, head));
-        store_row(*tensors_.v_cache, offset(*tensors_.v_cache, place.entry, head, place.row), value);
+        store_row(*tensors_.v_cache, offset(*tensors_.v_cache, index.entry, head, index.row), value);
       }
     }
   }

@@ -16,10 +16,10 @@ namespace {
 template <class Decl, class Same, class Text>
 void merge(std::map<std::string, Decl>& all, const std::map<std::string, Decl>& from, Same&& same, Text&& text) {
   for (const auto& [name, decl] : from) {
-    const auto [place, added] = all.try_emplace(name, decl);
-    if (added || same(place->second, decl)) continue;
+    const auto [known, added] = all.try_emplace(name, decl);
+    if (added || same(known->second, decl)) continue;
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("'{}' is {} in one mod and {} in another", name, text(place->second), text(decl)));
+                fmt::format("'{}' is {} in one mod and {} in another", name, text(known->second), text(decl)));
   }
 }
 

@@ -36,6 +36,8 @@ std::string spelled(ExprType type, std::string_view function, const std::string&
 
 }  // namespace
 
+// A switch and not a table: each leaf is a member. Switches over other enums have this shape and nothing else in
+// common.
 const std::string& LeafTexts::of(Leaf leaf) const {
   static const std::string none;
   switch (leaf) {
@@ -171,12 +173,12 @@ RangeSteps::Value RangeSteps::write(const RangeProgram::Read& read) {
   const std::string array = fmt::format("i{}", types_.size());
   before_ += fmt::format("  const shared::Interval {}[] = {{{}}};\n", array, indices);
   const std::string_view storage = storage_text(read.capture->dtype, expr::Precision::f32);
-  const std::string place = axes_.empty() ? fmt::format("few<ops::{}>(mod.captures[{}], {}", storage, capture, array)
-                                          : fmt::format("<ops::{}, {}>(mod.captures[{}], zones[{}], {}", storage,
-                                                        axes_[capture], capture, capture, array);
+  const std::string call = axes_.empty() ? fmt::format("few<ops::{}>(mod.captures[{}], {}", storage, capture, array)
+                                         : fmt::format("<ops::{}, {}>(mod.captures[{}], zones[{}], {}", storage,
+                                                       axes_[capture], capture, capture, array);
   const std::string_view few = axes_.empty() ? "_" : "";
-  if (!read.with_fill) return {read.type, fmt::format("ranges::read{}{})", few, place)};
-  return {read.type, fmt::format("ranges::at{}{}, s{})", few, place, read.operands[rank])};
+  if (!read.with_fill) return {read.type, fmt::format("ranges::read{}{})", few, call)};
+  return {read.type, fmt::format("ranges::at{}{}, s{})", few, call, read.operands[rank])};
 }
 
 ExprType RangeSteps::result_of(const RangeProgram::Operation& operation) const {

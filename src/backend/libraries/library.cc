@@ -137,13 +137,13 @@ Library open_option(const LibrarySearch& search, const std::string& value, Attem
 }
 
 [[noreturn]] void refuse_all(const LibrarySearch& search, const Attempts& attempts) {
-  std::vector<std::string> places{"the loader's path"};
-  for (const fs::path& folder : search.folders) places.push_back(folder.string());
+  std::vector<std::string> locations{"the loader's path"};
+  for (const fs::path& folder : search.folders) locations.push_back(folder.string());
   const std::string found = attempts.refused().empty() ? "was not found: "
                                                        : fmt::format("was found but cannot be used: {}; ",
                                                                      fmt::join(attempts.refused(), "; "));
   refuse(fmt::format("{} {}no usable {} in {}; {} may name its file or folder", search.what, found,
-                     fmt::join(all_names(search), " or "), fmt::join(places, ", "), name_of(search.option)));
+                     fmt::join(all_names(search), " or "), fmt::join(locations, ", "), name_of(search.option)));
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ ReadKind kind_of(const AttentionProblem& problem, const CaptureSum& sum, const R
   return ReadKind::added;
 }
 
+// A switch and not a table, so that a new kind does not compile without words.
 std::string_view how(ReadKind kind) {
   switch (kind) {
     case ReadKind::columns:

@@ -27,7 +27,7 @@ gpu::BackwardSequencesParams backward_sequences_params(const AttentionProblem& p
   params.lists.item_count = constants.main.tiles;
   params.lists.runs = constants.main.runs;
   params.lists.tile_keys = config.keys();
-  params.lists.keeps_places = config.ordered;
+  params.lists.keeps_all = config.ordered;
   return params;
 }
 

@@ -315,6 +315,7 @@ class Launch {
   std::vector<WorkerMods> mods_;
 };
 
+/// CpuBackwardKernel has the same frame: a common class would hold two lines.
 class CpuForwardKernel final : public backend::Kernel {
  public:
   explicit CpuForwardKernel(const backend::PrepareArguments& arguments) : forward_(arguments) {}

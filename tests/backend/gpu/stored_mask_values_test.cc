@@ -103,7 +103,7 @@ class StoredMaskValues : public testing::Test {
 /// Runs the kernel as a launch does, into memory with guards around it.
 std::vector<MaskWords> words_of(const problem::AttentionProblem& problem, const ForwardSm90Config& config,
                                 const plan::StoredBlocks& blocks, const Bindings& bindings,
-                                const std::vector<shared::SequenceSpan>& places, unsigned shares) {
+                                const std::vector<shared::SequenceSpan>& spans, unsigned shares) {
   constexpr std::size_t kGuard = 4096;
   const Expr mask = plan::kernel_mods(problem).mask;
   ModLayout layout = layout_of({mask});
@@ -122,7 +122,7 @@ std::vector<MaskWords> words_of(const problem::AttentionProblem& problem, const 
   params.mod.q_len = static_cast<int>(first.q_len);
   params.mod.kv_len = static_cast<int>(first.kv_len);
   params.mod.q_start = static_cast<int>(first.q_start);
-  params.mod.sequences = places.data();
+  params.mod.sequences = spans.data();
   store_all(params, static_cast<unsigned>(blocks.runs.size()), shares);
   for (std::size_t i = 0; i < kGuard; ++i) {
     EXPECT_TRUE(is_unwritten(words[i]) && is_unwritten(words[count + kGuard + i])) << "written outside";
@@ -228,18 +228,18 @@ void expect_words(HopperCall call, const Bindings& bindings, const plan::Forward
   config.by_sequence = problem::sequences_differ(problem);
   const std::shared_ptr<const BlockMask> rows = call.rows_of({q_block, kernel.kv_block});
   const plan::TileSchedule schedule = plan::forward_sm90_schedule(problem, config, rows.get(), heddle::test::h200());
-  std::vector<shared::SequenceSpan> places;
+  std::vector<shared::SequenceSpan> spans;
   for (const Sequence& at : problem.sequences) {
-    places.push_back({.q_begin = static_cast<int>(at.q_begin),
-                      .q_len = static_cast<int>(at.q_len),
-                      .kv_len = static_cast<int>(at.kv_len),
-                      .q_start = static_cast<int>(at.q_start),
-                      .kv_begin = static_cast<int>(at.kv_begin),
-                      .kv_end = 0,
-                      .kv_before = 0,
-                      .q_end = 0});
+    spans.push_back({.q_begin = static_cast<int>(at.q_begin),
+                     .q_len = static_cast<int>(at.q_len),
+                     .kv_len = static_cast<int>(at.kv_len),
+                     .q_start = static_cast<int>(at.q_start),
+                     .kv_begin = static_cast<int>(at.kv_begin),
+                     .kv_end = 0,
+                     .kv_before = 0,
+                     .q_end = 0});
   }
-  const std::vector<MaskWords> words = words_of(problem, config, schedule.stored, bindings, places, shares);
+  const std::vector<MaskWords> words = words_of(problem, config, schedule.stored, bindings, spans, shares);
   expect_every_step_has_its_words(problem, config, schedule, bindings, words);
 }
 

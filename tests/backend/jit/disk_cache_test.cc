@@ -89,7 +89,7 @@ TEST_F(DiskCacheCase, IsForItsUserAlone) {
 }
 
 TEST_F(DiskCacheCase, StandsWhereTheEnvironmentSays) {
-  const auto place = [] {
+  const auto folder = [] {
     const std::string notes = DiskCache().notes();
     return notes.substr(0, notes.find(','));
   };
@@ -97,15 +97,15 @@ TEST_F(DiskCacheCase, StandsWhereTheEnvironmentSays) {
   ::setenv("HOME", "/the/home", 1);
   ::setenv("XDG_CACHE_HOME", "/the/xdg", 1);
   ::setenv("HEDDLE_CACHE_DIR", "relative", 1);
-  EXPECT_EQ(place(), "kernel cache: " + (fs::current_path() / "relative").string());
+  EXPECT_EQ(folder(), "kernel cache: " + (fs::current_path() / "relative").string());
   ::setenv("HEDDLE_CACHE_DIR", "/the/cache", 1);
-  EXPECT_EQ(place(), "kernel cache: /the/cache");
+  EXPECT_EQ(folder(), "kernel cache: /the/cache");
   ::unsetenv("HEDDLE_CACHE_DIR");
-  EXPECT_EQ(place(), "kernel cache: /the/xdg/heddle");
+  EXPECT_EQ(folder(), "kernel cache: /the/xdg/heddle");
   ::setenv("XDG_CACHE_HOME", "relative", 1);
-  EXPECT_EQ(place(), "kernel cache: /the/home/.cache/heddle");
+  EXPECT_EQ(folder(), "kernel cache: /the/home/.cache/heddle");
   ::unsetenv("XDG_CACHE_HOME");
-  EXPECT_EQ(place(), "kernel cache: /the/home/.cache/heddle");
+  EXPECT_EQ(folder(), "kernel cache: /the/home/.cache/heddle");
   ::unsetenv("HOME");
   EXPECT_EQ(DiskCache().notes(),
             "kernel cache: none on disk; HEDDLE_CACHE_DIR, XDG_CACHE_HOME and HOME name no folder\n");

@@ -48,13 +48,13 @@ void expect_covers(const problem::AttentionProblem& problem, const plan::CpuBack
   for (std::int64_t i = 0; i < schedule.waves(); ++i) {
     const BackwardWave wave = schedule.wave(i);
     std::int64_t end = 0;
-    std::map<std::int64_t, std::int64_t> places;
+    std::map<std::int64_t, std::int64_t> units;
     for (const QueryUnit& unit : wave.queries) {
       const std::int64_t q_len = problem.sequences[static_cast<std::size_t>(unit.sequence)].q_len;
-      places[unit.offset] = plan::cpu_backward_queries(problem, split, q_len).bytes;
+      units[unit.offset] = plan::cpu_backward_queries(problem, split, q_len).bytes;
       EXPECT_EQ(&schedule.query_unit(wave, unit.sequence, unit.head), &unit);
     }
-    for (const auto& [offset, bytes] : places) {
+    for (const auto& [offset, bytes] : units) {
       EXPECT_GE(offset, end);
       end = offset + bytes;
     }

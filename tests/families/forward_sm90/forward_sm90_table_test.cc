@@ -29,9 +29,9 @@ HopperCall windows(std::int32_t side, std::int64_t dim, DType dtype = DType::bf1
       .batch = 2, .q_heads = 16, .kv_heads = 16, .q_rows = 8192, .kv_rows = 8192, .dim = dim, .dtype = dtype};
   const Expr q = leaf::q_idx() % (side * side), kv = leaf::kv_idx() % (side * side);
   const std::int32_t wide = 2 * side - 1;
-  const Expr place =
+  const Expr index =
       (floor_div(q, side) - floor_div(kv, side) + (side - 1)) * wide + (q % side - kv % side + (side - 1));
-  call.options.score_mod = leaf::score() + Capture("table", DType::f32, 2)(place, leaf::h());
+  call.options.score_mod = leaf::score() + Capture("table", DType::f32, 2)(index, leaf::h());
   call.options.bindings.captures["table"] =
       ConstTensorView(reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::f32, {std::int64_t{wide} * wide, 16});
   return call;

@@ -97,7 +97,7 @@ TEST_F(CompileTable, NumbersOfKeysFindAKernel) {
   const Capture pad("pad", DType::f32, 2), temperature("temperature", DType::f32, 1), gate("gate", DType::f32, 2),
       slopes("slopes", DType::f32, 1), table("table", DType::f32, 2);
   const Expr score = leaf::score(), q = leaf::q_idx(), kv = leaf::kv_idx();
-  const auto place = [&](std::int32_t side) {
+  const auto index = [&](std::int32_t side) {
     const Expr row = floor_div(q % (side * side), side) - floor_div(kv % (side * side), side);
     return (row + (side - 1)) * (2 * side - 1) + (q % side - kv % side) + (side - 1);
   };
@@ -107,8 +107,8 @@ TEST_F(CompileTable, NumbersOfKeysFindAKernel) {
       named("temperature and gate, causal", mods::causal(), score * temperature(kv) + gate(leaf::h(), q)),
       named("temperature and padding", {}, score * temperature(kv) + pad(leaf::b(), kv)),
       named("ALiBi and padding, causal", mods::causal(), mods::alibi(slopes) + pad(leaf::b(), kv)),
-      named("Swin", {}, score + table(place(32), leaf::h())),
-      named("Swin, 48 x 48", {}, score + table(place(48), leaf::h())),
+      named("Swin", {}, score + table(index(32), leaf::h())),
+      named("Swin, 48 x 48", {}, score + table(index(48), leaf::h())),
   };
   for (const NamedMods& mods : all) EXPECT_TRUE(mods.mods.has_key_numbers()) << mods.name;
   expect_one_accepted(all);

@@ -123,15 +123,15 @@ TEST(CopyRows, AtStepsOfTheirOwn) {
 // No more than its sequence has, which may be nothing, or more than there is room for.
 TEST(CopyRows, UpToTheirLengths) {
   std::mt19937 random(3);
-  shared::SequenceSpan places[4] = {};
+  shared::SequenceSpan spans[4] = {};
   const int q_lengths[] = {0, 1, 64, 999}, kv_lengths[] = {65, 0, 100, 99};
-  for (int i = 0; i < 4; ++i) places[i].q_len = q_lengths[i], places[i].kv_len = kv_lengths[i];
+  for (int i = 0; i < 4; ++i) spans[i].q_len = q_lengths[i], spans[i].kv_len = kv_lengths[i];
   Rows queries(4, 2, 100, 24, 24, 8, random), keys(4, 1, 100, 16, 48, 16, random), all(4, 1, 100, 16, 16, 16, random);
   queries.rows.span = CopiedSpan::queries;
   keys.rows.span = CopiedSpan::keys;
   for (Rows* rows : {&queries, &keys, &all}) rows->make_room();
   CopiedRowsParams params{};
-  params.sequences = places;
+  params.sequences = spans;
   launch(params, {queries.rows, keys.rows, all.rows}, 5);
   const auto in_order = [](const Rows& rows) {
     return [&rows](int sequence, int head, int row) {
@@ -152,8 +152,8 @@ TEST(CopyRows, FromPages) {
   std::mt19937 random(4);
   constexpr int kPages = 50, kSequences = 3, kHeads = 2, kColumns = 40;
   const int lengths[kSequences] = {97, 0, 120};
-  shared::SequenceSpan places[kSequences] = {};
-  for (int i = 0; i < kSequences; ++i) places[i].kv_len = lengths[i];
+  shared::SequenceSpan spans[kSequences] = {};
+  for (int i = 0; i < kSequences; ++i) spans[i].kv_len = lengths[i];
   for (const int page_rows : {1, 3, 16, 128}) {
     SCOPED_TRACE(page_rows);
     Rows pages(kPages, kHeads, page_rows, 10, 14, 2, random);
@@ -167,7 +167,7 @@ TEST(CopyRows, FromPages) {
     table[0] = -7;
     table[2LL * kColumns * 6] = kPages + 1000;
     CopiedRowsParams params{};
-    params.sequences = places;
+    params.sequences = spans;
     params.page_rows = page_rows;
     params.page_table = {.data = table.data(), .stride = {kColumns * 6LL, 2}, .pages = kPages};
     launch(params, {pages.rows}, 2);

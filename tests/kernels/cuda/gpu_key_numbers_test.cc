@@ -140,9 +140,9 @@ TEST_F(GpuGrid, TablesThatFillSharedMemory) {
     }
     c.host().capture("table", entries);
     const Expr q = leaf::q_idx() % (side * side), kv = leaf::kv_idx() % (side * side);
-    const Expr place =
+    const Expr index =
         (floor_div(q, side) - floor_div(kv, side) + (side - 1)) * wide + (q % side - kv % side + (side - 1));
-    c.options().score_mod = leaf::score() + Capture("table", DType::f32, 2)(place, leaf::h());
+    c.options().score_mod = leaf::score() + Capture("table", DType::f32, 2)(index, leaf::h());
     c.run_and_judge();
   });
 }

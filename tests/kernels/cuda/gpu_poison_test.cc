@@ -211,25 +211,26 @@ TEST_F(GpuPoison, PaddingPastTheLengths) {
 }
 
 TEST_F(GpuPoison, SingleInfinitiesAndNaN) {
-  struct Place {
+  struct Element {
     const GuardedTensor AttentionCase::*tensor;
     std::int64_t row;
     double x;
   };
-  std::vector<Place> places;
+  std::vector<Element> elements;
   for (const double x : {kInfinity, -kInfinity, kNaN}) {
     for (const std::int64_t row : {std::int64_t{0}, std::int64_t{3}, std::int64_t{-1}}) {
-      for (auto tensor : {&AttentionCase::q, &AttentionCase::k, &AttentionCase::v}) places.push_back({tensor, row, x});
+      for (auto tensor : {&AttentionCase::q, &AttentionCase::k, &AttentionCase::v})
+        elements.push_back({tensor, row, x});
     }
   }
   for_each_spec(specs_of_kernels(), [&](CaseSpec spec) {
     spec.batch = 1;
-    for (std::size_t i = spec.seed % 3; i < places.size(); i += reduced() ? 9 : 3) {
-      const Place& place = places[i];
+    for (std::size_t i = spec.seed % 3; i < elements.size(); i += reduced() ? 9 : 3) {
+      const Element& element = elements[i];
       expect_as_the_reference(spec, {}, [&](AttentionCase& c) {
-        const GuardedTensor& tensor = c.*place.tensor;
+        const GuardedTensor& tensor = c.*element.tensor;
         const std::int64_t rows = tensor.view().shape[2];
-        store(tensor, {0, 0, place.row < 0 ? rows - 1 : place.row, 5}, place.x);
+        store(tensor, {0, 0, element.row < 0 ? rows - 1 : element.row, 5}, element.x);
       });
     }
   });

@@ -40,17 +40,17 @@ struct Values {
 };
 
 std::vector<SequenceSpan> placed(SequencesParams params, int* left_count = nullptr) {
-  std::vector<SequenceSpan> places(static_cast<std::size_t>(params.count) + 2);
-  places.back().q_begin = -123;
+  std::vector<SequenceSpan> spans(static_cast<std::size_t>(params.count) + 2);
+  spans.back().q_begin = -123;
   int count = 99;
-  params.spans = places.data();
+  params.spans = spans.data();
   params.left_count = left_count != nullptr ? left_count : &count;
   host_cta::launch(place_sequences, 1, shared::kSpanThreads, params);
   EXPECT_EQ(*params.left_count, 0);
-  EXPECT_EQ(places.back().q_begin, -123) << "written behind the places";
-  places.pop_back();
-  EXPECT_EQ(places.back().q_begin, params.q_rows);
-  return places;
+  EXPECT_EQ(spans.back().q_begin, -123) << "written behind the places";
+  spans.pop_back();
+  EXPECT_EQ(spans.back().q_begin, params.q_rows);
+  return spans;
 }
 
 std::string text_of(const SequenceSpan& at) {
@@ -73,11 +73,11 @@ TEST(PlaceSequences, ClampsPaddedLengthsAndStarts) {
     params.q = q.view(wide);
     params.kv = kv.view(wide);
     params.q_start = starts.view(wide);
-    const std::vector<SequenceSpan> places = placed(params);
-    EXPECT_EQ(text_of(places[0]), "0 + 0 to 0, 0 + 7, box 193 before 7, start -9");
-    EXPECT_EQ(text_of(places[1]), "0 + 0 to 0, 0 + 200, box 0 before 200, start 2147483600");
-    EXPECT_EQ(text_of(places[2]), "0 + 100 to 100, 0 + 0, box 199 before 1, start 2147483548");
-    EXPECT_EQ(text_of(places[3]), "0 + 100 to 100, 0 + 200, box 0 before 200, start -2147483648");
+    const std::vector<SequenceSpan> spans = placed(params);
+    EXPECT_EQ(text_of(spans[0]), "0 + 0 to 0, 0 + 7, box 193 before 7, start -9");
+    EXPECT_EQ(text_of(spans[1]), "0 + 0 to 0, 0 + 200, box 0 before 200, start 2147483600");
+    EXPECT_EQ(text_of(spans[2]), "0 + 100 to 100, 0 + 0, box 199 before 1, start 2147483548");
+    EXPECT_EQ(text_of(spans[3]), "0 + 100 to 100, 0 + 200, box 0 before 200, start -2147483648");
   }
   SequencesParams params = params_of(1);  // what is not given is whole
   EXPECT_EQ(text_of(placed(params)[0]), "0 + 100 to 100, 0 + 200, box 0 before 200, start 0");
@@ -117,12 +117,12 @@ TEST(PlaceSequences, MakesPackedOnesFollowEachOther) {
   params.kv = kv.view(true);
   params.max_q_len = 40;
   params.max_kv_len = 120;
-  const std::vector<SequenceSpan> places = placed(params);
-  EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 0, box 119 before 1, start 0") << "the first counts as 0";
-  EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 10, box 110 before 10, start 0") << "it may not decrease";
-  EXPECT_EQ(text_of(places[2]), "30 + 40 to 70, 10 + 120, box 0 before 130, start 0") << "longer than the longest";
-  EXPECT_EQ(text_of(places[3]), "90 + 10 to 100, 150 + 0, box 119 before 1, start 0") << "past the end";
-  EXPECT_EQ(text_of(places[4]), "100 + 0 to 100, 150 + 50, box 70 before 200, start 0");
+  const std::vector<SequenceSpan> spans = placed(params);
+  EXPECT_EQ(text_of(spans[0]), "0 + 30 to 30, 0 + 0, box 119 before 1, start 0") << "the first counts as 0";
+  EXPECT_EQ(text_of(spans[1]), "30 + 0 to 30, 0 + 10, box 110 before 10, start 0") << "it may not decrease";
+  EXPECT_EQ(text_of(spans[2]), "30 + 40 to 70, 10 + 120, box 0 before 130, start 0") << "longer than the longest";
+  EXPECT_EQ(text_of(spans[3]), "90 + 10 to 100, 150 + 0, box 119 before 1, start 0") << "past the end";
+  EXPECT_EQ(text_of(spans[4]), "100 + 0 to 100, 150 + 50, box 70 before 200, start 0");
 }
 
 TEST(PlaceSequences, CutsPackedKeysToThoseThatCount) {
@@ -133,10 +133,10 @@ TEST(PlaceSequences, CutsPackedKeysToThoseThatCount) {
   params.kv = kv.view(false);
   for (const bool wide : {false, true}) {
     params.kv_used = used.view(wide);
-    const std::vector<SequenceSpan> places = placed(params);
-    EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 0");
-    EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 10 + 140, box 60 before 150, start 0") << "more than there are";
-    EXPECT_EQ(text_of(places[2]), "30 + 70 to 100, 150 + 0, box 199 before 1, start 0");
+    const std::vector<SequenceSpan> spans = placed(params);
+    EXPECT_EQ(text_of(spans[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 0");
+    EXPECT_EQ(text_of(spans[1]), "30 + 0 to 30, 10 + 140, box 60 before 150, start 0") << "more than there are";
+    EXPECT_EQ(text_of(spans[2]), "30 + 70 to 100, 150 + 0, box 199 before 1, start 0");
   }
 }
 
@@ -150,10 +150,10 @@ TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
     params.kv = kv.view(!wide);
     params.q_start = starts.view(wide);
     params.max_q_len = 60;
-    const std::vector<SequenceSpan> places = placed(params);
-    EXPECT_EQ(text_of(places[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 1");
-    EXPECT_EQ(text_of(places[1]), "30 + 0 to 30, 0 + 0, box 199 before 1, start -2");
-    EXPECT_EQ(text_of(places[2]), "30 + 60 to 90, 0 + 200, box 0 before 200, start 3");
+    const std::vector<SequenceSpan> spans = placed(params);
+    EXPECT_EQ(text_of(spans[0]), "0 + 30 to 30, 0 + 7, box 193 before 7, start 1");
+    EXPECT_EQ(text_of(spans[1]), "30 + 0 to 30, 0 + 0, box 199 before 1, start -2");
+    EXPECT_EQ(text_of(spans[2]), "30 + 60 to 90, 0 + 200, box 0 before 200, start 3");
     params.kv = {};
     EXPECT_EQ(text_of(placed(params)[1]), "30 + 0 to 30, 0 + 200, box 0 before 200, start -2")
         << "all that there may be";
@@ -163,7 +163,7 @@ TEST(PlaceSequences, TakesLengthsOfKeysBesidePackedQueries) {
 /// Sequences in the order of a plain loop.
 std::vector<SequenceSpan> plainly_placed(const SequencesParams& params, const std::vector<std::int64_t>& q,
                                          const std::vector<std::int64_t>& kv) {
-  std::vector<SequenceSpan> places;
+  std::vector<SequenceSpan> spans;
   shared::RowSpan q_rows{}, kv_rows{};
   const auto next = [](shared::RowSpan& rows, std::int64_t end, int most) {
     rows.begin = rows.end;
@@ -172,9 +172,9 @@ std::vector<SequenceSpan> plainly_placed(const SequencesParams& params, const st
   for (std::size_t i = 0; i + 1 < q.size(); ++i) {
     next(q_rows, q[i + 1], params.q_rows);
     next(kv_rows, kv[i + 1], params.kv_rows);
-    places.push_back(shared::span_of(params, q_rows, kv_rows, 0));
+    spans.push_back(shared::span_of(params, q_rows, kv_rows, 0));
   }
-  return places;
+  return spans;
 }
 
 // More than the CTA has threads, and numbers of all kinds.
@@ -200,15 +200,15 @@ TEST(PlaceSequences, ScansAnyNumberOfThem) {
       const Values q_values(q), kv_values(kv);
       params.q = q_values.view(true);
       params.kv = kv_values.view(false);
-      const std::vector<SequenceSpan> places = placed(params), expected = plainly_placed(params, q, kv);
+      const std::vector<SequenceSpan> spans = placed(params), expected = plainly_placed(params, q, kv);
       int end = 0;
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(text_of(places[i]), text_of(expected[i])) << i << " of " << count;
-        ASSERT_GE(places[i].q_begin, end);
-        end = places[i].q_begin + places[i].q_len;
+        ASSERT_EQ(text_of(spans[i]), text_of(expected[i])) << i << " of " << count;
+        ASSERT_GE(spans[i].q_begin, end);
+        end = spans[i].q_begin + spans[i].q_len;
         ASSERT_LE(end, params.q_rows);
-        ASSERT_LE(places[i].kv_begin + places[i].kv_len, params.kv_rows);
-        ASSERT_LE(places[i].q_begin + places[i].q_len, places[i + 1].q_begin);
+        ASSERT_LE(spans[i].kv_begin + spans[i].kv_len, params.kv_rows);
+        ASSERT_LE(spans[i].q_begin + spans[i].q_len, spans[i + 1].q_begin);
       }
     }
   }
@@ -249,7 +249,7 @@ class ListTiles : public testing::Test {
     params_.left_count = &left_count_;
   }
 
-  void expect_list(const std::vector<SequenceSpan>& places) const {
+  void expect_list(const std::vector<SequenceSpan>& spans) const {
     ASSERT_EQ(left_count_, 0 + 1 + 1 + 2 + kTiles);
     EXPECT_EQ(left_.back().head, -5);
     std::set<std::pair<int, int>> seen;
@@ -262,7 +262,7 @@ class ListTiles : public testing::Test {
       EXPECT_EQ(item.steps, steps[static_cast<std::size_t>(item.batch)]);
       EXPECT_EQ(item.run.flags, item.batch == 1 ? 0 : 3) << "a tile without keys is attended by none";
       EXPECT_EQ(item.before, item.batch == 1 ? shared::kStepNextUneven : 0);
-      EXPECT_LT(item.q_tile * kRows, places[static_cast<std::size_t>(item.batch)].q_len);
+      EXPECT_LT(item.q_tile * kRows, spans[static_cast<std::size_t>(item.batch)].q_len);
     }
     EXPECT_EQ(std::ssize(seen), left_count_);
   }
@@ -276,11 +276,11 @@ class ListTiles : public testing::Test {
 };
 
 TEST_F(ListTiles, KeepsThoseThatASequenceHasAndCutsThem) {
-  std::vector<SequenceSpan> places = placed(params_, &left_count_);
-  params_.spans = places.data();
+  std::vector<SequenceSpan> spans = placed(params_, &left_count_);
+  params_.spans = spans.data();
   const int ctas = (params_.item_count + shared::kListThreads - 1) / shared::kListThreads;
   host_cta::launch(list_tiles, ctas, shared::kListThreads, params_);
-  expect_list(places);
+  expect_list(spans);
 }
 
 // 1450 tiles: the CTA lists them in two rounds, and both leave some.
@@ -290,12 +290,12 @@ TEST_F(ListTiles, InOneLaunchWithTheSpansInTheHostsOrder) {
   params_.items = items_.data();
   params_.item_count = static_cast<int>(items_.size());
   ASSERT_GT(params_.item_count, shared::kSpanThreads + kTiles);
-  std::vector<SequenceSpan> places(kCount + 1);
-  params_.spans = places.data();
+  std::vector<SequenceSpan> spans(kCount + 1);
+  params_.spans = spans.data();
   left_count_ = 99;
   host_cta::launch(place_and_list, 1, shared::kSpanThreads, params_);
-  expect_list(places);
-  EXPECT_EQ(places.back().q_begin, params_.q_rows);
+  expect_list(spans);
+  EXPECT_EQ(spans.back().q_begin, params_.q_rows);
   for (int i = 1; i < left_count_; ++i) {
     const shared::WorkItem &before = left_[static_cast<std::size_t>(i - 1)], &item = left_[static_cast<std::size_t>(i)];
     EXPECT_LT(std::pair(before.batch, before.q_tile), std::pair(item.batch, item.q_tile));

@@ -29,7 +29,7 @@ inline long long poison_outside(AttentionCase& c, const std::vector<shared::KeyR
   for (std::size_t b = 0; b < runs.size(); ++b) {
     for (const shared::KeyRun& run : {runs[b].first, runs[b].second}) {
       for (int key = run.begin; key < run.end; ++key, ++keys) {
-        kept.insert(c.place_of_key(static_cast<std::int64_t>(b), key));
+        kept.insert(c.row_of_key(static_cast<std::int64_t>(b), key));
       }
     }
   }

@@ -203,11 +203,11 @@ TEST_F(StoredMask, IsSharedWhereRowsAre) {
     const Choice best = choices_of(call_of(mask)).front();
     const plan::TileSchedule schedule = plan::forward_sm90_schedule(
         call_of(mask).problem(), best.plan.part<shared::ForwardSm90Config>(), best.block_mask.get(), h200());
-    std::map<std::pair<int, int>, int> places;  // of tile and, where rows differ, head
+    std::map<std::pair<int, int>, int> offsets;  // of tile and, where rows differ, head
     for (std::size_t i = 0; i < schedule.items.size(); ++i) {
       const shared::WorkItem& item = schedule.items[i];
       const std::pair key(item.q_tile, by_head ? item.head : 0);
-      const auto [known, added] = places.emplace(key, schedule.mask_words_at[i]);
+      const auto [known, added] = offsets.emplace(key, schedule.mask_words_at[i]);
       EXPECT_EQ(known->second, schedule.mask_words_at[i]);
     }
     std::int64_t blocks = 0;
@@ -217,7 +217,7 @@ TEST_F(StoredMask, IsSharedWhereRowsAre) {
     }
     EXPECT_EQ(blocks, schedule.stored.partial);
     const std::int64_t tiles = (kRows + best.plan.tile.q - 1) / best.plan.tile.q;
-    EXPECT_EQ(std::ssize(places), by_head ? 4 * tiles : tiles);
+    EXPECT_EQ(std::ssize(offsets), by_head ? 4 * tiles : tiles);
     EXPECT_EQ(said_bytes(best.plan),
               shared::stored_bytes(schedule.stored.room, best.plan.part<shared::ForwardSm90Config>().warpgroups));
   }

@@ -106,7 +106,7 @@ struct Longest {
 
 using TileKey = std::tuple<int, int, int>;  // batch, head, q_tile
 
-std::map<TileKey, const WorkItem*> by_place(const TileSchedule& schedule) {
+std::map<TileKey, const WorkItem*> by_tile(const TileSchedule& schedule) {
   std::map<TileKey, const WorkItem*> items;
   for (const WorkItem& item : schedule.items) {
     EXPECT_TRUE(items.emplace(TileKey{item.batch, item.head, item.q_tile}, &item).second) << "a tile twice";
@@ -130,8 +130,8 @@ void expect_covers(const std::string& cut, const std::string& own, bool exact) {
 void expect_cut(const Longest& longest, const problem::AttentionProblem& lengths, const ForwardSm90Config& config,
                 const BlockMask* mask, bool exact) {
   const TileSchedule own = plan::forward_sm90_schedule(lengths, config, mask, h200());
-  const std::map<TileKey, const WorkItem*> items = by_place(own);
-  const auto all = by_place(longest.schedule);
+  const std::map<TileKey, const WorkItem*> items = by_tile(own);
+  const auto all = by_tile(longest.schedule);
   EXPECT_EQ(std::ssize(all), std::ssize(longest.schedule.items));
   EXPECT_TRUE(longest.schedule.fills.empty());
   for (const auto& [key, item] : items) EXPECT_TRUE(all.contains(key)) << "a tile is missing";

@@ -498,13 +498,13 @@ TEST(ForwardSm90Schedule, IsTheSameEachTime) {
       .batch = 3, .q_heads = 5, .kv_heads = 5, .q_rows = 3000, .kv_rows = 3000, .mask = mods::causal()};
   const ForwardSm90Config config = config_of(128, 3, 80, true);
   const std::shared_ptr<const BlockMask> mask = call.rows_of({64, 80});
-  const auto places = [&] {
+  const auto offsets = [&] {
     std::vector<TileKey> order;
     const TileSchedule schedule = plan::forward_sm90_schedule(call.problem(), config, mask.get(), h200());
     for (const shared::WorkItem& item : schedule.items) order.emplace_back(item.batch, item.head, item.q_tile);
     return std::pair(order, schedule.ctas);
   };
-  EXPECT_EQ(places(), places());
+  EXPECT_EQ(offsets(), offsets());
 }
 
 }  // namespace

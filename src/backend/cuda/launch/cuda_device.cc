@@ -29,6 +29,7 @@ DeviceInfo info_of(const device::CudaCaps& caps) {
           .memory_bytes = caps.memory_bytes};
 }
 
+/// AmdDevice has the same calls in the same order, in the words of another driver.
 class CudaDevice final : public DeviceInterface {
  public:
   DeviceKind kind() const override { return DeviceKind::cuda; }

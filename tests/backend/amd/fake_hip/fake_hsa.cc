@@ -55,8 +55,8 @@ int hsa_agent_get_info(hsa_agent_t agent, int attribute, void* value) {
     const std::uint32_t bytes[4] = {32U << 10, 6U << 20, 0, 0};
     std::memcpy(value, bytes, sizeof(bytes));
   } else if (attribute == kBus) {
-    const auto place = static_cast<std::uint32_t>(agent.handle - kFirstAgent - 1 + 3) << 8;
-    std::memcpy(value, &place, sizeof(place));
+    const auto bus = static_cast<std::uint32_t>(agent.handle - kFirstAgent - 1 + 3) << 8;
+    std::memcpy(value, &bus, sizeof(bus));
   } else if (attribute == kComputeUnits) {
     // HIP's device n has n more than its first one.
     const std::uint64_t first = kFirstAgent + 1 + number_of("FAKE_HIP_SKIPPED", "0");

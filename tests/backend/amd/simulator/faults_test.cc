@@ -71,10 +71,10 @@ TEST_P(Faults, out_of_bounds) {
 }
 
 TEST_P(Faults, lds_out_of_bounds) {
-  std::vector<std::uint32_t> places(64);
-  for (std::uint32_t i = 0; i < 64; ++i) places[i] = i;
-  places[20] = 64;
-  const Report report = gpu_.launch("lds_out_of_bounds", {1, 1, 1}, 64, Arguments().add(out_).add(gpu_.input(places)));
+  std::vector<std::uint32_t> slots(64);
+  for (std::uint32_t i = 0; i < 64; ++i) slots[i] = i;
+  slots[20] = 64;
+  const Report report = gpu_.launch("lds_out_of_bounds", {1, 1, 1}, 64, Arguments().add(out_).add(gpu_.input(slots)));
   EXPECT_TRUE(report.findings.has(Fault::kBounds)) << report.findings.text();
   EXPECT_THAT(report.findings.text(), HasSubstr("lane 20: LDS bytes 256 to 259, of 256"));
 }

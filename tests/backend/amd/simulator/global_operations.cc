@@ -8,13 +8,13 @@ namespace heddle::amd::simulator {
 namespace {
 
 /// The memory behind a lane's address.
-struct Place {
+struct Target {
   enum class Kind : std::uint8_t { kGlobal, kLds, kScratch, kNowhere } kind = Kind::kGlobal;
   std::uint64_t address = 0;
 };
 
 struct Addresses {
-  std::array<Place, kLanes> place;
+  std::array<Target, kLanes> target;
   std::uint64_t exec = 0;
 };
 
@@ -48,7 +48,7 @@ std::uint64_t vector_part(const Wave& wave, const Operand& address, int lane) {
 }
 
 /// A buffer's descriptor: base, bytes between records, records or bytes, flags. Raw buffers (stride 0) count bytes.
-Place buffer_place(Execution& x, const Instruction& i, int lane) {
+Target buffer_target(Execution& x, const Instruction& i, int lane) {
   const auto s = static_cast<std::size_t>(i.from[2].index);
   const std::uint32_t* words = x.wave.s.data() + s;
   const std::uint64_t base = words[0] | static_cast<std::uint64_t>(words[1] & 0xffff) << 32;
@@ -62,16 +62,16 @@ Place buffer_place(Execution& x, const Instruction& i, int lane) {
   }
   const std::uint64_t scalar_offset = scalar_base(x, i.from[3]);
   if (words[1] >> 31)
-    return {Place::Kind::kScratch, offset + scalar_offset / 64};  // swizzled: gfx90a's scratch, 64 lanes side by side
+    return {Target::Kind::kScratch, offset + scalar_offset / 64};  // swizzled: gfx90a's scratch, 64 lanes side by side
   const bool outside = stride == 0 ? offset + Access::unpacked(i.detail).bytes > records : index >= records;
-  if (outside) return {Place::Kind::kNowhere, 0};  // loads give 0, stores are dropped: what descriptors are for
-  return {Place::Kind::kGlobal, base + index * stride + offset + scalar_offset};
+  if (outside) return {Target::Kind::kNowhere, 0};  // loads give 0, stores are dropped: what descriptors are for
+  return {Target::Kind::kGlobal, base + index * stride + offset + scalar_offset};
 }
 
-Place flat_place(std::uint64_t address) {
-  if (address >> 32 == kLdsAperture) return {Place::Kind::kLds, address & 0xffff'ffff};
-  if (address >> 32 == kScratchAperture) return {Place::Kind::kScratch, address & 0xffff'ffff};
-  return {Place::Kind::kGlobal, address};
+Target flat_target(std::uint64_t address) {
+  if (address >> 32 == kLdsAperture) return {Target::Kind::kLds, address & 0xffff'ffff};
+  if (address >> 32 == kScratchAperture) return {Target::Kind::kScratch, address & 0xffff'ffff};
+  return {Target::Kind::kGlobal, address};
 }
 
 Addresses addresses_of(Execution& x, const Instruction& i) {
@@ -81,20 +81,20 @@ Addresses addresses_of(Execution& x, const Instruction& i) {
   const std::uint64_t base = space == Space::kBuffer ? 0 : scalar_base(x, i.from[2]);
   for (int l = 0; l < x.lanes(); ++l) {
     if (!(result.exec >> l & 1)) continue;
-    Place& place = result.place[static_cast<std::size_t>(l)];
+    Target& target = result.target[static_cast<std::size_t>(l)];
     const std::uint64_t sum = base + vector_part(x.wave, i.from[0], l) + static_cast<std::uint64_t>(i.offset);
     switch (space) {
       case Space::kGlobal:
-        place = {Place::Kind::kGlobal, sum};
+        target = {Target::Kind::kGlobal, sum};
         break;
       case Space::kFlat:
-        place = flat_place(sum);
+        target = flat_target(sum);
         break;
       case Space::kScratch:
-        place = {Place::Kind::kScratch, sum & 0xffff'ffff};
+        target = {Target::Kind::kScratch, sum & 0xffff'ffff};
         break;
       case Space::kBuffer:
-        place = buffer_place(x, i, l);
+        target = buffer_target(x, i, l);
         break;
     }
   }
@@ -112,7 +112,7 @@ class BufferLookup {
     if (found) {
       last_ = found;
     } else {
-      x_.found(Fault::kBounds, fmt::format("lane {}, {} bytes: {}", lane, bytes, x_.memory.place_of(address)));
+      x_.found(Fault::kBounds, fmt::format("lane {}, {} bytes: {}", lane, bytes, x_.memory.location_of(address)));
     }
     return found;
   }
@@ -159,7 +159,7 @@ void store_global(Execution& x, BufferLookup& buffers, int lane, std::uint64_t a
     x.found(Fault::kBounds, fmt::format("lane {} writes to {}, which is read only", lane, buffer->name));
   if (value.undefined != 0) {
     x.found(Fault::kUndefined,
-            fmt::format("lane {} stores bits that nothing wrote to {}", lane, x.memory.place_of(address)));
+            fmt::format("lane {} stores bits that nothing wrote to {}", lane, x.memory.location_of(address)));
   }
   const std::size_t at = address - buffer->begin;
   std::copy_n(value.bytes.data(), bytes, buffer->bytes.data() + at);
@@ -173,7 +173,7 @@ void store_global(Execution& x, BufferLookup& buffers, int lane, std::uint64_t a
   x.counts.global_bytes_stored += bytes;
   if (twice && !buffer->rewritable) {
     x.found(Fault::kDuplicate, fmt::format("lane {} stores {} bytes that another thread stored: {}", lane, bytes,
-                                           x.memory.place_of(address)));
+                                           x.memory.location_of(address)));
   }
 }
 
@@ -209,19 +209,19 @@ void execute_load(Execution& x, const Instruction& i) {
   BufferLookup buffers(x);
   for (int l = 0; l < x.lanes(); ++l) {
     if (!(addresses.exec >> l & 1)) continue;
-    const Place& place = addresses.place[static_cast<std::size_t>(l)];
+    const Target& target = addresses.target[static_cast<std::size_t>(l)];
     LaneBytes loaded;
-    switch (place.kind) {
-      case Place::Kind::kGlobal:
-        loaded = load_global(x, buffers, l, place.address, access.bytes);
+    switch (target.kind) {
+      case Target::Kind::kGlobal:
+        loaded = load_global(x, buffers, l, target.address, access.bytes);
         break;
-      case Place::Kind::kLds:
-        loaded = load_lds_lane(x, l, place.address, access.bytes);
+      case Target::Kind::kLds:
+        loaded = load_lds_lane(x, l, target.address, access.bytes);
         break;
-      case Place::Kind::kScratch:
-        loaded = load_scratch(x, l, place.address, access.bytes);
+      case Target::Kind::kScratch:
+        loaded = load_scratch(x, l, target.address, access.bytes);
         break;
-      case Place::Kind::kNowhere:
+      case Target::Kind::kNowhere:
         break;
     }
     put_loaded(x.wave, i.to[0].index, l, access, loaded);
@@ -234,19 +234,19 @@ void execute_store(Execution& x, const Instruction& i) {
   BufferLookup buffers(x);
   for (int l = 0; l < x.lanes(); ++l) {
     if (!(addresses.exec >> l & 1)) continue;
-    const Place& place = addresses.place[static_cast<std::size_t>(l)];
+    const Target& target = addresses.target[static_cast<std::size_t>(l)];
     const LaneBytes value = take_stored(x.wave, i.from[1].index, l, access);
-    switch (place.kind) {
-      case Place::Kind::kGlobal:
-        store_global(x, buffers, l, place.address, access.bytes, value);
+    switch (target.kind) {
+      case Target::Kind::kGlobal:
+        store_global(x, buffers, l, target.address, access.bytes, value);
         break;
-      case Place::Kind::kLds:
-        store_lds_lane(x, l, place.address, access.bytes, value);
+      case Target::Kind::kLds:
+        store_lds_lane(x, l, target.address, access.bytes, value);
         break;
-      case Place::Kind::kScratch:
-        store_scratch(x, l, place.address, access.bytes, value);
+      case Target::Kind::kScratch:
+        store_scratch(x, l, target.address, access.bytes, value);
         break;
-      case Place::Kind::kNowhere:
+      case Target::Kind::kNowhere:
         break;
     }
   }
@@ -259,15 +259,15 @@ void execute_atomic(Execution& x, const Instruction& i) {
   BufferLookup buffers(x);
   for (int l = 0; l < x.lanes(); ++l) {
     if (!(addresses.exec >> l & 1)) continue;
-    const Place& place = addresses.place[static_cast<std::size_t>(l)];
-    if (place.kind == Place::Kind::kNowhere) continue;
-    if (place.kind != Place::Kind::kGlobal) {
+    const Target& target = addresses.target[static_cast<std::size_t>(l)];
+    if (target.kind == Target::Kind::kNowhere) continue;
+    if (target.kind != Target::Kind::kGlobal) {
       x.found(Fault::kBounds, fmt::format("lane {}: a flat atomic on LDS or scratch is not simulated", l));
       continue;
     }
-    Memory::Buffer* buffer = buffers.at(l, place.address, atomic.bytes);
-    if (!buffer || !is_aligned(x, l, place.address, atomic.bytes)) continue;
-    const std::size_t at = place.address - buffer->begin;
+    Memory::Buffer* buffer = buffers.at(l, target.address, atomic.bytes);
+    if (!buffer || !is_aligned(x, l, target.address, atomic.bytes)) continue;
+    const std::size_t at = target.address - buffer->begin;
     const std::uint32_t unknown_bytes = undefined_bytes(*buffer, at, atomic.bytes);
     std::uint64_t old = 0, operand = 0, compared = 0;
     std::copy_n(buffer->bytes.data() + at, atomic.bytes, reinterpret_cast<std::uint8_t*>(&old));

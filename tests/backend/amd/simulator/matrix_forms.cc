@@ -45,13 +45,13 @@ constexpr MatrixForm kForms[] = {
     {"v_mfma_f32_16x16x32_bf8_bf8", nullptr, 9, 16, 16, 32, 1, kBf8, kBf8, kF32, 16, 0},
 };
 
-/// The element `place` of those that a lane holds one after another.
-Cell in_lane(int place, int lane, ElementType type) {
+/// The element `slot` of those that a lane holds one after another.
+Cell in_lane(int slot, int lane, ElementType type) {
   const int bits = bits_of(type);
-  if (bits == 64) return {static_cast<std::int16_t>(2 * place), static_cast<std::uint8_t>(lane), 0};
+  if (bits == 64) return {static_cast<std::int16_t>(2 * slot), static_cast<std::uint8_t>(lane), 0};
   const int each = 32 / bits;
-  return {static_cast<std::int16_t>(place / each), static_cast<std::uint8_t>(lane),
-          static_cast<std::uint8_t>(place % each * bits)};
+  return {static_cast<std::int16_t>(slot / each), static_cast<std::uint8_t>(lane),
+          static_cast<std::uint8_t>(slot % each * bits)};
 }
 
 /// Row `row` of A, or column `row` of B, of a form with `rows` of them.

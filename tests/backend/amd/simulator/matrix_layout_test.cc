@@ -16,26 +16,26 @@
 namespace heddle::amd::simulator {
 namespace {
 
-struct Place {
+struct Slot {
   int lane = 0, number = 0, bit = 0;
 };
 
-void add_bits(const char* bits, int index, Place& place) {
+void add_bits(const char* bits, int index, Slot& slot) {
   std::istringstream words(bits);
   std::string word;
   for (int bit = 0; words >> word; ++bit) {
     if (!(index >> bit & 1)) continue;
     const int amount = std::atoi(word.c_str() + 1);
-    (word[0] == 'l' ? place.lane : word[0] == 'v' ? place.number : place.bit) += amount;
+    (word[0] == 'l' ? slot.lane : word[0] == 'v' ? slot.number : slot.bit) += amount;
   }
 }
 
-Place published(const PublishedMatrix& matrix, int block, int row, int column) {
-  Place place;
-  add_bits(matrix.block, block, place);
-  add_bits(matrix.row, row, place);
-  add_bits(matrix.column, column, place);
-  return place;
+Slot published(const PublishedMatrix& matrix, int block, int row, int column) {
+  Slot slot;
+  add_bits(matrix.block, block, slot);
+  add_bits(matrix.row, row, slot);
+  add_bits(matrix.column, column, slot);
+  return slot;
 }
 
 /// A small value, exact in every type, and its bits.
@@ -82,21 +82,21 @@ class MatrixLayout : public ::testing::TestWithParam<std::size_t> {
     }
   }
 
-  void put(int first, const Place& place, std::uint64_t bits, int width) {
-    const auto index = static_cast<std::size_t>(first + place.number);
+  void put(int first, const Slot& slot, std::uint64_t bits, int width) {
+    const auto index = static_cast<std::size_t>(first + slot.number);
     Row& row = wave_->v[index];
     if (width == 64) {
-      row[place.lane] = static_cast<std::uint32_t>(bits);
-      wave_->v[index + 1][place.lane] = static_cast<std::uint32_t>(bits >> 32);
+      row[slot.lane] = static_cast<std::uint32_t>(bits);
+      wave_->v[index + 1][slot.lane] = static_cast<std::uint32_t>(bits >> 32);
     } else {
-      row[place.lane] |= static_cast<std::uint32_t>(bits) << place.bit;
+      row[slot.lane] |= static_cast<std::uint32_t>(bits) << slot.bit;
     }
   }
 
-  std::uint64_t get(int first, const Place& place, int width) const {
-    const auto index = static_cast<std::size_t>(first + place.number);
-    const std::uint64_t low = wave_->v[index][place.lane];
-    return width == 64 ? low | static_cast<std::uint64_t>(wave_->v[index + 1][place.lane]) << 32 : low;
+  std::uint64_t get(int first, const Slot& slot, int width) const {
+    const auto index = static_cast<std::size_t>(first + slot.number);
+    const std::uint64_t low = wave_->v[index][slot.lane];
+    return width == 64 ? low | static_cast<std::uint64_t>(wave_->v[index + 1][slot.lane]) << 32 : low;
   }
 
   std::mt19937_64 random_{GetParam() + 1};
@@ -121,10 +121,10 @@ TEST_P(MatrixLayout, is_the_published_one) {
       for (int row = 0; row < rows; ++row) {
         for (int column = 0; column < columns; ++column) {
           const Value value = random_value(type);
-          Place place = published(matrix, block, row, column);
-          put(first, place, value.bits, bits_of(type));
-          place.lane += 16;
-          if (twice) put(first, place, value.bits, bits_of(type));
+          Slot slot = published(matrix, block, row, column);
+          put(first, slot, value.bits, bits_of(type));
+          slot.lane += 16;
+          if (twice) put(first, slot, value.bits, bits_of(type));
           values.push_back(value.value);
         }
       }

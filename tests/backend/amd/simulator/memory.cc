@@ -49,7 +49,7 @@ Memory::Buffer* Memory::find(std::uint64_t address, std::uint64_t size) {
 
 void Memory::write(std::uint64_t address, std::span<const std::uint8_t> bytes) {
   Buffer* buffer = find(address, bytes.size());
-  if (!buffer) throw std::out_of_range(fmt::format("write of {} bytes: {}", bytes.size(), place_of(address)));
+  if (!buffer) throw std::out_of_range(fmt::format("write of {} bytes: {}", bytes.size(), location_of(address)));
   const auto at = static_cast<std::ptrdiff_t>(address - buffer->begin);
   std::copy(bytes.begin(), bytes.end(), buffer->bytes.begin() + at);
   std::fill_n(buffer->writer.begin() + at, bytes.size(), kHost);
@@ -58,7 +58,7 @@ void Memory::write(std::uint64_t address, std::span<const std::uint8_t> bytes) {
 
 void Memory::read(std::uint64_t address, std::span<std::uint8_t> bytes) const {
   const Buffer* buffer = find(address, bytes.size());
-  if (!buffer) throw std::out_of_range(fmt::format("read of {} bytes: {}", bytes.size(), place_of(address)));
+  if (!buffer) throw std::out_of_range(fmt::format("read of {} bytes: {}", bytes.size(), location_of(address)));
   std::copy_n(buffer->bytes.begin() + static_cast<std::ptrdiff_t>(address - buffer->begin), bytes.size(),
               bytes.begin());
 }
@@ -76,7 +76,7 @@ void Memory::forget(std::uint64_t address) {
 void Memory::set_rewritable(std::uint64_t address, bool rewritable) { buffers_.at(address).rewritable = rewritable; }
 void Memory::set_read_only(std::uint64_t address, bool read_only) { buffers_.at(address).read_only = read_only; }
 
-std::string Memory::place_of(std::uint64_t address) const {
+std::string Memory::location_of(std::uint64_t address) const {
   auto after = buffers_.upper_bound(address);
   if (after == buffers_.begin()) return fmt::format("address {:#x} is below every buffer", address);
   const Buffer& below = std::prev(after)->second;

@@ -50,7 +50,7 @@ class Memory {
   Buffer* find(std::uint64_t address, std::uint64_t size);
   const Buffer* find(std::uint64_t address, std::uint64_t size) const;
   /// For messages: where an address that no buffer holds lies.
-  std::string place_of(std::uint64_t address) const;
+  std::string location_of(std::uint64_t address) const;
 
   /// Numbers for the threads of a launch, distinct from those of all launches before.
   std::uint32_t take_thread_numbers(std::uint64_t count);

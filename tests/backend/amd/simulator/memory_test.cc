@@ -34,7 +34,7 @@ TEST(MemoryTest, knows_its_bounds) {
   EXPECT_FALSE(memory.find(first, 9));
   EXPECT_FALSE(memory.find(first + 8, 1));
   EXPECT_FALSE(memory.find(first - 1, 1));
-  EXPECT_EQ(memory.place_of(first + 10).substr(memory.place_of(first + 10).find("is")),
+  EXPECT_EQ(memory.location_of(first + 10).substr(memory.location_of(first + 10).find("is")),
             "is 2 bytes past the end of the first");
   const std::vector<std::uint8_t> nine(9);
   EXPECT_THROW(memory.write(first, nine), std::out_of_range);

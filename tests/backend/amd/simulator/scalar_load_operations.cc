@@ -23,7 +23,7 @@ void load(Execution& x, const Instruction& i) {
       (base.bits + register_offset.bits + static_cast<std::uint64_t>(i.offset)) / align * align;
   const Memory::Buffer* buffer = x.memory.find(address, bytes);
   if (!buffer) {
-    x.found(Fault::kBounds, fmt::format("{} bytes: {}", bytes, x.memory.place_of(address)));
+    x.found(Fault::kBounds, fmt::format("{} bytes: {}", bytes, x.memory.location_of(address)));
     return;
   }
   const std::size_t at = address - buffer->begin;

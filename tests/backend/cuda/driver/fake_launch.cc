@@ -125,8 +125,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   if (found == nullptr) return kInvalidHandle;
   const auto kernel = std::find(found->kernels.begin(), found->kernels.end(), name);
   if (kernel == found->kernels.end()) return CUDA_ERROR_NOT_FOUND;
-  const auto place = static_cast<int>(kernel - found->kernels.begin());
-  *function = handle_of<CUfunction>(number_of(module) + place * kMostModules);
+  const auto index = static_cast<int>(kernel - found->kernels.begin());
+  *function = handle_of<CUfunction>(number_of(module) + index * kMostModules);
   return CUDA_SUCCESS;
 }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction function) {

@@ -22,7 +22,7 @@ constexpr int kDevice = 0;
 constexpr unsigned kThreads = 128;
 
 /// As the kernel below has it.
-struct Place {
+struct Element {
   double score;
   int b, h, q_idx, kv_idx, q_len, kv_len, q_start;
 };
@@ -30,7 +30,7 @@ struct Place {
 // Around the mods. A call goes the way of a kernel: uniform, row and column, element. Results are bits.
 constexpr const char* kBegin = R"(#include "shared/mod_values.h"
 
-struct Place {
+struct Element {
   double score;
   int b, h, q_idx, kv_idx, q_len, kv_len, q_start;
 };
@@ -48,11 +48,11 @@ __device__ Bits bits(bool x) { return x ? 1 : 0; }
 )";
 constexpr const char* kKernel = R"(
 namespace heddle {
-extern "C" __global__ void evaluate(int which, const Place* places, Bits* results, int count,
+extern "C" __global__ void evaluate(int which, const Element* elements, Bits* results, int count,
                                     const __grid_constant__ shared::ModValues bound) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
-  const Place at = places[i];
+  const Element at = elements[i];
   shared::ModValues mod = bound;
   mod.q_len = at.q_len;
   mod.kv_len = at.kv_len;
@@ -61,14 +61,14 @@ extern "C" __global__ void evaluate(int which, const Place* places, Bits* result
 )";
 constexpr const char* kEnd = "  }\n}\n}  // namespace heddle\n";
 
-std::vector<Place> places_of(std::span<const expr::Element> elements) {
+std::vector<Element> elements_of(std::span<const expr::Element> elements) {
   using expr::Leaf;
-  std::vector<Place> places;
+  std::vector<Element> all;
   for (const expr::Element& at : elements) {
-    places.push_back({at.score, at[Leaf::b], at[Leaf::h], at[Leaf::q_idx], at[Leaf::kv_idx], at[Leaf::q_len],
-                      at[Leaf::kv_len], at[Leaf::q_start]});
+    all.push_back({at.score, at[Leaf::b], at[Leaf::h], at[Leaf::q_idx], at[Leaf::kv_idx], at[Leaf::q_len],
+                   at[Leaf::kv_len], at[Leaf::q_start]});
   }
-  return places;
+  return all;
 }
 
 /// The bytes of memory that a view spans, and where its first element is among them.
@@ -134,16 +134,16 @@ shared::ModValues DeviceProgram::bind(const ModLayout& layout, const Bindings& b
 std::vector<expr::Value> DeviceProgram::values(int mod, const shared::ModValues& bound,
                                                std::span<const expr::Element> elements) const {
   const ContextScope context(kDevice);
-  const std::vector<Place> places = places_of(elements);
-  std::vector<std::uint64_t> bits(places.size());
-  const DeviceMemory in(kDevice, places.size() * sizeof(Place)), out(kDevice, bits.size() * sizeof(std::uint64_t));
-  copy_and_wait(kDevice, in.data(), places.data(), in.bytes());
+  const std::vector<Element> all = elements_of(elements);
+  std::vector<std::uint64_t> bits(all.size());
+  const DeviceMemory in(kDevice, all.size() * sizeof(Element)), out(kDevice, bits.size() * sizeof(std::uint64_t));
+  copy_and_wait(kDevice, in.data(), all.data(), in.bytes());
   CUlaunchConfig config{};
-  config.gridDimX = static_cast<unsigned>(places.size() + kThreads - 1) / kThreads;
+  config.gridDimX = static_cast<unsigned>(all.size() + kThreads - 1) / kThreads;
   config.blockDimX = kThreads;
   config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   void *to = out.data(), *from = in.data();
-  int count = static_cast<int>(places.size());
+  int count = static_cast<int>(all.size());
   shared::ModValues given = bound;
   std::array<void*, 5> parameters = {&mod, &from, &to, &count, &given};
   check(driver().LaunchKernelEx(&config, module_->function("evaluate", 0), parameters.data(), nullptr),

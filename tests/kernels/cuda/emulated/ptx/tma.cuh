@@ -36,12 +36,12 @@ inline void load_box(Address to, const TensorMap& map, Address barrier, std::vec
   cta().later([=] {
     for (int row = 0; row < content.box_rows; ++row) {
       for (int column = 0; column < 64; ++column) {
-        long long place[5] = {at[0] + column, at[1] + row, at[2], at[3], content.rank > 4 ? at[4] : 0};
+        long long index[5] = {at[0] + column, at[1] + row, at[2], at[3], content.rank > 4 ? at[4] : 0};
         bool inside = true;
         long long offset = 0;
         for (int axis = 0; axis < content.rank; ++axis) {
-          inside = inside && place[axis] >= 0 && place[axis] < content.extents[axis];
-          offset += place[axis] * content.steps[axis];
+          inside = inside && index[axis] >= 0 && index[axis] < content.extents[axis];
+          offset += index[axis] * content.steps[axis];
         }
         unsigned short element = 0;
         if (inside) std::memcpy(&element, content.base + offset, 2);

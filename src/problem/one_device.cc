@@ -1,4 +1,4 @@
-#include "problem/places.h"
+#include "problem/one_device.h"
 
 #include "problem/refuse.h"
 

@@ -9,7 +9,7 @@
 #include "base/element.h"
 #include "base/parallel.h"
 #include "reference/dot.h"
-#include "reference/key_places.h"
+#include "reference/row_offsets.h"
 #include "reference/row_bounds.h"
 
 namespace heddle::reference {

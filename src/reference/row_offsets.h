@@ -14,9 +14,9 @@ inline std::int64_t row_begin(const Dims& shape, std::int64_t batch, std::int64_
 inline std::int64_t page_number(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                 std::int64_t b, std::int64_t j) {
   const std::int64_t number = j / problem.page_rows;
-  const Dims place =
+  const Dims index =
       problem.listed_pages ? Dims{problem.page_starts[static_cast<std::size_t>(b)] + number} : Dims{b, number};
-  return static_cast<std::int64_t>(get_element(*options.page_table, place));
+  return static_cast<std::int64_t>(get_element(*options.page_table, index));
 }
 
 /// Key j of sequence b in k's or v's shape; a page may hold it.

@@ -9,7 +9,8 @@ Groups of cells:
 - latent: multi-head latent attention, 576 and 512, whose values are the first columns of the keys;
 - pages: of 1, 64 and 256 keys;
 - mods: ALiBi, softcap, T5's biases;
-- ragged: lengths that differ, in pages of 16.
+- ragged: lengths that differ, in pages of 16;
+- fresh: calls that promise that all but the last token was there when the call before began.
 """
 
 import dataclasses
@@ -41,6 +42,7 @@ class Cell:
     mod: str = ""
     lengths: tuple = ()
     note: str = ""
+    fresh: int = 0  # tokens of each sequence that the kernel before may have written; 0: nothing is promised
 
     @property
     def latent(self):
@@ -131,6 +133,12 @@ def groups(sizes=SIZES, window_sizes=WINDOW_SIZES, page_sizes=(0, 16)):
         "pages": [Cell("pages", batch, s, page) for page in (1, 64, 256) for batch, s in ((1, 8192), (16, 8192))],
         "mods": [Cell("mods", batch, s, mod=mod) for batch, s in ((1, 8192), (16, 8192)) for mod in ("", *MODS)],
         "ragged": list(of_ragged()),
+        "fresh": [
+            Cell("fresh", batch, s, page, fresh=1, note="fresh tokens")
+            for page in page_sizes
+            for batch, s in sizes
+            if batch * s < 100000
+        ],
     }
 
 

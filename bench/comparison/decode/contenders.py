@@ -36,6 +36,7 @@ class Heddle:
             max_kv_len=cell.s if cell.page else 0,
             bindings=c.ctypes.pointer(self.bindings),
             batch_invariant=int(batch_invariant),
+            fresh_tokens=cell.fresh,
             **{name: c.ctypes.pointer(view) for name, view in named.items()},
         )
         self.kept = named

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+import heddle
 from agreement import DEVICE
 from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention, serving
 
@@ -206,3 +207,39 @@ def test_repeated_calls_take_no_walk(walks):
         walks.mods = walks.calls = 0
         made[name](*given)
         assert (walks.mods, walks.calls) == (0, 0), name
+
+
+@pytest.mark.parametrize("pages", [0, 16])
+@pytest.mark.parametrize("length", [100, 1000])
+def test_old_keys_are_read_early(length, pages):
+    """Each call's o is the last key of the next call, which begins before that key is written: by the promise of
+    fresh_tokens it reads the others at once, and waits for this one."""
+    layers, rows = 40, -(-length // 16) * 16
+    q, last = random(2, 4, 1, 128), torch.arange(2 * rows // 16, dtype=torch.int32, device=DEVICE)
+    named = {"kv_lengths": torch.tensor([length, length - 1], dtype=torch.int32, device=DEVICE), "max_kv_len": rows}
+    if pages:
+        named["page_table"] = last.reshape(2, -1)
+    k, v = (random(layers + 1, 2, rows, 4, 128) for _ in range(2))
+    results = []
+    for promise in ({}, {"fresh_tokens": 1}):
+        keys = k.clone()
+
+        def caches(layer):
+            both = keys[layer], v[layer]
+            return [x.reshape(-1, pages or rows, 4, 128).transpose(1, 2) for x in both]
+
+        def out(layer):  # the row of the first sequence's last key, and of the second's
+            return torch.as_strided(keys[layer + 1], (2, 4, 1, 128), (rows * 512 - 512, 128, 512, 1),
+                                    keys[layer + 1].storage_offset() + (length - 1) * 512)
+
+        plan = heddle.AttentionPlan(q, *caches(0), out=out(0), **named, **promise)
+        assert ("early true" in plan.explain()) == bool(promise)
+        workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8, device=DEVICE)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        for _ in range(10):
+            for layer in range(layers):
+                plan.run(q, *caches(layer), out=out(layer), workspace=workspace, stream=stream.cuda_stream)
+        stream.synchronize()
+        results.append(keys)
+    assert torch.equal(*results)

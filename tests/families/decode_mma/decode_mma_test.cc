@@ -344,8 +344,9 @@ TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
       const ForwardMmaConfig config = first_of(invariant(few(queries)), gpu);
       EXPECT_EQ(config.key_waves, 4) << gpu << " " << queries;
       EXPECT_EQ(config.kv_block, 64);
-      if (queries <= 32)
+      if (queries <= 32) {
         EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, 4) << gpu << " " << queries;
+      }
     }
   }
   for (const std::int64_t heads : {16, 32, 64, 128}) {
@@ -383,7 +384,9 @@ TEST(DecodeMmaBatchInvariant, Chunks) {
     const int each = shared::chunk_units(config, units);
     EXPECT_LE((units + each - 1) / each, shared::kMostChunks) << units;
     EXPECT_EQ(each % 2, 0);  // of 64 keys
-    if (units <= 128) EXPECT_EQ(each, 2);
+    if (units <= 128) {
+      EXPECT_EQ(each, 2);
+    }
     EXPECT_EQ(shared::chunk_units(wide, units) % 4, 0);
   }
   // A plan has room for the parts of each CTA, however long sequences are.

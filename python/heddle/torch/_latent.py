@@ -12,7 +12,7 @@ from ._flashinfer_states import LOG2_E
 from ._page_lists import PageLists
 
 Given = torch.Tensor | None
-# What plan() says about FlashInfer's kernels and has no effect on results.
+# Arguments of plan() about FlashInfer's kernels, without an effect on results.
 SCHEDULING = {"qk_nope_head_dim", "enable_pdl", "is_var_seq", "lse_mode", "kv_layout", "q_data_type", "kv_data_type"}
 
 

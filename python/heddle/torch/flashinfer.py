@@ -16,9 +16,10 @@ from . import serving
 from ._page_lists import (
     PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last)
 from ._flashinfer_states import LOG2_E, merge_state, merge_state_in_place, merge_states
+from ._latent import BatchMLAPagedAttentionWrapper, refuse as _refuse
 
 __all__ = [
-    "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
+    "BatchDecodeWithPagedKVCacheWrapper", "BatchMLAPagedAttentionWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
     "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state", "merge_state_in_place",
     "merge_states", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
 ]
@@ -109,13 +110,6 @@ class _Wrapper:
         if out is not None or self._o_dtype in (None, q.dtype):
             return out
         return torch.empty(*q.shape[:-1], v.shape[-1], dtype=self._o_dtype, device=q.device)
-
-
-def _refuse(**given: Any) -> None:
-    """Raises NotImplementedError for arguments that change results and have no counterpart."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise NotImplementedError(f"{name} is given, which has no counterpart here; None is accepted")
 
 
 def _check_scheduling(given: dict[str, Any]) -> None:

@@ -79,6 +79,82 @@ def test_decode_of_several_queries_is_causal():
     torch.testing.assert_close(one[3:4].double(), agree_last, atol=5e-6, rtol=1e-5)
 
 
+class LatentCache:
+    """Requests of LENGTHS rows, each of a latent part and a rotary one, in the pages of Cache."""
+
+    def __init__(self, latent, rope):
+        self.lists, self.latent = Cache(), latent
+        generator = torch.Generator().manual_seed(5)
+        self.rows = [torch.randn(n, latent + rope, generator=generator) for n in LENGTHS]
+        self.pages = torch.full((self.lists.pages.shape[0], PAGE, latent + rope), math.nan)
+        for b, n in enumerate(LENGTHS):
+            for row in range(n):
+                self.pages[self.lists.indices[self.lists.indptr[b] + row // PAGE], row % PAGE] = self.rows[b][row]
+
+    def parts(self, x):
+        return x[..., : self.latent], x[..., self.latent :]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("apart", [False, True], ids=["one tensor", "two tensors"])
+def test_latent_attention(causal, apart):
+    cache, starts = LatentCache(16, 8), torch.tensor([0, *torch.tensor(QUERIES).cumsum(0)], dtype=torch.int32)
+    q = torch.randn(sum(QUERIES), HEADS, 24)
+    wrapper = flashinfer.BatchMLAPagedAttentionWrapper()
+    wrapper.plan(starts, cache.lists.indptr, cache.lists.indices, torch.tensor(LENGTHS), HEADS, 16, 8, PAGE, causal, 0.3)
+    parts = [x.clone() for x in cache.parts(q)] if apart else cache.parts(q)
+    out, lse = wrapper.run(*parts, *cache.parts(cache.pages), return_lse=True)
+    for b, n in enumerate(LENGTHS):
+        own = slice(starts[b], starts[b + 1])
+        rows = cache.rows[b].unsqueeze(1)
+        want = reference(q[own], rows, rows[..., :16], scale=0.3, **({"window": (-1, 0)} if causal else {}))
+        agree((out[own], lse[own]), want)
+    natural = wrapper.run(*parts, *cache.parts(cache.pages), return_lse=True, return_lse_base_on_e=True)[1]
+    torch.testing.assert_close(natural, lse * math.log(2.0))
+    into, of_lse = torch.empty_like(out), torch.empty_like(lse)
+    wrapper.run(*parts, *cache.parts(cache.pages), into, of_lse, True)
+    assert torch.equal(into, out) and torch.equal(of_lse, lse)
+
+
+def test_latent_attention_refuses():
+    cache, ones = LatentCache(16, 8), torch.arange(6, dtype=torch.int32)
+    planned = (ones, cache.lists.indptr, cache.lists.indices, torch.tensor(LENGTHS), HEADS, 16, 8, PAGE, True, 0.3)
+    wrapper = flashinfer.BatchMLAPagedAttentionWrapper()
+    q = cache.parts(torch.randn(5, HEADS, 24))
+    with pytest.raises(RuntimeError, match="before plan"):
+        wrapper.run(*q, *cache.parts(cache.pages))
+    wrapper.plan(*planned, kv_layout="independent-split", scale_mode="default", enable_pdl=True)
+    with pytest.raises(ValueError, match="ckv_cache and kpe_cache are two buffers"):
+        wrapper.run(*q, *(x.clone() for x in cache.parts(cache.pages)))
+    swapped = cache.pages[..., 8:], cache.pages[..., :8]
+    with pytest.raises(ValueError, match="ckv_cache and kpe_cache are two buffers"):
+        wrapper.run(*q, *swapped)
+    with pytest.raises(ValueError, match=r"q_pe has shape \[5, 6, 16\]; \[rows, 6, 8\] is accepted"):
+        wrapper.run(q[0], q[0], *cache.parts(cache.pages))
+    for given in ({"kv_len": ones}, {"page_table": ones}, {"profiler_buffer": ones}):
+        with pytest.raises(NotImplementedError, match=f"{next(iter(given))} is given"):
+            wrapper.run(*q, *cache.parts(cache.pages), **given)
+    for given in ({"use_sinks": True}, {"skip_softmax": True}, {"output_scale": "per-tensor"}, {"seq_lens": ones}):
+        with pytest.raises(NotImplementedError, match=f"{next(iter(given))} is given"):
+            wrapper.plan(*planned, **given)
+
+
+def test_a_latent_plan_for_graphs():
+    cache, ones = LatentCache(16, 8), torch.arange(6, dtype=torch.int32)
+    buffers = ones, torch.empty(6), torch.empty(30, dtype=torch.int32), torch.empty(5)
+    wrapper = flashinfer.BatchMLAPagedAttentionWrapper(None, True, *buffers)
+    addresses = set()
+    for shorter in (0, 1):
+        lengths = torch.clamp(torch.tensor(LENGTHS) - shorter, min=0)
+        wrapper.plan(ones, cache.lists.indptr, cache.lists.indices, lengths, HEADS, 16, 8, PAGE, True, 0.3)
+        own = wrapper._pages.pages, wrapper._pages.starts, wrapper._pages.lengths, wrapper._starts
+        addresses.add(tuple(x.data_ptr() for x in own))
+        assert wrapper._pages.lengths.tolist() == lengths.tolist()
+    assert len(addresses) == 1
+    with pytest.raises(ValueError, match="qo_indptr has a request of 2 queries; up to 1 are accepted"):
+        wrapper.plan(2 * ones, cache.lists.indptr, cache.lists.indices, lengths, HEADS, 16, 8, PAGE, True, 0.3)
+
+
 def test_a_plan_for_graphs_keeps_its_addresses():
     cache, q = Cache(), torch.randn(len(LENGTHS), HEADS, D)
     buffers = torch.empty(len(LENGTHS) + 1), torch.empty(30, dtype=torch.int32), torch.empty(len(LENGTHS))

@@ -1,13 +1,16 @@
 """The cases that the other tests have on the CPU alone, where HEDDLE_TEST_DEVICE says: shapes and layouts, block masks,
 packed batches, caches, torch.compile, autocast, take-over, models."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
 import heddle.torch
 from agreement import DEVICE, DTYPE, assert_agrees
-from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention, serving, varlen_attn
+from heddle.torch import (
+    create_block_mask, flashinfer, flex_attention, scaled_dot_product_attention, serving, varlen_attn)
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 GENERATOR = torch.Generator().manual_seed(21)
@@ -367,6 +370,46 @@ def test_caches(options, page):
         want, want_lse = of_sequence(q[b], *rows, **options)
         agree(out[b], want)
         agree(lse[b], want_lse)
+
+
+@pytest.mark.parametrize("page", [1, 16, 64])
+def test_lists_of_pages(page):
+    """Rows are appended to pages in a list, then read: the bits of a table's."""
+    lengths, width = torch.tensor([5, 100, 190], dtype=torch.int32), 256 // page
+    table = torch.randperm(3 * width + 2, generator=GENERATOR)[: 3 * width].view(3, width).to(torch.int32)
+    used = (lengths + 2 + page - 1) // page
+    starts = torch.tensor([0, *used.cumsum(0)], dtype=torch.int32, device=DEVICE)
+    listed = torch.cat([row[:n] for row, n in zip(table, used)]).to(DEVICE)
+    q, k, v = random(3, 2, 8, 64), random(3, 2, 2, 64), random(3, 2, 2, 64)
+    pools = [random(3 * width + 2, page, 2, 64) for _ in range(2)]
+    others = [pool.clone() for pool in pools]
+    options = {"cache_seqlens": lengths.to(DEVICE), "causal": True}
+    want = serving.with_kvcache(q, *pools, k, v, page_table=table.to(DEVICE), **options)
+    got = serving.with_kvcache(q, *others, k, v, page_table=listed, page_starts=starts, max_seqlen_k=256, **options)
+    assert all(torch.equal(x, y) for x, y in zip(pools, others))
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one tensor", "two tensors"])
+def test_latent_attention(apart):
+    """Multi-head latent attention of a list of pages: keys and values are one buffer, queries one or two."""
+    lengths, page, heads = torch.tensor([300, 17, 0, 64], dtype=torch.int32), 64, 16
+    counts = (lengths + page - 1) // page
+    indptr = torch.tensor([0, *counts.cumsum(0)], dtype=torch.int32)
+    indices = torch.randperm(int(counts.sum()) + 3, generator=GENERATOR)[: int(counts.sum())].to(torch.int32)
+    cache, q = random(int(counts.sum()) + 3, page, 576), random(4, heads, 576)
+    wrapper = flashinfer.BatchMLAPagedAttentionWrapper()
+    given = torch.arange(5, dtype=torch.int32), indptr, indices, lengths
+    wrapper.plan(*(x.to(DEVICE) for x in given), heads, 512, 64, page, True, 192**-0.5)
+    parts = [x.clone() if apart else x for x in (q[..., :512], q[..., 512:])]
+    out, lse = wrapper.run(*parts, cache[..., :512], cache[..., 512:], return_lse=True)
+    for b, n in enumerate(lengths.tolist()):
+        rows = cache[indices[indptr[b] : indptr[b + 1]].to(DEVICE).long()].flatten(0, 1)[:n].double()
+        scores = torch.einsum("hd,kd->hk", q[b].double(), rows) * 192**-0.5
+        want = scores.softmax(-1).nan_to_num() @ rows[:, :512]
+        torch.testing.assert_close(out[b].double(), want, atol=1e-5 if DEVICE == "cpu" else 2e-2, rtol=2e-2)
+        torch.testing.assert_close(
+            lse[b].double() * math.log(2.0), scores.logsumexp(-1), atol=1e-4 if DEVICE == "cpu" else 1e-2, rtol=1e-2)
 
 
 # --- torch.compile, autocast, take-over ----------------------------------------------------------------------------

@@ -166,6 +166,8 @@ static void test_numbers(void) {
   EXPECT_INVALID("options.tuning is 5; 0 to 4 are accepted");
   options.deterministic = 2;
   EXPECT_INVALID("options.deterministic is 2; 0 and 1 are accepted");
+  options.batch_invariant = 2;
+  EXPECT_INVALID("options.batch_invariant is 2; 0 and 1 are accepted");
   options.threads = -1;
   EXPECT_INVALID("threads is -1");
   const double scale = NAN;

@@ -173,6 +173,7 @@ BAD = {
     "a descale of f32": (ValueError, "q_descale", {"q_descale": np.ones((2, 4), np.float32)}),
     "scale": (TypeError, "scale is 'x'; a float", {"scale": "x"}),
     "threads": (ValueError, "threads", {"threads": -1}),
+    "no fresh token": (ValueError, "fresh_tokens is 0; 1 and more are accepted", {"fresh_tokens": 0}),
     "threads a float": (TypeError, "threads is 1.5; an int", {"threads": 1.5}),
     "backend": (ValueError, "backend is 'gpu'; 'automatic'", {"backend": "gpu"}),
     "no GPU's memory": ((ValueError, NotImplementedError), "cuda|CUDA", {"backend": "cuda"}),

@@ -89,6 +89,7 @@ TEST_F(PlanCache, AnythingThatAPlanDependsOnIsAnotherPlan) {
   other([](CachedCall& c) { c.options.threads = 1; });
   other([](CachedCall& c) { c.options.clamp_reads = true; });
   other([](CachedCall& c) { c.options.batch_invariant = true; });
+  other([](CachedCall& c) { c.options.fresh_tokens = 1; });
   other([](CachedCall& c) { c.options.backend = BackendChoice::reference; });
   other([](CachedCall& c) { c.v = reals({2, 2, 50, 9}, 3); });
 }

@@ -56,6 +56,28 @@ TEST(DecodeMma, TakesFewQueriesOf16Bits) {
             "of f16, bf16, e4m3 or e5m2");
 }
 
+// Runs that overlap with the kernel before them read early what it does not write, as the caller promises.
+TEST(DecodeMma, ReadsEarlyWhatIsPromised) {
+  HopperCall call = few();
+  EXPECT_FALSE(first_of(call).early);
+  call.options.fresh_tokens = 1;
+  EXPECT_TRUE(first_of(call).early);
+  EXPECT_FALSE(first_of(call, "a100").early);
+  call.kv_rows = 65536;
+  EXPECT_FALSE(first_of(call).overlaps);
+  EXPECT_FALSE(first_of(call).early);
+  call.options.fresh_tokens = 0;
+  EXPECT_THROW(call.problem(), Error);
+}
+
+// Tiles of the same keys: memory gives the keys once, up to what the L2 cache gives the others.
+TEST(DecodeMma, TilesShareWhatIsRead) {
+  const auto seconds = [](std::int64_t queries) { return offered(few(queries)).front().plan.predicted->seconds; };
+  EXPECT_DOUBLE_EQ(seconds(8), seconds(4));
+  EXPECT_GT(seconds(16), seconds(8));
+  EXPECT_LT(seconds(16), 2 * seconds(8));
+}
+
 /// Keys and values of 8 bits.
 HopperCall bytes(DType q = DType::bf16, DType kv = DType::e4m3, std::int64_t keys = 8192) {
   HopperCall call = few(1, keys);

@@ -75,7 +75,7 @@ CASES = {
             block_mask=Beside(mask, mask_mod=None), backend="cuda",
             clamp_reads="yes", tuning="never heard of",
         ),
-        dict(threads=SPEED, stream="a GPU's", batch_invariant="a promise about other batches; test_options has a test"),
+        dict(threads=SPEED, stream="a GPU's", fresh_tokens="a GPU's", batch_invariant="of other batches"),
     ),
     "attention of pages": Case(
         attention,

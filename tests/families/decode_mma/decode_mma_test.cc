@@ -366,9 +366,9 @@ TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
       const ForwardMmaConfig config = first_of(invariant(few(queries)), gpu);
       EXPECT_EQ(config.key_waves, 4) << gpu << " " << queries;
       EXPECT_EQ(config.kv_block, 64);
-      if (queries <= 32) {
-        EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, 4) << gpu << " " << queries;
-      }
+      // Of larger rows an A100 has no room for four waves' beside 32.
+      if (queries > (gpu == std::string_view("h200") ? 32 : 16)) continue;
+      EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, 4) << gpu << " " << queries;
     }
   }
   for (const std::int64_t heads : {16, 32, 64, 128}) {
@@ -412,7 +412,7 @@ TEST(DecodeMmaBatchInvariant, Chunks) {
     EXPECT_EQ(shared::chunk_units(wide, units) % 4, 0);
   }
   // A plan has room for the parts of each CTA, however long sequences are.
-  const plan::Plan& plan = offered(invariant(few())).front().plan;
+  const plan::Plan plan = offered(invariant(few())).front().plan;
   EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, plan.grid).bytes);
   EXPECT_GE(plan.workspace_bytes, std::int64_t{plan.grid} * shared::kPartsOfChunks * config.live_rows * 128 * 4);
 }

@@ -75,7 +75,8 @@ CASES = {
             block_mask=Beside(mask, mask_mod=None), backend="cuda",
             clamp_reads="yes", tuning="never heard of",
         ),
-        dict(threads=SPEED, stream="a GPU's", batch_invariant="a promise about other batches; test_options has a test"),
+        dict(threads=SPEED, stream="a GPU's", batch_invariant="a promise about other batches; test_options has a test",
+             fresh_tokens="a caller's promise about what a GPU may read early"),
     ),
     "attention of pages": Case(
         attention,

@@ -151,7 +151,8 @@ CASES = {
              sinks=torch.zeros(H), q_descale=Beside(scales, **E4M3_CACHES), k_descale=Beside(scales, **E4M3_CACHES),
              v_descale=Beside(scales, **E4M3_CACHES), score_mod=twice, mask_mod=near,
              out=torch.zeros_like(CACHES["q"]), return_softmax_lse=True),
-        dict(version="it tells a GPU that a mask's tensors have changed"),
+        dict(version="it tells a GPU that a mask's tensors have changed",
+             batch_invariant="a promise about other batches"),
     ),
 }
 

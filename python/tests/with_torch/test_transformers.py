@@ -127,8 +127,20 @@ def test_logits(name, padded):
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma 2", "gpt-oss", "llama 4", "t5"])
 def test_greedy_tokens(name, padded):
     given = inputs(name, padded)
-    want, got = (model.generate(**given, max_new_tokens=20, do_sample=False) for model in models(name))
-    assert torch.equal(got, want)
+    settings = dict(max_new_tokens=20, do_sample=False, output_scores=True, return_dict_in_generate=True)
+    want, got = (model.generate(**given, **settings) for model in models(name))
+    assert_greedy(want, got)
+
+
+def assert_greedy(want, got):
+    """Tokens are the same, up to one in whose place two tokens' scores differ by rounding alone."""
+    length = min(want.sequences.shape[1], got.sequences.shape[1])
+    tokens, others = want.sequences[:, :length], got.sequences[:, :length]
+    begin = want.sequences.shape[1] - len(want.scores)
+    for row in range(len(tokens)):
+        for at in (tokens[row] != others[row]).nonzero()[:1, 0].tolist():
+            scores = want.scores[at - begin][row]
+            assert scores[tokens[row, at]] - scores[others[row, at]] < 1e-4, (row, at)
 
 
 @pytest.fixture

@@ -53,6 +53,8 @@ struct MmaFragments : WarpOfThreads {
   static constexpr int kSteps = kConfig.qk_columns() / 16;  // of the depth of Q K^T
   /// Steps that are unrolled: beside many sums there are no registers for the addresses of all.
   static constexpr int kStepsAtOnce = kConfig.wide() ? 4 : kSteps;
+  /// Pairs of a query that are loaded at once: each such step waits for memory.
+  static constexpr int kPairsAtOnce = kConfig.wide() ? 24 : 2 * kSteps;
   struct Queries {
     unsigned a[kConfig.shared_queries ? 1 : kSteps][4];
     float factor[kOwnRows];  // converts(): of the products of the thread's rows
@@ -92,7 +94,7 @@ struct MmaFragments : WarpOfThreads {
                                                   kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
           } else {
             const float power = kConfig.q_bf16 ? power_of(from) : 1;
-#pragma unroll 2 * kStepsAtOnce
+#pragma unroll kPairsAtOnce
             for (int i = 0; i < 2 * kSteps; ++i) {
               const unsigned both = query_halves(from, i, power);
               if constexpr (kConfig.shared_queries) {
@@ -193,7 +195,7 @@ struct MmaFragments : WarpOfThreads {
       const auto see = [&](float x) {
         if (fabsf(x) < ptx::infinity()) largest = fmaxf(largest, fabsf(x));
       };
-#pragma unroll 2 * kStepsAtOnce
+#pragma unroll kPairsAtOnce
       for (int i = 0; i < 2 * kSteps; ++i) {
         const unsigned both = two(from, pair_column(i));
         see(low_of(both)), see(high_of(both));

@@ -184,6 +184,19 @@ void run_every_length(DType of_keys) {
 TEST(DecodeOnHost, EveryLength) { run_every_length(DType::bf16); }
 TEST(DecodeBytesOnHost, EveryLength) { run_every_length(DType::e5m2); }
 
+// One gang walks all sequences, whose pages a list has one after the other.
+TEST(DecodeOnHost, ListedPagesOfTheNextSequence) {
+  for (const bool there : {false, true}) {
+    CaseSpec spec = plain(200, 7);
+    spec.sequences = "lengths";
+    spec.page_rows = 16;
+    spec.listed_pages = true;
+    spec.layout = Layout::bshd;
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 1, .lengths_there = there});
+  }
+}
+
 // More sequences than lanes: a wave finds its place by several looks.
 TEST(DecodeOnHost, ManySequences) {
   for (const char* sequences : {"lengths", "packed"}) {

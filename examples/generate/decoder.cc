@@ -25,7 +25,7 @@ heddle::ConstTensorView heads_of(const Tensor& qkv, std::size_t first) {
           DType::f32,
           {1, extent(kHeads), rows, extent(kHeadDim)},
           {rows * row, extent(kHeadDim), row, 1},
-          qkv.device()};
+          qkv.view().device};
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ Matrix Decoder::attend(std::size_t layer, const Matrix& qkv, const Step& step) c
   options.max_q_len = step.most_new_rows;
   const Tensor o = Tensor::empty_on(cache_.device(), DType::f32, {extent(qkv.rows), extent(kWidth)});
   const heddle::TensorView o_heads(o.data(), DType::f32, {1, extent(kHeads), extent(qkv.rows), extent(kHeadDim)},
-                                   {o.count(), extent(kHeadDim), extent(kWidth), 1}, o.device());
+                                   {o.count(), extent(kHeadDim), extent(kWidth), 1}, o.view().device);
   heddle::attention_into(heads_of(given, 0), cache_.keys(layer), cache_.values(layer), o_heads, std::nullopt, options);
 
   const Tensor back = o.to(heddle::Device{});

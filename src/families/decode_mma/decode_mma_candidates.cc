@@ -196,7 +196,7 @@ std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const
 std::vector<std::pair<int, int>> rows_tried(const AttentionProblem& problem, const ForwardMmaConfig& all) {
   const int of_wave = most_rows_of_wave(problem), fragment = all.shape().rows;
   return {
-      {fragment, fragment}, {of_wave, of_wave}, {2 * fragment, fragment}, {kMostRows, fragment}, {kMostRows, of_wave}};
+      {fragment, fragment}, {of_wave, of_wave}, {2 * fragment, fragment}, {kMostRows, of_wave}, {kMostRows, fragment}};
 }
 
 /// Waves that share the keys of a unit in chunks, whose bits depend on it: as many as have room beside 16 rows.

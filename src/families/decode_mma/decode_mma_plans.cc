@@ -47,10 +47,12 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   const double tiles_of_kv_head =
       static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
   const double rate = problem.page_rows > 0 ? kHopperTimes.paged_per_second : kHopperTimes.bytes_per_second;
-  // Tiles of the same keys read them through the L2 cache, 2.6 times as fast (64 rows in four tiles, H100). A product
-  // of 16 bits has as many flops a byte as rows.
-  constexpr double kOfCache = 0.38;
-  return Prediction{.seconds = kHopperTimes.launch + std::max(1.0, kOfCache * tiles_of_kv_head) * bytes / rate,
+  // Tiles of the same keys read them through the L2 cache. From 42 rows of a head of keys on products take longer than
+  // memory does, whatever tiles they are in (64 rows of 16 and of 32, H100). A product of 16 bits has as many flops a
+  // byte as rows.
+  constexpr double kRowsOfMemory = 42;
+  const double rows = tiles_of_kv_head * config.live_rows;
+  return Prediction{.seconds = kHopperTimes.launch + std::max(1.0, rows / kRowsOfMemory) * bytes / rate,
                     .flops = bytes * tiles_of_kv_head * config.rows(),
                     .bytes = bytes};
 }

@@ -54,11 +54,8 @@ struct UnitKeys<kConfig, true> {
   }
 
  private:
-  /// Where units begin: a wave's keys stay in one page where pages hold whole blocks of them.
-  __device__ __forceinline__ static int aligned(int key) {
-    constexpr int kKeys = kConfig.blocks_in_pages() ? kConfig.block_keys() : 1;
-    return key / kKeys * kKeys;
-  }
+  /// Where units begin.
+  __device__ __forceinline__ static int aligned(int key) { return key / kConfig.run_step() * kConfig.run_step(); }
   __device__ __forceinline__ static int units_in(const shared::KeyRun& run) {
     return run.end > run.begin ? (run.end - aligned(run.begin) + kConfig.kv_block - 1) / kConfig.kv_block : 0;
   }

@@ -287,9 +287,10 @@ TEST(DecodeWideOnHost, BatchInvariant) {
   test.spec.values_in_keys = true;
   expect_invariant(test, any_cut("h200", true, test.seed));
 }
-// Bounds of a mask are a sequence's own.
+// Bounds of a mask are a sequence's own, and units begin alike in pages of any size.
 TEST(DecodeOnHost, BatchInvariantWindows) {
   InvarianceTest test = {.keys = 1500, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 7};
+  test.forms = {{.page_rows = 16}, {.page_rows = 5}, {}};
   test.spec.mask = leaf::q_idx() - leaf::kv_idx() < 400 || leaf::kv_idx() < 4;
   expect_invariant(test, any_cut("h200", true, test.seed));
 }

@@ -76,7 +76,7 @@ long long poison(AttentionCase& c, const problem::AttentionProblem& problem, con
                  const Bindings& bindings) {
   const auto& config = plan.part<ForwardMmaConfig>();
   std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
-  const int step = config.blocks_in_pages() ? config.block_keys() : 1;
+  const int step = config.run_step();
   for (shared::KeyRuns& own : runs) own = held(own, config.kv_block, step);
   const long long tiles = plan::decode_mma_tiles(problem, config);
   return poison_outside(c, runs) * tiles * (config.qk_dim + (config.wide() ? 0 : config.v_dim)) *

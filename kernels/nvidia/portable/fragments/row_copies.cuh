@@ -19,7 +19,7 @@ class RowCopies {
   }
 
   /// Blocks may begin before the keys that count.
-  static constexpr bool kBefore = kConfig.bounded && kConfig.blocks_in_pages();
+  static constexpr bool kBefore = kConfig.bounded && kConfig.run_step() > 1;
 
  public:
   /// Rows `first` and on of a tensor of keys or values; those before `begin` (kBefore) and from `end` on, and columns

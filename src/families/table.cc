@@ -263,15 +263,15 @@ std::string standing_behind(const Plan& other, const Plan& first) {
 }
 
 /// The lists of several families, in the order of the table. The list with the least predicted time comes first,
-/// if it is enough faster than the table's first; lists without a prediction come last, and among them those that
-/// yield.
+/// if it is enough faster than the table's first, and more so if it yields; lists without a prediction come last, and
+/// among them those that yield.
 std::vector<Choice> joined(std::vector<std::vector<Choice>> lists) {
   const Family* preferred = lists.front().front().plan.family;
   std::ranges::stable_sort(lists, {}, [&](const std::vector<Choice>& list) {
     const Plan& best = list.front().plan;
     if (!best.predicted) return std::pair(std::numeric_limits<double>::infinity(), best.yields);
     const double gain = best.family == preferred ? 1 : kPlannerFactors.family_gain;
-    return std::pair(best.predicted->seconds * gain, false);
+    return std::pair(best.predicted->seconds * gain * (best.yields ? kPlannerFactors.yield_gain : 1), best.yields);
   });
   const std::size_t of_first = lists.front().size();
   std::vector<std::string> behind;

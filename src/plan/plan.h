@@ -71,7 +71,7 @@ struct Plan {
   std::vector<std::string> gradients{};  // of captures, params and sinks: how each is summed
   bool has_alternative = true;           // false: a kernel that spills is taken, since no plan has one that does not
   std::string untried{};                 // the family's kernels have not run on a chip like this one: a sentence
-  bool yields = false;                   // where no times are predicted, plans of other families go before it
+  bool yields = false;                   // plans of other families go before it, unless it is predicted much faster
   std::vector<std::string> rejected;     // alternatives that do not stand before it, each with its reason
 
   /// The family's part of a plan whose family has a Part. Throws std::bad_any_cast for another family's plan.

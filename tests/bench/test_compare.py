@@ -12,7 +12,9 @@ from pathlib import Path
 
 import bench_path  # noqa: F401
 import compare
-from comparison import criterion, decode, fp8, grid, mod_rows, mods, report, shapes, timing
+from comparison import criterion, fp8, grid, mod_rows, mods, report, shapes, timing
+from comparison.decode import cells as decode_cells
+from comparison.decode import run as decode
 
 
 def entry_of(name, **rates):
@@ -390,15 +392,26 @@ class Decode(unittest.TestCase):
 
     def test_tables(self):
         line = decode.line(self.entry(cudnn={"alone": 12.4, "in_a_row": 8.1}))
-        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | - | 1.0 / - | 12.4 / 8.1 | - | - | 0.90 | ok |")
+        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | - | - | 1.0 / - | 12.4 / 8.1 | - | - | 0.08 / - | 0.90 | ok |")
         text = decode.markdown([self.entry(fa2={"error": "none here"})], {"flashinfer": "no module"})
         self.assertIn("- B1/S64 fa2: none here", text)
         self.assertIn("- flashinfer is not installed: no module", text)
 
     def test_layers_are_more_than_l2(self):
-        for cell in decode.cells():
+        groups = decode_cells.groups().values()
+        for cell in (cell for group in groups for cell in group):
             layers = decode.layers_of(cell, "cuda")
             self.assertTrue(layers == 2 * decode.IN_A_ROW or layers * cell.bytes >= decode.ROW_BYTES, cell.name)
+
+    def test_cells_are_chosen_by_group_and_words(self):
+        names = [cell.name for cell in decode_cells.choose_cells([], ["B1/S1024/dense"], False)]
+        self.assertEqual(names, ["B1/S1024", "B1/S1024/window 128"])
+        every = [cell for cell in decode_cells.choose_cells(["ragged"], None, False) if cell.lengths]
+        self.assertEqual([sum(cell.lengths) <= cell.keys < sum(cell.lengths) + 16 * cell.batch for cell in every], [True] * 5)
+        with self.assertRaisesRegex(ValueError, "'few' is none of plain, window"):
+            decode_cells.choose_cells(["few"], None, False)
+        with self.assertRaisesRegex(ValueError, "no cell is B3"):
+            decode_cells.choose_cells([], ["B3"], False)
 
 
 if __name__ == "__main__":

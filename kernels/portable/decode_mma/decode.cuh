@@ -14,7 +14,6 @@
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
-#include "ptx/dependent_launch.cuh"
 
 namespace heddle::portable {
 
@@ -36,7 +35,7 @@ class Decode {
     const OwnLine line(params_);
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
-    if constexpr (kConfig.early) ptx::wait_for_previous();  // before a gang without keys writes
+    if constexpr (kConfig.early) F::wait_for_previous();  // before a gang without keys writes
     if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
@@ -118,11 +117,11 @@ class Decode {
 #pragma unroll 1
     for (int i = kConfig.step_blocks(); i < kConfig.stages; ++i) {
       if constexpr (kConfig.early) {
-        if (asked < end && !is_old(ahead)) ptx::wait_for_previous();
+        if (asked < end && !is_old(ahead)) F::wait_for_previous();
       }
       ask();
     }
-    if constexpr (kConfig.early) ptx::wait_for_previous();
+    if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
     [[maybe_unused]] bool begins = true;  // chunked: a tile, with this chunk
     typename F::Queries q[kFragments];

@@ -104,7 +104,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.grid = static_cast<int>(ctas);
   plan.workspace_bytes = shared::decode_mma_workspace(config, ctas).bytes;
   plan.predicted = predict(problem, config, keys, caps);
-  plan.yields = config.row_waves > 1;  // measured beside other families on sm_90 alone, where times are predicted
+  plan.yields = config.row_waves > 1;
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ptx/arrival.cuh"
+#include "ptx/dependent_launch.cuh"
 #include "ptx/math.cuh"
 #include "shared/strided.h"
 
@@ -32,6 +33,9 @@ struct WarpOfThreads {
   }
   /// Counts the CTA at a word (ptx/arrival.cuh); what was there before.
   static __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) { return ptx::arrive(word); }
+
+  /// Until the kernel before on the stream has ended, where this one began before that.
+  static __device__ __forceinline__ void wait_for_previous() { ptx::wait_for_previous(); }
 
   // Over the threads of a wave.
   static __device__ __forceinline__ int from_lane(int x, int lane) { return __shfl_sync(~0U, x, lane); }

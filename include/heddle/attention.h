@@ -154,11 +154,11 @@ struct AttentionOptions {
   /// says that the content may have changed.
   std::uint64_t mask_version = 0;
 
-  /// A promise: when the kernel before a run on its stream began, everything was complete in memory that a run reads,
-  /// but q and the last so many keys and values of each sequence (where the sequence ends, not its pages): lengths,
-  /// starts, the page table, and what a mask reads. At least 1. A GPU then reads older keys and values before that
-  /// kernel has ended, where it may begin so early (explain() shows it); other devices and kernels take no advantage of
-  /// it. Not given: nothing is promised.
+  /// The caller promises what a run may read early. When the kernel that stands before the run on its stream began,
+  /// everything that the run reads was complete in memory, except q and the last `fresh_tokens` keys and values of each
+  /// sequence. "Everything" includes lengths, starts, the page table, and what a mask reads. At least 1. A GPU that can
+  /// begin the run before that kernel has ended then reads the older keys and values at once (explain() shows it);
+  /// elsewhere nothing changes. Not given: nothing is promised.
   std::optional<std::int64_t> fresh_tokens{};
 
   /// The bits of a row of o and lse depend on the row's own sequence alone: not on the batch's other sequences, on

@@ -210,8 +210,8 @@ typedef struct heddle_attention_options {
   // Which kernel is taken: the planner's first, or one that this machine measured (attention.h). Since version 7.
   int32_t tuning;  // HEDDLE_TUNING_AUTOMATIC ...
 
-  // 0: no promise. Else, when the kernel before a run on its stream began, everything was complete that a run reads, but
-  // q and the last so many keys and values of each sequence (attention.h). Since version 10.
+  // 0: no promise. n: when the kernel that stands before a run on its stream began, everything that the run reads was
+  // complete, except q and the last n keys and values of each sequence (attention.h). Since version 10.
   int64_t fresh_tokens;
 
   // 1: the bits of a row of o and lse do not depend on the other sequences of its batch (attention.h). A forward's.

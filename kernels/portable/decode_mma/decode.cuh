@@ -75,17 +75,13 @@ class Decode {
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit), ahead = place;
-    int asked_blocks = 0;  // of the unit ahead, where it has two
-    const auto key_ahead = [&] {
-      return ahead.keys.begin(ahead.unit) + own_keys + asked_blocks * kConfig.block_keys();
-    };
     // The page of the block that is asked for next: asked for one block before, for nothing read moves past a copy.
     int page = 0;
     const auto find_page = [&] {
       if constexpr (kConfig.blocks_in_pages()) {
         if (asked >= end) return;
         const Tile<kConfig> tile = tile_at(ahead);
-        const int key = key_ahead();
+        const int key = ahead.keys.begin(ahead.unit) + own_keys;
         if (key < ahead.keys.run(ahead.unit, tile.kv_len).end)
           page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
       }
@@ -93,10 +89,9 @@ class Decode {
     const auto ask = [&] {
       if (asked >= end) return stream.skip_block();
       const Tile<kConfig> tile = tile_at(ahead);
-      const int key = key_ahead();
+      const int key = ahead.keys.begin(ahead.unit) + own_keys;
       const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
-      // All rows of a step are multiplied: the second block of one that ends in the first becomes 0.
-      if (key - asked_blocks * kConfig.block_keys() < run.end) {
+      if (key < run.end) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
         if constexpr (kConfig.blocks_in_pages()) {
           stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
@@ -106,16 +101,13 @@ class Decode {
       } else {
         stream.skip_block();
       }
-      if (kConfig.step_blocks() == 1 || asked_blocks++ > 0) {
-        asked_blocks = 0;
-        ++asked;
-        if (++ahead.unit == ahead.units) line.next(ahead);
-      }
+      ++asked;
+      if (++ahead.unit == ahead.units) line.next(ahead);
       find_page();
     };
     find_page();
 #pragma unroll 1
-    for (int i = kConfig.step_blocks(); i < kConfig.stages; ++i) {
+    for (int i = 1; i < kConfig.stages; ++i) {
       if constexpr (kConfig.early) {
         if (asked < end && !is_old(ahead)) F::wait_for_previous();
       }
@@ -150,8 +142,7 @@ class Decode {
       }
 #pragma unroll 1
       for (; unit < stop; ++unit, ++place.unit) {
-#pragma unroll 1
-        for (int i = 0; i < kConfig.step_blocks(); ++i) ask();
+        ask();
         const int kv_first = place.keys.begin(place.unit);
         stream.keys_arrive();
         const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end;

@@ -92,14 +92,14 @@ class SharedTile {
                                         Visit&& visit) const {
     if (groups_.count == 1) {
       if (!is_last(last, tile_word(), to_ - from_ + 1)) return false;
-      merge_parts<kConfig, F, kPartsAtOnce, kRunsAtOnce>(
+      merge_parts<kConfig, F, kPartsAtOnce>(
           kConfig.live_rows, to_ - from_ + 1,
           [&](int i, int row) { return row_of_part<kConfig>(part_of(from_ + i), row); }, weights, has, visit);
       return true;
     }
     const int first = group_begin(), end = first + groups_.size <= to_ ? first + groups_.size : to_ + 1;
     if (!is_last(last, group_word(), end - first)) return false;
-    merge_parts<kConfig, F, kPartsAtOnce, kRunsAtOnce>(
+    merge_parts<kConfig, F, kPartsAtOnce>(
         kConfig.live_rows, end - first, [&](int i, int row) { return row_of_part<kConfig>(part_of(first + i), row); },
         weights, has,
         [&](int row, int column, const auto& sums, const auto& merged) {
@@ -111,15 +111,14 @@ class SharedTile {
         });
     F::barrier();
     if (!is_last(last, tile_word(), groups_.count)) return false;
-    merge_parts<kConfig, F, kPartsAtOnce, kRunsAtOnce>(
+    merge_parts<kConfig, F, kPartsAtOnce>(
         kConfig.live_rows, groups_.count, [&](int i, int row) { return of_group(from_ + i * groups_.size, row); },
         weights, has, visit);
     return true;
   }
 
  private:
-  /// Wide rows have many runs for each thread, and come from few CTAs or in groups of few.
-  static constexpr int kRunsAtOnce = kConfig.wide() ? 4 : 1, kPartsAtOnce = kConfig.wide() ? 4 : 16;
+  static constexpr int kPartsAtOnce = 16;
 
   /// The word holds the run's number above the count; whatever else stands there is another run's. CTAs that come later
   /// find the number and change nothing.

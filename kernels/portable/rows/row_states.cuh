@@ -60,13 +60,12 @@ __device__ __forceinline__ void join_state(StateOf&& state_of, RowWeights<kConfi
 template <class Real>
 constexpr int kRunOfPart = 16 / static_cast<int>(sizeof(Real));
 
-/// Merges `count` parts of `rows` rows, by all threads of the CTA, which share the runs of all rows: the parts are few
-/// and near, so it is their latency that counts, and every thread has the reads of kParts parts of kRunsAtOnce runs
-/// under way. `part_of(part, row)`: where a part's RowState stands, in the order of the keys. Calls visit(row, column,
-/// o, weights) for rows with has(row), where `o` are kRunOfPart sums from `column` on, and row 0 of `weights` has the
-/// maximum and the sum. A thread visits a run once it has read it from all parts, so visit() may leave it where the
-/// first one was.
-template <auto kConfig, class F, int kParts = 8, int kRunsAtOnce = 1, class PartOf, class Has, class Visit>
+/// Merges `count` parts of `rows` rows, by all threads of the CTA, which share the elements of all rows: the parts are
+/// few and near, so it is their latency that counts, and every thread has the reads of kAtOnce parts under way.
+/// `part_of(part, row)`: where a part's RowState stands, in the order of the keys. Calls visit(row, column, o, weights)
+/// for rows with has(row), where `o` are kRunOfPart sums from `column` on, and row 0 of `weights` has the maximum and
+/// the sum. A thread visits a run once it has read it from all parts, so visit() may leave it where the first one was.
+template <auto kConfig, class F, int kAtOnce = 8, class PartOf, class Has, class Visit>
 __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_of, RowWeights<kConfig, F> weights,
                                             Has&& has, Visit&& visit) {
   using Real = typename F::Real;
@@ -78,65 +77,42 @@ __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_o
   struct alignas(2 * sizeof(Real)) Numbers {
     Real m, l;
   };
-  struct Merged {
-    Real m, l, o[kRun];
-  };
-  const auto row_of = [&](int run) { return run / kRuns; };
-  const auto column_of = [&](int run) { return run % kRuns * kRun; };
-  for (int first_run = F::thread(); first_run < rows * kRuns; first_run += kRunsAtOnce * F::threads()) {
-    Merged merged[kRunsAtOnce];
-    bool there[kRunsAtOnce];
-#pragma unroll
-    for (int i = 0; i < kRunsAtOnce; ++i) {
-      const int run = first_run + i * F::threads();
-      merged[i] = {-F::infinity(), 0, {}};
-      there[i] = run < rows * kRuns && has(row_of(run));
-    }
+  for (int i = F::thread(); i < rows * kRuns; i += F::threads()) {
+    const int row = i / kRuns, column = i % kRuns * kRun;
+    if (!has(row)) continue;
+    Real top = -F::infinity(), sum = 0, o[kRun] = {};
 #pragma unroll 1
-    for (int first = 0; first < count; first += kParts) {
-      Numbers numbers[kRunsAtOnce][kParts];
-      Run runs[kRunsAtOnce][kParts];
+    for (int first = 0; first < count; first += kAtOnce) {
+      Numbers numbers[kAtOnce];
+      Run runs[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kRunsAtOnce; ++i) {
-        const int run = first_run + i * F::threads();
-#pragma unroll
-        for (int n = 0; n < kParts; ++n) {
-          numbers[i][n] = {-F::infinity(), 0};
-          runs[i][n] = {};
-          if (there[i] && first + n < count) {
-            const RowState<Real> from = part_of(first + n, row_of(run));
-            numbers[i][n] = *reinterpret_cast<const Numbers*>(from.numbers);
-            runs[i][n] = *reinterpret_cast<const Run*>(from.o + column_of(run));
-          }
+      for (int n = 0; n < kAtOnce; ++n) {
+        numbers[n] = {-F::infinity(), 0};
+        runs[n] = {};
+        if (first + n < count) {
+          const RowState<Real> from = part_of(first + n, row);
+          numbers[n] = *reinterpret_cast<const Numbers*>(from.numbers);
+          runs[n] = *reinterpret_cast<const Run*>(from.o + column);
         }
       }
+      const Real before = top;
 #pragma unroll
-      for (int i = 0; i < kRunsAtOnce; ++i) {
-        Real top = merged[i].m;
+      for (int n = 0; n < kAtOnce; ++n) top = F::larger(top, numbers[n].m);
+      const Real own = weights.factor_between(before, top);
+      sum *= own;
 #pragma unroll
-        for (int n = 0; n < kParts; ++n) top = F::larger(top, numbers[i][n].m);
-        const Real own = weights.factor_between(merged[i].m, top);
-        merged[i].m = top;
-        merged[i].l *= own;
+      for (int e = 0; e < kRun; ++e) o[e] *= own;
 #pragma unroll
-        for (int e = 0; e < kRun; ++e) merged[i].o[e] *= own;
+      for (int n = 0; n < kAtOnce; ++n) {
+        const Real factor = weights.factor_between(numbers[n].m, top);
+        sum = F::fused(numbers[n].l, factor, sum);
 #pragma unroll
-        for (int n = 0; n < kParts; ++n) {
-          const Real factor = weights.factor_between(numbers[i][n].m, top);
-          merged[i].l = F::fused(numbers[i][n].l, factor, merged[i].l);
-#pragma unroll
-          for (int e = 0; e < kRun; ++e) merged[i].o[e] = F::fused(runs[i][n].x[e], factor, merged[i].o[e]);
-        }
+        for (int e = 0; e < kRun; ++e) o[e] = F::fused(runs[n].x[e], factor, o[e]);
       }
     }
-#pragma unroll
-    for (int i = 0; i < kRunsAtOnce; ++i) {
-      const int run = first_run + i * F::threads();
-      if (!there[i]) continue;
-      weights.m[0] = merged[i].m;
-      weights.l[0] = merged[i].l;
-      visit(row_of(run), column_of(run), merged[i].o, weights);
-    }
+    weights.m[0] = top;
+    weights.l[0] = sum;
+    visit(row, column, o, weights);
   }
 }
 

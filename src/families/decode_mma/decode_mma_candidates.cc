@@ -164,7 +164,7 @@ std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const At
     for (const int key_waves : {4, 2}) {
       config.key_waves = key_waves;
       config.kv_block = key_waves * all.shape().columns;
-      for (config.stages = 6; config.stages >= 2 * config.step_blocks(); --config.stages) {
+      for (config.stages = 3; config.stages > 1; --config.stages) {
         const int sums = config.row_fragments * config.wave_columns() / 2;  // 16 rows of two columns
         if (sums > kMostSums || shared::decode_mma_memory(config).bytes > caps.shared_memory_bytes) continue;
         if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
@@ -205,7 +205,7 @@ int waves_of_chunks(ForwardMmaConfig config, const AttentionProblem& problem, co
   config.row_waves = config.row_fragments = 1;
   config.shared_queries = larger_dim(problem) > kMostDimOfTwoFragments;
   if (is_wide(problem)) config.blocks = shared::StepBlocks::both_ways;
-  config.stages = 2 * config.step_blocks();
+  config.stages = 2;
   for (config.key_waves = 4; config.key_waves > 1; config.key_waves /= 2) {
     config.kv_block = config.key_waves * config.shape().columns;
     if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) break;

@@ -136,7 +136,7 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   EXPECT_EQ(half.row_waves, 2);
   EXPECT_EQ(half.row_fragments, 2);
   EXPECT_EQ(half.key_waves, 4);
-  EXPECT_EQ(half.block_keys(), 32);
+  EXPECT_EQ(half.block_keys(), 64);
   EXPECT_EQ(few.row_waves, 1);
   EXPECT_EQ(few.row_fragments, 1);
   for (const char* gpu : {"h200", "a100", "l4"}) {

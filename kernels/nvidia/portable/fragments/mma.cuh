@@ -124,25 +124,25 @@ struct MmaFragments : WarpOfThreads {
     /// Both halves of 16 keys, of step k of the depth.
     __device__ __forceinline__ void keys(unsigned (&b)[4], int key, int k) const {
       const int own = lane() / 16 * 8 + lane() % 8, chunk = lane() / 8 % 2;
-      ptx::load_matrices<false>(b, base_ + kMemory.k + rows_from<kMemory.k_pitch>(key) + own * kMemory.k_pitch +
+      ptx::load_matrices<false>(b, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch +
                                        turned<kMemory.k_pitch>(32 * k + 16 * chunk, own));
     }
     /// Bytes of steps k and k + 1: words 2 i and 2 i + 1 are of both halves of the keys, of step k + i.
     __device__ __forceinline__ void key_bytes(unsigned (&words)[4], int key, int k) const {
       const int own = lane() % 16, chunk = k + 1 < kSteps ? k + lane() / 16 : k;
-      ptx::load_matrices<false>(words, base_ + kMemory.k + rows_from<kMemory.k_pitch>(key) + own * kMemory.k_pitch +
+      ptx::load_matrices<false>(words, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch +
                                            turned<kMemory.k_pitch>(16 * chunk, own));
     }
     /// Bytes of out fragments d and d + 1: words 2 i and 2 i + 1 are of both halves of the keys, of fragment d + i.
     __device__ __forceinline__ void value_bytes(unsigned (&words)[4], int key, int d) const {
       const int own = lane() % 16, chunk = (d + 1) * kOuts < kConfig.v_columns() ? d + lane() / 16 : d;
-      ptx::load_matrices<true>(words, base_ + kMemory.v + rows_from<kMemory.v_pitch>(key) + own * kMemory.v_pitch +
+      ptx::load_matrices<true>(words, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch +
                                           turned<kMemory.v_pitch>(16 * chunk, own));
     }
     /// Both halves of 16 columns, of 16 keys.
     __device__ __forceinline__ void values(unsigned (&b)[4], int key, int column) const {
       const int own = lane() / 8 % 2 * 8 + lane() % 8, chunk = lane() / 16;
-      ptx::load_matrices<true>(b, base_ + kMemory.v + rows_from<kMemory.v_pitch>(key) + own * kMemory.v_pitch +
+      ptx::load_matrices<true>(b, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch +
                                       turned<kMemory.v_pitch>(2 * column + 16 * chunk, own));
     }
 
@@ -155,15 +155,6 @@ struct MmaFragments : WarpOfThreads {
 
     using Blocks::memory_, Blocks::base_, Blocks::read_;
 
-    /// Where the rows of 16 keys of a step from `key` on begin.
-    template <int kPitch>
-    __device__ __forceinline__ int rows_from(int key) const {
-      constexpr int kBlock = kConfig.block_keys();
-      if constexpr (kConfig.step_blocks() == 2) {
-        if (key >= kBlock) return Blocks::next_ + (key - kBlock) * kPitch;
-      }
-      return read_ + key * kPitch;
-    }
 
     __device__ __forceinline__ ptx::SharedAddress queries_of_wave() const {
       return memory_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.q_pitch);

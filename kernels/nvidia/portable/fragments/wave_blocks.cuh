@@ -37,16 +37,12 @@ class WaveBlocks {
     ptx::commit_copies();
     asked_.advance();
   }
-  /// Waits until the waves see the keys of the oldest block; then its values. Where values are keys: those of a step.
+  /// Waits until the waves see the keys of the oldest block; then its values.
   __device__ __forceinline__ void keys_arrive() {
-    ptx::await_copies<kConfig.wide() ? 2 * (kConfig.stages - kConfig.step_blocks()) : 2 * kConfig.stages - 1>();
+    ptx::await_copies<2 * kConfig.stages - 1>();
     meet();
     read_ = ring_.at;
     ring_.advance();
-    if constexpr (kConfig.step_blocks() == 2) {
-      next_ = ring_.at;
-      ring_.advance();
-    }
   }
   __device__ __forceinline__ void values_arrive() const {
     ptx::await_copies<2 * kConfig.stages - 2>();
@@ -61,7 +57,6 @@ class WaveBlocks {
 
   ptx::SharedAddress memory_, base_;  // of the CTA, of the wave's ring
   int read_ = 0;                      // where the block that is read begins
-  int next_ = 0;                      // and the second one of a step
 
  private:
   /// Which of those that share a ring.

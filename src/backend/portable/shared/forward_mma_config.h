@@ -52,11 +52,8 @@ struct ForwardMmaConfig {
   constexpr bool wide() const { return own_blocks && blocks == StepBlocks::both_ways; }
   constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
   constexpr int ring_waves() const { return wide() ? waves() : row_waves; }                      // that share a ring
-  /// Blocks that a step's keys come in. Two where waves share the columns of o: a step is so large that memory has no
-  /// room for three.
-  constexpr int step_blocks() const { return wide() ? 2 : 1; }
   /// Keys of a block: those that are copied together.
-  constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block / step_blocks(); }
+  constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
   /// decode_mma: blocks of keys lie in one page each.
   constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % block_keys() == 0; }
   /// decode_mma: units of a mask's run of keys begin at a multiple of so many keys: where a block of a page does, and

@@ -28,7 +28,7 @@ class Decode {
         scores_(params, params.mod),
         tile_(tile),
         kv_head_(params.tiles_of_kv_head == 1 ? tile : tile / params.tiles_of_kv_head),
-        head_(kv_head_ * params.group + (tile - kv_head_ * params.tiles_of_kv_head) * kConfig.packed_heads) {}
+        head_(kv_head_ * params.group + own_tile() / query_tiles() * kConfig.packed_heads) {}
 
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
@@ -36,7 +36,7 @@ class Decode {
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
     if constexpr (kConfig.early) F::wait_for_previous();  // before a gang without keys writes
-    if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
+    if (gang == 0 && params_.q_packed && q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
  private:
@@ -50,8 +50,20 @@ class Decode {
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
 
+  /// The tile among those that read the same keys.
+  __device__ __forceinline__ int own_tile() const { return tile_ - kv_head_ * params_.tiles_of_kv_head; }
+  __device__ __forceinline__ int query_tiles() const { return kConfig.tile_queries > 0 ? params_.query_tiles : 1; }
+  /// The tile's first query.
+  __device__ __forceinline__ int q_first() const {
+    return kConfig.tile_queries > 0 ? own_tile() % query_tiles() * kConfig.tile_queries : 0;
+  }
+  /// Else the sequence has fewer queries than others, and none of the tile's.
+  __device__ __forceinline__ static bool has_queries(const Tile<kConfig>& tile) {
+    return kConfig.tile_queries == 0 || tile.q_first == 0 || tile.q_first < tile.q_len;
+  }
+
   __device__ __forceinline__ Tile<kConfig> tile_at(const Place& place) const {
-    Tile<kConfig> tile(place.batch, head_, kv_head_, 0, params_.group, params_.mod);
+    Tile<kConfig> tile(place.batch, head_, kv_head_, q_first(), params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
     if constexpr (kConfig.listed_pages) tile.first_entry = place.first_entry;
     return tile;
@@ -66,7 +78,7 @@ class Decode {
     typename F::Stream stream(memory_);
     int unit = cut.begin(gang);
     int end = cut.begin(gang + 1);
-    if constexpr (kConfig.chunked) {
+    if constexpr (kConfig.chunked()) {
       unit = line.chunk_from(unit);
       end = line.chunk_from(end);
       if (unit == end) return;
@@ -91,7 +103,7 @@ class Decode {
       const Tile<kConfig> tile = tile_at(ahead);
       const int key = ahead.keys.begin(ahead.unit) + own_keys;
       const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
-      if (key < run.end) {
+      if (key < run.end && has_queries(tile)) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
         if constexpr (kConfig.blocks_in_pages()) {
           stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
@@ -115,15 +127,20 @@ class Decode {
     }
     if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
-    [[maybe_unused]] bool begins = true;  // chunked: a tile, with this chunk
+    [[maybe_unused]] bool begins = true, before = false;  // chunked: a tile begins with this chunk; one came before
     typename F::Queries q[kFragments];
     while (unit < end) {
       const int first = unit - place.unit;  // of the tile
       int stop = first + place.units < end ? first + place.units : end;
       const Tile<kConfig> tile = tile_at(place);
-      if constexpr (kConfig.chunked) {
-        if (begins) chunks = {params_, cut, gang, tile_, first, place.units};
-        if (begins && chunks.is_shared() && F::thread() == 0) chunks.begin();
+      if constexpr (kConfig.chunked()) {
+        if (begins) {
+          chunks = {params_, cut, gang, tile_, first, place.units};
+          if (before) F::barrier();  // the parts of the tile before have been folded
+          chunks.find_parts(parts());
+          if (chunks.is_shared() && F::thread() == 0) chunks.begin();
+          before = true;
+        }
         const int behind = chunks.next_end();
         if (behind < stop) stop = behind;
       }
@@ -131,12 +148,12 @@ class Decode {
       if (place.unit > 0) from = cut.gang_of(first);
       if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
       const SharedTile<kConfig, F> shared_tile(params_, from, to, gang, tile_);
-      if (!kConfig.chunked && from < to && F::thread() == 0) shared_tile.begin();
-      if (!kConfig.chunked || begins) begin_mods(tile, place);
+      if (!kConfig.chunked() && from < to && F::thread() == 0) shared_tile.begin();
+      if (!kConfig.chunked() || begins) begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
       clear(o);
-      if (!kConfig.chunked || begins) {
+      if (!kConfig.chunked() || begins) {
         stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
         apply_descales(q, tile);
       }
@@ -145,7 +162,7 @@ class Decode {
         ask();
         const int kv_first = place.keys.begin(place.unit);
         stream.keys_arrive();
-        const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end;
+        const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_queries(tile);
         typename F::Scores s[kFragments][kKeyFragments];
         if (any) {
           F::multiply_keys(s, q, stream, wave_key - own_keys);
@@ -164,7 +181,7 @@ class Decode {
         stream.block_is_read();
       }
       finish(tile, shared_tile, from < to, chunks, weights, o);
-      if constexpr (kConfig.chunked) begins = chunks.is_last();
+      if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
   }
@@ -220,7 +237,7 @@ class Decode {
       store_run<kConfig, F>(params_, tile.batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
     };
-    if constexpr (kConfig.chunked) return finish_chunk(tile, chunks, weights, o, store);
+    if constexpr (kConfig.chunked()) return finish_chunk(tile, chunks, weights, o, store);
     bool stores = true;
     if (!shares) {
       merge_waves(tile, weights, o, store);
@@ -243,10 +260,14 @@ class Decode {
     }
   }
 
+  /// chunked: which parts there are of the tile.
+  __device__ __forceinline__ int* parts() const { return reinterpret_cast<int*>(memory_ + kMemory.parts); }
+
   /// A chunk's keys have been walked.
   template <class Store>
   __device__ __forceinline__ void finish_chunk(const Tile<kConfig>& tile, const ChunkedTile<kConfig, F>& chunks,
                                                RowWeights<kConfig, F>& weights, Out& o, const Store& store) {
+    if (!has_queries(tile)) return;
     if (chunks.is_only_one()) {
       merge_waves(tile, weights, o, store);
     } else {
@@ -263,14 +284,11 @@ class Decode {
       if (last == 0) return;
     }
     if (!chunks.is_only_one()) {
-      int* const parts = reinterpret_cast<int*>(memory_ + kMemory.parts);
-      chunks.find_parts(parts);
-      F::barrier();
       chunks.fold_parts(
-          parts, weights, [&](int row) { return tile.has(row); }, store);
+          parts(), weights, [&](int row) { return tile.has(row); }, store);
     }
     if constexpr (kConfig.by_sequence) {
-      if (!params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);
+      if (!params_.q_packed && tile.q_first == 0) fill(tile.q_len, params_.q_rows, tile.batch);
     }
   }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
@@ -344,10 +345,10 @@ TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {
   const std::vector<plan::Choice> one = offered(invariant(few()));
   ASSERT_EQ(one.size(), 1U);
   const ForwardMmaConfig config = one.front().plan.part<ForwardMmaConfig>();
-  EXPECT_TRUE(config.chunked);
-  EXPECT_EQ(config.key_waves, 4);
-  EXPECT_EQ(config.kv_block, 64);
-  EXPECT_EQ(config.ctas, 2);  // as many waves and as much under way as without chunks
+  EXPECT_EQ(config.chunks, 16);
+  EXPECT_EQ(config.key_waves, 8);
+  EXPECT_EQ(config.kv_block, 128);
+  EXPECT_EQ(config.ctas, 1);
   for (const std::int64_t batch : {1, 3, 500}) {
     for (const std::int64_t keys : {1, 100, 1 << 20}) {
       HopperCall call = few(1, keys);
@@ -359,16 +360,30 @@ TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {
   }
 }
 
+// One sequence alone has a chunk for each CTA of its heads.
+TEST(DecodeMmaBatchInvariant, AsManyChunksAsCtas) {
+  const auto chunks = [](std::int64_t kv_heads) {
+    HopperCall call = invariant(few());
+    call.kv_heads = kv_heads;
+    return first_of(call).chunks;
+  };
+  EXPECT_EQ(chunks(8), 16);
+  EXPECT_EQ(chunks(4), 32);
+  EXPECT_EQ(chunks(1), 64);
+  EXPECT_EQ(chunks(32), 8);
+}
+
 // Tiles of any number of rows cut the keys alike.
 TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
   for (const char* gpu : {"h200", "a100"}) {
     for (const std::int64_t queries : {1, 2, 8, 16, 17, 32, 33, 64}) {
       const ForwardMmaConfig config = first_of(invariant(few(queries)), gpu);
-      EXPECT_EQ(config.key_waves, 4) << gpu << " " << queries;
-      EXPECT_EQ(config.kv_block, 64);
-      // An A100 has no room for the blocks of four waves of wide rows, nor an H200 beside 64.
-      const bool four = gpu == std::string_view("h200") && queries <= 32;
-      EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, four ? 4 : 2) << gpu << " " << queries;
+      EXPECT_EQ(config.key_waves, gpu == std::string_view("h200") ? 8 : 4) << gpu << " " << queries;
+      EXPECT_EQ(config.rows(), 16);
+      EXPECT_LE(config.live_rows, 16);
+      // An A100 has no room for the blocks of four waves of wide rows.
+      const int waves = gpu == std::string_view("h200") ? 4 : 2;
+      EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, waves) << gpu << " " << queries;
     }
   }
   for (const std::int64_t heads : {16, 32, 64, 128}) {
@@ -376,8 +391,25 @@ TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
   }
   // How many units there are decides nothing.
   for (const std::int64_t keys : {100, 1 << 20}) {
-    EXPECT_EQ(first_of(invariant(bytes(DType::bf16, DType::e4m3, keys))).kv_block, 64);
+    EXPECT_EQ(first_of(invariant(bytes(DType::bf16, DType::e4m3, keys))).kv_block, 128);
   }
+}
+
+// Tiles have some of the queries, and all heads of a group, where these make up more rows.
+TEST(DecodeMmaBatchInvariant, TilesOfQueries) {
+  const auto tiles = [](std::int64_t queries, std::int64_t heads) {
+    HopperCall call = invariant(few(queries));
+    call.q_heads = heads;
+    const ForwardMmaConfig config = first_of(call);
+    return std::array{config.packed_heads, config.tile_queries, plan::decode_mma_query_tiles(call.problem(), config),
+                      plan::decode_mma_tiles(call.problem(), config)};
+  };
+  EXPECT_EQ(tiles(4, 32), (std::array{4, 0, 1, 8}));
+  EXPECT_EQ(tiles(16, 32), (std::array{1, 0, 1, 32}));  // a head each
+  EXPECT_EQ(tiles(17, 32), (std::array{4, 4, 5, 40}));
+  EXPECT_EQ(tiles(64, 8), (std::array{1, 16, 4, 32}));
+  EXPECT_EQ(tiles(33, 40), (std::array{8, 2, 17, 136}));
+  EXPECT_EQ(tiles(20, 8 * 20), (std::array{16, 1, 20, 320}));
 }
 
 // Bounds of a weight_mod over these keys alone say nothing of others'.
@@ -405,9 +437,13 @@ TEST(DecodeMmaBatchInvariant, Chunks) {
   for (int units = 1; units < 100'000; units += 1 + units / 7) {
     const int each = shared::chunk_units(config, units);
     EXPECT_LE((units + each - 1) / each, shared::kMostChunks) << units;
-    EXPECT_EQ(each % 2, 0);  // of 64 keys
-    if (units <= 128) {
-      EXPECT_EQ(each, 2);
+    // Units have 128 keys: one unit a chunk up to 2048 keys, then 16 chunks until they have 2048 keys.
+    if (units <= 16) {
+      EXPECT_EQ(each, 1);
+    } else if (units <= 16 * 16) {
+      EXPECT_LE((units + each - 1) / each, 16) << units;
+    } else if (units <= 64 * 16) {
+      EXPECT_EQ(each, 16);
     }
     EXPECT_EQ(shared::chunk_units(wide, units) % 4, 0);
   }

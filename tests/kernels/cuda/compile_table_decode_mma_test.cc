@@ -68,6 +68,7 @@ std::vector<Case> cases() {
       all.push_back({dim, 1, group, 0, {}, {}, false, DType::bf16, kv, true});
       all.push_back({dim, 1, group, 16, {}, {}, true, DType::bf16, kv, true});
       all.push_back({dim, 4, 2 * group, 16, mods::causal(), {}, true, DType::bf16, kv, true});
+      all.push_back({dim, 40, group, 16, mods::causal(), {}, true, DType::bf16, kv, true});
     }
   }
   all.push_back({128, 1, 8, 16, mods::causal() && last < 128, alibi, true, DType::bf16, DType::bf16, true});
@@ -92,8 +93,12 @@ Bindings bindings() {
   return bindings;
 }
 
-/// Bytes, of kernels that are taken with batch_invariant though they spill.
-constexpr int kMostSpills = 256;
+/// Bytes, of a kernel that is taken with batch_invariant though it spills.
+int most_spills(const Case& c) {
+  if (!c.batch_invariant) return 0;
+  if (c.dim > 256 && c.queries > 32) return 2048;
+  return c.dim > 128 && !c.mask.empty() ? 512 : 0;
+}
 
 /// One of the plans' kernels is accepted; without mods the first one.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
@@ -128,7 +133,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                                  fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor)),
               !c.batch_invariant),
           c.batch_invariant));
-      EXPECT_LE(cubin->spill_bytes, c.batch_invariant && (c.dim > 128 || !c.mask.empty()) ? kMostSpills : 0);
+      EXPECT_LE(cubin->spill_bytes, most_spills(c));
       fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;
     } catch (const cuda::jit::Rejected& rejected) {

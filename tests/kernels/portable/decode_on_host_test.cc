@@ -273,6 +273,13 @@ TEST(DecodeRowsOnHost, BatchInvariant) {
   test.spec.group = 1;
   expect_invariant(test, any_cut("h200", true, test.seed));
 }
+// Tiles of some queries: those of other sequences may have none in theirs.
+TEST(DecodeRowsOnHost, BatchInvariantTilesOfQueries) {
+  InvarianceTest test = {.queries = 21, .keys = 300, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 8};
+  test.spec.group = 3;
+  test.spec.mask = mods::causal();
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
 TEST(DecodeBytesOnHost, BatchInvariant) {
   InvarianceTest test = {.keys = 700, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 5};
   test.spec.kv_dtype = DType::e4m3;
@@ -296,11 +303,11 @@ TEST(DecodeOnHost, BatchInvariantWindows) {
 }
 
 /// Cases with chunks against the reference, over several cuts.
-TEST(DecodeOnHost, ChunksAgreeWithTheReference) {
-  DecodeSpecs source(8'000'000, 40'000, 1200);
+template <class Specs>
+void expect_chunks_agree(Specs source, int count) {
   Deck<int> gangs({1, 2, 3, 5, 9, 20}, 1), there({0, 1}, 2), runs({1, 2}, 3);
   Deck<std::string_view> gpus({"h200", "a100", "l4"}, 4);
-  for (int i = 0; i < scaled(30); ++i) {
+  for (int i = 0; i < scaled(count); ++i) {
     const CaseSpec spec = source.draw();
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
@@ -308,6 +315,10 @@ TEST(DecodeOnHost, ChunksAgreeWithTheReference) {
     run_decode_on_host_and_judge(
         c, {.gpu = gpus.deal(), .gangs = gangs.deal(), .lengths_there = there.deal() == 1, .runs = runs.deal()});
   }
+}
+TEST(DecodeOnHost, ChunksAgreeWithTheReference) { expect_chunks_agree(DecodeSpecs(8'000'000, 40'000, 1200), 30); }
+TEST(DecodeRowsOnHost, ChunksAgreeWithTheReference) {
+  expect_chunks_agree(DecodeRowsSpecs(8'100'000, 40'000, 300), 20);
 }
 
 }  // namespace

@@ -56,9 +56,10 @@ struct ForwardMmaConfig {
   constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
   /// decode_mma: blocks of keys lie in one page each.
   constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % block_keys() == 0; }
+  constexpr bool chunked() const { return chunks > 0; }
   /// decode_mma: units of a mask's run of keys begin at a multiple of so many keys: where a block of a page does, and
   /// with chunks there in all layouts, so that pages change no bit.
-  constexpr int run_step() const { return blocks_in_pages() || chunked ? block_keys() : 1; }
+  constexpr int run_step() const { return blocks_in_pages() || chunked() ? block_keys() : 1; }
   /// decode_mma: only the device knows how many units there are.
   constexpr bool counts_units() const { return device_lengths || bounded; }
   /// Columns that are multiplied: what the tensors lack of them is zero.

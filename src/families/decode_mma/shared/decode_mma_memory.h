@@ -13,9 +13,9 @@ namespace heddle::shared {
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
-/// the lower half, which leaves the sums. In chunks they do so however few the rows are, and add alike.
+/// the lower half, which leaves the sums.
 constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
-  return (config.row_waves > 1 || config.chunked) && config.key_waves > 1;
+  return config.row_waves > 1 && config.key_waves > 1;
 }
 /// Waves of keys that leave their rows at the same time.
 constexpr int decode_state_waves(const ForwardMmaConfig& config) {
@@ -44,7 +44,7 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   }
   memory.spans = memory.last + 16;
   memory.parts = memory.spans + (config.device_lengths ? config.waves() * static_cast<int>(sizeof(SequenceSpan)) : 0);
-  memory.bytes = memory.parts + (config.chunked ? kMostChunks * 4 : 0);
+  memory.bytes = memory.parts + (config.chunked() ? kMostChunks * 4 : 0);
   return memory;
 }
 
@@ -53,7 +53,7 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
 inline constexpr int kDecodeWords = 3;
 
 /// Parts of each CTA: of these two tiles; in chunks those of decode_mma_chunks.h.
-constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunked ? kPartsOfChunks : 2; }
+constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunked() ? kPartsOfChunks : 2; }
 /// The workspace: each CTA's words; then the parts of each CTA.
 struct DecodeMmaWorkspace {
   long long parts, bytes;

@@ -148,12 +148,37 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_k
   return configs;
 }
 
+/// Tiles of 64 rows, padded, whose waves multiply together by wgmma. Of the rows of chunks they would change the bits
+/// that other numbers of rows have.
+std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const AttentionProblem& problem,
+                                                const device::CudaCaps& caps) {
+  constexpr int kPanel = 64,
+                kValueColumns = 256;  // of the keys' columns; of the values', for each product and warpgroup
+  const bool fits = caps.major == 9 && !all.converts() && !all.chunked && all.qk_dim % kPanel == 0 &&
+                    all.v_dim % kValueColumns == 0 && all.q_bytes == 16 && all.kv_bytes == 16;
+  if (!fits) return {};
+  all.fragments = shared::FragmentKind::warpgroup;
+  ForwardMmaConfig config = with_rows(all, problem, kMostRows, 16);
+  config.row_fragments = 1;
+  config.row_waves = 4;
+  config.key_waves = 2;
+  config.kv_block = 64;
+  config.shared_queries = true;
+  config.blocks = shared::StepBlocks::both_ways;
+  config.ctas = 1;
+  std::vector<ForwardMmaConfig> configs;
+  for (config.stages = 3; config.stages > 1; --config.stages) {
+    if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) configs.push_back(config);
+  }
+  return configs;
+}
+
 /// Where waves share the columns of o: most rows first, and four waves of keys, or two where memory has no room for
 /// their blocks.
 std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const AttentionProblem& problem,
                                            const device::CudaCaps& caps) {
   constexpr int kMostSums = 128;  // of a thread
-  std::vector<ForwardMmaConfig> configs;
+  std::vector<ForwardMmaConfig> configs = warpgroup_configs(all, problem, caps);
   for (const int most : {kMostRows, 32, 16}) {
     if (longest_queries(problem) > most) continue;
     ForwardMmaConfig config = with_rows(all, problem, most, 16);

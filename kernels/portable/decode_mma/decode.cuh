@@ -114,6 +114,7 @@ class Decode {
         if (asked < end && !is_old(ahead)) F::wait_for_previous();
       }
       ask();
+      if constexpr (kConfig.by_warpgroups()) stream.copy_panels(), stream.end_of_ask();
     }
     if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;

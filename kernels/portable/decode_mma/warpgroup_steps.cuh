@@ -24,10 +24,11 @@ class WarpgroupSteps {
     stream.arrives();
     if (place.keys.begin(place.unit) >= place.keys.run(place.unit, tile.kv_len).end) {
       stream.block_is_read();
-      return ask();
+      ask_at_once(stream, ask);
+      return;
     }
     typename F::Scores s[1][Scores::kKeyFragments];
-    F::begin_scores(s, stream, wave_key_);
+    F::begin_scores(s, stream, wave_key_, false);
 #pragma unroll 1
     for (int i = 0;;) {
       F::await_scores(s);
@@ -35,16 +36,28 @@ class WarpgroupSteps {
       rows_.add_values(o, s, stream);
       stream.block_is_read();
       if (++i == count) break;
-      const bool first = stream.is_there();
-      if (!first) ask();
+      ask();
+      const bool is_there = kWithScores || stream.is_there();
+      if (!is_there) stream.copy_panels();
       stream.arrives();
-      F::begin_scores(s, stream, wave_key_);
-      if (first) ask();
+      F::begin_scores(s, stream, wave_key_, is_there);
+      stream.end_of_ask();
     }
-    ask();
+    ask_at_once(stream, ask);
   }
 
  private:
+  /// Copies are asked for with the scores even where the block that these are of is to be waited for. A fence behind
+  /// the wait may wait for copies under way, too.
+  static constexpr bool kWithScores = false;
+
+  template <class Ask>
+  __device__ __forceinline__ static void ask_at_once(typename F::Stream& stream, Ask&& ask) {
+    ask();
+    stream.copy_panels();
+    stream.end_of_ask();
+  }
+
   WideRows<kConfig, F, Scores> rows_;
   Scores& scores_;
   int wave_key_;

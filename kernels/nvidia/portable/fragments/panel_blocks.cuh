@@ -16,17 +16,26 @@ class PanelBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
 
  public:
-  /// Asks for the next block; values are its first columns. Rows outside of `run` become 0.
+  /// The next block to be asked for, by copy_panel() for each of its panels and end_of_ask() behind them. Values are
+  /// the keys' first columns. Rows outside of `run` become 0.
   template <class Source>
   __device__ __forceinline__ void ask_block(const Source& keys, const Source&, int first, const shared::KeyRun& run) {
-    PanelCopies<kConfig>::ask(keys, memory_ + kMemory.k + asked_.at, first, run.end, run.begin);
-    skip_block();
+    copies_.begin(keys, first, run.end, run.begin);
   }
   /// In place of a block that is not there.
-  __device__ __forceinline__ void skip_block() {
+  __device__ __forceinline__ void skip_block() { copies_.begin_none(); }
+  __device__ __forceinline__ void copy_panel(int panel, bool asks) const {
+    copies_.ask(memory_ + kMemory.k + asked_.at, panel, asks);
+  }
+  __device__ __forceinline__ void copy_panels() const {
+#pragma unroll
+    for (int panel = 0; panel < PanelCopies<kConfig>::kPanels; ++panel) copy_panel(panel, true);
+  }
+  __device__ __forceinline__ void end_of_ask() {
     ptx::arrive_behind_copies(arrival(asked_));
     asked_.advance();
   }
+
   /// Whether all copies of the next block to be read have arrived, now, for any thread of the wave.
   __device__ __forceinline__ bool is_there() const {
     return WarpOfThreads::any_of_wave(ptx::barrier_is_over(arrival(next_), parity_));
@@ -61,6 +70,7 @@ class PanelBlocks {
     return memory_ + kMemory.arrivals + slot.at / kMemory.stage * 8;
   }
 
+  PanelCopies<kConfig> copies_;
   Slot asked_ = {0}, next_ = {0};
   unsigned parity_ = 0;
 };

@@ -18,7 +18,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
   static constexpr int kKeys = 8, kOuts = 8, kOwnRows = 2, kOwnKeys = 2, kOwnOuts = 2, kOutRun = 2;
   static_assert(kConfig.wide() && !kConfig.converts() && kConfig.row_waves == 4 && kConfig.row_fragments == 1 &&
-                kConfig.key_waves == 2 && kConfig.q_bytes == 16);
+                kConfig.key_waves == 2 && kConfig.q_bytes == 16 && kConfig.qk_columns() > 128);
 
   static __device__ __forceinline__ int own_key(int c) { return lane() % 4 * 2 + c; }
   static __device__ __forceinline__ int own_out(int c) { return own_key(c); }
@@ -74,19 +74,25 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
     using Blocks::kMemory, Blocks::memory_, Blocks::read_;
   };
 
-  /// S = Q K^T for the keys from `key` on, 32 of them, in flight until await_scores().
+  /// S = Q K^T for the keys from `key` on, 32 of them, in flight until await_scores(). Meanwhile the panels of the
+  /// block that is asked for are copied, if `asks`: the warp would wait for room in the queue of products else.
   template <int kKeyFragments>
-  static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Stream& stream, int key) {
+  static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Stream& stream, int key,
+                                                      bool asks) {
     float(&sums)[16] = registers_of<kKeyFragments>(s);
+    constexpr int kLater = 2;  // panels behind the products': pages of the first copies may still be to come
     const unsigned q = stream.queries(), k = stream.keys() + key * (128 / 16);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4 * kPanels; ++i) {
+      if (i % 4 == 0 && i / 4 >= kLater) stream.copy_panel(i / 4 - kLater, asks);
       const unsigned columns = i % 4 * ptx::kNextColumns;
       ptx::product_of_32<kF16>(sums, ptx::descriptor(q + i / 4 * next_panel(kConfig.rows()) + columns),
                                ptx::descriptor(k + i / 4 * next_panel(kConfig.block_keys()) + columns), i > 0);
     }
     ptx::wgmma_commit();
+#pragma unroll
+    for (int panel = kPanels - kLater; panel < kPanels; ++panel) stream.copy_panel(panel, asks);
   }
   template <int kKeyFragments>
   static __device__ __forceinline__ void await_scores(Scores (&s)[1][kKeyFragments]) {

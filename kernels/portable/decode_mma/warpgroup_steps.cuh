@@ -1,6 +1,5 @@
-// The steps of a tile whose products warpgroups compute together (kConfig.by_warpgroups()). Scores of the next block
-// are in flight while copies of the one behind it are asked for: asking takes some 900 clocks of all waves. Where the
-// next block is not there yet memory decides, and copies are asked for first.
+// The steps of a tile whose products warpgroups compute together (kConfig.by_warpgroups()). While products of the next
+// block's scores are in flight, copies of the block behind it are asked for: asking takes some 900 clocks of all waves.
 #pragma once
 
 #include "portable/decode_mma/wide_rows.cuh"
@@ -47,9 +46,9 @@ class WarpgroupSteps {
   }
 
  private:
-  /// Copies are asked for with the scores even where the block that these are of is to be waited for. A fence behind
-  /// the wait may wait for copies under way, too.
-  static constexpr bool kWithScores = false;
+  /// Copies are asked for with the scores even where the block that these are of is still to come: else the fence
+  /// behind that wait might wait for the copies, too. Not measured.
+  static constexpr bool kWithScores = true;
 
   template <class Ask>
   __device__ __forceinline__ static void ask_at_once(typename F::Stream& stream, Ask&& ask) {

@@ -41,9 +41,9 @@ double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config,
 }
 
 /// wide(): a CTA alone on its multiprocessor takes so long for a block, of which memory gives the next one meanwhile.
-/// By mma.sync as measured on an H100 (4.0 us for 16 rows, 6.2 for 64); by wgmma a guess, of some 3,600 clocks.
+/// By mma.sync as measured on an H100 (4.0 us for 16 rows, 6.2 for 64); by wgmma a guess, of some 3,800 clocks.
 double block_seconds(const ForwardMmaConfig& config) {
-  if (config.by_warpgroups()) return 2.1e-6;
+  if (config.by_warpgroups()) return 2.2e-6;
   return (3.3e-6 + 0.045e-6 * config.live_rows) * config.kv_block / 64;
 }
 

@@ -11,6 +11,7 @@
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/parts.cuh"
+#include "portable/decode_mma/warpgroup_steps.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
@@ -118,12 +119,14 @@ class Decode {
       find_page();
     };
     find_page();
+    // Warpgroups ask for a block when they have read the one before; others before they read the next one.
 #pragma unroll 1
-    for (int i = 1; i < kConfig.stages; ++i) {
+    for (int i = kConfig.by_warpgroups() ? 0 : 1; i < kConfig.stages; ++i) {
       if constexpr (kConfig.early) {
         if (asked < end && !is_old(ahead)) F::wait_for_previous();
       }
       ask();
+      if constexpr (kConfig.by_warpgroups()) stream.copy_panels(), stream.end_of_ask();
     }
     if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
@@ -153,32 +156,39 @@ class Decode {
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
       clear(o);
-      if (!kConfig.chunked() || begins) {
+      // Warpgroups' rows leave through the memory of the queries when a chunk ends.
+      if (!kConfig.chunked() || begins || kConfig.by_warpgroups()) {
         stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
         apply_descales(q, tile);
       }
+      if constexpr (kConfig.by_warpgroups()) {
+        WarpgroupSteps<kConfig, F, Scores>(memory_, scores_).walk(tile, place, stop - unit, stream, ask, weights, o);
+        place.unit += stop - unit;
+        unit = stop;
+      } else {
 #pragma unroll 1
-      for (; unit < stop; ++unit, ++place.unit) {
-        ask();
-        const int kv_first = place.keys.begin(place.unit);
-        stream.keys_arrive();
-        const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_queries(tile);
-        typename F::Scores s[kFragments][kKeyFragments];
-        if (any) {
-          F::multiply_keys(s, q, stream, wave_key - own_keys);
-          if constexpr (kConfig.wide()) {
-            const WideRows<kConfig, F, Scores> wide(memory_, scores_);
-            scores_.attend(tile, true, kv_first, weights, s, o, wide);
-            wide.add_values(o, s, stream);
-          } else {
-            scores_.attend(tile, true, kv_first, weights, s, o);
+        for (; unit < stop; ++unit, ++place.unit) {
+          ask();
+          const int kv_first = place.keys.begin(place.unit);
+          stream.keys_arrive();
+          const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_queries(tile);
+          typename F::Scores s[kFragments][kKeyFragments];
+          if (any) {
+            F::multiply_keys(s, q, stream, wave_key - own_keys);
+            if constexpr (kConfig.wide()) {
+              const WideRows<kConfig, F, Scores> wide(memory_, scores_);
+              scores_.attend(tile, true, kv_first, weights, s, o, wide);
+              wide.add_values(o, s, stream);
+            } else {
+              scores_.attend(tile, true, kv_first, weights, s, o);
+            }
           }
+          if constexpr (!kConfig.wide()) {
+            stream.values_arrive();
+            if (any) F::add_values(o, s, stream, 0);
+          }
+          stream.block_is_read();
         }
-        if constexpr (!kConfig.wide()) {
-          stream.values_arrive();
-          if (any) F::add_values(o, s, stream, 0);
-        }
-        stream.block_is_read();
       }
       finish(tile, shared_tile, from < to, chunks, weights, o);
       if constexpr (kConfig.chunked()) begins = chunks.is_last();

@@ -148,12 +148,36 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_k
   return configs;
 }
 
+/// Tiles of 64 rows, padded, whose waves multiply together by wgmma.
+std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const AttentionProblem& problem,
+                                                const device::CudaCaps& caps) {
+  constexpr int kPanel = 64,
+                kValueColumns = 256;  // of the keys' columns; of the values', for each product and warpgroup
+  const bool fits = caps.major == 9 && !all.converts() && all.qk_dim % kPanel == 0 &&
+                    all.v_dim % kValueColumns == 0 && all.q_bytes == 16 && all.kv_bytes == 16;
+  if (!fits) return {};
+  all.fragments = shared::FragmentKind::warpgroup;
+  ForwardMmaConfig config = with_rows(all, problem, kMostRows, 16);
+  config.row_fragments = 1;
+  config.row_waves = 4;
+  config.key_waves = 2;
+  config.kv_block = 64;
+  config.shared_queries = true;
+  config.blocks = shared::StepBlocks::both_ways;
+  config.ctas = 1;
+  std::vector<ForwardMmaConfig> configs;
+  for (config.stages = 3; config.stages > 1; --config.stages) {
+    if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) configs.push_back(config);
+  }
+  return configs;
+}
+
 /// Where waves share the columns of o: most rows first, and four waves of keys, or two where memory has no room for
 /// their blocks. In chunks one fragment of rows a wave comes first: kernels of two spill 1600 bytes where chunks end.
 std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const AttentionProblem& problem,
                                            const device::CudaCaps& caps) {
   constexpr int kMostSums = 128;  // of a thread
-  std::vector<ForwardMmaConfig> configs;
+  std::vector<ForwardMmaConfig> configs = warpgroup_configs(all, problem, caps);
   const std::array<int, 3> rows = all.chunked() ? std::array{32, 16, kMostRows} : std::array{kMostRows, 32, 16};
   for (const int most : rows) {
     if (longest_queries(problem) > most) continue;
@@ -243,6 +267,7 @@ std::vector<ForwardMmaConfig> chunked_configs(ForwardMmaConfig all, const Attent
   std::vector<ForwardMmaConfig> configs;
   if (is_wide(problem)) {
     configs = wide_configs(all, problem, caps);
+    if (!configs.empty() && configs.front().by_warpgroups()) return {configs.front()};  // of any number of rows
   } else {
     const ForwardMmaConfig config = with_one_fragment(all, problem);
     configs = configs_of(config, config.shape().columns, caps.shared_memory_bytes);

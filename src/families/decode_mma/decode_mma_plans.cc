@@ -40,6 +40,13 @@ double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config,
   return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
 }
 
+/// wide(): a CTA alone on its multiprocessor takes so long for a block, of which memory gives the next one meanwhile.
+/// By mma.sync as measured on an H100 (4.0 us for 16 rows, 6.2 for 64); by wgmma a guess, of some 3,800 clocks.
+double block_seconds(const ForwardMmaConfig& config) {
+  if (config.by_warpgroups()) return 2.2e-6;
+  return (3.3e-6 + 0.045e-6 * config.live_rows) * config.kv_block / 64;
+}
+
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
                                   const DecodeKeys& keys, const device::CudaCaps& caps) {
   if (caps.major != 9) return {};
@@ -52,9 +59,13 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   // byte as rows.
   constexpr double kRowsOfMemory = 42;
   const double rows = tiles_of_kv_head * config.live_rows;
-  return Prediction{.seconds = kHopperTimes.launch + std::max(1.0, rows / kRowsOfMemory) * bytes / rate,
-                    .flops = bytes * tiles_of_kv_head * config.rows(),
-                    .bytes = bytes};
+  double seconds = std::max(1.0, rows / kRowsOfMemory) * bytes / rate;
+  if (config.wide()) {
+    const double blocks = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
+    seconds = std::max(bytes / rate, std::max(1.0, blocks / caps.multiprocessors) * block_seconds(config));
+  }
+  return Prediction{
+      .seconds = kHopperTimes.launch + seconds, .flops = bytes * tiles_of_kv_head * config.rows(), .bytes = bytes};
 }
 
 /// Runs that read little overlap with the kernel before them. CTAs of longer runs would stand in the way of the run
@@ -82,8 +93,8 @@ void check_density(const AttentionProblem& problem, const DecodeKeys& keys, cons
 }
 
 std::string describe(const ForwardMmaConfig& config) {
-  return fmt::format("{} rows of {} heads x {} keys, rings of {}", config.live_rows, config.packed_heads,
-                     config.kv_block, config.stages);
+  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}", config.live_rows, config.packed_heads,
+                     config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "");
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
@@ -104,7 +115,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.grid = static_cast<int>(ctas);
   plan.workspace_bytes = shared::decode_mma_workspace(config, ctas).bytes;
   plan.predicted = predict(problem, config, keys, caps);
-  plan.yields = config.row_waves > 1;
+  plan.yields = config.row_waves > 1 && !config.by_warpgroups();
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};

@@ -115,6 +115,12 @@ HopperCall latent(std::int64_t heads = 128) {
   return call;
 }
 
+/// With batch_invariant.
+HopperCall invariant(HopperCall call) {
+  call.options.batch_invariant = true;
+  return call;
+}
+
 TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   EXPECT_EQ(refusal(latent()), "");
   EXPECT_EQ(refusal(latent(), "l4"), "");
@@ -130,14 +136,16 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
       refusal(odd),
       "q and k have head dimension 576, and v 500; 1 to 256 are accepted, or up to 576 where v is the first columns "
       "of k in the same memory, a multiple of 64 up to 512");
-  const ForwardMmaConfig all = first_of(latent()), half = first_of(latent(64)), few = first_of(latent(16));
+  HopperCall in_bytes = latent(64);
+  in_bytes.kv_dtype = DType::e4m3;
+  const ForwardMmaConfig all = first_of(latent(), "a100"), half = first_of(in_bytes),
+                         few = first_of(latent(16), "a100");
   EXPECT_TRUE(all.wide());
-  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), all), 2);
+  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), all), 4);
   EXPECT_EQ(plan::decode_mma_tiles(latent(64).problem(), half), 1);
   EXPECT_EQ(half.row_waves, 2);
   EXPECT_EQ(half.row_fragments, 2);
   EXPECT_EQ(half.key_waves, 4);
-  EXPECT_EQ(half.block_keys(), 64);
   EXPECT_EQ(few.row_waves, 1);
   EXPECT_EQ(few.row_fragments, 1);
   for (const char* gpu : {"h200", "a100", "l4"}) {
@@ -149,6 +157,38 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   }
   // Keys are read, and their columns are not read again.
   EXPECT_DOUBLE_EQ(offered(latent(64)).front().plan.predicted->bytes, 2.0 * 8192 * 576 * 2);
+}
+
+// Hopper's warpgroups multiply 64 rows at once, whatever rows there are. Kernels by mma.sync follow, and stand alone
+// where keys are bytes or at odd addresses, and where dims are no whole panels.
+TEST(DecodeMma, WarpgroupsComputeWhereHopperHasThem) {
+  for (const std::int64_t heads : {16, 32, 64, 128}) {
+    const std::vector<plan::Choice> choices = offered(latent(heads));
+    const auto& first = choices.front().plan.part<ForwardMmaConfig>();
+    EXPECT_TRUE(first.by_warpgroups()) << heads;
+    EXPECT_FALSE(choices.front().plan.yields);
+    EXPECT_EQ(first.live_rows, std::min<std::int64_t>(heads, 64));
+    EXPECT_EQ(first.rows(), 64);
+    EXPECT_EQ(first.block_keys(), 64);
+    EXPECT_EQ(first.wave_columns(), 256);
+    EXPECT_LE(shared::decode_mma_memory(first).bytes, caps_of("h200").shared_memory_bytes);
+    EXPECT_EQ(shared::forward_mma_memory(first).q % 1024, 0);
+    EXPECT_FALSE(choices.back().plan.part<ForwardMmaConfig>().by_warpgroups());
+    EXPECT_LT(choices.front().plan.predicted->seconds, choices.back().plan.predicted->seconds);
+  }
+  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), first_of(latent())), 2);
+  HopperCall bytes = latent(), narrow = latent(), odd = latent();
+  bytes.kv_dtype = DType::e4m3;
+  narrow.v_dim = 384;
+  odd.dim = 568;
+  for (const HopperCall& call : {bytes, narrow, odd}) {
+    for (const plan::Choice& choice : offered(call)) {
+      EXPECT_FALSE(choice.plan.part<ForwardMmaConfig>().by_warpgroups());
+    }
+  }
+  EXPECT_FALSE(first_of(latent(), "a100").by_warpgroups());
+  // Rows are padded, so their bits do not depend on how many there are.
+  for (const std::int64_t heads : {16, 128}) EXPECT_TRUE(first_of(invariant(latent(heads))).by_warpgroups());
 }
 
 // 8 bits are half the bytes, and waves take twice the keys where there are many.
@@ -333,12 +373,6 @@ TEST(DecodeMma, TheWorkspaceHoldsTwoPartsOfEachCta) {
   const auto& config = plan.part<ForwardMmaConfig>();
   EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, plan.grid).bytes);
   EXPECT_GE(plan.workspace_bytes, plan.grid * (8 + 2 * 4 * (128 + 2) * 4));
-}
-
-/// With batch_invariant.
-HopperCall invariant(HopperCall call) {
-  call.options.batch_invariant = true;
-  return call;
 }
 
 TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {

@@ -129,8 +129,9 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
       // With batch_invariant this kernel is taken, whatever the compiler makes of it.
       const auto cubin = cuda::jit::build(jit::with_invariant_rows(
           jit::with_alternative(
-              decode_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
-                                 fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor)),
+              decode_mma::source(
+                  config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
+                  fmt::format("sm_{}{}{}", gpu.caps.major, gpu.caps.minor, gpu.caps.major == 9 ? "a" : "")),
               !c.batch_invariant),
           c.batch_invariant));
       EXPECT_LE(cubin->spill_bytes, most_spills(c));

@@ -25,7 +25,7 @@ constexpr int decode_state_waves(const ForwardMmaConfig& config) {
 /// Offsets in a CTA's shared memory, in bytes: the waves' rings, then these.
 struct DecodeMmaMemory {
   int states;   // [decode_state_waves][live_rows] rows that waves leave each other; unless wide()
-  int weights;  // wide(): [key waves][row waves][fragments of rows][32] 16 bytes of a thread's weights
+  int weights;  // wide(): [key waves][row waves][fragments of rows][32] a thread's weights: 16 bytes of 16 keys
   int tops;     // wide(): float [key waves][rows] maxima or sums
   int last;     // int: this CTA is the last one of its tile
   int spans;    // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them
@@ -37,7 +37,7 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   memory.states = forward_mma_memory(config).bytes;
   if (config.wide()) {
     memory.weights = memory.states;
-    memory.tops = memory.weights + config.waves() * config.row_fragments * 32 * 16;
+    memory.tops = memory.weights + config.waves() * config.row_fragments * 32 * config.wave_keys();
     memory.last = memory.tops + config.key_waves * config.rows() * 4;
   } else {
     memory.last = memory.states + decode_state_waves(config) * config.live_rows * decode_row_floats(config) * 4;

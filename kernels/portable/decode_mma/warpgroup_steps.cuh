@@ -22,8 +22,10 @@ class WarpgroupSteps {
                                        typename F::Out (&o)[1][kOutFragments]) const {
     stream.arrives();
     if (place.keys.begin(place.unit) >= place.keys.run(place.unit, tile.kv_len).end) {
+      ask();
       stream.block_is_read();
-      ask_at_once(stream, ask);
+      stream.copy_panels();
+      stream.end_of_ask();
       return;
     }
     typename F::Scores s[1][Scores::kKeyFragments];
@@ -33,30 +35,19 @@ class WarpgroupSteps {
       F::await_scores(s);
       if (rows_.has_rows()) scores_.attend(tile, true, place.keys.begin(place.unit + i), weights, s, o, rows_);
       rows_.add_values(o, s, stream);
+      ask();
+      F::await_values(o);
       stream.block_is_read();
       if (++i == count) break;
-      ask();
-      const bool is_there = kWithScores || stream.is_there();
-      if (!is_there) stream.copy_panels();
       stream.arrives();
-      F::begin_scores(s, stream, wave_key_, is_there);
+      F::begin_scores(s, stream, wave_key_, true);
       stream.end_of_ask();
     }
-    ask_at_once(stream, ask);
-  }
-
- private:
-  /// Copies are asked for with the scores even where the block that these are of is still to come: else the fence
-  /// behind that wait might wait for the copies, too. Not measured.
-  static constexpr bool kWithScores = true;
-
-  template <class Ask>
-  __device__ __forceinline__ static void ask_at_once(typename F::Stream& stream, Ask&& ask) {
-    ask();
     stream.copy_panels();
     stream.end_of_ask();
   }
 
+ private:
   WideRows<kConfig, F, Scores> rows_;
   Scores& scores_;
   int wave_key_;

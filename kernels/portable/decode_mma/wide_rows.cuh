@@ -52,7 +52,8 @@ class WideRows {
     }
   }
 
-  /// O += P V of a block, of whose weights P the wave has those of its keys.
+  /// O += P V of a block, of whose weights P the wave has those of its keys. by_warpgroups(): in flight until
+  /// F::await_values().
   template <class Out, class Stream>
   __device__ __forceinline__ void add_values(Out& o,
                                              const typename F::Scores (&p)[Scores::kFragments][Scores::kKeyFragments],
@@ -144,7 +145,7 @@ class WideRows {
 #pragma unroll
       for (int wave = 0; wave < kConfig.key_waves; ++wave) weights[wave] = *place(wave, 0);
     }
-    F::add_values(o, weights, stream, first_column());
+    F::begin_values(o, weights, stream, first_column());
   }
   /// The weights of one wave after those of another: few are in registers.
   template <class Out, class Stream>

@@ -135,12 +135,15 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
   }
   check_density(problem, decode_mma_keys(problem, mods, bindings, configs.front()), rows_of);
-  const std::string first = describe(choices.front().plan.part<ForwardMmaConfig>());
+  const auto& first = choices.front().plan.part<ForwardMmaConfig>();
   for (Choice& choice : choices) {
     for (const Choice& other : choices) {
       if (&other <= &choice) continue;
-      choice.plan.rejected.push_back(fmt::format("{}: fewer bytes are under way, or fewer waves compute, than with {}",
-                                                 describe(other.plan.part<ForwardMmaConfig>()), first));
+      const auto& config = other.plan.part<ForwardMmaConfig>();
+      const char* const reason = config.by_warpgroups() == first.by_warpgroups()
+                                     ? "fewer bytes are under way, or fewer waves compute, than with"
+                                     : "mma.sync computes a block slower than wgmma does with";
+      choice.plan.rejected.push_back(fmt::format("{}: {} {}", describe(config), reason, describe(first)));
     }
   }
   return choices;

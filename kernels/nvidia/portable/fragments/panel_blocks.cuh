@@ -1,6 +1,5 @@
-// The ring of blocks of keys that all waves of a CTA share, as warpgroups multiply them (panel_copies.cuh). Who reads a
-// block can ask whether it is there, and do something else where it is not: each buffer has a barrier at which the
-// threads' copies arrive.
+// The ring of blocks of keys that all waves of a CTA share, as warpgroups multiply them (panel_copies.cuh). Each
+// buffer has a barrier at which the threads' copies arrive, so nobody meets others to read a block.
 #pragma once
 
 #include "portable/fragments/panel_copies.cuh"
@@ -36,11 +35,7 @@ class PanelBlocks {
     asked_.advance();
   }
 
-  /// Whether all copies of the next block to be read have arrived, now, for any thread of the wave.
-  __device__ __forceinline__ bool is_there() const {
-    return WarpOfThreads::any_of_wave(ptx::barrier_is_over(arrival(next_), parity_));
-  }
-  /// Waits for that block, which products may read then.
+  /// Waits until all copies of the next block to be read have arrived. The thread's products may read it then.
   __device__ __forceinline__ void arrives() {
     ptx::barrier_wait(arrival(next_), parity_);
     ptx::fence_for_tma();

@@ -24,7 +24,7 @@ class PanelCopies {
   /// Where 16 bytes of a row stand in its panel.
   __device__ __forceinline__ static int place(int row, int chunk) { return row * 128 + ((chunk ^ row % 8) * 16); }
 
-  /// Of rows `first` and on of the keys; those before `begin` and from `end` on become 0. Entries of a page table are
+  /// For rows `first` and on of the keys; those before `begin` and from `end` on become 0. Entries of a page table are
   /// all read here: the compiler moves no read past a copy.
   template <class Source>
   __device__ __forceinline__ void begin(const Source& source, int first, int end, int begin) {
@@ -37,7 +37,7 @@ class PanelCopies {
     }
     any_ = true;
   }
-  /// Of no block.
+  /// For no block.
   __device__ __forceinline__ void begin_none() {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) rows_[i] = nullptr, valid_[i] = 0;

@@ -114,11 +114,11 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
     }
   }
 
-  /// O += P V of a block, for the columns from `first` on.
+  /// O += P V of a block, for the columns from `first` on, in flight until await_values().
   template <int kOutFragments>
-  static __device__ __forceinline__ void add_values(Out (&o)[1][kOutFragments],
-                                                    const Weights (&weights)[kConfig.key_waves], const Stream& stream,
-                                                    int first) {
+  static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments],
+                                                      const Weights (&weights)[kConfig.key_waves], const Stream& stream,
+                                                      int first) {
     constexpr int kColumns = kOutFragments * kOuts, kAtOnce = 128;
     static_assert(kColumns % kAtOnce == 0);
     float(&sums)[kColumns / 2] = registers_of<kOutFragments>(o);
@@ -135,8 +135,11 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       }
     }
     ptx::wgmma_commit();
+  }
+  template <int kOutFragments>
+  static __device__ __forceinline__ void await_values(Out (&o)[1][kOutFragments]) {
     ptx::wgmma_wait<0>();
-    ptx::touch(sums);
+    ptx::touch(registers_of<kOutFragments>(o));
   }
 
  private:

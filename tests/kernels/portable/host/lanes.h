@@ -57,8 +57,7 @@ struct Lane {
   int barrier = 0;                       // in_part: which one
   std::vector<Copy> copies;              // since the last commit
   std::deque<std::vector<Copy>> groups;  // committed, the oldest first
-  int arrivals = 0;                      // of all threads' copies, that this one has waited for
-  bool fenced = true;                    // since then: products of warpgroups may read what was copied
+  bool fenced = true;                    // since a wait for arrivals: products of warpgroups may read what was copied
 };
 
 /// A barrier at which each thread of the CTA arrives when its copies have been written.
@@ -180,7 +179,6 @@ inline void await_arrival(unsigned barrier, unsigned parity) {
   }
   for (const Copy& copy : arrival.over) perform(copy);
   arrival.over.clear();
-  ++cta.own().arrivals;
 }
 inline void await_copies() {
   commit_copies();

@@ -10,6 +10,7 @@
 #include "portable/decode_mma/key_chunks.cuh"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_span.cuh"
+#include "portable/decode_mma/pages_ahead.cuh"
 #include "portable/decode_mma/parts.cuh"
 #include "portable/decode_mma/warpgroup_steps.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
@@ -88,15 +89,10 @@ class Decode {
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit), ahead = place;
-    // The page of the block that is asked for next: asked for one block before, for nothing read moves past a copy.
-    int page = 0;
-    const auto find_page = [&] {
+    PagesAhead<kConfig, F> pages;
+    const auto find_pages = [&] {
       if constexpr (kConfig.blocks_in_pages()) {
-        if (asked >= end) return;
-        const Tile<kConfig> tile = tile_at(ahead);
-        const int key = ahead.keys.begin(ahead.unit) + own_keys;
-        if (key < ahead.keys.run(ahead.unit, tile.kv_len).end)
-          page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key);
+        if (asked < end) pages.read(params_, tile_at(ahead), ahead, own_keys);
       }
     };
     const auto ask = [&] {
@@ -107,6 +103,7 @@ class Decode {
       if (key < run.end && has_queries(tile)) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
         if constexpr (kConfig.blocks_in_pages()) {
+          const int page = pages.page(ahead.unit);
           stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
         } else {
           stream.ask_block(keys, values, key, run);
@@ -116,9 +113,9 @@ class Decode {
       }
       ++asked;
       if (++ahead.unit == ahead.units) line.next(ahead);
-      find_page();
+      find_pages();
     };
-    find_page();
+    find_pages();
     // Warpgroups ask for a block when they have read the one before; others before they read the next one.
 #pragma unroll 1
     for (int i = kConfig.by_warpgroups() ? 0 : 1; i < kConfig.stages; ++i) {

@@ -227,6 +227,22 @@ TEST(Choose, FewQueriesGoWhereTheyArePredictedFaster) {
   EXPECT_THAT(many.rejected, testing::Contains("forward_mma: its time is not predicted, so forward_sm90 goes before"));
 }
 
+// Pages of any size.
+TEST(Choose, FewQueriesOnPages) {
+  HopperCall call = {.batch = 16, .q_heads = 32, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192};
+  for (const std::int64_t page_rows : {1, 16, 64, 256, 8192}) {
+    problem::AttentionProblem problem = call.problem();
+    problem.device = kCuda;
+    problem.page_rows = page_rows;
+    problem.device_lengths = true;
+    const AttentionTensors tensors = call.tensors();
+    const AttentionOptions options = call.all_options();
+    const auto choices = plan::choose({problem, tensors, options, machine_with(h200())},
+                                      [&](BlockSize block) { return call.rows_of(block); });
+    EXPECT_EQ(choices.front().plan.family->name, "decode_mma") << page_rows;
+  }
+}
+
 // Where none of a family's kernels fits, the next family takes the problem.
 TEST(Choose, AFamilyWithoutAFittingKernelIsPassedOver) {
   HopperCall call = {.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};

@@ -32,7 +32,7 @@ std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& c
 struct MemoryTimes {
   double launch, bytes_per_second, paged_per_second;
 };
-constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.2e12};
+constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.25e12};
 
 /// Bytes of keys and values, as long as sequences may be.
 double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {

@@ -169,8 +169,10 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   const std::int64_t tiles = count_tiles(problem, config.tile());
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
   if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
+  const double rate =
+      problem.page_rows > 0 ? kSm90Rates.paged_bytes_per_second : kSm90Rates.memory_bytes_per_second;
   plan.predicted = {
-      .seconds = std::max(candidate.computing, bytes / kSm90Rates.memory_bytes_per_second),
+      .seconds = std::max(candidate.computing, bytes / rate),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
       .bytes = bytes};
   plan.access = access.reasons;

@@ -15,6 +15,7 @@ struct Sm90Rates {
   double softmax_beside_wgmma;     // hopper_rates: share of the products' time that the softmax beside them loses
   double l2_bytes_per_clock;       // hopper_rates: TMA loads of distinct tiles by all multiprocessors, for each
   double memory_bytes_per_second;  // hopper_rates: copies
+  double paged_bytes_per_second;   // keys and values in pages: 0.95 of it (bench/compare.py --decode pages, an H100)
   double launch_seconds;           // forward_sm90_costs: what a launch costs beside its tiles
   double page_box_clocks;          // bench/compare.py --mods: of a box of TMA's in pages, for the warp that asks for it
   double gather_row_clocks;        // likewise: of a row that two warps gather, and of each 16 bytes of it
@@ -28,6 +29,7 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .softmax_beside_wgmma = 0.3465,
                                          .l2_bytes_per_clock = 36.91,
                                          .memory_bytes_per_second = 3.787e12,
+                                         .paged_bytes_per_second = 3.6e12,
                                          .launch_seconds = 10.6e-6,
                                          .page_box_clocks = 264,
                                          .gather_row_clocks = 12.3,

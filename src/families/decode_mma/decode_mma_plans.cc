@@ -34,10 +34,13 @@ struct MemoryTimes {
 };
 constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.2e12};
 
-/// Bytes of keys and values, as long as sequences may be.
-double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
+/// Bytes of keys and values of so many units, as long as sequences may be.
+double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, std::int64_t units) {
   const double dims = static_cast<double>(problem.qk_dim + (config.wide() ? 0 : problem.v_dim));
-  return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
+  return static_cast<double>(units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
+}
+double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
+  return bytes_of(problem, config, keys.units - keys.again);
 }
 
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
@@ -51,9 +54,11 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   // memory does, whatever tiles they are in (64 rows of 16 and of 32, H100). A product of 16 bits has as many flops a
   // byte as rows.
   constexpr double kRowsOfMemory = 42;
-  const double rows = tiles_of_kv_head * config.live_rows;
-  return Prediction{.seconds = kHopperTimes.launch + std::max(1.0, rows / kRowsOfMemory) * bytes / rate,
-                    .flops = bytes * tiles_of_kv_head * config.rows(),
+  const std::int64_t unit_rows =
+      (keys.units - keys.shared_units) * config.own_rows() + keys.shared_units * config.live_rows;
+  const double products = bytes_of(problem, config, unit_rows) * tiles_of_kv_head / kRowsOfMemory;
+  return Prediction{.seconds = kHopperTimes.launch + std::max(bytes, products) / rate,
+                    .flops = bytes_of(problem, config, keys.units) * tiles_of_kv_head * config.rows(),
                     .bytes = bytes};
 }
 
@@ -102,9 +107,11 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.tile = {config.live_rows, config.kv_block};
   const std::int64_t ctas = gangs_of(problem, config, keys, caps) * decode_mma_tiles(problem, config);
   plan.grid = static_cast<int>(ctas);
-  plan.workspace_bytes = shared::decode_mma_workspace(config, ctas).bytes;
+  plan.workspace_bytes =
+      shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
   plan.predicted = predict(problem, config, keys, caps);
-  plan.yields = config.row_waves > 1;
+  plan.yields = config.row_waves > 1 && !config.prefixed();
+  if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};

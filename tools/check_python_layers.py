@@ -51,7 +51,7 @@ ROOMS = {
     "torch/block masks": Room(("heddle.torch._block_lists", "heddle.torch._mask_mods", "heddle.torch._write_order",
                                "heddle.torch._block_mask"), ("package", *TORCH_BASE, "torch/eager")),
     "torch/functions": Room(("heddle.torch._higher_order", "heddle.torch._flex", "heddle.torch._sdpa",
-                             "heddle.torch._varlen", "heddle.torch.serving", "heddle.torch.flashinfer", "heddle.torch._page_lists", "heddle.torch._latent",
+                             "heddle.torch._varlen", "heddle.torch.serving", "heddle.torch.flashinfer", "heddle.torch._page_lists", "heddle.torch._latent", "heddle.torch._cascade",
                              "heddle.torch._flashinfer_states", "heddle.torch._states", "heddle.torch._nested",
                              "heddle.torch._flash_implementation"),
                             (*TORCH_CALLS, "torch/block masks")),

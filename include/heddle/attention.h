@@ -80,8 +80,8 @@ enum class Tuning : std::uint8_t { automatic, off, recorded, measure, again };
 std::string_view name(Tuning tuning);
 
 /// Everything about an attention but its tensors' memory. Views are not owned and must stay alive while the call or the
-/// plan uses them. Lengths, cu_seqlens, q_start, kv_start and page_starts are all on the CPU, or all where q is; sinks,
-/// descales and captures where q, k, v and o are.
+/// plan uses them. Lengths, cu_seqlens, q_start, kv_start, page_starts, prefix_group and prefix_len are all on the CPU,
+/// or all where q is; sinks, descales and captures where q, k, v and o are.
 struct AttentionOptions {
   Expr score_mod{};     // f32; empty: s
   Expr mask_mod{};      // boolean; empty: everything attends
@@ -120,6 +120,16 @@ struct AttentionOptions {
   /// than a sequence's pages have. On a GPU starts are clamped to the list, and lengths to the rows of the sequence's
   /// pages; max_kv_len says how long a sequence may be, else the plan is made for one that has all entries.
   std::optional<ConstTensorView> page_starts{};
+  /// Sequences that begin with equal keys, both or none: i32 or i64 [B] (packed: [N]), on the CPU or where q is, as the
+  /// lengths are. Two sequences of one prefix_group, a number of at least 0, have equal keys and values up to the
+  /// smaller one of their prefix_len; -1: the sequence is of no group. The caller promises it, and no run compares
+  /// them: a result is then that of either sequence's keys. A prefix_len below 0 counts as 0, one above kv_len as
+  /// kv_len.
+  ///
+  /// A GPU's kernel for few queries reads such keys once for several sequences that stand near each other, in one
+  /// launch (explain() says how many); elsewhere nothing changes. Each run reads what the arrays hold at that time, if
+  /// they are on the GPU. find_prefixes() (kv_cache.h) finds groups in a table of pages.
+  std::optional<ConstTensorView> prefix_group{}, prefix_len{};
   /// i32 or i64 [B] (packed: [N]), added to q_idx. May be negative: kv_len - q_len makes causal() lower-right.
   std::optional<ConstTensorView> q_start{};
   /// i32 or i64 [B] (packed: [N]), added to kv_idx: a shard of a long sequence's keys sees their positions in the

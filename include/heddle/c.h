@@ -31,7 +31,8 @@
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
 // 9: heddle_append_kv.
 // 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
-#define HEDDLE_C_VERSION 10
+// 11: heddle_attention_options.prefix_group and prefix_len.
+#define HEDDLE_C_VERSION 11
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -222,6 +223,12 @@ typedef struct heddle_attention_options {
   // NULL: page_table has a row a sequence. Else i32 [B + 1] (packed: [N + 1]), where the lengths are, and page_table is
   // a list [entries]: entries page_starts[b] to page_starts[b + 1] are the pages of sequence b. Since version 10.
   const heddle_tensor* page_starts;
+
+  // Both or NULL. i32 or i64 [B] (packed: [N]), where the lengths are: two sequences of one prefix_group of at least 0
+  // have equal keys and values up to the smaller one of their prefix_len, by the caller's promise (attention.h). Since
+  // version 11.
+  const heddle_tensor* prefix_group;
+  const heddle_tensor* prefix_len;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

@@ -9,7 +9,9 @@
 // which sequences take any row (cache_batch_idx) is one of pages as long as its rows, with a page_table of [B, 1].
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "heddle/tensor.h"
 
@@ -69,5 +71,20 @@ struct AppendOptions {
 ///
 /// Caches and q_out share no byte with each other or with what is read.
 void append_kv(const AppendTensors& tensors, const AppendOptions& options);
+
+/// Groups of sequences whose first pages are the same, as AttentionOptions::prefix_group and prefix_len take them.
+struct Prefixes {
+  std::vector<std::int32_t> group;  // [B]: the number of the group's first sequence; -1: none
+  std::vector<std::int32_t> len;    // [B]: keys that all sequences of the group share; 0: none
+};
+
+/// Compares the pages of neighbours in a table on the CPU, and cuts the batch into groups of neighbours so that the
+/// keys that need not be read again are the most that they can be. Sequences that share pages must therefore stand
+/// beside each other. Computed on the host: compare before the table goes to a GPU.
+///
+/// page_table, i32 [B, max_pages], or with page_starts i32 [B + 1] a list [entries]: as AttentionOptions has them.
+/// kv_lengths, i32 or i64 [B]. page_size: keys of a page. All on the CPU. Throws Error(invalid_argument).
+Prefixes find_prefixes(const ConstTensorView& page_table, const ConstTensorView& kv_lengths, std::int64_t page_size,
+                       const std::optional<ConstTensorView>& page_starts = {});
 
 }  // namespace heddle

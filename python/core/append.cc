@@ -2,8 +2,10 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "arguments.h"
 #include "call_tensors.h"
@@ -44,6 +46,20 @@ void append_arrays(const ReadOnly& k, const Given& v, const Array& k_cache, cons
   append_kv(tensors, options);
 }
 
+/// i32 [B].
+Tensor tensor_of(const std::vector<std::int32_t>& values) {
+  Tensor tensor = Tensor::empty(DType::i32, {std::ssize(values)});
+  std::ranges::copy(values, static_cast<std::int32_t*>(tensor.data()));
+  return tensor;
+}
+
+Pair prefixes_of(const ReadOnly& page_table, const ReadOnly& kv_lengths, std::int64_t page_size,
+                 const Given& page_starts) {
+  const Prefixes found = find_prefixes(const_view_of(page_table, "page_table"), const_view_of(kv_lengths, "kv_lengths"),
+                                       page_size, given_view(page_starts, "page_starts"));
+  return pair_of(to_python(tensor_of(found.group)), to_python(tensor_of(found.len)));
+}
+
 }  // namespace
 
 void add_append(nb::module_& module) {
@@ -51,6 +67,7 @@ void add_append(nb::module_& module) {
              "q"_a.none(), "q_out"_a.none(), "cu_seqlens"_a.none(), "page_table"_a.none(), "page_starts"_a.none(),
              "k_descale"_a.none(), "v_descale"_a.none(), "rotary_cos"_a.none(), "rotary_sin"_a.none(),
              "rotary_positions"_a.none(), "interleaved"_a, "queries_at_first"_a, "stream"_a);
+  module.def("find_prefixes", &prefixes_of, "page_table"_a, "kv_lengths"_a, "page_size"_a, "page_starts"_a.none());
 }
 
 }  // namespace heddle::python

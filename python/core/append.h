@@ -1,4 +1,4 @@
-// append_kv in Python.
+// append_kv and find_prefixes in Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

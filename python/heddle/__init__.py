@@ -67,7 +67,7 @@ from ._backward_plan import BackwardPlan
 from ._block_mask import BlockMask, Lists, Run, Sequence
 from ._check import check, devices, merge_states, missing
 from ._files import TensorFile, load, save
-from ._kv_cache import append_kv
+from ._kv_cache import append_kv, find_prefixes
 from ._plan import AttentionPlan, Explanation, explain, explain_on
 from ._tensor import Tensor
 from ._types import Array
@@ -78,7 +78,8 @@ __all__ = [
     "Array", "AttentionPlan", "BackwardPlan", "BlockMask", "Capture", "CheckReport", "DeviceInfo", "Explanation",
     "Expr", "GradientReport", "Gradients", "Lists", "Run", "Sequence", "Tensor", "TensorCheck", "TensorFile", "abs",
     "append_kv", "atan", "attention", "attention_backward", "ceil", "check", "check_backward", "clear_plan_cache", "clip", "cos",
-    "devices", "erf", "erfc", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "floor", "gelu",
+    "devices", "erf", "erfc", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "find_prefixes",
+    "floor", "gelu",
     "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
     "mods", "param", "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "save",
     "set_trace_always", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32",

@@ -1,6 +1,8 @@
-"""append_kv: new keys and values for a cache."""
+"""append_kv: new keys and values for a cache. find_prefixes: what its sequences share."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from . import _core
 from ._options import refuse_arrays
@@ -62,3 +64,28 @@ def append_kv(
         targets = {"k_cache": k_cache, "v_cache": v_cache, "q_out": q_out}
         outputs = {name: x for name, x in targets.items() if x is not None or name == "k_cache"}
         refuse_arrays(error, outputs, {"k": k, "kv_lengths": kv_lengths, **given})
+
+
+def find_prefixes(page_table: Array, kv_lengths: Array, page_size: int, *, page_starts: Array | None = None) -> tuple[Any, Any]:
+    """Groups of sequences whose first pages are the same: prefix_group and prefix_len, i32 [B], as attention takes them.
+
+    - page_table, i32 [B, max_pages], on the CPU; with page_starts, i32 [B + 1], a list [entries].
+    - kv_lengths, i32 or i64 [B]: how many keys each sequence has.
+    - page_size: keys of a page.
+
+    It compares the pages of neighbours, so sequences that share pages must stand beside each other. The groups save as
+    many reads of keys as groups of neighbours can. prefix_group has the number of a group's first sequence, or -1 for a
+    sequence of none; prefix_len how many keys all sequences of the group share.
+
+    Raises ValueError for arrays of other shapes and dtypes, and for lengths of more rows than the pages have.
+
+    >>> import numpy as np, heddle
+    >>> table = np.array([[5, 1, 2], [5, 1, 3], [5, 4, 0], [6, 7, 8]], np.int32)
+    >>> heddle.find_prefixes(table, np.array([48, 40, 30, 48], np.int32), 16)
+    (array([ 0,  0, -1, -1], dtype=int32), array([32, 32,  0,  0], dtype=int32))
+    """
+    try:
+        return _core.find_prefixes(page_table, kv_lengths, page_size, page_starts)
+    except TypeError as error:
+        given = {} if page_starts is None else {"page_starts": page_starts}
+        refuse_arrays(error, {}, {"page_table": page_table, "kv_lengths": kv_lengths, **given})

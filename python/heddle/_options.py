@@ -37,6 +37,8 @@ class ArrayOptions(TypedDict, total=False):
     cu_seqlens_kv: Array | None
     q_start: Array | None
     kv_start: Array | None
+    prefix_group: Array | None
+    prefix_len: Array | None
     q_descale: Array | None
     k_descale: Array | None
     v_descale: Array | None

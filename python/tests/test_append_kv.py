@@ -124,3 +124,16 @@ def test_bad_input():
     frozen = k_cache.copy()
     frozen.flags.writeable = False
     refuses(ValueError, "k_cache is read-only", k_cache=frozen)
+
+
+def test_find_prefixes():
+    table, lengths = np.array([[5, 1, 2], [5, 1, 3], [5, 4, 0], [6, 7, 8]], np.int32), np.array([48, 40, 30, 48])
+    group, shared = heddle.find_prefixes(table, lengths, 16)
+    assert group.tolist() == [0, 0, -1, -1] and shared.tolist() == [32, 32, 0, 0]
+    assert group.dtype == shared.dtype == np.int32
+    listed = heddle.find_prefixes(table.reshape(-1), lengths, 16, page_starts=np.arange(5, dtype=np.int32) * 3)
+    assert [x.tolist() for x in listed] == [group.tolist(), shared.tolist()]
+    with pytest.raises(ValueError, match=r"kv_lengths has shape \[3\]; \[4\] is accepted"):
+        heddle.find_prefixes(table, lengths[:3].copy(), 16)
+    with pytest.raises(TypeError, match="page_table is 3"):
+        heddle.find_prefixes(3, lengths, 16)

@@ -75,7 +75,8 @@ CASES = {
             block_mask=Beside(mask, mask_mod=None), backend="cuda",
             clamp_reads="yes", tuning="never heard of",
         ),
-        dict(threads=SPEED, stream="a GPU's", fresh_tokens="a GPU's", batch_invariant="of other batches"),
+        dict(threads=SPEED, stream="a GPU's", fresh_tokens="a GPU's",
+             prefix_group="a promise", prefix_len="a promise", batch_invariant="of other batches"),
     ),
     "attention of pages": Case(
         attention,

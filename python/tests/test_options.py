@@ -45,6 +45,8 @@ CASES = {
                     "kv_lengths": np.array([7, 9], np.int32)},
     "q_start": {"q_start": np.array([4, -2], np.int32), "mask_mod": heddle.mods.causal()},
     "kv_start": {"kv_start": np.array([-4, 3], np.int64), "mask_mod": heddle.mods.causal()},
+    "prefixes": {"page_table": np.array([[4, 1, 0], [4, 1, 5]], np.int32), "prefix_group": np.array([0, 0], np.int32),
+                 "prefix_len": np.array([12, 12], np.int32)},
     "max lengths": {"q_lengths": np.array([9, 4]), "kv_lengths": np.array([3, 16]), "max_q_len": 9, "max_kv_len": 16},
     "block_mask": {"block_mask": heddle.BlockMask.build(heddle.mods.causal(), 13, 17, batch=2, heads=4, block=4)},
     "backend": {"backend": "reference"},
@@ -56,7 +58,7 @@ CASES = {
 def tensors_of(name):
     if name == "cu_seqlens":
         return PACKED
-    return (Q, POOL_K, POOL_V) if name in ("page_table", "page_starts") else (Q, K, V)
+    return (Q, POOL_K, POOL_V) if name in ("page_table", "page_starts", "prefixes") else (Q, K, V)
 
 
 def test_python_and_the_library_have_the_same_options():
@@ -86,7 +88,7 @@ def test_each_option(name):
     o, lse = got if with_lse else (got, None)
     report = heddle.check(q, k, v, o, lse, **options)
     assert report, report
-    changes_something = name not in ("nothing", "backend", "threads", "stream", "cu_seqlens", "page_table", "page_starts")
+    changes_something = name not in ("nothing", "backend", "threads", "stream", "cu_seqlens", "page_table", "page_starts", "prefixes")
     if changes_something:  # else the check might ignore the option as the call does
         assert not heddle.check(q, k, v, o)
     plan = heddle.AttentionPlan(q, k, v, return_lse=with_lse, **options)

@@ -44,7 +44,7 @@ std::string describe_sequences(const AttentionProblem& problem) {
                        : problem.device_starts                           ? ", q_start there"
                        : problem.device_kv_starts                        ? ", kv_start there"
                                                                          : "",
-                       pages);
+                       (problem.with_prefixes ? ", prefixes there" : "") + pages);
   }
   const auto has_length = [&](const Sequence& s) { return s.q_len == problem.q_rows && s.kv_len == problem.kv_rows; };
   std::string text = problem.packed ? fmt::format("{} packed sequences", problem.batch)
@@ -53,6 +53,7 @@ std::string describe_sequences(const AttentionProblem& problem) {
   const auto is_zero = [](std::int64_t start) { return start == 0; };
   if (!std::ranges::all_of(problem.sequences, is_zero, &Sequence::q_start)) text += ", q_start";
   if (!std::ranges::all_of(problem.sequences, is_zero, &Sequence::kv_start)) text += ", kv_start";
+  if (problem.with_prefixes) text += ", prefixes";
   return text + pages;
 }
 

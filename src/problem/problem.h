@@ -43,8 +43,10 @@ struct AttentionProblem {
   std::vector<Sequence> sequences;  // [batch]; device_lengths: the longest that any may be, at the origin
   // Each run reads lengths, or cumulative lengths, or starts from the device's memory; among them q_start; kv_start.
   bool device_lengths = false, device_starts = false, device_kv_starts = false;
-  DType kv_start_dtype = DType::i32;  // of those there
-  std::int64_t fresh_tokens = 0;      // as promised; 0: nothing is
+  DType kv_start_dtype = DType::i32;                   // of those there
+  std::int64_t fresh_tokens = 0;                       // as promised; 0: nothing is
+  bool with_prefixes = false;                          // sequences of a group begin with equal keys
+  std::vector<std::int64_t> prefix_group, prefix_len;  // [batch], if the host knows
 
   // Flags as asked for: clamp_reads, deterministic, ... (false of a forward if they are a backward's).
 #define HEDDLE_FLAG_OPTION(name, shown, help) bool name = false;

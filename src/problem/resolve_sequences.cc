@@ -221,9 +221,8 @@ bool on_device(const AttentionOptions& options, const Device& device) {
     const Device& other = (options.*first->member)->device;
     if (view->device == other) continue;
     refuse(
-        "{} is on {} and {} on {}; lengths, cu_seqlens, q_start, kv_start and page_starts all on the CPU, or all where "
-        "q "
-        "is, are accepted",
+        "{} is on {} and {} on {}; lengths, cu_seqlens, q_start, kv_start, page_starts and prefixes all on the CPU, or "
+        "all where q is, are accepted",
         first->name, problem::name(other), named.name, problem::name(view->device));
   }
   return first != nullptr && (options.*first->member)->device.kind != DeviceKind::cpu;
@@ -255,7 +254,9 @@ ResolvedSequences longest_sequences(const AttentionOptions& options, const Padde
   for (const auto& [name, view] : {std::pair(q.lengths, q.given),
                                    {kv.lengths, kv.given},
                                    {"q_start", options.q_start},
-                                   {"kv_start", options.kv_start}}) {
+                                   {"kv_start", options.kv_start},
+                                   {"prefix_group", options.prefix_group},
+                                   {"prefix_len", options.prefix_len}}) {
     if (view) check_entries(name, *view, count);
   }
   const Sequence most = {.q_len = longest(q), .kv_len = longest(kv)};
@@ -269,6 +270,11 @@ ResolvedSequences resolve_sequences(const AttentionOptions& options, const Padde
   const bool packed = options.cu_seqlens_q || options.cu_seqlens_kv;
   if (packed) check_packed(options, sizes);
   mask::check_sequence_count("q", sizes.batch);
+  if (options.prefix_group.has_value() != options.prefix_len.has_value()) {
+    const bool has_group = options.prefix_group.has_value();
+    refuse("{} is given without {}; both are accepted, or none", has_group ? "prefix_group" : "prefix_len",
+           has_group ? "prefix_len" : "prefix_group");
+  }
   if (on_device(options, device)) return longest_sequences(options, sizes);
   // A GPU's kernels that take lengths from the host write the rows of sequences alone.
   std::vector<Sequence> sequences =
@@ -277,7 +283,13 @@ ResolvedSequences resolve_sequences(const AttentionOptions& options, const Padde
   const Starts of_kv = {"kv_start", "kv_idx = kv_start + position", options.kv_start, &Sequence::kv_start,
                         &Sequence::kv_len};
   for (const Starts& starts : {of_q, of_kv}) read_starts(starts, sequences);
-  return {std::move(sequences)};
+  ResolvedSequences resolved = {std::move(sequences)};
+  if (options.prefix_group) {
+    const std::int64_t count = std::ssize(resolved.sequences);
+    resolved.prefix_group = read_per_sequence("prefix_group", *options.prefix_group, count);
+    resolved.prefix_len = read_per_sequence("prefix_len", *options.prefix_len, count);
+  }
+  return resolved;
 }
 
 }  // namespace heddle::problem

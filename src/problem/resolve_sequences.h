@@ -16,10 +16,12 @@ struct PaddedSizes {
 struct ResolvedSequences {
   std::vector<Sequence> sequences;
   bool device_lengths = false, device_starts = false, device_kv_starts = false;
+  std::vector<std::int64_t> prefix_group{}, prefix_len{};
 };
 
-/// Reads the options' q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start and kv_start where they are on the
-/// CPU; where they are on `device`, that of q, checks all but their content. Throws invalid_argument.
+/// Reads the options' q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start, prefix_group and
+/// prefix_len where they are on the CPU; where they are on `device`, that of q, checks all but their content. Throws
+/// invalid_argument.
 ResolvedSequences resolve_sequences(const AttentionOptions& options, const PaddedSizes& sizes, const Device& device);
 
 }  // namespace heddle::problem

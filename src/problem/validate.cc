@@ -118,6 +118,9 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.device_lengths = resolved.device_lengths;
   problem.device_starts = resolved.device_starts;
   problem.device_kv_starts = resolved.device_kv_starts;
+  problem.with_prefixes = options.prefix_group.has_value();
+  problem.prefix_group = std::move(resolved.prefix_group);
+  problem.prefix_len = std::move(resolved.prefix_len);
   if (resolved.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
   problem.batch = std::ssize(problem.sequences);
   if (paged) check_pages_of_sequences(options, problem);

@@ -64,6 +64,7 @@ std::string storage_text(const AttentionProblem& problem) {
   add(problem.device_lengths, "lengths on the device");
   add(problem.device_starts || problem.device_kv_starts, "starts on the device");
   add(problem.fresh_tokens > 0, "fresh tokens");
+  add(problem.with_prefixes, "prefixes");
   if (problem.page_rows > 0)
     text += fmt::format(", {}pages of {}", problem.listed_pages ? "listed " : "", problem.page_rows);
   return text;

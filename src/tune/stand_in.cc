@@ -90,6 +90,8 @@ void StandIn::take_lengths(const problem::AttentionProblem& problem) {
     const std::int64_t entries = options_.page_table->shape[0];
     take(options_.page_starts, [&](std::int64_t i) { return i * entries / sequences; });
   }
+  take(options_.prefix_group, [](std::int64_t) { return 0; });
+  take(options_.prefix_len, [&](std::int64_t) { return most.kv_len / 2; });
   for (auto* view : {&options_.q_start, &options_.kv_start}) take(*view, [](std::int64_t) { return 0; });
 }
 

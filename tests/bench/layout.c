@@ -72,6 +72,8 @@ int main(void) {
   FIELD(heddle_attention_options, batch_invariant);
   FIELD(heddle_attention_options, reserved_3);
   FIELD(heddle_attention_options, page_starts);
+  FIELD(heddle_attention_options, prefix_group);
+  FIELD(heddle_attention_options, prefix_len);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

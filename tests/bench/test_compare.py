@@ -392,7 +392,7 @@ class Decode(unittest.TestCase):
 
     def test_tables(self):
         line = decode.line(self.entry(cudnn={"alone": 12.4, "in_a_row": 8.1}))
-        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | - | - | 1.0 / - | 12.4 / 8.1 | - | - | 0.08 / - | 0.90 | ok |")
+        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | - | - | - | 1.0 / - | 12.4 / 8.1 | - | - | - | 0.08 / - | 0.90 | ok |")
         text = decode.markdown([self.entry(fa2={"error": "none here"})], {"flashinfer": "no module"})
         self.assertIn("- B1/S64 fa2: none here", text)
         self.assertIn("- flashinfer is not installed: no module", text)
@@ -408,6 +408,8 @@ class Decode(unittest.TestCase):
         self.assertEqual(names, ["B1/S1024", "B1/S1024/window 128"])
         every = [cell for cell in decode_cells.choose_cells(["ragged"], None, False) if cell.lengths]
         self.assertEqual([sum(cell.lengths) <= cell.keys < sum(cell.lengths) + 16 * cell.batch for cell in every], [True] * 5)
+        (shared, *_) = decode_cells.choose_cells(["prefix"], None, False)
+        self.assertEqual((shared.keys, shared.name), (8192 + 64 * 512, "B64/S8704/pages of 16/prefix 8192"))
         with self.assertRaisesRegex(ValueError, "'few' is none of plain, window"):
             decode_cells.choose_cells(["few"], None, False)
         with self.assertRaisesRegex(ValueError, "no cell is B3"):

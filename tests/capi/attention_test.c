@@ -449,6 +449,16 @@ static void test_listed_pages(void) {
                                             .page_starts = &starts_view};
   EXPECT_OK(heddle_attention_into(&tensors, &options));
   EXPECT(fabsf(o[0][0] - 9) < 1e-5F && fabsf(o[1][0] - 12) < 1e-5F);  // means of 8, 9, 10 and of 4, 20
+  // A promise changes nothing on a CPU, and comes as two arrays (since version 11).
+  int32_t groups[2] = {0, -1};
+  heddle_tensor groups_view = lengths_view;
+  groups_view.data = groups;
+  heddle_attention_options promised = options;
+  promised.prefix_group = promised.prefix_len = &groups_view;
+  EXPECT_OK(heddle_attention_into(&tensors, &promised));
+  EXPECT(fabsf(o[0][0] - 9) < 1e-5F && fabsf(o[1][0] - 12) < 1e-5F);
+  promised.prefix_len = NULL;
+  EXPECT_ERROR(heddle_attention_into(&tensors, &promised), HEDDLE_ERROR_INVALID_ARGUMENT, "without prefix_len");
   starts[2] = 2;
   EXPECT_ERROR(heddle_attention_into(&tensors, &options), HEDDLE_ERROR_INVALID_ARGUMENT, "page_starts[2] is 2");
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <string_view>
 
@@ -69,7 +70,7 @@ std::string CaseSpec::text() const {
       "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {}{} "
       "scale {} descale "
       "{} "
-      "{}{}{} threads {} alignment {} {}pages of {}{}",
+      "{}{}{} threads {} alignment {} {}pages of {}{}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
       o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
       share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
@@ -77,7 +78,7 @@ std::string CaseSpec::text() const {
       normalizers[static_cast<int>(normalizer)], spread, late, far == 0 ? "" : fmt::format(" far {}", far),
       scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse",
       with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads, alignment,
-      listed_pages ? "listed " : "", page_rows,
+      listed_pages ? "listed " : "", page_rows, prefixes ? " prefixes" : "",
       tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
@@ -95,6 +96,7 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   fill(q, spread, q_lengths_);
   fill(k, spread, kv_lengths_);
   fill(v, 1, kv_lengths_);
+  if (spec.prefixes) make_prefixes();
   const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view(), spec.page_rows > 0);
   const bool overlaps = spec.layout == Layout::expanded || spec.layout == Layout::one_row;
   const Layout layout = overlaps ? Layout::bhsd : spec.layout;
@@ -220,6 +222,46 @@ std::pair<std::int64_t, std::int64_t> AttentionCase::row_of_key(std::int64_t seq
   }
   if (!kv_begins_.empty()) return {0, kv_begins_[static_cast<std::size_t>(sequence)] + key};
   return {spec_.share_kv_batch ? 0 : sequence, key};
+}
+
+// Sequences of a group, neighbours or not, get the first keys of the one that shares the most.
+void AttentionCase::make_prefixes() {
+  std::vector<std::int64_t> groups, lengths;
+  const auto keys_of = [&](std::size_t b) { return kv_lengths_.empty() ? spec_.kv_rows : kv_lengths_[b]; };
+  const std::int64_t common = spec_.kv_rows - below(spec_.kv_rows / 4 + 1);  // of most
+  for (std::size_t b = 0; b < static_cast<std::size_t>(sequences_); ++b) {
+    const std::int64_t any = below(spec_.kv_rows + 10) - 3;
+    groups.push_back(below(5) == 0 ? -1 - below(3) : below(2) * 9);
+    lengths.push_back(below(4) == 0 ? any : common);
+  }
+  const auto shared = [&](std::size_t b) { return std::min(lengths[b], keys_of(b)); };
+  const auto copy_key = [&](const GuardedTensor& tensor, std::size_t from, std::size_t to, std::int64_t key) {
+    const TensorView view = tensor.view();
+    const std::int64_t size = size_of(view.dtype);
+    const auto place = [&](std::size_t b, std::int64_t head) {
+      const auto [entry, row] = row_of_key(static_cast<std::int64_t>(b), key);
+      const std::int64_t entry_stride = view.shape[0] == 1 ? 0 : view.strides[0];
+      return static_cast<std::byte*>(view.data) +
+             size * (entry * entry_stride + head * view.strides[1] + row * view.strides[2]);
+    };
+    for (std::int64_t head = 0; head < view.shape[1]; ++head) {
+      std::memmove(place(to, head), place(from, head), static_cast<std::size_t>(size * view.shape[3]));
+    }
+  };
+  for (std::size_t b = 0; b < groups.size(); ++b) {
+    if (groups[b] < 0) continue;
+    std::size_t most = b;
+    for (std::size_t other = 0; other < groups.size(); ++other) {
+      const bool is_first = shared(other) == shared(most) && other < most;
+      if (groups[other] == groups[b] && (shared(other) > shared(most) || is_first)) most = other;
+    }
+    for (std::int64_t key = 0; most != b && key < shared(b); ++key) {
+      copy_key(k, most, b, key);
+      if (!spec_.values_in_keys) copy_key(v, most, b, key);
+    }
+  }
+  options_.prefix_group = keep(i32_tensor(groups));
+  options_.prefix_len = keep(i32_tensor(lengths).to(DType::i64));
 }
 
 Dims AttentionCase::kv_shape(std::int64_t batch, std::int64_t dim) const {

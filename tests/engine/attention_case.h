@@ -27,6 +27,7 @@ struct CaseSpec {
   std::string sequences = "whole";                     // whole, lengths, packed, slots: packed, not all keys count
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
   bool listed_pages = false;     // the pages of all sequences stand in a list
+  bool prefixes = false;         // groups of sequences begin with equal keys, and the options say so
   std::string q_start = "none";  // none, ahead, aligned (kv_len - q_len), uniform
   std::string kv_start = "none";    // none, ahead, uniform
   bool device_lengths = false;      // on a GPU: lengths, cu_seqlens and starts are there
@@ -111,6 +112,7 @@ class AttentionCase {
   /// One more than the keys take.
   std::int64_t table_columns() const { return (spec_.kv_rows + spec_.page_rows - 1) / spec_.page_rows + 1; }
   Dims kv_shape(std::int64_t batch, std::int64_t dim) const;
+  void make_prefixes();
   void make_sinks();
   void make_small_tensors();
   void make_mods();

@@ -60,7 +60,8 @@ TEST(Refusals, CountsBeforeTheyAreListed) {
 
 TEST(Refusals, LengthsOnTheDevice) {
   const std::string one_device =
-      "; lengths, cu_seqlens, q_start, kv_start and page_starts all on the CPU, or all where q is, are accepted";
+      "; lengths, cu_seqlens, q_start, kv_start, page_starts and prefixes all on the CPU, or all where q is, are "
+      "accepted";
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
           "q_lengths is on cuda:0 and kv_lengths on the CPU" + one_device, with_device_lengths());
   refused(
@@ -136,9 +137,8 @@ TEST(Refusals, PagesBesideLengthsOnTheDevice) {
           "read",
           paged_with_device_lengths());
   refused([](Call& c) { c.options.kv_lengths->device = Device{}; },
-          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens, q_start, kv_start and page_starts "
-          "all on the "
-          "CPU, or all where q is, are accepted",
+          "kv_lengths is on the CPU and cu_seqlens_q on cuda:0; lengths, cu_seqlens, q_start, kv_start, page_starts "
+          "and prefixes all on the CPU, or all where q is, are accepted",
           paged_with_device_lengths());
   refused(
       [](Call& c) {
@@ -333,6 +333,42 @@ TEST(Refusals, BlockMasksOfWhatOnlyTheDeviceKnows) {
   const std::string sentence = ", which reads what only cuda:0 knows: the lengths; no block_mask is accepted";
   refused(given(mods::causal()), HasSubstr(sentence), with_device_lengths());
   refused(given(leaf::kv_idx() < leaf::kv_len()), HasSubstr(sentence), with_device_lengths());
+}
+
+// Both arrays or none, an entry a sequence, where the lengths are.
+TEST(Refusals, Prefixes) {
+  const auto with_prefixes = [](Call call, bool there) {
+    call.options.prefix_group = call.keep(i32s({4, 4}));
+    call.options.prefix_len = call.keep(i64s({3, -1}));
+    if (there) call.options.prefix_group->device = call.options.prefix_len->device = kGpu;
+    return call;
+  };
+  const problem::AttentionProblem known = with_prefixes(Call(), false).validate();
+  EXPECT_TRUE(known.with_prefixes);
+  EXPECT_EQ(known.prefix_group, (std::vector<std::int64_t>{4, 4}));
+  EXPECT_EQ(known.prefix_len, (std::vector<std::int64_t>{3, -1}));
+  EXPECT_FALSE(Call().validate().with_prefixes);
+  const problem::AttentionProblem there = with_prefixes(with_device_lengths(), true).validate();
+  EXPECT_TRUE(there.with_prefixes && there.device_lengths && there.prefix_group.empty());
+  refused([](Call& c) { c.options.prefix_len = {}; },
+          "prefix_group is given without prefix_len; both are accepted, or none", with_prefixes(Call(), false));
+  refused([](Call& c) { c.options.prefix_group = {}; },
+          "prefix_len is given without prefix_group; both are accepted, or none", with_prefixes(Call(), false));
+  refused(
+      [](Call& c) {
+        c.options.prefix_len = c.keep(i32s({1, 2, 3}));
+      },
+      "prefix_len has shape [3]; [2] is accepted, an entry a sequence", with_prefixes(Call(), false));
+  refused([](Call& c) { c.options.prefix_group = on(c.keep(i32s({1})), kGpu); },
+          "prefix_group has shape [1]; [2] is accepted, an entry a sequence",
+          with_prefixes(with_device_lengths(), true));
+  refused(
+      [](Call& c) {
+        c.options.prefix_group = c.keep(f32s({1, 2}));
+      },
+      "prefix_group is f32; i32 and i64 are accepted", with_prefixes(Call(), false));
+  refused([](Call& c) { c.options.prefix_len->device = Device{}; },
+          HasSubstr("q_lengths is on cuda:0 and prefix_len on the CPU"), with_prefixes(with_device_lengths(), true));
 }
 
 }  // namespace

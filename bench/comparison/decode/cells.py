@@ -10,6 +10,7 @@ Groups of cells:
 - pages: of 1, 64 and 256 keys;
 - mods: ALiBi, softcap, T5's biases;
 - ragged: lengths that differ, in pages of 16;
+- prefix: sequences whose first keys stand in the same pages, read once (the plain read reads them once, too);
 - fresh: calls that promise that all but the last token was there when the call before began.
 """
 
@@ -42,6 +43,7 @@ class Cell:
     mod: str = ""
     lengths: tuple = ()
     note: str = ""
+    prefix: int = 0  # keys that all sequences share, of `s`: whole pages
     fresh: int = 0  # tokens of each sequence that the kernel before may have written; 0: nothing is promised
 
     @property
@@ -50,8 +52,10 @@ class Cell:
 
     @property
     def keys(self):
-        """Of all sequences together, whole pages."""
+        """Of all sequences together, whole pages; shared ones count once."""
         step = max(self.page, 1)
+        if self.prefix:
+            return self.prefix + self.batch * (-(-self.s // step) * step - self.prefix)
         return sum(-(-length // step) * step for length in self.lengths or (self.s,) * self.batch)
 
     @property
@@ -65,7 +69,8 @@ class Cell:
 
     @property
     def flops(self):
-        return 2 * self.keys * self.q_heads * self.q_len * (self.qk_dim + self.v_dim)
+        keys = self.keys + (self.batch - 1) * self.prefix
+        return 2 * keys * self.q_heads * self.q_len * (self.qk_dim + self.v_dim)
 
     @property
     def name(self):
@@ -74,6 +79,8 @@ class Cell:
             parts.append(f"{self.q_heads} heads on {self.kv_heads}" + (f" x {self.q_len}" if self.q_len > 1 else ""))
         if self.page:
             parts.append(f"pages of {self.page}")
+        if self.prefix:
+            parts.append(f"prefix {self.prefix}")
         if self.window:
             parts.append(f"window {self.window}")
         if self.kv_dtype != "bf16":
@@ -119,6 +126,12 @@ def of_ragged():
         yield Cell("ragged", len(lengths), mean, page=16, note=f"equal to {note}")
 
 
+def of_prefix():
+    """64 sequences with a long prompt in common; shorter ones; few sequences; a group of 8 heads."""
+    for batch, prefix, own, q_heads in ((64, 8192, 512, 32), (64, 1024, 512, 32), (8, 8192, 512, 32), (64, 8192, 512, 64)):
+        yield Cell("prefix", batch, prefix + own, page=16, prefix=prefix, q_heads=q_heads)
+
+
 def groups(sizes=SIZES, window_sizes=WINDOW_SIZES, page_sizes=(0, 16)):
     return {
         "plain": [Cell("plain", batch, s, page) for page in page_sizes for batch, s in sizes],
@@ -133,6 +146,7 @@ def groups(sizes=SIZES, window_sizes=WINDOW_SIZES, page_sizes=(0, 16)):
         "pages": [Cell("pages", batch, s, page) for page in (1, 64, 256) for batch, s in ((1, 8192), (16, 8192))],
         "mods": [Cell("mods", batch, s, mod=mod) for batch, s in ((1, 8192), (16, 8192)) for mod in ("", *MODS)],
         "ragged": list(of_ragged()),
+        "prefix": list(of_prefix()),
         "fresh": [
             Cell("fresh", batch, s, page, fresh=1, note="fresh tokens")
             for page in page_sizes
@@ -170,4 +184,5 @@ def trial():
     latent = [Cell("latent", 2, 64, page=16, q_heads=4, kv_heads=1, qk_dim=576, v_dim=512)]
     mods = [Cell("mods", 2, 100, mod=mod) for mod in MODS]
     lengths = [Cell("ragged", 3, 50, page=16, lengths=(50, 0, 33), note="three")]
-    return small["plain"] + small["window"] + small["bytes"] + rows + latent + mods + lengths
+    prefix = [Cell("prefix", 3, 96, page=16, prefix=64)]
+    return prefix + small["plain"] + small["window"] + small["bytes"] + rows + latent + mods + lengths

@@ -8,19 +8,22 @@ from comparison import library as c
 from comparison.decode.inputs import SCORE_TEXTS
 
 FAMILIES = ("decode_mma", "forward_mma", "forward_sm90")
-OURS = ("heddle", "batch_invariant", *FAMILIES)
+OURS = ("heddle", "batch_invariant", "unshared", *FAMILIES)
 
 
 class Heddle:
     """One plan, run on the cache of any layer."""
 
-    def __init__(self, inputs, lib, batch_invariant=False):
+    def __init__(self, inputs, lib, batch_invariant=False, shares=True):
         torch, cell = inputs.torch, inputs.cell
         self.inputs, self.lib = inputs, lib
         self.o = torch.full((*inputs.q.shape[:3], cell.v_dim), math.nan, device=inputs.device, dtype=inputs.q.dtype)
         named = {}
         if cell.page:
             named = {"page_table": self._view(inputs.table, "i32"), "kv_lengths": self._view(inputs.lengths, "i32")}
+        if cell.prefix and shares:
+            self.prefixes = [torch.full((cell.batch,), x, dtype=torch.int32, device=inputs.device) for x in (0, cell.prefix)]
+            named["prefix_group"], named["prefix_len"] = (self._view(x, "i32") for x in self.prefixes)
         mask = "kv_idx <= q_idx + kv_len - q_len" if cell.q_len > 1 else None
         if cell.window:
             named["sinks"] = self._view(inputs.sinks, "f32")
@@ -124,6 +127,34 @@ class FlashInfer:
         return self.wrapper.run(self.inputs.q[:, :, 0], cache)[:, :, None]
 
 
+class Cascade:
+    """FlashInfer's wrapper of two levels: the shared pages, and each sequence's own."""
+
+    def __init__(self, inputs):
+        import flashinfer
+
+        torch, cell = inputs.torch, inputs.cell
+        table, shared = inputs.table.cpu(), cell.prefix // cell.page
+        own = -(-cell.s // cell.page) - shared
+        steps = torch.arange(cell.batch + 1, dtype=torch.int32)
+        last = (cell.s - 1) % cell.page + 1
+        levels = [
+            (torch.tensor([0, cell.batch]), torch.tensor([0, shared]), table[0, :shared], torch.tensor([cell.page])),
+            (steps, steps * own, table[:, shared : shared + own].flatten(), torch.full((cell.batch,), last)),
+        ]
+        arrays = [[x.to(inputs.device, torch.int32).contiguous() for x in array] for array in zip(*levels)]
+        self.inputs = inputs
+        self.wrapper = flashinfer.MultiLevelCascadeAttentionWrapper(
+            2, torch.zeros(256 << 20, dtype=torch.uint8, device=inputs.device), "NHD"
+        )
+        kinds = {"q_data_type": torch.bfloat16}
+        self.wrapper.plan(*arrays, cell.q_heads, cell.kv_heads, cell.qk_dim, cell.page, **kinds)
+
+    def __call__(self, layer=0):
+        cache = tuple(x.transpose(1, 2) for x in self.inputs.caches[layer])
+        return self.wrapper.run(self.inputs.q[:, :, 0], cache)[:, :, None]
+
+
 class Read:
     """Reads all keys and values, and adds up their words: a limit by memory, written in Triton."""
 
@@ -167,6 +198,8 @@ def contenders(inputs, lib, families=FAMILIES):
     cell = inputs.cell
     yield "heddle", lambda: Heddle(inputs, lib)
     yield "batch_invariant", lambda: Heddle(inputs, lib, batch_invariant=True)
+    if cell.prefix:
+        yield "unshared", lambda: Heddle(inputs, lib, shares=False)
     if inputs.device == "cpu":
         return
     for name in families:
@@ -181,7 +214,9 @@ def contenders(inputs, lib, families=FAMILIES):
     yield "read", lambda: Read(inputs)
     if cell.mod or cell.latent or cell.q_len > 1:
         return
-    if cell.page:
+    if cell.prefix:
+        yield "cascade", lambda: Cascade(inputs)
+    elif cell.page:
         if cell.page > 1 and 0 not in cell.lengths:
             yield "flashinfer", lambda: FlashInfer(inputs)
     elif cell.kv_dtype == "bf16":

@@ -30,16 +30,19 @@ class Inputs:
     def _set_table(self):
         torch, cell = self.torch, self.cell
         lengths = cell.lengths or (cell.s,) * cell.batch
+        shared = cell.prefix // cell.page if cell.page else 0
         pages = [-(-length // cell.page) for length in lengths]
-        numbers = torch.randperm(sum(pages), dtype=torch.int32)
+        entries = shared + sum(pages) - shared * cell.batch
+        numbers = torch.randperm(entries, dtype=torch.int32)
         table = torch.zeros(cell.batch, max(pages), dtype=torch.int32)
-        begin = 0
+        table[:, :shared] = numbers[:shared]
+        begin = shared
         for row, count in zip(table, pages):
-            row[:count] = numbers[begin : begin + count]
-            begin += count
+            row[shared:count] = numbers[begin : begin + count - shared]
+            begin += count - shared
         self.table = table.to(self.device)
         self.lengths = torch.tensor(lengths, dtype=torch.int32, device=self.device)
-        return sum(pages)
+        return entries
 
     def _cache(self, shape):
         cell, torch = self.cell, self.torch

@@ -121,7 +121,7 @@ def verdict(entry):
     return "ok" if ours["alone"] <= best[0] and ours["in_a_row"] <= best[1] else "MISS"
 
 
-COLUMNS = (*OURS, "read", "cudnn", "fa2", "flashinfer")
+COLUMNS = (*OURS, "read", "cudnn", "fa2", "flashinfer", "cascade")
 
 
 def line(entry):

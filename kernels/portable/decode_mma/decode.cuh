@@ -12,6 +12,7 @@
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/pages_ahead.cuh"
 #include "portable/decode_mma/parts.cuh"
+#include "portable/decode_mma/prefixes.cuh"
 #include "portable/decode_mma/warpgroup_steps.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
@@ -68,6 +69,11 @@ class Decode {
     Tile<kConfig> tile(place.batch, head_, kv_head_, q_first(), params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
     if constexpr (kConfig.listed_pages) tile.first_entry = place.first_entry;
+    if constexpr (kConfig.prefixed()) {
+      tile.near = &near_sequences<kConfig>();
+      tile.is_shared = place.is_shared;
+      if (place.is_shared) tile.kv_len = place.shared_keys;
+    }
     return tile;
   }
 
@@ -149,6 +155,10 @@ class Decode {
       if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
       const SharedTile<kConfig, F> shared_tile(params_, from, to, gang, tile_);
       if (!kConfig.chunked() && from < to && F::thread() == 0) shared_tile.begin();
+      const bool joins = kConfig.prefixed() && place.shared_keys > 0;
+      if constexpr (kConfig.prefixed()) {
+        if (joins) JoinedRows<kConfig, F>(params_, tile, tile_).begin();
+      }
       if (!kConfig.chunked() || begins) begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
@@ -168,7 +178,7 @@ class Decode {
           ask();
           const int kv_first = place.keys.begin(place.unit);
           stream.keys_arrive();
-          const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_queries(tile);
+          const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_rows(tile);
           typename F::Scores s[kFragments][kKeyFragments];
           if (any) {
             F::multiply_keys(s, q, stream, wave_key - own_keys);
@@ -187,7 +197,7 @@ class Decode {
           stream.block_is_read();
         }
       }
-      finish(tile, shared_tile, from < to, chunks, weights, o);
+      finish(tile, shared_tile, from < to, joins, chunks, weights, o);
       if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
@@ -198,6 +208,15 @@ class Decode {
     const int kv_len = tile_at(place).kv_len, begin = place.keys.begin(place.unit);
     const int end = place.keys.run(place.unit, kv_len).end;
     return (end < begin + kConfig.kv_block ? end : begin + kConfig.kv_block) <= kv_len - params_.fresh_tokens;
+  }
+
+  /// A sequence's own rows are the first wave's.
+  __device__ __forceinline__ bool has_rows(const Tile<kConfig>& tile) const {
+    if constexpr (kConfig.prefixed() && kConfig.row_waves > 1) {
+      static_assert(kConfig.own_rows() <= kConfig.wave_rows());
+      return tile.is_shared || scores_.row_wave() == 0;
+    }
+    return has_queries(tile);
   }
 
   __device__ __forceinline__ static void clear(Out& o) {
@@ -212,11 +231,13 @@ class Decode {
   __device__ __forceinline__ void apply_descales(typename F::Queries (&q)[kFragments],
                                                  const Tile<kConfig>& tile) const {
     if constexpr (kConfig.converts()) {
-      const float keys = descale_of(params_.descales.k, tile.batch, kv_head_);
+      const float of_first = descale_of(params_.descales.k, tile.batch, kv_head_);
 #pragma unroll
       for (int i = 0; i < Scores::kOwnRows; ++i) {
+        const int batch = tile.batch_of(scores_.row_of(i));
+        const float keys = kConfig.prefixed() ? descale_of(params_.descales.k, batch, kv_head_) : of_first;
         q[i / F::kOwnRows].factor[i % F::kOwnRows] *=
-            keys * descale_of(params_.descales.q, tile.batch, scores_.head_of(tile, i));
+            keys * descale_of(params_.descales.q, batch, scores_.head_of(tile, i));
       }
     }
   }
@@ -225,42 +246,52 @@ class Decode {
   }
 
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const Place& place) {
-    if constexpr (kHasMods && kConfig.device_lengths) {
+    if constexpr (kHasMods && kConfig.device_lengths && !kConfig.prefixed()) {
       own_span<kConfig>() = place.span;  // by all threads of the wave alike: each reads what it wrote
     }
     if constexpr (kHasMods) scores_.begin(tile);
   }
 
-  /// The CTA's keys of a tile have been walked. `shares`: other CTAs have keys of it, too. chunked: those of a chunk.
+  /// The CTA's keys of a tile have been walked. `shares`: other CTAs have keys of it, too. `joins`: its rows are joined
+  /// with another tile's. chunked: those of a chunk.
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile,
-                                         bool shares, const ChunkedTile<kConfig, F>& chunks,
+                                         bool shares, bool joins, const ChunkedTile<kConfig, F>& chunks,
                                          RowWeights<kConfig, F>& weights, Out& o) {
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
-      const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);
+      const int batch = tile.batch_of(row), head = tile.head_of(row), at = tile.q_begin_of(row) + tile.query_of(row);
       RowEnd<float> row_end = merged.close(0, params_.sinks, head);
-      if constexpr (kConfig.converts()) row_end.factor *= of_values;
-      store_run<kConfig, F>(params_, tile.batch, head, at, column, row_end.factor, sums);
-      if (column == 0) store_row_numbers<kConfig, float>(params_, tile.batch, head, at, row_end);
+      if constexpr (kConfig.converts()) {
+        row_end.factor *= kConfig.prefixed() ? descale_of(params_.descales.v, batch, kv_head_) : of_values;
+      }
+      store_run<kConfig, F>(params_, batch, head, at, column, row_end.factor, sums);
+      if (column == 0) store_row_numbers<kConfig, float>(params_, batch, head, at, row_end);
     };
     if constexpr (kConfig.chunked()) return finish_chunk(tile, chunks, weights, o, store);
+    const JoinedRows<kConfig, F> joined(params_, tile, tile_);
+    const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
+      if constexpr (kConfig.prefixed()) {
+        if (joins) return leave_run(joined.row(row), column, sums, merged);
+      }
+      store(row, column, sums, merged);
+    };
     bool stores = true;
     if (!shares) {
-      merge_waves(tile, weights, o, store);
+      merge_waves(tile, weights, o, end_row);
       F::barrier();  // the states may be left anew
     } else {
       float* const part = shared_tile.part();
       merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
-        const RowState<float> left = row_of_part<kConfig>(part, row);
-        constexpr int kCount = static_cast<int>(sizeof(sums) / sizeof(sums[0]));
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) left.o[column + e] = sums[e];
-        if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
+        leave_run(row_of_part<kConfig>(part, row), column, sums, merged);
       });
       F::barrier();
       stores = shared_tile.merge(
-          *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, store);
+          *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, end_row);
+    }
+    if constexpr (kConfig.prefixed()) {
+      if (joins && stores) joined.join(reinterpret_cast<int*>(memory_ + kMemory.arrived), weights, store);
+      if (tile.is_shared) return;
     }
     if constexpr (kConfig.by_sequence) {
       if (stores && !params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);

@@ -8,6 +8,7 @@
 #include "backend/portable/shared/forward_mma_config.h"
 #include "families/decode_mma/shared/decode_mma_chunks.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
+#include "portable/decode_mma/prefixes.cuh"
 #include "sequences/sequence_rows.cuh"
 #include "shared/key_runs.h"
 
@@ -17,7 +18,7 @@ using shared::DecodeMmaParams;
 using shared::SequenceSpan;
 
 /// The keys of a sequence's units.
-template <auto kConfig, bool kBounded = kConfig.bounded>
+template <auto kConfig, bool kRuns = kConfig.has_runs()>
 struct UnitKeys {
   __device__ __forceinline__ static int begin(int unit) { return unit * kConfig.kv_block; }
   /// The run that a unit has keys of.
@@ -48,6 +49,14 @@ struct UnitKeys<kConfig, true> {
                               : aligned(second.begin) + (unit - first_units) * kConfig.kv_block;
   }
   __device__ __forceinline__ shared::KeyRun run(int unit, int) const { return unit < first_units ? first : second; }
+  /// Keys from the first one on that are all in a run.
+  __device__ __forceinline__ int leading() const { return first.begin == 0 ? first.end : 0; }
+  /// Without the first ones of these, which are whole units.
+  __device__ __forceinline__ void leave_out(int keys) {
+    if (keys == 0) return;
+    first.begin = keys;
+    first_units = units_in(first);
+  }
   __device__ __forceinline__ int units(int) const {
     const int units = first_units + units_in(second);
     return units > 0 ? units : 1;
@@ -69,6 +78,10 @@ struct LinePlace {
   int kv_end;              // packed keys on the device: where the sequence ends, though not all its keys be used
   int first_entry;         // of listed pages
   UnitKeys<kConfig> keys;
+  // prefixed: the sequence shares its first keys with others near it, so many; the units are those of the shared keys,
+  // and the sequence is the first that has them.
+  int shared_keys;
+  bool is_shared;
 };
 
 /// `MaskKeys`: of the generated text: keys(mod, rows) of a mask that bounds them.
@@ -78,15 +91,15 @@ class Line {
   using Place = LinePlace<kConfig>;
 
   __device__ __forceinline__ explicit Line(const DecodeMmaParams& params)
-      : params_(params), head_(find(0, head_ends_)) {}
+      : params_(params), prefixes_(params), head_(find(0, head_ends_)) {}
 
   /// Units of all sequences, at least 1. By all threads of a wave, as all members are.
   __device__ __forceinline__ int units() const {
-    int sum = F::lane() < params_.sequences ? head_.units : 0;
+    int sum = F::lane() < params_.sequences ? units_of(head_) : 0;
     Ends ends = head_ends_;
     for (int first = kLanes; first < params_.sequences; first += kLanes) {
       const Found found = find(first, ends);
-      sum += first + F::lane() < params_.sequences ? found.units : 0;
+      sum += first + F::lane() < params_.sequences ? units_of(found) : 0;
     }
     return F::wave_sum(sum);
   }
@@ -106,7 +119,7 @@ class Line {
     for (int first = 0;; first += kLanes) {
       if (first > 0) found = find(first, ends);
       const bool there = first + F::lane() < params_.sequences;
-      const int behind = before + F::sum_to(there ? found.units : 0);
+      const int behind = before + F::sum_to(there ? units_of(found) : 0);
       const int lane = F::first_lane(there && behind > number);
       if (lane >= 0) {
         place.batch = first + lane;
@@ -122,12 +135,21 @@ class Line {
           place.span.kv_begin = F::from_lane(found.span.kv_begin, lane);
           place.span.kv_len = F::from_lane(found.span.kv_len, lane);
         }
-        if constexpr (kConfig.bounded) {
+        if constexpr (kConfig.has_runs()) {
           place.keys.first.begin = F::from_lane(found.keys.first.begin, lane);
           place.keys.first.end = F::from_lane(found.keys.first.end, lane);
           place.keys.second.begin = F::from_lane(found.keys.second.begin, lane);
           place.keys.second.end = F::from_lane(found.keys.second.end, lane);
           place.keys.first_units = F::from_lane(found.keys.first_units, lane);
+        }
+        if constexpr (kConfig.prefixed()) {
+          prefixes_.keep(first, found);
+          const int shared_units = F::from_lane(found.shared_units, lane);
+          place.shared_keys = F::from_lane(found.shared_keys, lane);
+          if (place.unit < 0) {
+            place.unit += shared_units;
+            stand_before(place);
+          }
         }
         return place;
       }
@@ -148,6 +170,7 @@ class Line {
   /// On to the next sequence, if there is one.
   __device__ __forceinline__ void next(Place& place) const {
     place.unit = 0;
+    if constexpr (kConfig.prefixed()) return next_of_prefixes(place);
     if (++place.batch >= params_.sequences) return;
     if constexpr (kAlike) return;
     if constexpr (kConfig.device_lengths) {
@@ -172,8 +195,7 @@ class Line {
       place.span = span_of_each();
     }
     set_pages(place);
-    set_keys(place.keys, place.batch, place.span);
-    place.units = place.keys.units(place.span.kv_len);
+    set_own_keys(place);
   }
 
   /// Packed queries: where the last sequence ends.
@@ -203,7 +225,42 @@ class Line {
     SequenceSpan span;
     int units, kv_end;
     UnitKeys<kConfig> keys;
+    int first, shared_keys,
+        shared_units;  // prefixed: as PrefixTable; units of the shared keys that stand before its own
   };
+  __device__ __forceinline__ static int units_of(const Found& found) {
+    if constexpr (kConfig.prefixed()) return found.shared_units + found.units;
+    return found.units;
+  }
+
+  /// As next().
+  __device__ __forceinline__ void next_of_prefixes(Place& place) const {
+    if (place.is_shared) {
+      place.is_shared = false;
+      return set_own_keys(place);
+    }
+    if (++place.batch >= params_.sequences) return;
+    if (place.batch % kLanes == 0) {
+      Ends ends = {place.span.q_begin + place.span.q_len, place.kv_end};
+      prefixes_.keep(place.batch, find(place.batch, ends));
+    }
+    place.span = prefixes_.span(place.batch);
+    place.kv_end = place.span.kv_end;
+    place.shared_keys = prefixes_.keys(place.batch);
+    set_pages(place);
+    prefixes_.first(place.batch) == place.batch ? stand_before(place) : set_own_keys(place);
+  }
+  /// At the keys that the sequence is the first one to share.
+  __device__ __forceinline__ static void stand_before(Place& place) {
+    place.is_shared = true;
+    place.keys.set({{0, place.shared_keys}, shared::kNoKeys});
+    place.units = place.keys.units(0);
+  }
+  __device__ __forceinline__ void set_own_keys(Place& place) const {
+    set_keys(place.keys, place.batch, place.span);
+    if constexpr (kConfig.prefixed()) place.keys.leave_out(place.shared_keys);
+    place.units = place.keys.units(place.span.kv_len);
+  }
 
   __device__ __forceinline__ void set_pages(Place& place) const {
     if constexpr (kConfig.listed_pages) place.first_entry = shared::first_entry(params_.table, place.batch);
@@ -232,6 +289,8 @@ class Line {
       rows.q_idx = {span.q_start, static_cast<long long>(span.q_start) + span.q_len - 1};
       rows.kv_idx = {0, span.kv_len - 1};
       keys.set(MaskKeys::keys(params_.mod, rows));
+    } else if constexpr (kConfig.has_runs()) {
+      keys.set({{0, span.kv_len}, shared::kNoKeys});
     }
   }
 
@@ -261,6 +320,7 @@ class Line {
       found.span = span_of_each();
     }
     set_keys(found.keys, i, found.span);
+    if constexpr (kConfig.prefixed()) prefixes_.share(i, there, found);
     found.units = found.keys.units(found.span.kv_len);
     return found;
   }
@@ -276,6 +336,7 @@ class Line {
   }
 
   const DecodeMmaParams& params_;
+  Prefixes<kConfig, F> prefixes_;
   Ends head_ends_;
   const Found head_;  // the first ones
 };

@@ -14,6 +14,15 @@ __device__ __forceinline__ RowState<float> row_of_part(float* part, int row) {
   return {numbers, numbers + 4};
 }
 
+/// Sums of o from `column` on, and in row 0 of `merged` the row's maximum and sum, are left in a part.
+template <int kCount, class Weights>
+__device__ __forceinline__ void leave_run(const RowState<float>& left, int column, const float (&sums)[kCount],
+                                          const Weights& merged) {
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) left.o[column + e] = sums[e];
+  if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
+}
+
 /// The thread's rows join the states that stand at state_of(i), null where a row need not be left: in memory, for
 /// beside the sums of two fragments of rows there are few registers. The new maximum and sum stand behind the old ones,
 /// which other threads may be about to read.
@@ -102,11 +111,7 @@ class SharedTile {
     merge_all(
         end - first, [&](int i, int row) { return row_of_part<kConfig>(part_of(first + i), row); }, weights, has,
         [&](int row, int column, const auto& sums, const auto& merged) {
-          const RowState<float> left = of_group(first, row);
-          constexpr int kCount = static_cast<int>(sizeof(sums) / sizeof(sums[0]));
-#pragma unroll
-          for (int e = 0; e < kCount; ++e) left.o[column + e] = sums[e];
-          if (column == 0) left.numbers[0] = merged.m[0], left.numbers[1] = merged.l[0];
+          leave_run(of_group(first, row), column, sums, merged);
         });
     F::barrier();
     if (!is_last(last, tile_word(), groups_.count)) return false;

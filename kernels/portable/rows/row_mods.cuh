@@ -6,19 +6,22 @@
 
 namespace heddle::portable {
 
-/// One mod's parts of each of the thread's rows, kRows of them.
+/// One mod's parts of each of the thread's rows, kRows of them. kPacked: they are of several heads, or sequences.
 template <class Mod, int kRows, bool kPacked>
 class RowsOfMod {
  public:
   using ModType = Mod;
 
-  /// `head_of(i)` and `q_idx_of(i)` are those of the thread's row i.
-  template <class HeadOf, class IndexOf>
-  __device__ __forceinline__ void begin(const shared::ModValues& mod, int batch, HeadOf&& head_of, IndexOf&& q_idx_of) {
+  /// `batch_of(i)`, `head_of(i)` and `q_idx_of(i)` are those of the thread's row i.
+  template <class BatchOf, class HeadOf, class IndexOf>
+  __device__ __forceinline__ void begin(const shared::ModValues& mod, BatchOf&& batch_of, HeadOf&& head_of,
+                                        IndexOf&& q_idx_of) {
 #pragma unroll
-    for (int i = 0; i < kHeads; ++i) uniform_[i] = Mod::uniform(mod, batch, head_of(i));
+    for (int i = 0; i < kHeads; ++i) uniform_[i] = Mod::uniform(mod, batch_of(i), head_of(i));
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) row_[i] = Mod::row(mod, uniform_[kPacked ? i : 0], batch, head_of(i), q_idx_of(i));
+    for (int i = 0; i < kRows; ++i) {
+      row_[i] = Mod::row(mod, uniform_[kPacked ? i : 0], batch_of(i), head_of(i), q_idx_of(i));
+    }
   }
   __device__ __forceinline__ const typename Mod::Uniform& uniform(int i) const { return uniform_[kPacked ? i : 0]; }
   __device__ __forceinline__ const typename Mod::Row& row(int i) const { return row_[i]; }

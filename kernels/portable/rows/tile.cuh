@@ -2,14 +2,25 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "backend/portable/shared/prefix_table.h"
 #include "shared/mod_values.h"
 #include "shared/paging.h"
 #include "shared/strided.h"
 
 namespace heddle::portable {
 
+/// A tile of keys that several sequences share, whose rows it has: of `prefix_sequences` that stand beside each other,
+/// those of which `near` says that they share keys with the first one. Or a tile of one sequence.
+template <bool kPrefixed>
+struct SequencesOfTile {};
+template <>
+struct SequencesOfTile<true> {
+  const shared::PrefixTable* near;
+  bool is_shared;
+};
+
 template <auto kConfig>
-struct Tile {
+struct Tile : SequencesOfTile<kConfig.prefixed()> {
   int batch, head, kv_head;                       // the first query head
   int heads;                                      // packed: that there are; else 1
   int q_first;                                    // its first query
@@ -48,16 +59,60 @@ struct Tile {
     const int own = row % kConfig.packed_heads;
     return head + (own < heads ? own : heads - 1);
   }
-  __device__ __forceinline__ int query_of(int row) const { return q_first + row / kConfig.packed_heads; }
-  __device__ __forceinline__ int q_idx_of(int row) const { return q_start + query_of(row); }
+  __device__ __forceinline__ int query_of(int row) const {
+    if constexpr (kConfig.prefixed()) row %= kConfig.own_rows();
+    return q_first + row / kConfig.packed_heads;
+  }
+  __device__ __forceinline__ int q_idx_of(int row) const { return q_start_of(row) + query_of(row); }
   __device__ __forceinline__ bool has(int row) const {
-    return query_of(row) < q_len && (!kConfig.packs() || row % kConfig.packed_heads < heads);
+    if constexpr (kConfig.prefixed()) {
+      if (!has_sequence(row)) return false;
+    }
+    return query_of(row) < q_len_of(row) && (!kConfig.packs() || row % kConfig.packed_heads < heads);
+  }
+  /// prefixed: the row is one of a sequence whose keys the tile has.
+  __device__ __forceinline__ bool has_sequence(int row) const {
+    return this->is_shared ? batch_of(row) == batch_at(row) : row < kConfig.own_rows();
+  }
+  /// The sequence of a row. A row without one counts as the tile's first one's.
+  __device__ __forceinline__ int batch_of(int row) const {
+    if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? batch_at(row) : batch;
+    return batch;
+  }
+  // Numbers of the row's sequence.
+  __device__ __forceinline__ int q_begin_of(int row) const {
+    if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? span_at(row).q_begin : q_begin;
+    return q_begin;
+  }
+  __device__ __forceinline__ int q_len_of(int row) const {
+    if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? span_at(row).q_len : q_len;
+    return q_len;
+  }
+  __device__ __forceinline__ int q_start_of(int row) const {
+    if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? span_at(row).q_start : q_start;
+    return q_start;
   }
   /// Where a row's query is in that tensor; null: there is none.
   __device__ __forceinline__ const char* query_row(const shared::RowsOfTensor& q, int row) const {
     if (!has(row)) return nullptr;
-    const long long at = batch * q.stride[0] + head_of(row) * q.stride[1] + (q_begin + query_of(row)) * q.stride[2];
+    const long long at =
+        batch_of(row) * q.stride[0] + head_of(row) * q.stride[1] + (q_begin_of(row) + query_of(row)) * q.stride[2];
     return static_cast<const char*>(q.data) + at * kConfig.q_element_bytes();
+  }
+
+ private:
+  // prefixed: the sequence whose place the row has, whether or not it shares the keys.
+  __device__ __forceinline__ int batch_at(int row) const {
+    if constexpr (!kConfig.prefixed()) return batch;
+    return batch / kConfig.prefix_sequences * kConfig.prefix_sequences + row / kConfig.own_rows();
+  }
+  /// Another sequence than the tile's first one shares the keys, and has the row.
+  __device__ __forceinline__ bool is_row_of_another(int row) const {
+    const int b = batch_at(row);
+    return this->is_shared && b != batch && this->near->first[b % shared::kNearSequences] == batch;
+  }
+  __device__ __forceinline__ const shared::SequenceSpan& span_at(int row) const {
+    return this->near->spans[batch_at(row) % shared::kNearSequences];
   }
 };
 

@@ -17,11 +17,15 @@ class TileScores {
   static constexpr int kFragments = kConfig.row_fragments, kOwnRows = kFragments * F::kOwnRows;
   static constexpr int kKeyFragments = kConfig.wave_keys() / F::kKeys;
   static constexpr bool kPacked = kConfig.packs();
+  static constexpr bool kApart = kPacked || kConfig.prefixed();  // rows are of several heads, or sequences
   static constexpr bool kMapped = kConfig.scores != shared::ScoreForm::plain;
   static_assert(kConfig.wave_keys() % F::kKeys == 0);
 
   __device__ __forceinline__ TileScores(const Params& params, const shared::ModValues& mod)
-      : params_(params), mod_(mod), row_wave_(F::wave() % kConfig.row_waves), key_wave_(F::wave() / kConfig.row_waves) {}
+      : params_(params),
+        mod_(mod),
+        row_wave_(F::wave() % kConfig.row_waves),
+        key_wave_(F::wave() / kConfig.row_waves) {}
 
   /// Which of the waves that share a tile's rows, and of those that share the keys of a step.
   __device__ __forceinline__ int row_wave() const { return row_wave_; }
@@ -46,12 +50,17 @@ class TileScores {
 
   /// Once a tile: what the mods have of each row.
   __device__ __forceinline__ void begin(const Tile<kConfig>& tile) {
+    const auto batch = [&](int i) { return tile.batch_of(row_of(i)); };
     const auto head = [&](int i) { return tile.head_of(row_of(i)); };
     const auto q_idx = [&](int i) { return tile.q_idx_of(row_of(i)); };
-    if constexpr (kConfig.masked) mask_.begin(mod_, tile.batch, head, q_idx);
-    if constexpr (kConfig.scores == shared::ScoreForm::added) offset_.begin(mod_, tile.batch, head, q_idx);
-    if constexpr (kConfig.scores == shared::ScoreForm::mapped) score_.begin(mod_, tile.batch, head, q_idx);
-    if constexpr (kConfig.weighted) weight_.begin(mod_, tile.batch, head, q_idx);
+    if constexpr (kConfig.prefixed()) {
+#pragma unroll
+      for (int i = 0; i < kOwnRows; ++i) indices_[i] = {batch(i), q_idx(i)};
+    }
+    if constexpr (kConfig.masked) mask_.begin(mod_, batch, head, q_idx);
+    if constexpr (kConfig.scores == shared::ScoreForm::added) offset_.begin(mod_, batch, head, q_idx);
+    if constexpr (kConfig.scores == shared::ScoreForm::mapped) score_.begin(mod_, batch, head, q_idx);
+    if constexpr (kConfig.weighted) weight_.begin(mod_, batch, head, q_idx);
   }
 
   /// S becomes P; O and the sums of the rows are brought to their new maxima.
@@ -106,8 +115,20 @@ class TileScores {
   }
 
  private:
+  struct Indices {
+    int batch, q_idx;
+  };
   template <class M>
-  using RowsOf = RowsOfMod<typename M::Mod, kOwnRows, kPacked>;
+  using RowsOf = RowsOfMod<typename M::Mod, kOwnRows, kApart>;
+
+  __device__ __forceinline__ int batch_of(const Tile<kConfig>& tile, int i) const {
+    if constexpr (kConfig.prefixed()) return indices_[i].batch;
+    return tile.batch;
+  }
+  __device__ __forceinline__ int q_idx_of(const Tile<kConfig>& tile, int i) const {
+    if constexpr (kConfig.prefixed()) return indices_[i].q_idx;
+    return tile.q_idx_of(row_of(i));
+  }
 
   /// Calls visit(x, uniform, row, column, b, h, q_idx, kv_idx) for each of the thread's scores.
   template <class Rows, class Visit>
@@ -120,13 +141,13 @@ class TileScores {
 #pragma unroll
       for (int c = 0; c < F::kOwnKeys; ++c) {
         const int kv_idx = kv_first + key_of(n, c);
-        typename Mod::Column column = Mod::column(mod_, rows.uniform(0), tile.batch, head_of(tile, 0), kv_idx);
+        typename Mod::Column column = Mod::column(mod_, rows.uniform(0), batch_of(tile, 0), head_of(tile, 0), kv_idx);
 #pragma unroll
         for (int i = 0; i < kOwnRows; ++i) {
-          const int head = head_of(tile, i);
-          if (kPacked && i > 0) column = Mod::column(mod_, rows.uniform(i), tile.batch, head, kv_idx);
-          visit(s[i / F::kOwnRows][n].x[i % F::kOwnRows][c], rows.uniform(i), rows.row(i), column, tile.batch, head,
-                tile.q_idx_of(row_of(i)), kv_idx);
+          const int batch = batch_of(tile, i), head = head_of(tile, i);
+          if (kApart && i > 0) column = Mod::column(mod_, rows.uniform(i), batch, head, kv_idx);
+          visit(s[i / F::kOwnRows][n].x[i % F::kOwnRows][c], rows.uniform(i), rows.row(i), column, batch, head,
+                q_idx_of(tile, i), kv_idx);
         }
       }
     }
@@ -135,6 +156,7 @@ class TileScores {
   const Params& params_;
   const shared::ModValues& mod_;
   int row_wave_, key_wave_;
+  Indices indices_[kConfig.prefixed() ? kOwnRows : 1];  // prefixed: of the thread's rows
   RowsOf<typename Mods::Mask> mask_;
   RowsOf<typename Mods::Offset> offset_;
   RowsOf<typename Mods::Score> score_;

@@ -15,12 +15,13 @@ from .. import _core
 from . import serving
 from ._page_lists import (
     PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last)
+from ._cascade import MultiLevelCascadeAttentionWrapper
 from ._flashinfer_states import LOG2_E, merge_state, merge_state_in_place, merge_states
 from ._latent import BatchMLAPagedAttentionWrapper, refuse as _refuse
 
 __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper", "BatchMLAPagedAttentionWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
-    "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state", "merge_state_in_place",
+    "MultiLevelCascadeAttentionWrapper", "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state", "merge_state_in_place",
     "merge_states", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
 ]
 

@@ -109,6 +109,7 @@ def with_kvcache(
     q_descale: Descale = None, k_descale: Descale = None, v_descale: Descale = None,
     score_mod: Callable[..., torch.Tensor] | None = None, mask_mod: Callable[..., torch.Tensor] | None = None,
     out: torch.Tensor | None = None, return_softmax_lse: bool = False, version: int = 0, batch_invariant: bool = False,
+    prefix_group: torch.Tensor | None = None, prefix_len: torch.Tensor | None = None,
 ) -> Any:
     """Attention of q [B, L, Hq, D] over a KV cache, to which new rows are appended first.
 
@@ -128,6 +129,8 @@ def with_kvcache(
     - score_mod and mask_mod are torch functions as in flex_attention.
     - `version`: give another one if the content of a tensor that mask_mod reads has changed in place.
     - batch_invariant: a sequence's bits of out and lse do not depend on the batch's other sequences, in CUDA graphs too.
+    - prefix_group and prefix_len, i32 [B]: sequences of one group of at least 0 begin with the same keys, up to the
+      smaller one of their prefix_len. A promise: a GPU may read them once (heddle.find_prefixes() finds such groups).
 
     Returns out [B, L, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [B, Hq, L]).
 
@@ -173,6 +176,9 @@ def with_kvcache(
         call.options["page_table"] = page_table
     if page_starts is not None:
         call.options["page_starts"] = page_starts
+    for name, integers in (("prefix_group", prefix_group), ("prefix_len", prefix_len)):
+        if integers is not None:
+            call.options[name] = integers
     call.max_kv_len = max_seqlen_k
     call.out = target(out, q, v_cache)
     result, lse = attend(call)

@@ -152,7 +152,8 @@ CASES = {
              v_descale=Beside(scales, **E4M3_CACHES), score_mod=twice, mask_mod=near,
              out=torch.zeros_like(CACHES["q"]), return_softmax_lse=True),
         dict(version="it tells a GPU that a mask's tensors have changed",
-             batch_invariant="a promise about other batches"),
+             batch_invariant="a promise about other batches", prefix_group="a caller's promise",
+             prefix_len="a caller's promise"),
     ),
 }
 

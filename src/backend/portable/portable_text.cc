@@ -54,7 +54,9 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
                                  const device_text::ModLayout& layout) {
   device_text::ModLayout own = layout;
   own.by_sequence = config.by_sequence;
-  if (config.own_blocks && config.device_lengths) own.sequence = "portable::own_span<kConfig>()";
+  if (config.own_blocks && config.device_lengths) {
+    own.sequence = config.prefixed() ? "portable::near_span<kConfig>(b)" : "portable::own_span<kConfig>()";
+  }
   ModTexts texts(own);
   texts.add("mask", "Mask", config.masked, mods.mask, TakesScore::no, Rounding::exact, ExprType::boolean);
   texts.add("offset", "Offset", config.scores == ScoreForm::added, mods.offset, TakesScore::no, Rounding::exact);
@@ -89,6 +91,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.splits_keys(), fmt::format("{} splits", config.splits));
   add(config.rings(), fmt::format("{} of {}", config.own_blocks ? "rings" : "ring", config.stages));
   add(config.chunked(), fmt::format("{} chunks", config.chunks));
+  add(config.prefixed(), fmt::format("prefixes of {}", config.prefix_sequences));
   add(config.masked, config.bounded ? "masked with bounds" : "masked");
   add(config.scores != ScoreForm::plain, shared::name(config.scores));
   add(config.weighted, "weighted");

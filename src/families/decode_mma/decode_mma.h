@@ -31,6 +31,9 @@ std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::Attentio
                                                          const KernelMods& mods, const AttentionTensors& tensors,
                                                          const device::CudaCaps& caps);
 
+/// Which sequences' keys a kernel reads once, if the caller says that sequences share keys: a sentence for explain().
+std::string decode_mma_prefixes(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
+
 /// Tiles of each sequence.
 int decode_mma_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
 /// Tiles that have queries of the same heads.

@@ -34,9 +34,12 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
                    shared::DecodeMmaParams& params) {
   portable::set_addresses(config, arguments, params);
   char* workspace = static_cast<char*>(arguments.workspace);
-  const shared::DecodeMmaWorkspace at = shared::decode_mma_workspace(config, ctas);
+  const shared::DecodeMmaWorkspace at =
+      shared::decode_mma_workspace(config, ctas, std::int64_t{params.sequences} * params.tiles);
   params.words = reinterpret_cast<shared::TicketWord*>(workspace);
   params.parts = workspace + at.parts;
+  params.joined_words = reinterpret_cast<shared::TicketWord*>(workspace + at.joined_words);
+  params.joined_rows = reinterpret_cast<float*>(workspace + at.joined_rows);
   const void *k = arguments.tensors.k.data, *v = arguments.tensors.v.data;
   if (config.wide() && k != v) {
     throw Error(
@@ -51,6 +54,10 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
     params.descales.v = gpu::descale_of(arguments.options->v_descale);
   }
   if (config.device_lengths) gpu::set_lengths(*arguments.options, params.lengths);
+  if (config.prefixed() && config.device_lengths) {
+    params.prefix_group = gpu::lengths_view(arguments.options->prefix_group);
+    params.prefix_len = gpu::lengths_view(arguments.options->prefix_len);
+  }
 }
 
 }  // namespace heddle::decode_mma

@@ -18,10 +18,12 @@ namespace heddle::plan {
 std::vector<shared::KeyRuns> decode_mma_runs(const problem::AttentionProblem& problem, const KernelMods& mods,
                                              const Bindings& bindings);
 
-/// Sums over all sequences, as long as they may be.
+/// Sums over all sequences, as long as they may be. Shared keys are known if the host knows the groups.
 struct DecodeKeys {
-  std::int64_t all, read;  // keys
-  std::int64_t units;      // of those that are read, at least one of a sequence
+  std::int64_t all, read;     // keys, as if each sequence read its own
+  std::int64_t units;         // of those that are read, at least one of a sequence
+  std::int64_t shared_units;  // of these: of tiles of several sequences
+  std::int64_t again;         // of these: that another tile reads, too, so that the L2 cache has them
 };
 DecodeKeys decode_mma_keys(const problem::AttentionProblem& problem, const KernelMods& mods, const Bindings& bindings,
                            const shared::ForwardMmaConfig& config);

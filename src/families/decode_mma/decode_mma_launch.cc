@@ -43,10 +43,10 @@ class DecodeMmaKernel final : public backend::Kernel {
         page_starts_(gpu::upload_page_starts(gpu.devices(), device_, arguments.problem, params_.table)) {
     if (arguments.problem.device_kv_starts) own_kv_start_ = gpu::slot_of(layout_, plan::kKvStartName);
     if (!config_.by_sequence || config_.device_lengths) return;
-    const std::vector<shared::SequenceSpan> spans = gpu::spans_of(arguments.problem);
-    spans_.emplace(gpu.devices(), device_, spans.size() * sizeof(spans.front()));
-    gpu.devices().copy_and_wait(device_, spans_->data(), spans.data(), spans.size() * sizeof(spans.front()));
-    params_.mod.sequences = static_cast<const shared::SequenceSpan*>(spans_->data());
+    params_.mod.sequences = uploaded(gpu::spans_of(arguments.problem), spans_);
+    if (!config_.prefixed()) return;
+    params_.prefix_group = {uploaded(arguments.problem.prefix_group, prefix_group_), 1, 1};
+    params_.prefix_len = {uploaded(arguments.problem.prefix_len, prefix_len_), 1, 1};
   }
 
   void launch(const backend::RunArguments& arguments) const override {
@@ -63,7 +63,11 @@ class DecodeMmaKernel final : public backend::Kernel {
     program_->launch(function_, launch, arguments.stream, &params, "launching decode_mma");
   }
 
-  std::int64_t held_bytes() const override { return spans_ ? static_cast<std::int64_t>(spans_->bytes()) : 0; }
+  std::int64_t held_bytes() const override {
+    std::size_t bytes = 0;
+    for (const auto* memory : {&spans_, &prefix_group_, &prefix_len_}) bytes += *memory ? (*memory)->bytes() : 0;
+    return static_cast<std::int64_t>(bytes);
+  }
 
   nlohmann::ordered_json facts() const override {
     return gpu::kernel_facts(
@@ -73,6 +77,13 @@ class DecodeMmaKernel final : public backend::Kernel {
   }
 
  private:
+  template <class T>
+  const T* uploaded(const std::vector<T>& values, std::optional<gpu::Memory>& to) const {
+    to.emplace(gpu_.devices(), device_, values.size() * sizeof(T));
+    gpu_.devices().copy_and_wait(device_, to->data(), values.data(), values.size() * sizeof(T));
+    return static_cast<const T*>(to->data());
+  }
+
   const gpu::Gpu& gpu_;
   int device_, grid_;
   ForwardMmaConfig config_;
@@ -84,8 +95,9 @@ class DecodeMmaKernel final : public backend::Kernel {
   int own_kv_start_ = -1;  // the capture that is each run's kv_start; -1: none is
   void* function_;
   DecodeMmaParams params_;
-  gpu::Memory page_starts_;           // of a list, where the host knows them
-  std::optional<gpu::Memory> spans_;  // where the host knows them, and they differ
+  gpu::Memory page_starts_;                               // of a list, where the host knows them
+  std::optional<gpu::Memory> spans_;                      // where the host knows them, and they differ
+  std::optional<gpu::Memory> prefix_group_, prefix_len_;  // i64, likewise
 };
 
 }  // namespace

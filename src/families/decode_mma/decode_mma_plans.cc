@@ -34,10 +34,13 @@ struct MemoryTimes {
 };
 constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.25e12};
 
-/// Bytes of keys and values, as long as sequences may be.
-double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
+/// Bytes of keys and values of so many units, as long as sequences may be.
+double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, std::int64_t units) {
   const double dims = static_cast<double>(problem.qk_dim + (config.wide() ? 0 : problem.v_dim));
-  return static_cast<double>(keys.units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
+  return static_cast<double>(units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
+}
+double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
+  return bytes_of(problem, config, keys.units - keys.again);
 }
 
 /// wide(): a CTA alone on its multiprocessor takes so long for a block, of which memory gives the next one meanwhile.
@@ -58,14 +61,17 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   // memory does, whatever tiles they are in (64 rows of 16 and of 32, H100). A product of 16 bits has as many flops a
   // byte as rows.
   constexpr double kRowsOfMemory = 42;
-  const double rows = tiles_of_kv_head * config.live_rows;
-  double seconds = std::max(1.0, rows / kRowsOfMemory) * bytes / rate;
+  const std::int64_t unit_rows =
+      (keys.units - keys.shared_units) * config.own_rows() + keys.shared_units * config.live_rows;
+  const double products = bytes_of(problem, config, unit_rows) * tiles_of_kv_head / kRowsOfMemory;
+  double seconds = std::max(bytes, products) / rate;
   if (config.wide()) {
     const double blocks = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
     seconds = std::max(bytes / rate, std::max(1.0, blocks / caps.multiprocessors) * block_seconds(config));
   }
-  return Prediction{
-      .seconds = kHopperTimes.launch + seconds, .flops = bytes * tiles_of_kv_head * config.rows(), .bytes = bytes};
+  return Prediction{.seconds = kHopperTimes.launch + seconds,
+                    .flops = bytes_of(problem, config, keys.units) * tiles_of_kv_head * config.rows(),
+                    .bytes = bytes};
 }
 
 /// Runs that read little overlap with the kernel before them. CTAs of longer runs would stand in the way of the run
@@ -113,9 +119,11 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.tile = {config.live_rows, config.kv_block};
   const std::int64_t ctas = gangs_of(problem, config, keys, caps) * decode_mma_tiles(problem, config);
   plan.grid = static_cast<int>(ctas);
-  plan.workspace_bytes = shared::decode_mma_workspace(config, ctas).bytes;
+  plan.workspace_bytes =
+      shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
   plan.predicted = predict(problem, config, keys, caps);
-  plan.yields = config.row_waves > 1 && !config.by_warpgroups();
+  plan.yields = config.row_waves > 1 && !config.by_warpgroups() && !config.prefixed();
+  if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};

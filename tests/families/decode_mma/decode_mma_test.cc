@@ -10,26 +10,17 @@
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
+#include "families/decode_mma/decode_calls.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "families/table.h"
 #include "heddle/mods.h"
-#include "plan/hopper.h"
 
 namespace heddle::test {
 namespace {
 
 using shared::ForwardMmaConfig;
-
-const device::CudaCaps& caps_of(std::string_view gpu) {
-  return std::ranges::find(device::kKnownGpus, gpu, &device::KnownGpu::name)->caps;
-}
-
-/// `queries` of 4 heads on each of 8.
-HopperCall few(std::int64_t queries = 1, std::int64_t keys = 8192, std::int64_t dim = 128) {
-  return {.batch = 2, .q_heads = 32, .kv_heads = 8, .q_rows = queries, .kv_rows = keys, .dim = dim};
-}
 
 std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
   return plan::decode_mma_refuses(call.problem(), call.tensors(), call.all_options(), caps_of(gpu));
@@ -105,20 +96,6 @@ TEST(DecodeMma, TakesKeysOf8Bits) {
   EXPECT_GT(config.headroom, 0);
   EXPECT_FALSE(first_of(bytes(DType::f16)).q_bf16);
   EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::StorageType::same);
-}
-
-/// 128 heads on one, whose values are the first columns of its keys.
-HopperCall latent(std::int64_t heads = 128) {
-  HopperCall call = {
-      .batch = 2, .q_heads = heads, .kv_heads = 1, .q_rows = 1, .kv_rows = 8192, .dim = 576, .v_dim = 512};
-  call.values_in_keys = true;
-  return call;
-}
-
-/// With batch_invariant.
-HopperCall invariant(HopperCall call) {
-  call.options.batch_invariant = true;
-  return call;
 }
 
 TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {

@@ -127,6 +127,49 @@ inline void expect_each_list(GpuCase& c, bool graph) {
   if (graph) runs.destroy_graph();
 }
 
+/// Groups of sequences whose first pages are the same, which change with each run, as lengths and the table do.
+struct Groups {
+  std::vector<std::int32_t> group, len;
+  Lengths kv;
+};
+inline void expect_each_group(GpuCase& c, const std::vector<Groups>& changes, bool graph) {
+  Tables tables(c);
+  Numbers<std::int64_t> kv({kSequences});
+  Numbers<std::int32_t> table({kSequences, kColumns}), group({kSequences}), len({kSequences});
+  AttentionOptions options = c.options();
+  options.cu_seqlens_q = options.q_lengths = {};
+  options.kv_lengths = kv.view();
+  options.page_table = table.view();
+  options.prefix_group = group.view();
+  options.prefix_len = len.view();
+  Runs runs(c, options);
+  std::optional<cuda::ContextScope> scope;
+  if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
+  if (graph) runs.capture();
+  for (const Groups& change : changes) {
+    tables.deal(c.host().rng(), false);
+    Table shared(tables.there().begin(), tables.there().begin() + kSequences * kColumns);
+    for (std::size_t b = 0; b < kSequences; ++b) {
+      const auto first = std::ranges::find(change.group, change.group[b]) - change.group.begin();
+      if (change.group[b] < 0) continue;
+      const int keys = std::clamp<int>(change.len[b], 0, kKeys), pages = (keys + kRows - 1) / kRows;
+      std::copy_n(shared.begin() + first * kColumns, pages, shared.begin() + static_cast<int>(b) * kColumns);
+    }
+    kv.set(change.kv);
+    table.set(shared);
+    group.set(change.group);
+    len.set(change.len);
+    const Lengths right_kv = clamped(change.kv, kKeys);
+    AttentionOptions& right = c.options();
+    right.cu_seqlens_q = right.q_lengths = {};
+    right.kv_lengths = ConstTensorView(right_kv.data(), DType::i64, {kSequences});
+    right.page_table = ConstTensorView(shared.data(), DType::i32, {kSequences, kColumns});
+    graph ? runs.replay() : runs.run();
+    judge(c.host());
+  }
+  if (graph) runs.destroy_graph();
+}
+
 inline void expect_each_change(GpuCase& c, const std::vector<Change>& changes, bool packed, bool graph) {
   const std::int64_t queries = c.host().spec().q_rows;
   Tables tables(c);

@@ -27,6 +27,7 @@ struct Case {
   bool lengths_there = false;
   DType dtype = DType::bf16, kv_dtype = DType::bf16;
   bool batch_invariant = false;
+  bool prefixes = false;
 };
 
 std::vector<Case> cases() {
@@ -72,6 +73,13 @@ std::vector<Case> cases() {
     }
   }
   all.push_back({128, 1, 8, 16, mods::causal() && last < 128, alibi, true, DType::bf16, DType::bf16, true});
+  for (const std::int64_t dim : {64, 128, 256}) {
+    for (const DType kv : {DType::bf16, DType::e4m3}) {
+      all.push_back({dim, 1, 4, 16, {}, {}, true, DType::bf16, kv, false, true});
+      all.push_back({dim, 1, 8, 0, {}, {}, false, DType::bf16, kv, false, true});
+      all.push_back({dim, 2, 4, 16, mods::causal() && last < 4096, alibi, true, DType::bf16, kv, false, true});
+    }
+  }
   all.push_back({128, 1, 4, 0,
                  floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
                      floor_div(leaf::kv_idx(), param("chunk", ExprType::i32))});
@@ -102,7 +110,7 @@ int most_spills(const Case& c) {
 
 /// One of the plans' kernels is accepted; without mods the first one.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
-  HopperCall call = {.batch = 2,
+  HopperCall call = {.batch = c.prefixes ? 64 : 2,
                      .q_heads = 8 * c.group,
                      .kv_heads = 8,
                      .q_rows = c.queries,
@@ -119,6 +127,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   problem.page_rows = c.page_rows;
   problem.listed_pages = c.page_rows > 0 && (c.queries + c.group / 4) % 2 == 1;  // some of them
   problem.device_lengths = c.lengths_there;
+  problem.with_prefixes = c.prefixes;
   const plan::KernelMods mods = plan::portable_mods(problem);
   const auto choices =
       plan::decode_mma(problem, call.tensors(), bindings(), gpu.caps, [](BlockSize) { return nullptr; });
@@ -134,6 +143,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                   fmt::format("sm_{}{}{}", gpu.caps.major, gpu.caps.minor, gpu.caps.major == 9 ? "a" : "")),
               !c.batch_invariant),
           c.batch_invariant));
+      EXPECT_EQ(config.prefixed(), c.prefixes);
       EXPECT_LE(cubin->spill_bytes, most_spills(c));
       fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;
@@ -163,9 +173,9 @@ TEST(CompileTableDecodeMma, EveryChipHasAKernelWithoutSpills) {
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     for (const Case& c : all) {
       if (too_large(c, gpu) || !is_drawn(number++, 60)) continue;
-      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}, {} on {}{}", gpu.name, c.dim, c.queries,
-                               c.group, c.page_rows, name(c.dtype), name(c.kv_dtype),
-                               c.batch_invariant ? ", batch-invariant" : ""));
+      SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}, {} on {}{}{}", gpu.name, c.dim,
+                               c.queries, c.group, c.page_rows, name(c.dtype), name(c.kv_dtype),
+                               c.batch_invariant ? ", batch-invariant" : "", c.prefixes ? ", prefixes" : ""));
       try {
         expect_kernel(c, gpu);
       } catch (const std::exception& error) {

@@ -171,7 +171,7 @@ void GpuCase::place_lengths(AttentionOptions& there) {
   if (there.kv_lengths && host_.spec().seed % 3 == 0) there.max_kv_len = longest(*there.kv_lengths, false);
   for (auto member : {&AttentionOptions::q_lengths, &AttentionOptions::kv_lengths, &AttentionOptions::cu_seqlens_q,
                       &AttentionOptions::cu_seqlens_kv, &AttentionOptions::q_start, &AttentionOptions::kv_start,
-                      &AttentionOptions::page_starts}) {
+                      &AttentionOptions::page_starts, &AttentionOptions::prefix_group, &AttentionOptions::prefix_len}) {
     std::optional<ConstTensorView>& view = there.*member;
     if (!view) continue;
     const TensorView host(const_cast<void*>(view->data), view->dtype, view->shape);

@@ -88,6 +88,16 @@ TEST_F(GpuDecodeMma, BytesWithLengthsOnTheDevice) {
   run_all(with_lengths_there(drawn(100, source)));
 }
 
+// Sequences that begin with equal keys.
+TEST_F(GpuDecodeMma, Prefixes) {
+  DecodePrefixSpecs source(830'000, 200'000, 2100);
+  run_all(drawn(160, source), 3);
+}
+TEST_F(GpuDecodeMma, PrefixesWithLengthsOnTheDevice) {
+  DecodePrefixSpecs source(840'000, 200'000, 2100);
+  run_all(with_lengths_there(drawn(160, source)), 3);
+}
+
 /// One query of 32 heads on 8, D 128, bf16.
 CaseSpec plain(std::int64_t batch, std::int64_t keys, std::uint64_t seed) {
   CaseSpec spec;
@@ -182,6 +192,35 @@ TEST_F(GpuDecodeMma, LengthsAndTablesMayChange) {
       spec.group = group;
       GpuCase c(spec);
       expect_each_change(c, changes, false, graph);
+    }
+  }
+}
+
+// Groups of sequences with the same first pages: from none to all, beyond lengths, and of lengths below a unit.
+TEST_F(GpuDecodeMma, GroupsMayChange) {
+  const Lengths all = {kKeys, kKeys, kKeys, kKeys};
+  std::vector<Groups> changes = {{{0, 0, 0, 0}, {320, 320, 320, 320}, all},
+                                 {{-1, -1, -1, -1}, {320, 0, 7, 9}, all},
+                                 {{5, 5, 2, 2}, {336, 400, 128, 200}, all},
+                                 {{1, 0, 1, 0}, {-3, 160, 160, 160}, all},
+                                 {{4, 4, 4, -1}, {300, 300, 300, 1}, {336, 17, 0, 200}},
+                                 {{0, 0, 0, 0}, {336, 336, 336, 336}, {336, 336, 335, 128}}};
+  std::mt19937 rng(7);
+  for (int i = 0; i < (reduced() ? 2 : 20); ++i) {
+    Groups change;
+    for (int b = 0; b < 4; ++b) {
+      change.group.push_back(static_cast<std::int32_t>(rng() % 3) - 1);
+      change.len.push_back(static_cast<std::int32_t>(rng() % 340));
+      change.kv.push_back(rng() % 337);
+    }
+    changes.push_back(change);
+  }
+  for (const bool graph : {false, true}) {
+    for (const std::int64_t group : {2, 8}) {
+      CaseSpec spec = changing(717'000, false, 2);
+      spec.group = group;
+      GpuCase c(spec);
+      expect_each_group(c, changes, graph);
     }
   }
 }

@@ -45,6 +45,8 @@ void run_grid(int count, std::uint64_t seed, bool lengths_there) {
 }
 TEST(DecodeOnHost, AgreesWithTheReference) { run_grid<DecodeSpecs>(scaled(20), 0, false); }
 TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(scaled(20), 1'000'000, true); }
+TEST(DecodePrefixesOnHost, AgreeWithTheReference) { run_grid<DecodePrefixSpecs>(scaled(80), 9'000'000, false); }
+TEST(DecodePrefixesOnHost, LengthsThere) { run_grid<DecodePrefixSpecs>(scaled(50), 9'500'000, true); }
 TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(scaled(20), 2'000'000, false); }
 TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(scaled(30), 4'000'000, false); }
 TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(scaled(10), 5'000'000, true); }
@@ -230,6 +232,23 @@ TEST(DecodeOnHost, ManySequences) {
       AttentionCase c(spec);
       run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 5, .lengths_there = true});
     }
+  }
+}
+
+// Groups of sequences in two windows of lanes. The last candidates of prefixes have units of few keys.
+TEST(DecodePrefixesOnHost, ManySequences) {
+  for (const bool there : {false, true}) {
+    CaseSpec spec = plain(150, there ? 5 : 6);
+    spec.batch = 40;
+    spec.kv_heads = 1;
+    spec.group = 2;
+    spec.sequences = "lengths";
+    spec.prefixes = true;
+    spec.mask = "causal_lower_right";
+    spec.q_start = "aligned";
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(
+        c, {.gpu = "h200", .candidate = there ? 2 : 5, .gangs = there ? 3 : 7, .lengths_there = there, .runs = 2});
   }
 }
 

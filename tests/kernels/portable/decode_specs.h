@@ -47,6 +47,40 @@ class DecodeSpecs {
   Deck<std::string> sequences_{{"whole", "lengths", "packed"}, 6};
 };
 
+/// Such cases of several sequences that begin with equal keys, of 16 bits or of 8.
+class DecodePrefixSpecs {
+ public:
+  DecodePrefixSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys), kv_rows_({keys, 400, 300, keys, 200}, 51) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      spec.prefixes = true;
+      spec.batch = spec.sequences == "packed" ? 1 : batch_.deal();
+      spec.kv_rows = kv_rows_.deal();
+      if (spec.sequences == "packed") spec.kv_rows *= 4;
+      spec.q_rows = spec.sequences == "packed" ? 9 : q_rows_.deal();
+      spec.group = group_.deal();
+      spec.kv_heads = kv_heads_.deal();
+      spec.share_kv_batch = false;
+      if (masks_.deal() != 0) spec.mask = mask_.deal();
+      if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
+      if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
+      if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;
+      spec.descale = spec.k_dtype == DType::e4m3 && spec.seed % 2 == 0;
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  DecodeSpecs source_;
+  Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 2, 4}, 52}, group_{{1, 4, 8, 3}, 53}, batch_{{2, 5, 9, 3}, 54},
+      kv_heads_{{1, 2}, 55};
+  Deck<std::string> mask_{{"causal_lower_right", "last_window_and_first", "causal"}, 56};
+  Deck<int> masks_{{0, 1}, 57}, bytes_{{0, 0, 1}, 58};
+};
+
 /// Such cases with 17 to 64 rows of each head of keys.
 class DecodeRowsSpecs {
  public:

@@ -100,13 +100,18 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   problem.device_lengths = run.lengths_there;
   shared::DecodeMmaParams params =
       decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr});
-  const shared::DecodeMmaWorkspace sizes = shared::decode_mma_workspace(config, plan.grid);
+  const shared::DecodeMmaWorkspace sizes =
+      shared::decode_mma_workspace(config, plan.grid, problem.batch * plan::decode_mma_tiles(problem, config));
   const Workspace workspace(sizes.bytes);
   decode_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, workspace.base}, plan.grid, params);
   if (problem.listed_pages) params.table.starts.data = problem.page_starts.data();
   if (run.lengths_there) params.lengths.page_starts = params.table.starts;
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   if (!run.lengths_there) params.mod.sequences = spans.data();
+  if (config.prefixed() && !run.lengths_there) {
+    params.prefix_group = {problem.prefix_group.data(), 1, 1};
+    params.prefix_len = {problem.prefix_len.data(), 1, 1};
+  }
   const auto layout = device_text::layout_of(plan.mods.of_kernel(false));
   Tensor starts;
   gpu::set_mod_values(layout, options.bindings, kv_start_bindings(plan.mods.kv_start, problem, starts), params.mod);

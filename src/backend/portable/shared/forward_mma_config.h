@@ -63,8 +63,13 @@ struct ForwardMmaConfig {
   /// decode_mma: units of a mask's run of keys begin at a multiple of so many keys: where a block of a page does, and
   /// with chunks there in all layouts, so that pages change no bit.
   constexpr int run_step() const { return blocks_in_pages() || chunked() ? block_keys() : 1; }
+  /// decode_mma: tiles of keys that several sequences share stand before these sequences' own.
+  constexpr bool prefixed() const { return prefix_sequences > 0; }
+  constexpr int own_rows() const { return prefixed() ? live_rows / prefix_sequences : live_rows; }  // of a sequence
+  /// decode_mma: a sequence's units are those of runs of its keys.
+  constexpr bool has_runs() const { return bounded || prefixed(); }
   /// decode_mma: only the device knows how many units there are.
-  constexpr bool counts_units() const { return device_lengths || bounded; }
+  constexpr bool counts_units() const { return device_lengths || has_runs(); }
   /// Columns that are multiplied: what the tensors lack of them is zero.
   constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
   constexpr int v_columns() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "backend/portable/shared/prefix_table.h"
 #include "families/decode_mma/shared/decode_mma_chunks.h"
 #include "shared/sequence_span.h"
 #include "shared/tile_walk.h"
@@ -13,9 +14,9 @@ namespace heddle::shared {
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
-/// the lower half, which leaves the sums.
+/// the lower half, which leaves the sums. Rows of several sequences are many, too.
 constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
-  return config.row_waves > 1 && config.key_waves > 1;
+  return (config.row_waves > 1 || config.prefixed()) && config.key_waves > 1;
 }
 /// Waves of keys that leave their rows at the same time.
 constexpr int decode_state_waves(const ForwardMmaConfig& config) {
@@ -28,7 +29,9 @@ struct DecodeMmaMemory {
   int weights;  // wide(): [key waves][row waves][fragments of rows][32] a thread's weights: 16 bytes of 16 keys
   int tops;     // wide(): float [key waves][rows] maxima or sums
   int last;     // int: this CTA is the last one of its tile
-  int spans;    // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them
+  int spans;  // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them; prefixed:
+              // a PrefixTable of all waves
+  int arrived;  // prefixed: int [prefix_sequences]: the CTA is the last one that has keys of that sequence
   int parts;    // chunked: int [kMostChunks] of the parts that are folded
   int bytes;
 };
@@ -43,7 +46,10 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
     memory.last = memory.states + decode_state_waves(config) * config.live_rows * decode_row_floats(config) * 4;
   }
   memory.spans = memory.last + 16;
-  memory.parts = memory.spans + (config.device_lengths ? config.waves() * static_cast<int>(sizeof(SequenceSpan)) : 0);
+  memory.arrived = memory.spans + static_cast<int>(config.prefixed()       ? sizeof(PrefixTable)
+                                                   : config.device_lengths ? config.waves() * sizeof(SequenceSpan)
+                                                                           : 0);
+  memory.parts = memory.arrived + config.prefix_sequences * 4;
   memory.bytes = memory.parts + (config.chunked() ? kMostChunks * 4 : 0);
   return memory;
 }
@@ -54,14 +60,22 @@ inline constexpr int kDecodeWords = 3;
 
 /// Parts of each CTA: of these two tiles; in chunks those of decode_mma_chunks.h.
 constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunked() ? kPartsOfChunks : 2; }
-/// The workspace: each CTA's words; then the parts of each CTA.
+/// Parts that a sequence's tiles leave: of the keys that it shares, and of its own.
+inline constexpr int kJoinedParts = 2;
+/// The workspace: each CTA's words; prefixed: a word of each tile of each sequence; then the parts of each CTA; then of
+/// each tile of each sequence [kJoinedParts][own_rows] rows.
 struct DecodeMmaWorkspace {
-  long long parts, bytes;
+  long long joined_words, parts, joined_rows, bytes;
 };
-constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long ctas) {
+/// `tiles`: of all sequences.
+constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config, long long ctas, long long tiles = 0) {
+  const long long word = static_cast<long long>(sizeof(TicketWord)), row = decode_row_floats(config) * 4;
+  const long long joined = config.prefixed() ? tiles : 0;
   DecodeMmaWorkspace memory{};
-  memory.parts = (ctas * kDecodeWords * static_cast<long long>(sizeof(TicketWord)) + 255) / 256 * 256;
-  memory.bytes = memory.parts + ctas * decode_parts(config) * config.live_rows * decode_row_floats(config) * 4;
+  memory.joined_words = ctas * kDecodeWords * word;
+  memory.parts = (memory.joined_words + joined * word + 255) / 256 * 256;
+  memory.joined_rows = memory.parts + ctas * decode_parts(config) * config.live_rows * row;
+  memory.bytes = memory.joined_rows + joined * kJoinedParts * config.own_rows() * row;
   return memory;
 }
 

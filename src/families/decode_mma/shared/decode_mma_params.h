@@ -54,6 +54,11 @@ struct DecodeMmaParams : ForwardParams {
   TicketWord* words;        // [gangs][tiles][kDecodeWords]: decode_mma_memory.h
   TicketWord launch;        // number of this launch, not 0, below 2^(64 - kTicketBits)
   void* parts;              // what CTAs leave each other: decode_mma_memory.h
+
+  // config.prefixed()
+  LengthsView prefix_group, prefix_len;
+  TicketWord* joined_words;  // [sequences][tiles]
+  float* joined_rows;        // [sequences][tiles][kJoinedParts][own_rows] rows
 };
 
 }  // namespace heddle::shared

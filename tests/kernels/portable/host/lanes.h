@@ -309,8 +309,12 @@ inline unsigned __ballot_sync(unsigned, bool x) {
   });
 }
 inline int __ffs(int bits) { return std::countr_zero(static_cast<unsigned>(bits)) % 32 + (bits != 0 ? 1 : 0); }
-inline unsigned __activemask() { return ~0U; }
-inline void __syncwarp(unsigned) {}  // of the compiler's order alone
+inline unsigned __activemask() { return 0; }  // not known
+/// A whole warp waits here; without its mask it is about the order of the compiler alone.
+inline void __syncwarp(unsigned mask) {
+  if (mask != ~0U) return;
+  heddle::lanes::together<bool>("barrier of a warp", true, [](const bool* const*, bool* const*) {});
+}
 inline bool __any_sync(unsigned, bool x) {
   return heddle::lanes::together<bool>("vote", x, [](const bool* const* in, bool* const* out) {
     bool any = false;

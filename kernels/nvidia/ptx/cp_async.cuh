@@ -18,4 +18,9 @@ __device__ __forceinline__ void gather_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+/// This thread arrives at the barrier, which counts it, once all that it has asked for so far has been written.
+__device__ __forceinline__ void arrive_behind_copies(Address barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 }  // namespace heddle::ptx

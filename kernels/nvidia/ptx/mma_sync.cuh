@@ -64,10 +64,18 @@ __device__ __forceinline__ void copy_async(SharedAddress to, const void* from, i
                  : "memory");
   }
 }
-/// copy_async() of 16 bytes, of rows that are whole lines of 128: the L2 cache fetches the line. (With a policy of the L2
-/// cache, too, ptxas 13.0 makes instructions of some kernels that the chip does not know: "[R12+UR0], desc[UR1]".)
+/// copy_async() of 16 bytes, of rows that are whole lines of 128: the L2 cache fetches the line. (With a policy of the
+/// L2 cache, too, ptxas 13.0 makes instructions of some kernels that the chip does not know: "[R12+UR0], desc[UR1]".)
 __device__ __forceinline__ void copy_async_of_line(SharedAddress to, const void* from, int valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+}
+/// Likewise, if `asks`: without a branch, which products of warpgroups around it would not bear.
+__device__ __forceinline__ void copy_async_of_line(SharedAddress to, const void* from, int valid, bool asks) {
+  asm volatile(
+      "{\n.reg .pred asks;\nsetp.ne.b32 asks, %3, 0;\n"
+      "@asks cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n}" ::"r"(to),
+      "l"(from), "r"(valid), "r"(static_cast<int>(asks))
+      : "memory");
 }
 /// All that this thread has asked for is there. (A barrier makes it so for others.)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

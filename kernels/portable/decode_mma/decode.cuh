@@ -12,6 +12,7 @@
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/parts.cuh"
 #include "portable/decode_mma/prefixes.cuh"
+#include "portable/decode_mma/warpgroup_steps.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
@@ -29,7 +30,7 @@ class Decode {
         scores_(params, params.mod),
         tile_(tile),
         kv_head_(params.tiles_of_kv_head == 1 ? tile : tile / params.tiles_of_kv_head),
-        head_(kv_head_ * params.group + (tile - kv_head_ * params.tiles_of_kv_head) * kConfig.packed_heads) {}
+        head_(kv_head_ * params.group + own_tile() / query_tiles() * kConfig.packed_heads) {}
 
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
@@ -37,7 +38,7 @@ class Decode {
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
     if constexpr (kConfig.early) F::wait_for_previous();  // before a gang without keys writes
-    if (gang == 0 && params_.q_packed) fill(line.end_of_queries(), params_.q_rows, 0);
+    if (gang == 0 && params_.q_packed && q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
  private:
@@ -51,8 +52,28 @@ class Decode {
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
 
+  /// The tile among those that read the same keys.
+  __device__ __forceinline__ int own_tile() const { return tile_ - kv_head_ * params_.tiles_of_kv_head; }
+  __device__ __forceinline__ int query_tiles() const { return kConfig.tile_queries > 0 ? params_.query_tiles : 1; }
+  /// The tile's first query.
+  __device__ __forceinline__ int q_first() const {
+    return kConfig.tile_queries > 0 ? own_tile() % query_tiles() * kConfig.tile_queries : 0;
+  }
+  /// Else the sequence has fewer queries than others, and none of the tile's.
+  __device__ __forceinline__ static bool has_queries(const Tile<kConfig>& tile) {
+    return kConfig.tile_queries == 0 || tile.q_first == 0 || tile.q_first < tile.q_len;
+  }
+  /// The wave has rows of the tile: a sequence's own ones are the first wave's.
+  __device__ __forceinline__ bool computes(const Tile<kConfig>& tile) const {
+    if constexpr (kConfig.prefixed() && kConfig.row_waves > 1) {
+      static_assert(kConfig.own_rows() <= kConfig.wave_rows());
+      return tile.is_shared || scores_.row_wave() == 0;
+    }
+    return has_queries(tile);
+  }
+
   __device__ __forceinline__ Tile<kConfig> tile_at(const Place& place) const {
-    Tile<kConfig> tile(place.batch, head_, kv_head_, 0, params_.group, params_.mod);
+    Tile<kConfig> tile(place.batch, head_, kv_head_, q_first(), params_.group, params_.mod);
     if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
     if constexpr (kConfig.listed_pages) tile.first_entry = place.first_entry;
     if constexpr (kConfig.prefixed()) {
@@ -72,7 +93,7 @@ class Decode {
     typename F::Stream stream(memory_);
     int unit = cut.begin(gang);
     int end = cut.begin(gang + 1);
-    if constexpr (kConfig.chunked) {
+    if constexpr (kConfig.chunked()) {
       unit = line.chunk_from(unit);
       end = line.chunk_from(end);
       if (unit == end) return;
@@ -97,7 +118,7 @@ class Decode {
       const Tile<kConfig> tile = tile_at(ahead);
       const int key = ahead.keys.begin(ahead.unit) + own_keys;
       const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
-      if (key < run.end) {
+      if (key < run.end && has_queries(tile)) {
         const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
         if constexpr (kConfig.blocks_in_pages()) {
           stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
@@ -112,24 +133,31 @@ class Decode {
       find_page();
     };
     find_page();
+    // Warpgroups ask for a block when they have read the one before; others before they read the next one.
 #pragma unroll 1
-    for (int i = 1; i < kConfig.stages; ++i) {
+    for (int i = kConfig.by_warpgroups() ? 0 : 1; i < kConfig.stages; ++i) {
       if constexpr (kConfig.early) {
         if (asked < end && !is_old(ahead)) F::wait_for_previous();
       }
       ask();
+      if constexpr (kConfig.by_warpgroups()) stream.copy_panels(), stream.end_of_ask();
     }
     if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
-    [[maybe_unused]] bool begins = true;  // chunked: a tile, with this chunk
+    [[maybe_unused]] bool begins = true, before = false;  // chunked: a tile begins with this chunk; one came before
     typename F::Queries q[kFragments];
     while (unit < end) {
       const int first = unit - place.unit;  // of the tile
       int stop = first + place.units < end ? first + place.units : end;
       const Tile<kConfig> tile = tile_at(place);
-      if constexpr (kConfig.chunked) {
-        if (begins) chunks = {params_, cut, gang, tile_, first, place.units};
-        if (begins && chunks.is_shared() && F::thread() == 0) chunks.begin();
+      if constexpr (kConfig.chunked()) {
+        if (begins) {
+          chunks = {params_, cut, gang, tile_, first, place.units};
+          if (before) F::barrier();  // the parts of the tile before have been folded
+          chunks.find_parts(parts());
+          if (chunks.is_shared() && F::thread() == 0) chunks.begin();
+          before = true;
+        }
         const int behind = chunks.next_end();
         if (behind < stop) stop = behind;
       }
@@ -137,44 +165,51 @@ class Decode {
       if (place.unit > 0) from = cut.gang_of(first);
       if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
       const SharedTile<kConfig, F> shared_tile(params_, from, to, gang, tile_);
-      if (!kConfig.chunked && from < to && F::thread() == 0) shared_tile.begin();
+      if (!kConfig.chunked() && from < to && F::thread() == 0) shared_tile.begin();
       const bool joins = kConfig.prefixed() && place.shared_keys > 0;
       if constexpr (kConfig.prefixed()) {
         if (joins) JoinedRows<kConfig, F>(params_, tile, tile_).begin();
       }
-      if (!kConfig.chunked || begins) begin_mods(tile, place);
+      if (!kConfig.chunked() || begins) begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
       clear(o);
-      if (!kConfig.chunked || begins) {
+      // Warpgroups' rows leave through the memory of the queries when a chunk ends.
+      if (!kConfig.chunked() || begins || kConfig.by_warpgroups()) {
         stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
         apply_descales(q, tile);
       }
+      if constexpr (kConfig.by_warpgroups()) {
+        WarpgroupSteps<kConfig, F, Scores>(memory_, scores_).walk(tile, place, stop - unit, stream, ask, weights, o);
+        place.unit += stop - unit;
+        unit = stop;
+      } else {
 #pragma unroll 1
-      for (; unit < stop; ++unit, ++place.unit) {
-        ask();
-        const int kv_first = place.keys.begin(place.unit);
-        stream.keys_arrive();
-        const bool any = has_rows(tile) && kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end;
-        typename F::Scores s[kFragments][kKeyFragments];
-        if (any) {
-          F::multiply_keys(s, q, stream, wave_key - own_keys);
-          if constexpr (kConfig.wide()) {
-            const WideRows<kConfig, F, Scores> wide(memory_, scores_);
-            scores_.attend(tile, true, kv_first, weights, s, o, wide);
-            wide.add_values(o, s, stream);
-          } else {
-            scores_.attend(tile, true, kv_first, weights, s, o);
+        for (; unit < stop; ++unit, ++place.unit) {
+          ask();
+          const int kv_first = place.keys.begin(place.unit);
+          stream.keys_arrive();
+          const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && computes(tile);
+          typename F::Scores s[kFragments][kKeyFragments];
+          if (any) {
+            F::multiply_keys(s, q, stream, wave_key - own_keys);
+            if constexpr (kConfig.wide()) {
+              const WideRows<kConfig, F, Scores> wide(memory_, scores_);
+              scores_.attend(tile, true, kv_first, weights, s, o, wide);
+              wide.add_values(o, s, stream);
+            } else {
+              scores_.attend(tile, true, kv_first, weights, s, o);
+            }
           }
+          if constexpr (!kConfig.wide()) {
+            stream.values_arrive();
+            if (any) F::add_values(o, s, stream, 0);
+          }
+          stream.block_is_read();
         }
-        if constexpr (!kConfig.wide()) {
-          stream.values_arrive();
-          if (any) F::add_values(o, s, stream, 0);
-        }
-        stream.block_is_read();
       }
       finish(tile, shared_tile, from < to, joins, chunks, weights, o);
-      if constexpr (kConfig.chunked) begins = chunks.is_last();
+      if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
   }
@@ -184,15 +219,6 @@ class Decode {
     const int kv_len = tile_at(place).kv_len, begin = place.keys.begin(place.unit);
     const int end = place.keys.run(place.unit, kv_len).end;
     return (end < begin + kConfig.kv_block ? end : begin + kConfig.kv_block) <= kv_len - params_.fresh_tokens;
-  }
-
-  /// A sequence's own rows are the first wave's.
-  __device__ __forceinline__ bool has_rows(const Tile<kConfig>& tile) const {
-    if constexpr (kConfig.prefixed() && kConfig.row_waves > 1) {
-      static_assert(kConfig.own_rows() <= kConfig.wave_rows());
-      return tile.is_shared || scores_.row_wave() == 0;
-    }
-    return true;
   }
 
   __device__ __forceinline__ static void clear(Out& o) {
@@ -244,7 +270,7 @@ class Decode {
       store_run<kConfig, F>(params_, batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, batch, head, at, row_end);
     };
-    if constexpr (kConfig.chunked) return finish_chunk(tile, chunks, weights, o, store);
+    if constexpr (kConfig.chunked()) return finish_chunk(tile, chunks, weights, o, store);
     const JoinedRows<kConfig, F> joined(params_, tile, tile_);
     const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
       if constexpr (kConfig.prefixed()) {
@@ -274,10 +300,14 @@ class Decode {
     }
   }
 
+  /// chunked: which parts there are of the tile.
+  __device__ __forceinline__ int* parts() const { return reinterpret_cast<int*>(memory_ + kMemory.parts); }
+
   /// A chunk's keys have been walked.
   template <class Store>
   __device__ __forceinline__ void finish_chunk(const Tile<kConfig>& tile, const ChunkedTile<kConfig, F>& chunks,
                                                RowWeights<kConfig, F>& weights, Out& o, const Store& store) {
+    if (!has_queries(tile)) return;
     if (chunks.is_only_one()) {
       merge_waves(tile, weights, o, store);
     } else {
@@ -294,14 +324,11 @@ class Decode {
       if (last == 0) return;
     }
     if (!chunks.is_only_one()) {
-      int* const parts = reinterpret_cast<int*>(memory_ + kMemory.parts);
-      chunks.find_parts(parts);
-      F::barrier();
       chunks.fold_parts(
-          parts, weights, [&](int row) { return tile.has(row); }, store);
+          parts(), weights, [&](int row) { return tile.has(row); }, store);
     }
     if constexpr (kConfig.by_sequence) {
-      if (!params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);
+      if (!params_.q_packed && tile.q_first == 0) fill(tile.q_len, params_.q_rows, tile.batch);
     }
   }
 

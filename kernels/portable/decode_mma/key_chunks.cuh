@@ -44,7 +44,10 @@ class ChunkedTile {
         count_((units + units_ - 1) / units_),
         begin_(chunk_from(gang)),
         end_(chunk_from(gang + 1)),
-        chunk_(begin_ - 1) {}
+        ctas_(1),
+        chunk_(begin_ - 1) {
+    if (is_shared()) ctas_ = ctas();
+  }
 
   /// On to the next chunk. The unit of the line behind it.
   __device__ __forceinline__ int next_end() {
@@ -63,14 +66,10 @@ class ChunkedTile {
       F::compare_and_swap(word(), found, params_->launch << shared::kTicketBits);
     }
   }
-  /// By one thread, behind what its CTA has left: whether all chunks are there now. A gang whose part lies within a
-  /// chunk has none.
+  /// By one thread, behind what its CTA has left: whether all chunks are there now.
   __device__ __forceinline__ bool arrive() const {
-    const bool each_has_one = units_ <= static_cast<int>(cut_->share);
-    const int last = each_has_one ? cut_->gang_of(first_ + (count_ - 1) * units_) : 0;
-    const int ctas = each_has_one ? last - cut_->gang_of(first_) + 1 : count_;
     const shared::TicketWord before = F::arrive(word());
-    if (static_cast<int>(before & (shared::kMaxTiles - 1)) + 1 != ctas) return false;
+    if (static_cast<int>(before & (shared::kMaxTiles - 1)) + 1 != ctas_) return false;
     *word() = 0;
     return true;
   }
@@ -140,6 +139,11 @@ class ChunkedTile {
   }
 
  private:
+  /// CTAs that have chunks of the tile. A gang whose part lies within a chunk has none.
+  __device__ __forceinline__ int ctas() const {
+    if (units_ > static_cast<int>(cut_->share)) return count_;
+    return cut_->gang_of(first_ + (count_ - 1) * units_) - cut_->gang_of(first_) + 1;
+  }
   /// The first chunk whose units begin in the gang's part of the line, or behind it.
   __device__ __forceinline__ int chunk_from(int gang) const {
     const int before = cut_->begin(gang) - first_;
@@ -196,6 +200,7 @@ class ChunkedTile {
   int gang_, tile_, first_;
   int units_, count_;
   int begin_, end_;  // the CTA's own chunks
+  int ctas_;         // that have some
   int chunk_;        // that is walked
 };
 

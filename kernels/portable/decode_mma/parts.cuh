@@ -101,29 +101,37 @@ class SharedTile {
                                         Visit&& visit) const {
     if (groups_.count == 1) {
       if (!is_last(last, tile_word(), to_ - from_ + 1)) return false;
-      merge_parts<kConfig, F, kPartsAtOnce>(
-          kConfig.live_rows, to_ - from_ + 1,
-          [&](int i, int row) { return row_of_part<kConfig>(part_of(from_ + i), row); }, weights, has, visit);
+      merge_all(
+          to_ - from_ + 1, [&](int i, int row) { return row_of_part<kConfig>(part_of(from_ + i), row); }, weights, has,
+          visit);
       return true;
     }
     const int first = group_begin(), end = first + groups_.size <= to_ ? first + groups_.size : to_ + 1;
     if (!is_last(last, group_word(), end - first)) return false;
-    merge_parts<kConfig, F, kPartsAtOnce>(
-        kConfig.live_rows, end - first, [&](int i, int row) { return row_of_part<kConfig>(part_of(first + i), row); },
-        weights, has,
+    merge_all(
+        end - first, [&](int i, int row) { return row_of_part<kConfig>(part_of(first + i), row); }, weights, has,
         [&](int row, int column, const auto& sums, const auto& merged) {
           leave_run(of_group(first, row), column, sums, merged);
         });
     F::barrier();
     if (!is_last(last, tile_word(), groups_.count)) return false;
-    merge_parts<kConfig, F, kPartsAtOnce>(
-        kConfig.live_rows, groups_.count, [&](int i, int row) { return of_group(from_ + i * groups_.size, row); },
-        weights, has, visit);
+    merge_all(
+        groups_.count, [&](int i, int row) { return of_group(from_ + i * groups_.size, row); }, weights, has, visit);
     return true;
   }
 
  private:
-  static constexpr int kPartsAtOnce = 16;
+  /// Rows of all parts.
+  template <class PartOf, class Has, class Visit>
+  __device__ __forceinline__ static void merge_all(int count, PartOf&& part_of, const RowWeights<kConfig, F>& weights,
+                                                   Has&& has, Visit&& visit) {
+    if constexpr (kConfig.wide()) {
+      merge_long_rows<kConfig, F>(kConfig.live_rows, count, part_of, weights, has, visit);
+    } else {
+      constexpr int kPartsAtOnce = 16;
+      merge_parts<kConfig, F, kPartsAtOnce>(kConfig.live_rows, count, part_of, weights, has, visit);
+    }
+  }
 
   /// The word holds the run's number above the count; whatever else stands there is another run's. CTAs that come later
   /// find the number and change nothing.

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
+#include "portable/decode_mma/parts.cuh"
+#include "portable/rows/row_states.cuh"
 #include "portable/rows/row_weights.cuh"
 #include "ptx/mma_sync.cuh"
 
@@ -17,10 +19,15 @@ class WideRows {
   static constexpr int kColumns = kConfig.wave_columns(), kRows = Scores::kOwnRows;
 
   __device__ __forceinline__ WideRows(char* memory, const Scores& scores)
-      : weights_(reinterpret_cast<Weights*>(memory + kMemory.weights)),
+      : memory_(memory),
+        weights_(reinterpret_cast<Weights*>(memory + kMemory.weights)),
         tops_(reinterpret_cast<float*>(memory + kMemory.tops)),
         scores_(scores) {}
 
+  /// Whether the wave has rows. Waves whose products are one have theirs, though a tile have fewer.
+  __device__ __forceinline__ bool has_rows() const {
+    return !kConfig.by_warpgroups() || scores_.row_wave() * kConfig.wave_rows() < kConfig.live_rows;
+  }
   /// The first one of the wave's columns of o.
   __device__ __forceinline__ int first_column() const { return scores_.key_wave() * kColumns; }
 
@@ -45,26 +52,40 @@ class WideRows {
     }
   }
 
-  /// O += P V of a block, of whose weights P the wave has those of its keys.
+  /// O += P V of a block, of whose weights P the wave has those of its keys. by_warpgroups(): in flight until
+  /// F::await_values().
   template <class Out, class Stream>
-  __device__ __forceinline__ void add_values(Out& o, const typename F::Scores (&p)[Scores::kFragments][1],
+  __device__ __forceinline__ void add_values(Out& o,
+                                             const typename F::Scores (&p)[Scores::kFragments][Scores::kKeyFragments],
                                              const Stream& stream) const {
-#pragma unroll
-    for (int f = 0; f < Scores::kFragments; ++f) F::pack(*place(scores_.key_wave(), f), p[f][0]);
-    meet();
-#pragma unroll 1
-    for (int wave = 0; wave < kConfig.key_waves; ++wave) {
-      Weights weights[Scores::kFragments];
-#pragma unroll
-      for (int f = 0; f < Scores::kFragments; ++f) weights[f] = *place(wave, f);
-      F::add_values(o, weights, stream, wave * F::kKeys, first_column() / F::kOuts);
+    if constexpr (kConfig.by_warpgroups()) {
+      add_block(o, p, stream);
+    } else {
+      add_keys_in_turn(o, p, stream);
     }
   }
 
-  /// Calls visit(row, column, sums, weights) for the thread's rows with has(row) and its columns, as merge_parts()
-  /// does.
+  /// Calls visit(row, column, sums, weights) for rows with has(row), as merge_parts() does.
   template <class Out, class Has, class Visit>
-  __device__ __forceinline__ void visit(RowWeights<kConfig, F> weights, const Out& o, Has&& has, Visit&& visit) const {
+  __device__ __forceinline__ void visit(const RowWeights<kConfig, F>& weights, const Out& o, Has&& has,
+                                        Visit&& visit) const {
+    if constexpr (kConfig.by_warpgroups()) {
+      visit_in_memory(weights, o, has, visit);
+    } else {
+      visit_own(weights, o, has, visit);
+    }
+  }
+
+ private:
+  using Weights = typename F::Weights;
+  static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
+  static_assert(!kConfig.wide() || kColumns % F::kOuts == 0);
+  static_assert(!kConfig.wide() || Scores::kKeyFragments == 1 || kConfig.by_warpgroups());
+
+  /// The thread's rows and columns.
+  template <class Out, class Has, class Visit>
+  __device__ __forceinline__ void visit_own(RowWeights<kConfig, F> weights, const Out& o, Has&& has,
+                                            Visit&& visit) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = scores_.row_of(i);
@@ -84,10 +105,63 @@ class WideRows {
     }
   }
 
- private:
-  using Weights = typename F::Weights;
-  static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
-  static_assert(!kConfig.wide() || (kConfig.wave_keys() == F::kKeys && kColumns % F::kOuts == 0));
+  /// All rows, by all threads, through the memory of the queries, which have been read: registers are named one by one,
+  /// and code for each of 128 of them would take longer to fetch than rows take to store.
+  template <class Out, class Has, class Visit>
+  __device__ __forceinline__ void visit_in_memory(const RowWeights<kConfig, F>& weights, const Out& o, Has&& has,
+                                                  Visit&& visit) const {
+    constexpr int kAtOnce = 32;
+    static_assert(kAtOnce * shared::decode_row_floats(kConfig) * sizeof(float) <=
+                  kConfig.rows() * kConfig.qk_columns() * kConfig.element_bytes());
+    float* const rows = reinterpret_cast<float*>(memory_ + shared::forward_mma_memory(kConfig).q);
+#pragma unroll 1
+    for (int first = 0; first < kConfig.live_rows; first += kAtOnce) {
+      const auto own = [&](int i) {
+        const int row = scores_.row_of(i) - first;
+        if (row < 0 || row >= kAtOnce || !has(first + row)) return RowState<float>{};
+        const RowState<float> state = row_of_part<kConfig>(rows, row);
+        return RowState<float>{state.numbers, state.o + first_column()};
+      };
+      leave_state(own, weights, o);
+      F::barrier();
+      merge_parts<kConfig, F, 1>(
+          kConfig.live_rows - first < kAtOnce ? kConfig.live_rows - first : kAtOnce, 1,
+          [&](int, int row) { return row_of_part<kConfig>(rows, row); }, weights,
+          [&](int row) { return has(first + row); },
+          [&](int row, int column, const auto& sums, const auto& merged) { visit(first + row, column, sums, merged); });
+      F::barrier();
+    }
+  }
+
+  /// All weights of the wave's rows at once.
+  template <class Out, class Stream>
+  __device__ __forceinline__ void add_block(Out& o, const typename F::Scores (&p)[1][Scores::kKeyFragments],
+                                            const Stream& stream) const {
+    Weights weights[kConfig.key_waves] = {};
+    if (has_rows()) {
+      F::pack(weights[0], p[0]);
+      *place(scores_.key_wave(), 0) = weights[0];
+      meet();
+#pragma unroll
+      for (int wave = 0; wave < kConfig.key_waves; ++wave) weights[wave] = *place(wave, 0);
+    }
+    F::begin_values(o, weights, stream, first_column());
+  }
+  /// The weights of one wave after those of another: few are in registers.
+  template <class Out, class Stream>
+  __device__ __forceinline__ void add_keys_in_turn(Out& o, const typename F::Scores (&p)[Scores::kFragments][1],
+                                                   const Stream& stream) const {
+#pragma unroll
+    for (int f = 0; f < Scores::kFragments; ++f) F::pack(*place(scores_.key_wave(), f), p[f][0]);
+    meet();
+#pragma unroll 1
+    for (int wave = 0; wave < kConfig.key_waves; ++wave) {
+      Weights weights[Scores::kFragments];
+#pragma unroll
+      for (int f = 0; f < Scores::kFragments; ++f) weights[f] = *place(wave, f);
+      F::add_values(o, weights, stream, wave * F::kKeys, first_column() / F::kOuts);
+    }
+  }
 
   /// Until all waves that have the wave's rows have come.
   __device__ __forceinline__ void meet() const { ptx::barrier_of<32 * kConfig.key_waves>(1 + scores_.row_wave()); }
@@ -106,6 +180,7 @@ class WideRows {
     return weights_ + ((wave * kConfig.row_waves + scores_.row_wave()) * Scores::kFragments + f) * 32 + F::lane();
   }
 
+  char* memory_;
   Weights* weights_;
   float* tops_;
   const Scores& scores_;

@@ -116,4 +116,64 @@ __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_o
   }
 }
 
+/// merge_parts() of long rows, of f32: a wave has a row at a time, and each of its threads the factor of a part, which
+/// the others read from it. merge_parts() computes each part's factor for each run, some 400 instructions of a thread a
+/// run, which few waves take longer for than for the reads.
+template <auto kConfig, class F, class PartOf, class Has, class Visit>
+__device__ __forceinline__ void merge_long_rows(int rows, int count, PartOf&& part_of, RowWeights<kConfig, F> weights,
+                                                Has&& has, Visit&& visit) {
+  constexpr int kRun = kRunOfPart<float>, kRuns = kConfig.v_columns() / kRun, kLanes = kConfig.shape().wave;
+  constexpr int kOwnRuns = (kRuns + kLanes - 1) / kLanes;
+  static_assert(kConfig.v_columns() % kRun == 0);
+  struct alignas(16) Run {
+    float x[kRun];
+  };
+  const auto is_there = [](int run) { return kRuns % kLanes == 0 || run < kRuns; };
+#pragma unroll 1
+  for (int row = F::wave(); row < rows; row += kConfig.waves()) {
+    if (!has(row)) continue;
+    float top = -F::infinity(), sum = 0;
+    Run o[kOwnRuns] = {};
+#pragma unroll 1
+    for (int first = 0; first < count; first += kLanes) {
+      const int left = count - first < kLanes ? count - first : kLanes;
+      float m = -F::infinity(), l = 0;
+      if (F::lane() < left) {
+        const float* const numbers = part_of(first + F::lane(), row).numbers;
+        m = numbers[0];
+        l = numbers[1];
+      }
+      const float before = top;
+      top = F::larger(top, F::wave_max(m));
+      const float own = weights.factor_between(before, top), factor = weights.factor_between(m, top);
+      sum = F::fused(sum, own, F::wave_sum(l * factor));
+#pragma unroll
+      for (int i = 0; i < kOwnRuns; ++i) {
+#pragma unroll
+        for (int e = 0; e < kRun; ++e) o[i].x[e] *= own;
+      }
+#pragma unroll 4
+      for (int n = 0; n < left; ++n) {
+        const float of_part = F::from_lane(factor, n);
+        const float* const from = part_of(first + n, row).o;
+#pragma unroll
+        for (int i = 0; i < kOwnRuns; ++i) {
+          const int run = i * kLanes + F::lane();
+          if (!is_there(run)) continue;
+          const Run read = *reinterpret_cast<const Run*>(from + run * kRun);
+#pragma unroll
+          for (int e = 0; e < kRun; ++e) o[i].x[e] = F::fused(read.x[e], of_part, o[i].x[e]);
+        }
+      }
+    }
+    weights.m[0] = top;
+    weights.l[0] = sum;
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = i * kLanes + F::lane();
+      if (is_there(run)) visit(row, run * kRun, o[i].x, weights);
+    }
+  }
+}
+
 }  // namespace heddle::portable

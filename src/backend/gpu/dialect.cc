@@ -35,9 +35,9 @@ std::string Dialect::bounds(const std::string& config, int waves) const {
   return fmt::format("__launch_bounds__({}.threads()){}", config, most);
 }
 
-std::string Dialect::memory(int bytes) const {
-  if (!kernels_declare_memory) return "extern __shared__ __align__(128) char memory[];";
-  return fmt::format("__shared__ __attribute__((aligned(128))) char memory[{}];", bytes);
+std::string Dialect::memory(int bytes, int alignment) const {
+  if (!kernels_declare_memory) return fmt::format("extern __shared__ __align__({}) char memory[];", alignment);
+  return fmt::format("__shared__ __attribute__((aligned({}))) char memory[{}];", alignment, bytes);
 }
 
 jit::Source Dialect::source(std::string name, const std::string& text, const std::string& architecture) const {

@@ -18,8 +18,8 @@ struct Dialect {
   /// Launch bounds of a kernel whose configuration, a constant of the source, is called `config`. `waves`: that share a
   /// SIMD of an AMD GPU; 0: as many as fit.
   std::string bounds(const std::string& config, int waves) const;
-  /// Declares `memory`, char[bytes], in shared memory.
-  std::string memory(int bytes) const;
+  /// Declares `memory`, char[bytes], in shared memory, at a multiple of `alignment` bytes.
+  std::string memory(int bytes, int alignment = 128) const;
   jit::Source source(std::string name, const std::string& text, const std::string& architecture) const;
 };
 

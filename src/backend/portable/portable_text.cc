@@ -90,7 +90,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.key_waves > 1, fmt::format("{} key waves", config.key_waves));
   add(config.splits_keys(), fmt::format("{} splits", config.splits));
   add(config.rings(), fmt::format("{} of {}", config.own_blocks ? "rings" : "ring", config.stages));
-  add(config.chunked, "chunked");
+  add(config.chunked(), fmt::format("{} chunks", config.chunks));
   add(config.prefixed(), fmt::format("prefixes of {}", config.prefix_sequences));
   add(config.masked, config.bounded ? "masked with bounds" : "masked");
   add(config.scores != ScoreForm::plain, shared::name(config.scores));

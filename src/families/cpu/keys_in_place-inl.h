@@ -124,9 +124,10 @@ HWY_NOINLINE void DotBlock(const float* HWY_RESTRICT q, std::int64_t q_stride, c
   std::int64_t first = 0;
   if (kKeys == 8 && ahead.lines() > 0) {
     Ahead fetching = ahead;
-    for (; first + kLine <= dim; first += kLine) {
-      fetching.fetch(kKeys);  // as many lines as are read
-      for (std::int64_t i = 0; i < kLine; i += 2 * kPairs * lanes) DotStep<kPairs>(q, q_stride, key, first + i, sum);
+    const std::int64_t pairs = 2 * kPairs * lanes, step = std::max(kLine, pairs);  // a pair may be longer than a line
+    for (; first + step <= dim; first += step) {
+      fetching.fetch(kKeys * (step / kLine));  // as many lines as are read
+      for (std::int64_t i = 0; i < step; i += pairs) DotStep<kPairs>(q, q_stride, key, first + i, sum);
     }
     ahead = fetching;
   }

@@ -36,6 +36,8 @@ std::string decode_mma_prefixes(const problem::AttentionProblem& problem, const 
 
 /// Tiles of each sequence.
 int decode_mma_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
+/// Tiles that have queries of the same heads.
+int decode_mma_query_tiles(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
 
 /// Units of all sequences, as long as they may be.
 std::int64_t decode_mma_units(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);

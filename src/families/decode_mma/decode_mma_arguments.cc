@@ -20,6 +20,7 @@ shared::DecodeMmaParams constant_params(const backend::PrepareArguments& argumen
   params.heads = static_cast<int>(problem.q_heads);
   params.tiles = plan::decode_mma_tiles(problem, config);
   params.tiles_of_kv_head = params.tiles / static_cast<int>(problem.kv_heads);
+  params.query_tiles = plan::decode_mma_query_tiles(problem, config);
   params.q_rows = static_cast<int>(problem.q_rows);
   params.q_packed = problem.packed;
   const int gangs = arguments.plan.grid / params.tiles;

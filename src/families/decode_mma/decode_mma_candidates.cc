@@ -153,13 +153,38 @@ std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_k
   return configs;
 }
 
+/// Tiles of 64 rows, padded, whose waves multiply together by wgmma.
+std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const AttentionProblem& problem,
+                                                const device::CudaCaps& caps) {
+  constexpr int kPanel = 64,
+                kValueColumns = 256;  // of the keys' columns; of the values', for each product and warpgroup
+  const bool fits = caps.major == 9 && !all.converts() && all.qk_dim % kPanel == 0 && all.v_dim % kValueColumns == 0 &&
+                    all.q_bytes == 16 && all.kv_bytes == 16;
+  if (!fits) return {};
+  all.fragments = shared::FragmentKind::warpgroup;
+  ForwardMmaConfig config = with_rows(all, problem, kMostRows, 16);
+  config.row_fragments = 1;
+  config.row_waves = 4;
+  config.key_waves = 2;
+  config.kv_block = 64;
+  config.shared_queries = true;
+  config.blocks = shared::StepBlocks::both_ways;
+  config.ctas = 1;
+  std::vector<ForwardMmaConfig> configs;
+  for (config.stages = 3; config.stages > 1; --config.stages) {
+    if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) configs.push_back(config);
+  }
+  return configs;
+}
+
 /// Where waves share the columns of o: most rows first, and four waves of keys, or two where memory has no room for
-/// their blocks.
+/// their blocks. In chunks one fragment of rows a wave comes first: kernels of two spill 1600 bytes where chunks end.
 std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const AttentionProblem& problem,
                                            const device::CudaCaps& caps) {
   constexpr int kMostSums = 128;  // of a thread
-  std::vector<ForwardMmaConfig> configs;
-  for (const int most : {kMostRows, 32, 16}) {
+  std::vector<ForwardMmaConfig> configs = warpgroup_configs(all, problem, caps);
+  const std::array<int, 3> rows = all.chunked() ? std::array{32, 16, kMostRows} : std::array{kMostRows, 32, 16};
+  for (const int most : rows) {
     if (longest_queries(problem) > most) continue;
     ForwardMmaConfig config = with_rows(all, problem, most, 16);
     config.row_fragments = config.live_rows > 32 ? 2 : 1;  // few rows occupy more waves
@@ -240,28 +265,46 @@ int waves_of_chunks(ForwardMmaConfig config, const AttentionProblem& problem, co
   config.shared_queries = larger_dim(problem) > kMostDimOfTwoFragments;
   if (is_wide(problem)) config.blocks = shared::StepBlocks::both_ways;
   config.stages = 2;
-  for (config.key_waves = 4; config.key_waves > 1; config.key_waves /= 2) {
+  for (config.key_waves = is_wide(problem) ? 4 : 8; config.key_waves > 1; config.key_waves /= 2) {
     config.kv_block = config.key_waves * config.shape().columns;
     if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) break;
   }
   return config.key_waves;
 }
 
-/// The one kernel whose rows' bits do not depend on the batch, if one fits: the same waves of keys however many rows a
-/// tile has. What the compiler makes of it does not count, nor how many units there are.
+/// Chunks of a sequence: as many as CTAs that one sequence alone would occupy. More take longer to merge.
+int chunks_of(const AttentionProblem& problem, const device::CudaCaps& caps) {
+  constexpr std::uint64_t kFewest = 8;
+  const auto gangs = static_cast<std::uint64_t>(caps.multiprocessors / std::max<std::int64_t>(1, problem.kv_heads));
+  return static_cast<int>(std::clamp<std::uint64_t>(std::bit_floor(gangs), kFewest, shared::kMostChunks));
+}
+
+/// Tiles of one fragment of rows, of as many queries each as there is room for beside all heads of a group.
+ForwardMmaConfig with_one_fragment(ForwardMmaConfig config, const AttentionProblem& problem) {
+  const int rows = config.shape().rows;
+  if (longest_queries(problem) <= rows) return with_rows(config, problem, rows, rows);
+  const auto group = std::bit_ceil(static_cast<std::uint64_t>(problem.group()));
+  config.packed_heads = static_cast<int>(std::min<std::uint64_t>(group, static_cast<std::uint64_t>(rows)));
+  config.tile_queries = rows / config.packed_heads;
+  config.live_rows = rows;
+  config.row_waves = config.row_fragments = 1;
+  config.shared_queries = larger_dim(problem) > kMostDimOfTwoFragments;
+  return config;
+}
+
+/// The one kernel whose rows' bits do not depend on the batch, if one fits: the same waves of keys, and 16 rows a tile
+/// or fewer, however many queries there are. What the compiler makes of it does not count, nor how many units there
+/// are.
 std::vector<ForwardMmaConfig> chunked_configs(ForwardMmaConfig all, const AttentionProblem& problem,
                                               const device::CudaCaps& caps) {
-  all.chunked = true;
+  all.chunks = chunks_of(problem, caps);
   std::vector<ForwardMmaConfig> configs;
   if (is_wide(problem)) {
     configs = wide_configs(all, problem, caps);
+    if (!configs.empty() && configs.front().by_warpgroups()) return {configs.front()};  // of any number of rows
   } else {
-    for (const auto& [most, own] : rows_tried(problem, all)) {
-      if (longest_queries(problem) > most) continue;
-      const ForwardMmaConfig config = with_rows(all, problem, most, own);
-      std::ranges::copy(configs_of(config, config.shape().columns, caps.shared_memory_bytes),
-                        std::back_inserter(configs));
-    }
+    const ForwardMmaConfig config = with_one_fragment(all, problem);
+    configs = configs_of(config, config.shape().columns, caps.shared_memory_bytes);
   }
   const auto alike = std::ranges::find(configs, waves_of_chunks(all, problem, caps), &ForwardMmaConfig::key_waves);
   if (alike != configs.end()) return {*alike};
@@ -326,7 +369,12 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
 
 int decode_mma_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
   const auto of_kv_head = (problem.group() + config.packed_heads - 1) / config.packed_heads;
-  return static_cast<int>(problem.kv_heads * of_kv_head);
+  return static_cast<int>(problem.kv_heads * of_kv_head) * decode_mma_query_tiles(problem, config);
+}
+
+int decode_mma_query_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  if (config.tile_queries == 0) return 1;
+  return static_cast<int>((longest_queries(problem) + config.tile_queries - 1) / config.tile_queries);
 }
 
 std::int64_t decode_mma_units(const AttentionProblem& problem, const ForwardMmaConfig& config) {

@@ -43,6 +43,13 @@ double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config,
   return bytes_of(problem, config, keys.units - keys.again);
 }
 
+/// wide(): a CTA alone on its multiprocessor takes so long for a block, of which memory gives the next one meanwhile.
+/// By mma.sync as measured on an H100 (4.0 us for 16 rows, 6.2 for 64); by wgmma a guess, of some 3,800 clocks.
+double block_seconds(const ForwardMmaConfig& config) {
+  if (config.by_warpgroups()) return 2.2e-6;
+  return (3.3e-6 + 0.045e-6 * config.live_rows) * config.kv_block / 64;
+}
+
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
                                   const DecodeKeys& keys, const device::CudaCaps& caps) {
   if (caps.major != 9) return {};
@@ -57,7 +64,12 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   const std::int64_t unit_rows =
       (keys.units - keys.shared_units) * config.own_rows() + keys.shared_units * config.live_rows;
   const double products = bytes_of(problem, config, unit_rows) * tiles_of_kv_head / kRowsOfMemory;
-  return Prediction{.seconds = kHopperTimes.launch + std::max(bytes, products) / rate,
+  double seconds = std::max(bytes, products) / rate;
+  if (config.wide()) {
+    const double blocks = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
+    seconds = std::max(bytes / rate, std::max(1.0, blocks / caps.multiprocessors) * block_seconds(config));
+  }
+  return Prediction{.seconds = kHopperTimes.launch + seconds,
                     .flops = bytes_of(problem, config, keys.units) * tiles_of_kv_head * config.rows(),
                     .bytes = bytes};
 }
@@ -87,8 +99,8 @@ void check_density(const AttentionProblem& problem, const DecodeKeys& keys, cons
 }
 
 std::string describe(const ForwardMmaConfig& config) {
-  return fmt::format("{} rows of {} heads x {} keys, rings of {}", config.live_rows, config.packed_heads,
-                     config.kv_block, config.stages);
+  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}", config.live_rows, config.packed_heads,
+                     config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "");
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
@@ -110,7 +122,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.workspace_bytes =
       shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
   plan.predicted = predict(problem, config, keys, caps);
-  plan.yields = config.row_waves > 1 && !config.prefixed();
+  plan.yields = config.row_waves > 1 && !config.by_warpgroups() && !config.prefixed();
   if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),
@@ -131,12 +143,15 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
   }
   check_density(problem, decode_mma_keys(problem, mods, bindings, configs.front()), rows_of);
-  const std::string first = describe(choices.front().plan.part<ForwardMmaConfig>());
+  const auto& first = choices.front().plan.part<ForwardMmaConfig>();
   for (Choice& choice : choices) {
     for (const Choice& other : choices) {
       if (&other <= &choice) continue;
-      choice.plan.rejected.push_back(fmt::format("{}: fewer bytes are under way, or fewer waves compute, than with {}",
-                                                 describe(other.plan.part<ForwardMmaConfig>()), first));
+      const auto& config = other.plan.part<ForwardMmaConfig>();
+      const char* const reason = config.by_warpgroups() == first.by_warpgroups()
+                                     ? "fewer bytes are under way, or fewer waves compute, than with"
+                                     : "mma.sync computes a block slower than wgmma does with";
+      choice.plan.rejected.push_back(fmt::format("{}: {} {}", describe(config), reason, describe(first)));
     }
   }
   return choices;

@@ -53,9 +53,10 @@ std::string config_and_mods(const shared::ForwardMmaConfig& config, const plan::
 
 jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                    const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture) {
-  const std::string kernel = fmt::format(
-      kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
-      dialect.bounds("heddle::kConfig", 0), dialect.params, dialect.memory(shared::decode_mma_memory(config).bytes));
+  const std::string kernel =
+      fmt::format(kKernel, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
+                  dialect.bounds("heddle::kConfig", 0), dialect.params,
+                  dialect.memory(shared::decode_mma_memory(config).bytes, config.by_warpgroups() ? 1024 : 128));
   return dialect.source(name_of(config), config_and_mods(config, mods, layout) + kernel, architecture);
 }
 

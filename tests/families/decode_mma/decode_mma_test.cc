@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
@@ -97,6 +98,12 @@ TEST(DecodeMma, TakesKeysOf8Bits) {
   EXPECT_EQ(first_of(bytes(DType::f16)).o_type, shared::StorageType::same);
 }
 
+/// With batch_invariant.
+HopperCall invariant(HopperCall call) {
+  call.options.batch_invariant = true;
+  return call;
+}
+
 TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   EXPECT_EQ(refusal(latent()), "");
   EXPECT_EQ(refusal(latent(), "l4"), "");
@@ -112,14 +119,16 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
       refusal(odd),
       "q and k have head dimension 576, and v 500; 1 to 256 are accepted, or up to 576 where v is the first columns "
       "of k in the same memory, a multiple of 64 up to 512");
-  const ForwardMmaConfig all = first_of(latent()), half = first_of(latent(64)), few = first_of(latent(16));
+  HopperCall in_bytes = latent(64);
+  in_bytes.kv_dtype = DType::e4m3;
+  const ForwardMmaConfig all = first_of(latent(), "a100"), half = first_of(in_bytes),
+                         few = first_of(latent(16), "a100");
   EXPECT_TRUE(all.wide());
-  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), all), 2);
+  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), all), 4);
   EXPECT_EQ(plan::decode_mma_tiles(latent(64).problem(), half), 1);
   EXPECT_EQ(half.row_waves, 2);
   EXPECT_EQ(half.row_fragments, 2);
   EXPECT_EQ(half.key_waves, 4);
-  EXPECT_EQ(half.block_keys(), 64);
   EXPECT_EQ(few.row_waves, 1);
   EXPECT_EQ(few.row_fragments, 1);
   for (const char* gpu : {"h200", "a100", "l4"}) {
@@ -131,6 +140,38 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   }
   // Keys are read, and their columns are not read again.
   EXPECT_DOUBLE_EQ(offered(latent(64)).front().plan.predicted->bytes, 2.0 * 8192 * 576 * 2);
+}
+
+// Hopper's warpgroups multiply 64 rows at once, whatever rows there are. Kernels by mma.sync follow, and stand alone
+// where keys are bytes or at odd addresses, and where dims are no whole panels.
+TEST(DecodeMma, WarpgroupsComputeWhereHopperHasThem) {
+  for (const std::int64_t heads : {16, 32, 64, 128}) {
+    const std::vector<plan::Choice> choices = offered(latent(heads));
+    const auto& first = choices.front().plan.part<ForwardMmaConfig>();
+    EXPECT_TRUE(first.by_warpgroups()) << heads;
+    EXPECT_FALSE(choices.front().plan.yields);
+    EXPECT_EQ(first.live_rows, std::min<std::int64_t>(heads, 64));
+    EXPECT_EQ(first.rows(), 64);
+    EXPECT_EQ(first.block_keys(), 64);
+    EXPECT_EQ(first.wave_columns(), 256);
+    EXPECT_LE(shared::decode_mma_memory(first).bytes, caps_of("h200").shared_memory_bytes);
+    EXPECT_EQ(shared::forward_mma_memory(first).q % 1024, 0);
+    EXPECT_FALSE(choices.back().plan.part<ForwardMmaConfig>().by_warpgroups());
+    EXPECT_LT(choices.front().plan.predicted->seconds, choices.back().plan.predicted->seconds);
+  }
+  EXPECT_EQ(plan::decode_mma_tiles(latent().problem(), first_of(latent())), 2);
+  HopperCall bytes = latent(), narrow = latent(), odd = latent();
+  bytes.kv_dtype = DType::e4m3;
+  narrow.v_dim = 384;
+  odd.dim = 568;
+  for (const HopperCall& call : {bytes, narrow, odd}) {
+    for (const plan::Choice& choice : offered(call)) {
+      EXPECT_FALSE(choice.plan.part<ForwardMmaConfig>().by_warpgroups());
+    }
+  }
+  EXPECT_FALSE(first_of(latent(), "a100").by_warpgroups());
+  // Rows are padded, so their bits do not depend on how many there are.
+  for (const std::int64_t heads : {16, 128}) EXPECT_TRUE(first_of(invariant(latent(heads))).by_warpgroups());
 }
 
 // 8 bits are half the bytes, and waves take twice the keys where there are many.
@@ -317,20 +358,14 @@ TEST(DecodeMma, TheWorkspaceHoldsTwoPartsOfEachCta) {
   EXPECT_GE(plan.workspace_bytes, plan.grid * (8 + 2 * 4 * (128 + 2) * 4));
 }
 
-/// With batch_invariant.
-HopperCall invariant(HopperCall call) {
-  call.options.batch_invariant = true;
-  return call;
-}
-
 TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {
   const std::vector<plan::Choice> one = offered(invariant(few()));
   ASSERT_EQ(one.size(), 1U);
   const ForwardMmaConfig config = one.front().plan.part<ForwardMmaConfig>();
-  EXPECT_TRUE(config.chunked);
-  EXPECT_EQ(config.key_waves, 4);
-  EXPECT_EQ(config.kv_block, 64);
-  EXPECT_EQ(config.ctas, 2);  // as many waves and as much under way as without chunks
+  EXPECT_EQ(config.chunks, 16);
+  EXPECT_EQ(config.key_waves, 8);
+  EXPECT_EQ(config.kv_block, 128);
+  EXPECT_EQ(config.ctas, 1);
   for (const std::int64_t batch : {1, 3, 500}) {
     for (const std::int64_t keys : {1, 100, 1 << 20}) {
       HopperCall call = few(1, keys);
@@ -342,16 +377,30 @@ TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {
   }
 }
 
+// One sequence alone has a chunk for each CTA of its heads.
+TEST(DecodeMmaBatchInvariant, AsManyChunksAsCtas) {
+  const auto chunks = [](std::int64_t kv_heads) {
+    HopperCall call = invariant(few());
+    call.kv_heads = kv_heads;
+    return first_of(call).chunks;
+  };
+  EXPECT_EQ(chunks(8), 16);
+  EXPECT_EQ(chunks(4), 32);
+  EXPECT_EQ(chunks(1), 64);
+  EXPECT_EQ(chunks(32), 8);
+}
+
 // Tiles of any number of rows cut the keys alike.
 TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
   for (const char* gpu : {"h200", "a100"}) {
     for (const std::int64_t queries : {1, 2, 8, 16, 17, 32, 33, 64}) {
       const ForwardMmaConfig config = first_of(invariant(few(queries)), gpu);
-      EXPECT_EQ(config.key_waves, 4) << gpu << " " << queries;
-      EXPECT_EQ(config.kv_block, 64);
-      // An A100 has no room for the blocks of four waves of wide rows, nor an H200 beside 64.
-      const bool four = gpu == std::string_view("h200") && queries <= 32;
-      EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, four ? 4 : 2) << gpu << " " << queries;
+      EXPECT_EQ(config.key_waves, gpu == std::string_view("h200") ? 8 : 4) << gpu << " " << queries;
+      EXPECT_EQ(config.rows(), 16);
+      EXPECT_LE(config.live_rows, 16);
+      // An A100 has no room for the blocks of four waves of wide rows.
+      const int waves = gpu == std::string_view("h200") ? 4 : 2;
+      EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, waves) << gpu << " " << queries;
     }
   }
   for (const std::int64_t heads : {16, 32, 64, 128}) {
@@ -359,8 +408,25 @@ TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
   }
   // How many units there are decides nothing.
   for (const std::int64_t keys : {100, 1 << 20}) {
-    EXPECT_EQ(first_of(invariant(bytes(DType::bf16, DType::e4m3, keys))).kv_block, 64);
+    EXPECT_EQ(first_of(invariant(bytes(DType::bf16, DType::e4m3, keys))).kv_block, 128);
   }
+}
+
+// Tiles have some of the queries, and all heads of a group, where these make up more rows.
+TEST(DecodeMmaBatchInvariant, TilesOfQueries) {
+  const auto tiles = [](std::int64_t queries, std::int64_t heads) {
+    HopperCall call = invariant(few(queries));
+    call.q_heads = heads;
+    const ForwardMmaConfig config = first_of(call);
+    return std::array{config.packed_heads, config.tile_queries, plan::decode_mma_query_tiles(call.problem(), config),
+                      plan::decode_mma_tiles(call.problem(), config)};
+  };
+  EXPECT_EQ(tiles(4, 32), (std::array{4, 0, 1, 8}));
+  EXPECT_EQ(tiles(16, 32), (std::array{1, 0, 1, 32}));  // a head each
+  EXPECT_EQ(tiles(17, 32), (std::array{4, 4, 5, 40}));
+  EXPECT_EQ(tiles(64, 8), (std::array{1, 16, 4, 32}));
+  EXPECT_EQ(tiles(33, 40), (std::array{8, 2, 17, 136}));
+  EXPECT_EQ(tiles(20, 8 * 20), (std::array{16, 1, 20, 320}));
 }
 
 // Bounds of a weight_mod over these keys alone say nothing of others'.
@@ -388,9 +454,13 @@ TEST(DecodeMmaBatchInvariant, Chunks) {
   for (int units = 1; units < 100'000; units += 1 + units / 7) {
     const int each = shared::chunk_units(config, units);
     EXPECT_LE((units + each - 1) / each, shared::kMostChunks) << units;
-    EXPECT_EQ(each % 2, 0);  // of 64 keys
-    if (units <= 128) {
-      EXPECT_EQ(each, 2);
+    // Units have 128 keys: one unit a chunk up to 2048 keys, then 16 chunks until they have 2048 keys.
+    if (units <= 16) {
+      EXPECT_EQ(each, 1);
+    } else if (units <= 16 * 16) {
+      EXPECT_LE((units + each - 1) / each, 16) << units;
+    } else if (units <= 64 * 16) {
+      EXPECT_EQ(each, 16);
     }
     EXPECT_EQ(shared::chunk_units(wide, units) % 4, 0);
   }

@@ -69,6 +69,7 @@ std::vector<Case> cases() {
       all.push_back({dim, 1, group, 0, {}, {}, false, DType::bf16, kv, true});
       all.push_back({dim, 1, group, 16, {}, {}, true, DType::bf16, kv, true});
       all.push_back({dim, 4, 2 * group, 16, mods::causal(), {}, true, DType::bf16, kv, true});
+      all.push_back({dim, 40, group, 16, mods::causal(), {}, true, DType::bf16, kv, true});
     }
   }
   all.push_back({128, 1, 8, 16, mods::causal() && last < 128, alibi, true, DType::bf16, DType::bf16, true});
@@ -100,8 +101,12 @@ Bindings bindings() {
   return bindings;
 }
 
-/// Bytes, of kernels that are taken with batch_invariant though they spill.
-constexpr int kMostSpills = 256;
+/// Bytes, of a kernel that is taken with batch_invariant though it spills.
+int most_spills(const Case& c) {
+  if (!c.batch_invariant) return 0;
+  if (c.dim > 256 && c.queries > 32) return 2048;
+  return c.dim > 128 && !c.mask.empty() ? 512 : 0;
+}
 
 /// One of the plans' kernels is accepted; without mods the first one.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
@@ -133,12 +138,13 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
       // With batch_invariant this kernel is taken, whatever the compiler makes of it.
       const auto cubin = cuda::jit::build(jit::with_invariant_rows(
           jit::with_alternative(
-              decode_mma::source(config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
-                                 fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor)),
+              decode_mma::source(
+                  config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
+                  fmt::format("sm_{}{}{}", gpu.caps.major, gpu.caps.minor, gpu.caps.major == 9 ? "a" : "")),
               !c.batch_invariant),
           c.batch_invariant));
       EXPECT_EQ(config.prefixed(), c.prefixes);
-      EXPECT_LE(cubin->spill_bytes, c.batch_invariant && (c.dim > 128 || !c.mask.empty()) ? kMostSpills : 0);
+      EXPECT_LE(cubin->spill_bytes, most_spills(c));
       fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;
     } catch (const cuda::jit::Rejected& rejected) {

@@ -140,17 +140,38 @@ TEST(DecodeBytesOnHost, SmallWeights) {
   }
 }
 
+/// One query of `heads` heads on one, of latent attention.
+CaseSpec latent(std::int64_t keys, std::int64_t heads, std::uint64_t seed) {
+  CaseSpec spec = plain(keys, seed);
+  spec.kv_heads = 1;
+  spec.group = heads;
+  spec.qk_dim = 576;
+  spec.v_dim = 512;
+  spec.values_in_keys = true;
+  return spec;
+}
+
+// A ring of blocks goes on across sequences without keys, which have a unit without a block.
+TEST(DecodeWideOnHost, SequencesWithoutKeys) {
+  for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    CaseSpec spec = latent(200, seed < 3 ? 4 : 70, seed);
+    spec.batch = 8;
+    spec.sequences = "lengths";
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(
+        c, {.gpu = "h200", .gangs = seed % 2 == 0 ? 1 : 3, .lengths_there = seed % 2 == 0, .runs = 2});
+  }
+}
+
 // More bytes of parts than one CTA merges alone: groups of CTAs merge theirs first. The last group is smaller.
 TEST(DecodeWideOnHost, GroupsOfParts) {
   for (const int gangs : {13, 16}) {
-    CaseSpec spec = plain(1100, static_cast<std::uint64_t>(gangs));
-    spec.batch = spec.kv_heads = 1;
-    spec.group = 16;
-    spec.qk_dim = 576;
-    spec.v_dim = 512;
-    spec.values_in_keys = true;
-    AttentionCase c(spec);
-    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = gangs, .runs = 2});
+    for (const char* gpu : {"h200", "a100"}) {
+      CaseSpec spec = latent(1100, 16, static_cast<std::uint64_t>(gangs));
+      spec.batch = 1;
+      AttentionCase c(spec);
+      run_decode_on_host_and_judge(c, {.gpu = gpu, .gangs = gangs, .runs = 2});
+    }
   }
 }
 TEST(DecodeRowsOnHost, GroupsOfParts) {
@@ -232,12 +253,13 @@ TEST(DecodePrefixesOnHost, ManySequences) {
 }
 
 // Keys that the bounds leave out are poison, and their bytes are not read.
-void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys) {
+void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys, bool wide = false) {
   KeyMaskSpecs source(seed, {40, 200, 420});
   Deck<int> gangs({1, 2, 3, 7}, 7), candidates({0, 0, 1}, 8), there({0, 1}, 9);
   for (int i = 0; i < count; ++i) {
     CaseSpec spec = source.draw();
     if (of_keys) spec.k_dtype = spec.v_dtype = *of_keys;
+    if (wide) spec.qk_dim = 576, spec.v_dim = 512, spec.values_in_keys = true;
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
     run_decode_on_host_and_judge(c, {.gpu = "h200",
@@ -249,6 +271,7 @@ void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys) {
 }
 
 TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(40), 50, {}); }
+TEST(DecodeWideOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(20), 65'000, {}, true); }
 TEST(DecodeBytesOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(15), 60'000, DType::e4m3); }
 
 // More sequences than lanes, each with runs of its own.
@@ -292,6 +315,13 @@ TEST(DecodeRowsOnHost, BatchInvariant) {
   test.spec.group = 1;
   expect_invariant(test, any_cut("h200", true, test.seed));
 }
+// Tiles of some queries: those of other sequences may have none in theirs.
+TEST(DecodeRowsOnHost, BatchInvariantTilesOfQueries) {
+  InvarianceTest test = {.queries = 21, .keys = 300, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 8};
+  test.spec.group = 3;
+  test.spec.mask = mods::causal();
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
 TEST(DecodeBytesOnHost, BatchInvariant) {
   InvarianceTest test = {.keys = 700, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 5};
   test.spec.kv_dtype = DType::e4m3;
@@ -306,6 +336,16 @@ TEST(DecodeWideOnHost, BatchInvariant) {
   test.spec.values_in_keys = true;
   expect_invariant(test, any_cut("h200", true, test.seed));
 }
+// Tiles of warpgroups have 64 rows, padded, so few heads and many give the same bits.
+TEST(DecodeWideOnHost, BatchInvariantByWarpgroups) {
+  InvarianceTest test = {.queries = 5, .keys = 600, .batches = takes_all() ? 12 : 2, .most = 6, .seed = 9};
+  test.spec.kv_heads = 1;
+  test.spec.group = 16;
+  test.spec.qk_dim = 320;
+  test.spec.v_dim = 256;
+  test.spec.values_in_keys = true;
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
 // Bounds of a mask are a sequence's own, and units begin alike in pages of any size.
 TEST(DecodeOnHost, BatchInvariantWindows) {
   InvarianceTest test = {.keys = 1500, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 7};
@@ -315,11 +355,11 @@ TEST(DecodeOnHost, BatchInvariantWindows) {
 }
 
 /// Cases with chunks against the reference, over several cuts.
-TEST(DecodeOnHost, ChunksAgreeWithTheReference) {
-  DecodeSpecs source(8'000'000, 40'000, 1200);
+template <class Specs>
+void expect_chunks_agree(Specs source, int count) {
   Deck<int> gangs({1, 2, 3, 5, 9, 20}, 1), there({0, 1}, 2), runs({1, 2}, 3);
   Deck<std::string_view> gpus({"h200", "a100", "l4"}, 4);
-  for (int i = 0; i < scaled(30); ++i) {
+  for (int i = 0; i < scaled(count); ++i) {
     const CaseSpec spec = source.draw();
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
@@ -327,6 +367,10 @@ TEST(DecodeOnHost, ChunksAgreeWithTheReference) {
     run_decode_on_host_and_judge(
         c, {.gpu = gpus.deal(), .gangs = gangs.deal(), .lengths_there = there.deal() == 1, .runs = runs.deal()});
   }
+}
+TEST(DecodeOnHost, ChunksAgreeWithTheReference) { expect_chunks_agree(DecodeSpecs(8'000'000, 40'000, 1200), 30); }
+TEST(DecodeRowsOnHost, ChunksAgreeWithTheReference) {
+  expect_chunks_agree(DecodeRowsSpecs(8'100'000, 40'000, 300), 20);
 }
 
 }  // namespace

@@ -39,8 +39,14 @@ struct WarpOfThreads {
 
   // Over the threads of a wave.
   static __device__ __forceinline__ int from_lane(int x, int lane) { return __shfl_sync(~0U, x, lane); }
-  static __device__ __forceinline__ int wave_sum(int x) {
+  static __device__ __forceinline__ float from_lane(float x, int lane) { return __shfl_sync(~0U, x, lane); }
+  template <class Number>
+  static __device__ __forceinline__ Number wave_sum(Number x) {
     for (int distance = 1; distance < 32; distance *= 2) x += __shfl_xor_sync(~0U, x, distance);
+    return x;
+  }
+  static __device__ __forceinline__ float wave_max(float x) {
+    for (int distance = 1; distance < 32; distance *= 2) x = larger(x, __shfl_xor_sync(~0U, x, distance));
     return x;
   }
   static __device__ __forceinline__ int wave_max(int x) {

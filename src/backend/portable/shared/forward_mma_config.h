@@ -50,15 +50,19 @@ struct ForwardMmaConfig {
   /// decode_mma: values are the first columns of the keys, and too many for one wave's sums. Each wave of keys has
   /// columns of o of its own, and all waves share a ring.
   constexpr bool wide() const { return own_blocks && blocks == StepBlocks::both_ways; }
+  /// wide(): four waves of rows, 64 together, and two of keys multiply by wgmma. Keys and queries stand in panels of 64
+  /// columns: [panels][rows][128 bytes], swizzled.
+  constexpr bool by_warpgroups() const { return fragments == FragmentKind::warpgroup; }
   constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
   constexpr int ring_waves() const { return wide() ? waves() : row_waves; }                      // that share a ring
   /// Keys of a block: those that are copied together.
   constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
   /// decode_mma: blocks of keys lie in one page each.
   constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % block_keys() == 0; }
+  constexpr bool chunked() const { return chunks > 0; }
   /// decode_mma: units of a mask's run of keys begin at a multiple of so many keys: where a block of a page does, and
   /// with chunks there in all layouts, so that pages change no bit.
-  constexpr int run_step() const { return blocks_in_pages() || chunked ? block_keys() : 1; }
+  constexpr int run_step() const { return blocks_in_pages() || chunked() ? block_keys() : 1; }
   /// decode_mma: tiles of keys that several sequences share stand before these sequences' own.
   constexpr bool prefixed() const { return prefix_sequences > 0; }
   constexpr int own_rows() const { return prefixed() ? live_rows / prefix_sequences : live_rows; }  // of a sequence
@@ -95,9 +99,10 @@ constexpr int turn_of(int row) { return row % 8 * 16; }
 struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; transposed: of v, whose rows are its columns
   int q_pitch;
-  int k, v, q;  // q: [tile rows], shared_queries
-  int stage;    // from a buffer to the next; 0: there is one
-  int wave;     // own_blocks: from a ring to the next one; waves that share keys share a ring
+  int k, v, q;   // q: [tile rows], shared_queries
+  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of the ring
+  int stage;     // from a buffer to the next; 0: there is one
+  int wave;      // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
 };
 
@@ -112,6 +117,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
     if (is_swizzled(config.qk_columns() * bytes)) memory.k_pitch = config.qk_columns() * bytes;
     if (is_swizzled(config.v_columns() * bytes)) memory.v_pitch = config.v_columns() * bytes;
     if (config.wide()) memory.v_pitch = memory.k_pitch;
+    if (config.by_warpgroups()) memory.q_pitch = memory.k_pitch;
   }
   const int keys = config.block_keys() * memory.k_pitch;
   const int values = (transposed ? config.v_columns() : config.block_keys()) * memory.v_pitch;
@@ -124,6 +130,8 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   memory.wave = config.own_blocks ? config.stages * block : 0;
   memory.q = (config.own_blocks ? config.waves() / config.ring_waves() : 1) * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
+  memory.arrivals = memory.bytes;
+  if (config.by_warpgroups()) memory.bytes += (config.stages * 8 + 15) / 16 * 16;
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = real_bytes(config.storage);
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;

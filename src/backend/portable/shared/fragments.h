@@ -4,7 +4,7 @@
 
 namespace heddle::shared {
 
-enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9 };
+enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup };
 
 struct Fragments {
   const char* name = nullptr;  // of the header; with a capital, of the class
@@ -55,6 +55,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .states_waves = true,
               .tables = gfx9,
               .plain_follow = true};
+    case warpgroup:  // of decode_mma alone: four waves multiply 64 rows together (ForwardMmaConfig::by_warpgroups())
+      return {.name = "warpgroup", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma};
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Chunks of a sequence's keys whose boundaries depend on the sequence alone (kConfig.chunked). Each chunk is walked
+// Chunks of a sequence's keys whose boundaries depend on the sequence alone (kConfig.chunked()). Each chunk is walked
 // from nothing; the states of eight neighbours, a group, are folded in the order of the keys, and then the groups are.
 // So a row's bits do not depend on which CTA walks what, and a CTA leaves few parts. Read by the planner and by the
 // kernel: no headers but these, plain integers only.
@@ -14,15 +14,19 @@ inline constexpr int kMostChunks = 64, kChunksOfGroup = 8, kMostGroups = kMostCh
 /// a tile that began in a gang before; and chunks of a group that began there.
 inline constexpr int kPartsOfChunks = kMostGroups + (kMostGroups - 1) + (kChunksOfGroup - 1);
 
-/// Keys of a chunk, unless a sequence is so long that there would be too many. Rows of 512 columns and more are so
-/// large a part beside their keys that chunks are longer.
+/// Keys of the shortest chunks, and those that longer sequences have more chunks of instead of longer ones. Rows of 512
+/// columns and more are so large a part beside their keys that their chunks are longer.
 constexpr int least_chunk_keys(const ForwardMmaConfig& config) { return config.wide() ? 256 : 128; }
+inline constexpr int kLongChunkKeys = 2048;
 
-/// Units of each chunk but the last, of a sequence that has so many.
+/// Units of each chunk but the last, of a sequence that has so many: config.chunks chunks, or up to kMostChunks where
+/// they would be longer than kLongChunkKeys.
 constexpr int chunk_units(const ForwardMmaConfig& config, int units) {
-  const int least = config.kv_block < least_chunk_keys(config) ? least_chunk_keys(config) / config.kv_block : 1;
-  const int most = kMostChunks * least;
-  return (units + most - 1) / most * least;
+  const auto units_in = [&](int keys) { return config.kv_block < keys ? keys / config.kv_block : 1; };
+  const int least = units_in(least_chunk_keys(config)), longer = units_in(kLongChunkKeys);
+  const int usual = (units + config.chunks - 1) / config.chunks, shortest = (units + kMostChunks - 1) / kMostChunks;
+  const int each = usual <= longer ? usual : longer > shortest ? longer : shortest;
+  return (each + least - 1) / least * least;
 }
 
 }  // namespace heddle::shared

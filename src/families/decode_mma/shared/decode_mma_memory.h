@@ -14,10 +14,9 @@ namespace heddle::shared {
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
-/// the lower half, which leaves the sums. In chunks they do so however few the rows are, and add alike. Rows of several
-/// sequences are many, too.
+/// the lower half, which leaves the sums. Rows of several sequences are many, too.
 constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
-  return (config.row_waves > 1 || config.chunked || config.prefixed()) && config.key_waves > 1;
+  return (config.row_waves > 1 || config.prefixed()) && config.key_waves > 1;
 }
 /// Waves of keys that leave their rows at the same time.
 constexpr int decode_state_waves(const ForwardMmaConfig& config) {
@@ -27,7 +26,7 @@ constexpr int decode_state_waves(const ForwardMmaConfig& config) {
 /// Offsets in a CTA's shared memory, in bytes: the waves' rings, then these.
 struct DecodeMmaMemory {
   int states;   // [decode_state_waves][live_rows] rows that waves leave each other; unless wide()
-  int weights;  // wide(): [key waves][row waves][fragments of rows][32] 16 bytes of a thread's weights
+  int weights;  // wide(): [key waves][row waves][fragments of rows][32] a thread's weights: 16 bytes of 16 keys
   int tops;     // wide(): float [key waves][rows] maxima or sums
   int last;     // int: this CTA is the last one of its tile
   int spans;  // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them; prefixed:
@@ -41,7 +40,7 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   memory.states = forward_mma_memory(config).bytes;
   if (config.wide()) {
     memory.weights = memory.states;
-    memory.tops = memory.weights + config.waves() * config.row_fragments * 32 * 16;
+    memory.tops = memory.weights + config.waves() * config.row_fragments * 32 * config.wave_keys();
     memory.last = memory.tops + config.key_waves * config.rows() * 4;
   } else {
     memory.last = memory.states + decode_state_waves(config) * config.live_rows * decode_row_floats(config) * 4;
@@ -51,7 +50,7 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
                                                    : config.device_lengths ? config.waves() * sizeof(SequenceSpan)
                                                                            : 0);
   memory.parts = memory.arrived + config.prefix_sequences * 4;
-  memory.bytes = memory.parts + (config.chunked ? kMostChunks * 4 : 0);
+  memory.bytes = memory.parts + (config.chunked() ? kMostChunks * 4 : 0);
   return memory;
 }
 
@@ -60,7 +59,7 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
 inline constexpr int kDecodeWords = 3;
 
 /// Parts of each CTA: of these two tiles; in chunks those of decode_mma_chunks.h.
-constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunked ? kPartsOfChunks : 2; }
+constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunked() ? kPartsOfChunks : 2; }
 /// Parts that a sequence's tiles leave: of the keys that it shares, and of its own.
 inline constexpr int kJoinedParts = 2;
 /// The workspace: each CTA's words; prefixed: a word of each tile of each sequence; then the parts of each CTA; then of

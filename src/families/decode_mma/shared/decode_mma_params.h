@@ -38,12 +38,13 @@ constexpr int gangs_of_line(int units, int sequences, int most) {
   return enough < most ? enough : most;
 }
 
-/// A tile is a sequence's queries of some heads that read the same keys; a gang is as many CTAs as a sequence has
-/// tiles.
+/// A tile is a sequence's queries of some heads that read the same keys, or config.tile_queries of them; a gang is as
+/// many CTAs as a sequence has tiles.
 struct DecodeMmaParams : ForwardParams {
   int sequences, heads;     // heads: of queries
   int tiles;                // of a sequence
-  int tiles_of_kv_head;     // tiles whose heads read the same keys
+  int tiles_of_kv_head;     // tiles that read the same keys
+  int query_tiles;          // of these, with the same heads
   int q_rows;               // of the tensor
   int q_packed;             // its rows are packed sequences
   LineCut cut;              // unless config.counts_units()

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <vector>
@@ -44,6 +45,9 @@ struct Warp {
   const char* instruction = nullptr;  // that the first of them came to
 };
 
+/// The number, beside those of barriers, of who waits for arrivals.
+inline constexpr int kArrivals = 16;
+
 enum class State { ready, in_warp, in_part, in_cta, done };
 
 struct Lane {
@@ -53,6 +57,14 @@ struct Lane {
   int barrier = 0;                       // in_part: which one
   std::vector<Copy> copies;              // since the last commit
   std::deque<std::vector<Copy>> groups;  // committed, the oldest first
+  bool fenced = true;                    // since a wait for arrivals: products of warpgroups may read what was copied
+};
+
+/// A barrier at which each thread of the CTA arrives when its copies have been written.
+struct Arrival {
+  unsigned arrived = 0, parity = 0;  // of the phase that goes on
+  std::vector<Copy> copies;          // of it
+  std::vector<Copy> over;            // of phases that are over, but for nobody yet
 };
 
 /// The CTA that runs.
@@ -62,6 +74,7 @@ struct Cta {
   ucontext_t scheduler;
   int wave = 32;
   int arrived[16] = {};  // at the barriers of some of its threads
+  std::map<unsigned, Arrival> arrivals;
   char* memory = nullptr;
   bool copies_at_once = false;  // as early as may be; else as late
   void (*body)(void*) = nullptr;
@@ -142,6 +155,31 @@ inline void await_groups(std::size_t left) {
     for (const Copy& copy : own.groups.front()) perform(copy);
   }
 }
+/// The copies since the last commit or arrival.
+inline void arrive_behind_copies(unsigned barrier) {
+  Lane& own = cta.own();
+  Arrival& arrival = cta.arrivals[barrier];
+  arrival.copies.insert(arrival.copies.end(), own.copies.begin(), own.copies.end());
+  own.copies.clear();
+  if (++arrival.arrived < cta.lanes.size()) return;
+  arrival.over.insert(arrival.over.end(), arrival.copies.begin(), arrival.copies.end());
+  arrival.copies.clear();
+  arrival.arrived = 0;
+  arrival.parity ^= 1;
+  for (Lane& lane : cta.lanes) {
+    if (lane.state == State::in_part && lane.barrier == kArrivals) lane.state = State::ready;
+  }
+}
+/// Until all have arrived in the phase of that parity. Their copies are performed for the first one that waits.
+inline void await_arrival(unsigned barrier, unsigned parity) {
+  Arrival& arrival = cta.arrivals[barrier];
+  while (arrival.parity == parity) {
+    cta.own().barrier = kArrivals;
+    cta.wait(State::in_part);
+  }
+  for (const Copy& copy : arrival.over) perform(copy);
+  arrival.over.clear();
+}
 inline void await_copies() {
   commit_copies();
   await_groups(0);
@@ -193,6 +231,7 @@ inline void run_cta(std::mt19937& rng) {
   }
   std::vector<unsigned> order(cta.warps.size());
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i, cta.warps[i] = {};
+  cta.arrivals.clear();
   const auto wave = static_cast<unsigned>(cta.wave);
   for (;;) {
     std::shuffle(order.begin(), order.end(), rng);
@@ -207,7 +246,12 @@ inline void run_cta(std::mt19937& rng) {
     if (std::ranges::any_of(cta.lanes, [](const Lane& lane) { return lane.state == State::ready; })) continue;
     unsigned waiting = 0, done = 0;
     for (const Lane& lane : cta.lanes) waiting += lane.state == State::in_cta, done += lane.state == State::done;
-    if (done == threads) return;
+    if (done == threads) {
+      for (const auto& [barrier, arrival] : cta.arrivals) {
+        if (!arrival.copies.empty() || !arrival.over.empty()) fail("a CTA ended with copies that nobody waited for");
+      }
+      return;
+    }
     if (waiting != threads) fail("threads wait for others that do not come");
     for (Lane& lane : cta.lanes) lane.state = State::ready;
   }
@@ -217,12 +261,13 @@ inline void run_cta(std::mt19937& rng) {
 template <class Body>
 void launch(unsigned ctas, unsigned threads, int wave, int shared_bytes, unsigned seed, Body&& body) {
   std::mt19937 rng(seed);
-  std::vector<char> memory(static_cast<std::size_t>(shared_bytes) + 128);
+  constexpr std::size_t kAlignment = 1024;
+  std::vector<char> memory(static_cast<std::size_t>(shared_bytes) + kAlignment);
   cta.wave = wave;
   cta.copies_at_once = seed % 2 == 1;
   cta.lanes = std::vector<Lane>(threads);
   cta.warps.assign(threads / static_cast<unsigned>(wave), {});
-  cta.memory = memory.data() + (128 - reinterpret_cast<std::uintptr_t>(memory.data()) % 128);
+  cta.memory = memory.data() + (kAlignment - reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment);
   cta.body = [](void* argument) { (*static_cast<std::remove_reference_t<Body>*>(argument))(cta.memory); };
   cta.argument = &body;
   blockDim.x = threads;

@@ -82,6 +82,9 @@ void copy_async(SharedAddress to, const void* from, int valid) {
   lanes::copy({lanes::cta.memory + to, static_cast<const char*>(from), kBytes, valid});
 }
 inline void copy_async_of_line(SharedAddress to, const void* from, int valid) { copy_async<16>(to, from, valid); }
+inline void copy_async_of_line(SharedAddress to, const void* from, int valid, bool asks) {
+  if (asks) copy_async<16>(to, from, valid);
+}
 inline void await_copies() { lanes::await_copies(); }
 inline void commit_copies() { lanes::commit_copies(); }
 template <int kGroups>

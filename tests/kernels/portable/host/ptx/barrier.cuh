@@ -1,0 +1,21 @@
+// Stands in for kernels/nvidia/ptx/barrier.cuh on the host: barriers at which all threads of a CTA arrive, and for
+// which all of them wait.
+#pragma once
+
+#include "lanes.h"
+
+namespace heddle::ptx {
+
+using Address = unsigned;
+
+inline void barrier_init(Address, unsigned arrivals) {
+  if (arrivals != lanes::cta.lanes.size()) lanes::fail("a barrier of some threads alone");
+}
+inline void barrier_init_done() {}
+inline void barrier_wait(Address barrier, unsigned parity) {
+  lanes::await_arrival(barrier, parity);
+  lanes::cta.own().fenced = false;
+}
+inline void fence_for_tma() { lanes::cta.own().fenced = true; }
+
+}  // namespace heddle::ptx

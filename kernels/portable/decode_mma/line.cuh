@@ -225,8 +225,8 @@ class Line {
     SequenceSpan span;
     int units, kv_end;
     UnitKeys<kConfig> keys;
-    int first, shared_keys,
-        shared_units;  // prefixed: as PrefixTable; units of the shared keys that stand before its own
+    // prefixed: as PrefixTable; and units of the shared keys that stand before the sequence's own
+    int first, shared_keys, shared_units;
   };
   __device__ __forceinline__ static int units_of(const Found& found) {
     if constexpr (kConfig.prefixed()) return found.shared_units + found.units;

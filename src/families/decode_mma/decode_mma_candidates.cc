@@ -158,8 +158,8 @@ std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const Atte
                                                 const device::CudaCaps& caps) {
   constexpr int kPanel = 64,
                 kValueColumns = 256;  // of the keys' columns; of the values', for each product and warpgroup
-  const bool fits = caps.major == 9 && !all.converts() && all.qk_dim % kPanel == 0 &&
-                    all.v_dim % kValueColumns == 0 && all.q_bytes == 16 && all.kv_bytes == 16;
+  const bool fits = caps.major == 9 && !all.converts() && all.qk_dim % kPanel == 0 && all.v_dim % kValueColumns == 0 &&
+                    all.q_bytes == 16 && all.kv_bytes == 16;
   if (!fits) return {};
   all.fragments = shared::FragmentKind::warpgroup;
   ForwardMmaConfig config = with_rows(all, problem, kMostRows, 16);

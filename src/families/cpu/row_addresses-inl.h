@@ -27,9 +27,9 @@ namespace detail {
 inline constexpr std::int64_t kLineBytes = 64;
 /// Vectors of 64 bytes, and 32 registers of them.
 inline constexpr bool kWideRegisters = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
-/// How far ahead near lines are fetched, and from where on. CPUs with AVX-512 have twice as many entries for misses of
-/// L2 as for those of L1: lines go to L2 first, and RowAddresses::approach() brings them on. Elsewhere a line that
-/// waits in L2 takes a second of the few entries, so lines go to L1 at once.
+/// How far ahead near lines are fetched. With AVX-512 they go to L2 first, where more misses are under way at a time
+/// than in L1, and RowAddresses::approach() brings them on. Elsewhere a line that waits in L2 takes a second of the few
+/// entries for misses, so lines go to L1 at once.
 inline constexpr std::int64_t kAheadLines = kWideRegisters ? 256 : 128;
 
 /// Where the rows of a chunk start, one a score column. Columns past the last key repeat its row.

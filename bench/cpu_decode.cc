@@ -1,11 +1,13 @@
 // How near does decoding on the CPU come to what the machine reads and multiplies?
 //
-//   bench_cpu_decode [--threads N] [--seconds S] [--all] [FILTER]
+//   bench_cpu_decode [--threads N] [--seconds S] [--all] [--avx2] [FILTER]
 //
 // Each cell runs in turns with a plain read of its own keys and values, on as many threads, and with an FMA probe; the
 // table has the best of each. `bound` is min(read bandwidth x intensity, 0.85 x the multiply-add peak), and the last
-// column is the cell's share of it. A small part of the grid runs without --all.
+// column is the cell's share of it. A small part of the grid runs without --all; --avx2 leaves AVX-512 unused.
 #include <fmt/format.h>
+#include <hwy/highway.h>
+#include <hwy/targets.h>
 
 #include <algorithm>
 #include <chrono>
@@ -167,6 +169,8 @@ int main(int count, char** arguments) {
   for (int i = 1; i < count; ++i) {
     if (std::string_view(arguments[i]) == "--all") {
       all = true;
+    } else if (std::string_view(arguments[i]) == "--avx2") {
+      hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & ~(HWY_AVX3 | (HWY_AVX3 - 1)));
     } else {
       others.push_back(arguments[i]);
     }

@@ -21,6 +21,7 @@
 
 #include "families/cpu/chunks-inl.h"
 #include "families/cpu/keys_in_place-inl.h"
+#include "families/cpu/keys_in_quads-inl.h"
 #include "families/cpu/probabilities-inl.h"
 #include "families/cpu/row_addresses-inl.h"
 #include "families/cpu/stored_rows-inl.h"
@@ -34,11 +35,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 namespace detail {
 
 /// Rows of queries from which on values of 8 bits are staged, instead of converted for each block of rows again.
-inline constexpr std::int64_t kStageRows = 13;
+inline constexpr std::int64_t kStageRows = kWideRegisters ? 33 : 13;
 
-/// Rows of queries from which on they stand in lanes. Fewer are faster as dot products, which convert keys in registers
-/// and read rows that were fetched into L1.
-inline constexpr std::int64_t kLaneRows = 16;
+/// Rows from which on keys are read in quads: of f32 and bf16, and of types whose conversion takes several instructions
+/// for each block of four dimensions. Those are staged before it if registers hold few rows.
+inline constexpr std::int64_t kLeastQuadRows = 7, kLeastConvertedRows = kWideRegisters ? 12 : 16;
+
+/// Rows from which on products take so long that lines fetched a phase ahead come in time, where registers are few.
+inline constexpr std::int64_t kFarRows = 16;
 
 /// Whether a walk looks at what is not finite, and what values are multiplied by if it does.
 struct Care {
@@ -46,26 +50,29 @@ struct Care {
   float value_scale = 1;
 };
 
-/// How a tile's products read: which rows of queries stand in lanes, and what is converted to f32 first (staged).
+/// How a tile's products read: in which way, and what is converted to f32 first (staged).
 struct InPlaceWay {
   Care care;
-  std::int64_t lane_rows;          // the first rows of the tile, up to whole vectors; the others are dot products
+  bool quads;                      // scores come from Quads(), else from Dot()
+  std::int64_t pair;               // elements of a pair in the storage's order
   bool stage_k;                    // in the keys' own order
   bool restage_k;                  // with care: staged in the order of pairs, since a product would not see NaN
   bool stage_v;                    // in the values' own order
   std::int64_t k_dim, v_dim;       // of the rows that are read: padded if they are staged
   float k_scale = 1, v_scale = 1;  // kStoredScale of what is not staged
-  bool near;                       // rows are read once, where they stand: they are fetched into L1
+  bool near;                       // rows are read once, where they stand: they are fetched a short way ahead
 
   InPlaceWay(const Tile<float>& tile, const Care& how) : care(how) {
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>())), rows = tile.rows();
-    const std::int64_t rest = rows % lanes;
-    lane_rows = rows < kLaneRows ? 0 : rows - rest + (rest > lanes / 2 && rest > 4 ? lanes : 0);
-    stage_k = tile.qk_dim % (2 * lanes) != 0 || (lane_rows > 0 && tile.k.dtype != DType::f32);
+    const bool converts = tile.k.dtype != DType::f32 && tile.k.dtype != DType::bf16;
+    quads = kQuadRows > 1 &&
+            (converts ? rows >= kLeastConvertedRows : rows >= kLeastQuadRows || rows == kQuadRows * kQuadVectors);
+    pair = quads ? 8 : 2 * lanes;
+    stage_k = tile.qk_dim % pair != 0 || (quads && converts && !kWideRegisters);
     restage_k = care.on && !stage_k && LosesNan(tile.k.dtype);
     stage_v = care.on || (rows >= kStageRows && size_of(tile.v.dtype) == 1) || tile.v_dim % (2 * lanes) != 0;
-    near = lane_rows == 0 && !stage_k && !stage_v;
-    k_dim = plan::round_up(tile.qk_dim, 2 * lanes);
+    near = !stage_k && !stage_v && (kWideRegisters || rows < kFarRows);
+    k_dim = plan::round_up(tile.qk_dim, stage_k ? 2 * lanes : pair);
     v_dim = plan::round_up(tile.v_dim, 2 * lanes);
     if (!stage_k) k_scale = StoredScale(tile.k.dtype);
     if (!stage_v) v_scale = StoredScale(tile.v.dtype);
@@ -122,11 +129,12 @@ inline RowAddresses StageRows(const RowAddresses& from, DType dtype, std::int64_
 
 /// Keys of e4m3 with their NaN as LoadPair() loads them: [count][dim], in its order, still to be multiplied by
 /// kStoredScale.
-inline RowAddresses RestageKeys(const RowAddresses& from, std::int64_t count, std::int64_t dim, float* row, float* to) {
+inline RowAddresses RestageKeys(const RowAddresses& from, std::int64_t count, std::int64_t dim, std::int64_t pair,
+                                float* row, float* to) {
   const RowAddresses staged = StageRows(from, DType::e4m3, count, dim, dim, 0, true, to);
   for (std::int64_t i = 0; i < count; ++i, to += dim) {
     for (std::int64_t d = 0; d < dim; ++d) row[d] = to[d] / kStoredScale<e4m3>;
-    OrderRow(row, dim, true, to);
+    OrderRow(row, dim, pair / 2, true, to);
   }
   return staged;
 }
@@ -151,25 +159,23 @@ inline bool FindNonFinite(const Tile<float>& tile, const RowAddresses& values, c
   return any;
 }
 
-/// The queries as the products take them: rows in lanes transposed, rows of dot products in the order of the keys.
+/// The queries as the products take them, in the order of the keys.
 inline void ArrangeQueries(const Tile<float>& tile, const TileBuffers<float>& buffers, const InPlaceWay& way) {
   const std::int64_t rows = tile.rows();
-  for (std::int64_t r = 0; r < rows; ++r) buffers.row_factors[r] *= way.k_scale;
-  for (std::int64_t d = 0; way.lane_rows > 0 && d < tile.qk_dim; ++d) {
-    float* to = buffers.lane_queries + d * buffers.lane_stride;
-    const std::int64_t filled = std::min(rows, way.lane_rows);
-    for (std::int64_t r = 0; r < filled; ++r) to[r] = buffers.queries[r * buffers.q_stride + d];
-    std::fill(to + filled, to + way.lane_rows, 0.0F);
+  bool even_odd = false;
+  if (!way.stage_k) {
+    WithStorage(tile.k.dtype, [&]<class Storage>(std::type_identity<Storage>) { even_odd = kEvenOdd<Storage>; });
   }
-  if (way.stage_k) return;
-  WithStorage(tile.k.dtype, [&]<class Storage>(std::type_identity<Storage>) {
-    if constexpr (!kEvenOdd<Storage>) return;
-    for (std::int64_t r = way.lane_rows; r < rows; ++r) {
-      float* row = buffers.queries + r * buffers.q_stride;
-      std::copy_n(row, way.k_dim, buffers.staging);
-      OrderRow(buffers.staging, way.k_dim, true, row);
-    }
-  });
+  for (std::int64_t r = 0; r < rows; ++r) buffers.row_factors[r] *= way.k_scale;
+  if (way.quads) {
+    std::fill(buffers.row_factors + rows, buffers.row_factors + plan::round_up(rows, kQuadRows), 0.0F);
+    return ArrangeQuads(buffers.queries, buffers.q_stride, rows, way.k_dim, even_odd, buffers.quad_queries);
+  }
+  for (std::int64_t r = 0; even_odd && r < rows; ++r) {
+    float* row = buffers.queries + r * buffers.q_stride;
+    std::copy_n(row, way.k_dim, buffers.staging);
+    OrderRow(buffers.staging, way.k_dim, way.pair / 2, true, row);
+  }
 }
 
 /// S = Q K^T over the chunk's columns.
@@ -181,35 +187,32 @@ inline void ScoresInPlace(const Tile<float>& tile, const TileBuffers<float>& buf
   if (way.stage_k) {
     f32_keys = StageRows(stored, tile.k.dtype, count, tile.qk_dim, way.k_dim, 0, way.care.on, buffers.chunk_keys);
   } else if (way.restage_k) {
-    f32_keys = RestageKeys(stored, count, way.k_dim, buffers.staging, buffers.chunk_keys);
+    f32_keys = RestageKeys(stored, count, way.k_dim, way.pair, buffers.staging, buffers.chunk_keys);
   }
   const RowAddresses& keys = staged ? f32_keys : stored;
-  const LaneProduct in_lanes = {.q = buffers.lane_queries,
-                                .stride = buffers.lane_stride,
-                                .lane_rows = way.lane_rows,
-                                .rows = tile.rows(),
-                                .keys = &keys,
-                                .dim = tile.qk_dim,
-                                .factors = buffers.row_factors,
-                                .sums = buffers.lane_sums,
-                                .scores = buffers.scores};
-  const ScoreProduct dots = {.q = buffers.queries,
-                             .q_stride = buffers.q_stride,
-                             .keys = &keys,
-                             .dim = way.k_dim,
-                             .factors = buffers.row_factors,
-                             .scores = buffers.scores,
-                             .lost_nan = &lost_nan};
-  for (std::int64_t first = 0; first < chunk.columns(); first += plan::kLaneKeys) {
-    const std::int64_t last = std::min(first + plan::kLaneKeys, chunk.columns());
-    if (way.lane_rows > 0) {
-      const std::int64_t lines = ahead.lines() * (last - first) / (chunk.columns() - first);
-      LaneScores(in_lanes, first, last, lines, ahead);
-    }
-    const std::int64_t rest = tile.rows() - way.lane_rows;
-    if (rest <= 0) continue;
-    WithStorage(staged ? DType::f32 : tile.k.dtype, [&]<class Storage>(std::type_identity<Storage>) {
-      Dot<Storage>(dots, way.lane_rows, rest, first, last, ahead);
+  const DType dtype = staged ? DType::f32 : tile.k.dtype;
+  const std::int64_t block = way.quads ? plan::kQuadKeys : chunk.columns();
+  for (std::int64_t first = 0; first < chunk.columns(); first += block) {
+    const std::int64_t last = std::min(first + block, chunk.columns());
+    WithStorage(dtype, [&]<class Storage>(std::type_identity<Storage>) {
+      if (way.quads) {
+        const QuadProduct product = {.q = buffers.quad_queries,
+                                     .rows = tile.rows(),
+                                     .keys = &keys,
+                                     .dim = way.k_dim,
+                                     .factors = buffers.row_factors,
+                                     .scores = buffers.scores,
+                                     .lost_nan = &lost_nan};
+        if constexpr (kQuadRows >= 2) return Quads<Storage>(product, first, last, ahead);
+      }
+      const ScoreProduct product = {.q = buffers.queries,
+                                    .q_stride = buffers.q_stride,
+                                    .keys = &keys,
+                                    .dim = way.k_dim,
+                                    .factors = buffers.row_factors,
+                                    .scores = buffers.scores,
+                                    .lost_nan = &lost_nan};
+      Dot<Storage>(product, 0, tile.rows(), first, last, ahead);
     });
   }
   if (!ahead.near()) ahead.fetch(ahead.lines());
@@ -269,6 +272,7 @@ inline void ValuesInPlace(const Tile<float>& tile, const TileBuffers<float>& buf
 /// Accumulators to the order of their dimensions. False when one of them is not finite.
 inline bool FinishAccumulators(const Tile<float>& tile, const TileBuffers<float>& buffers, const InPlaceWay& way) {
   const bool ordered = way.stage_v;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   bool finite = true;
   for (std::int64_t r = 0; r < tile.rows(); ++r) {
     float* row = buffers.accumulators + r * buffers.o_stride;
@@ -276,7 +280,7 @@ inline bool FinishAccumulators(const Tile<float>& tile, const TileBuffers<float>
       WithStorage(tile.v.dtype, [&]<class Storage>(std::type_identity<Storage>) {
         if constexpr (!kEvenOdd<Storage>) return;
         std::copy_n(row, way.v_dim, buffers.staging);
-        OrderRow(buffers.staging, way.v_dim, false, row);
+        OrderRow(buffers.staging, way.v_dim, lanes, false, row);
       });
     }
     finite = finite && !HasNonFinite(row, way.v_dim);
@@ -300,7 +304,7 @@ inline WalkEnd WalkInPlace(const Tile<float>& tile, const TileBuffers<float>& bu
   };
   RowAddresses keys = keys_of(walk.chunk()), values;
   Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near);
-  if (way.near) ahead.fetch(kPartBytes / kLineBytes);
+  if (way.near) ahead.fetch(kAheadLines);
   for (bool first = true; !walk.done(); first = false) {
     const Chunk chunk = walk.chunk();
     const std::int64_t begin = chunk.begin - chunk.first, end = chunk.end - chunk.first;

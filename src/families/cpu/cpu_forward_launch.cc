@@ -120,11 +120,9 @@ class Launch {
             .staging = at(scratch_.staging),
             .chunk_keys = at(scratch_.chunk_keys),
             .chunk_values = at(scratch_.chunk_values),
-            .lane_queries = at(scratch_.lane_queries),
-            .lane_sums = at(scratch_.lane_sums),
+            .quad_queries = at(scratch_.quad_queries),
             .q_stride = scratch_.q_stride,
-            .o_stride = scratch_.o_stride,
-            .lane_stride = scratch_.lane_stride};
+            .o_stride = scratch_.o_stride};
   }
 
   void pack_wave(const Wave& wave, int workers) const {

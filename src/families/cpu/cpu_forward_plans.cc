@@ -53,7 +53,7 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   CpuForwardScratch scratch{};
   scratch.rows = round_up(std::max<std::int64_t>(tile_rows, 1), kRowGroup);
   scratch.q_stride = round_up(problem.qk_dim, 2 * kAlignment / element);  // pairs of vectors
-  scratch.lane_stride = round_up(scratch.rows, kRowStrip);
+  scratch.padded_rows = round_up(scratch.rows, kRowStrip);
   scratch.o_stride = round_up(problem.v_dim, kPanel);
   const auto place = [&](std::int64_t count) {
     const std::int64_t offset = scratch.bytes;
@@ -61,21 +61,20 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
     return offset;
   };
   scratch.queries = place(scratch.rows * scratch.q_stride);
-  scratch.scores = place(scratch.lane_stride * kChunk);
+  scratch.scores = place(scratch.padded_rows * kChunk);
   scratch.weights = place(problem.weight_mod.empty() ? 0 : scratch.rows * kChunk);
   scratch.accumulators = place(scratch.rows * scratch.o_stride);
   scratch.row_sums = place(scratch.rows * (kVectorBytes / element));
   scratch.row_maxima = place(round_up(scratch.rows, kRowStrip));
   scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
-  scratch.row_factors = place(scratch.lane_stride);
+  scratch.row_factors = place(scratch.padded_rows);
   scratch.attending = place(scratch.rows * kChunk / 8 / element);
   scratch.staging = place(std::max({kChunk * kPanel, scratch.q_stride, scratch.o_stride}));
   const bool in_place = std::ranges::any_of(
       problem.sequences, [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, tile_rows); });
   scratch.chunk_keys = place(in_place ? kChunk * scratch.q_stride : 0);
   scratch.chunk_values = place(in_place ? kChunk * (scratch.o_stride + kStagedGap) : 0);
-  scratch.lane_queries = place(in_place ? scratch.q_stride * scratch.lane_stride : 0);
-  scratch.lane_sums = place(in_place ? kLaneKeys * scratch.lane_stride : 0);
+  scratch.quad_queries = place(in_place ? scratch.q_stride * scratch.padded_rows : 0);
   return scratch;
 }
 

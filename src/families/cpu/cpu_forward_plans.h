@@ -21,7 +21,7 @@ inline constexpr std::int64_t kRowGroup = 6;      // rows of the micro-kernel; s
 inline constexpr std::int64_t kSplitKeys = 2048;  // keys of a piece, at most
 inline constexpr std::int64_t kLeastSplit = 512;  // keys of a piece, unless there are fewer
 inline constexpr std::int64_t kDecodeRows = 64;   // queries of a group's heads that are always read for in place
-inline constexpr std::int64_t kLaneKeys = 32;     // keys whose scores are computed with rows of queries in lanes
+inline constexpr std::int64_t kQuadKeys = 32;     // keys that stay in L1 while many rows of queries pass over them
 inline constexpr std::int64_t kStagedGap = 16;    // between staged values: powers of two would share few L1 sets
 inline constexpr std::int64_t kAlignment = 64;    // bytes; every buffer starts at a multiple
 
@@ -30,23 +30,22 @@ constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x +
 /// Offsets in bytes of a worker's buffers, each [rows][...] with `rows` a multiple of kRowGroup.
 struct CpuForwardScratch {
   std::int64_t queries;       // [rows][q_stride]
-  std::int64_t scores;        // [lane_stride][kChunk]
+  std::int64_t scores;        // [padded_rows][kChunk]
   std::int64_t weights;       // [rows][kChunk], with a weight mod only
   std::int64_t accumulators;  // [rows][o_stride]
   std::int64_t row_sums;      // [rows][lanes of a 64-byte vector]
   std::int64_t row_maxima;    // [rows]
   std::int64_t row_scales;    // [rows]
-  std::int64_t row_factors;   // [lane_stride]
+  std::int64_t row_factors;   // [padded_rows]
   std::int64_t attending;     // [rows][kChunk] bits, whatever the element
   std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
   // Where keys and values are read in place:
   std::int64_t chunk_keys;    // [kChunk][q_stride]: the chunk's keys as rows or as panels
   std::int64_t chunk_values;  // [kChunk][o_stride + kStagedGap]
-  std::int64_t lane_queries;  // [q_stride][lane_stride]: the queries, transposed
-  std::int64_t lane_sums;     // [kLaneKeys][lane_stride]: scores, transposed
+  std::int64_t quad_queries;  // [padded_rows][q_stride]: the queries in blocks of four dimensions
   std::int64_t bytes;         // of all of it
   std::int64_t rows, q_stride, o_stride;
-  std::int64_t lane_stride;  // rows up to whole vectors
+  std::int64_t padded_rows;  // rows up to whole vectors
 };
 CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows);
 

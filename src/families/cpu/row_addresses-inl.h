@@ -25,6 +25,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 namespace detail {
 
 inline constexpr std::int64_t kLineBytes = 64;
+/// Vectors of 64 bytes, and 32 registers of them.
+inline constexpr bool kWideRegisters = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
+/// How far ahead near lines are fetched. With AVX-512 they go to L2 first, where more misses are under way at a time
+/// than in L1, and RowAddresses::approach() brings them on. Elsewhere a line that waits in L2 takes a second of the few
+/// entries for misses, so lines go to L1 at once.
+inline constexpr std::int64_t kAheadLines = kWideRegisters ? 256 : 128;
 
 /// Where the rows of a chunk start, one a score column. Columns past the last key repeat its row.
 struct RowAddresses {
@@ -35,6 +41,17 @@ struct RowAddresses {
   const Storage* at(std::int64_t column) const {
     return reinterpret_cast<const Storage*>(row[column]);
   }
+  /// Fetches `lines` lines of kRows rows, from byte `first` of each on, from L2 into L1. Columns past the chunk begin
+  /// anew: what they fetch is there already.
+  template <int kRows>
+  HWY_INLINE void approach(std::int64_t column, std::int64_t first, std::int64_t lines) const {
+    if constexpr (!kWideRegisters) return;
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t line = 0; line < lines; ++line) {
+        __builtin_prefetch(row[(column + i) % plan::kChunk] + first + line * kLineBytes, 0, 3);
+      }
+    }
+  }
 };
 
 /// Rows that are fetched while others are computed on, line after line, since in any other order the hardware's own
@@ -44,18 +61,17 @@ class Ahead {
   Ahead(const RowAddresses& rows, std::int64_t columns, bool near) : near_(near) { begin(rows, columns); }
   Ahead() = default;
 
-  /// True: a short way ahead, into L1. A line that waits in L2 takes a second of the few entries for misses, which
-  /// limit what a core reads of memory: where every line is read once, that costs half the speed. False: a phase ahead,
-  /// to L2.
+  /// True: a short way ahead, kAheadLines. False: a phase ahead, to L2.
   bool near() const { return near_; }
   /// Lines of the phase's rows that are still to be fetched.
   std::int64_t lines() const { return left_ == 0 ? 0 : (columns_ - column_ - 1) * row_lines_ + left_; }
 
-  /// The rows of the next phase: they come after those of this one, or are fetched in this one.
+  /// The rows of the next phase: they come after those of this one, or are fetched in this one. A phase whose rows have
+  /// all been fetched is over.
   void then(const RowAddresses& rows, std::int64_t columns) {
     next_ = &rows;
     next_columns_ = columns;
-    if (!near_) begin(rows, columns);
+    if (!near_ || left_ == 0) begin(rows, columns);
   }
   /// A phase begins that reads these rows.
   void enter(const RowAddresses& rows, std::int64_t columns) {
@@ -63,7 +79,7 @@ class Ahead {
   }
   HWY_INLINE void fetch(std::int64_t count) {
     for (; count > 0 && left_ > 0; --count) {
-      near_ ? __builtin_prefetch(line_, 0, 3) : __builtin_prefetch(line_, 0, 2);
+      near_ && !kWideRegisters ? __builtin_prefetch(line_, 0, 3) : __builtin_prefetch(line_, 0, 2);
       line_ += kLineBytes;
       if (--left_ == 0) next_row();
     }
@@ -96,14 +112,6 @@ class Ahead {
   std::int64_t column_ = 0, columns_ = 0, next_columns_ = 0, row_lines_ = 0;
   bool near_ = false;
 };
-
-/// Sets *lost when rows [first, last) hold a NaN that LoadPair() does not keep.
-template <class Storage>
-void FindLostNan(const RowAddresses& rows, std::int64_t first, std::int64_t last, bool* lost) {
-  if constexpr (kThroughF16<Storage> && std::is_same_v<Storage, e4m3>) {
-    *lost = HasNan([&](std::int64_t i) { return rows.at<e4m3>(i); }, first, last, rows.bytes) || *lost;
-  }
-}
 
 }  // namespace detail
 

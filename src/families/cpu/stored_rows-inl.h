@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "families/cpu/storage_vectors-inl.h"
@@ -60,7 +61,7 @@ inline constexpr float kStoredScale = kThroughF16<Storage>&& std::is_same_v<Stor
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 /// The f16 bits of the lower and of the upper byte of each lane; e4m3: times kStoredScale. A NaN of e4m3 becomes a
-/// number, so HasNan is asked beforehand.
+/// number, which LostNan or HasNan finds.
 template <class Storage, class V>
 HWY_INLINE V LowerBytes(V words) {
   const hn::DFromV<V> du;
@@ -82,9 +83,43 @@ HWY_INLINE hn::VFromD<D> FromF16Bits(D d, V bits) {
 }
 #endif
 
+/// Remembers whether loads met a NaN that the conversion does not keep.
+template <class Storage, class D>
+struct LostNan {
+  bool found() const { return false; }
+};
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+template <class D>
+struct LostNan<e4m3, D> {
+  using DU = hn::Repartition<std::uint8_t, D>;
+  using DHalf = hn::Half<DU>;
+  hn::VFromD<DU> most;  // bytes, sign set: 0xff is NaN
+  hn::VFromD<DHalf> most_of_half;
+
+  // Compilers make no constructor for a target by themselves.
+  HWY_INLINE LostNan() : most(hn::Zero(DU())), most_of_half(hn::Zero(DHalf())) {}
+  template <class V>
+  HWY_INLINE void see(V words) {
+    constexpr bool kWhole = sizeof(V) == sizeof(hn::VFromD<DU>);
+    const std::conditional_t<kWhole, DU, DHalf> du;
+    const auto bytes = hn::Or(hn::BitCast(du, words), hn::Set(du, 0x80));
+    if constexpr (kWhole) {
+      most = hn::Max(most, bytes);
+    } else {
+      most_of_half = hn::Max(most_of_half, bytes);
+    }
+  }
+  HWY_INLINE bool found() const {
+    return !hn::AllFalse(DU(), hn::Eq(most, hn::Set(DU(), 0xff))) ||
+           !hn::AllFalse(DHalf(), hn::Eq(most_of_half, hn::Set(DHalf(), 0xff)));
+  }
+};
+#endif
+
 /// 2 Lanes(d) elements in the storage's order.
 template <class Storage, class D>
-HWY_INLINE void LoadPair(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<D>& b) {
+HWY_INLINE void LoadPair(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<D>& b,
+                         [[maybe_unused]] LostNan<Storage, D>& lost) {
   if constexpr (std::is_same_v<Storage, bf16>) {
     const hn::RebindToUnsigned<D> du;
     const auto words = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(from));
@@ -96,6 +131,7 @@ HWY_INLINE void LoadPair(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<
   if constexpr (kThroughF16<Storage>) {
     const hn::Rebind<std::uint16_t, D> du;
     const auto words = hn::LoadU(du, reinterpret_cast<const std::uint16_t*>(from));
+    if constexpr (std::is_same_v<Storage, e4m3>) lost.see(words);
     a = FromF16Bits(d, LowerBytes<Storage>(words));
     b = FromF16Bits(d, UpperBytes<Storage>(words));
     return;
@@ -109,12 +145,13 @@ HWY_INLINE void LoadPair(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<
 
 /// 4 Lanes(d) elements, as two pairs.
 template <class Storage, class D>
-HWY_INLINE void LoadPairs(D d, const Storage* from, hn::VFromD<D>* x) {
+HWY_INLINE void LoadPairs(D d, const Storage* from, hn::VFromD<D>* x, LostNan<Storage, D>& lost) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
   if constexpr (kThroughF16<Storage>) {
     const hn::Repartition<std::uint16_t, D> du;
     const hn::Half<decltype(du)> dh;
     const auto words = hn::LoadU(du, reinterpret_cast<const std::uint16_t*>(from));
+    if constexpr (std::is_same_v<Storage, e4m3>) lost.see(words);
     const auto lower = LowerBytes<Storage>(words), upper = UpperBytes<Storage>(words);
     x[0] = FromF16Bits(d, hn::LowerHalf(dh, lower));
     x[1] = FromF16Bits(d, hn::LowerHalf(dh, upper));
@@ -123,8 +160,45 @@ HWY_INLINE void LoadPairs(D d, const Storage* from, hn::VFromD<D>* x) {
     return;
   }
 #endif
-  LoadPair(d, from, x[0], x[1]);
-  LoadPair(d, from + 2 * hn::Lanes(d), x[2], x[3]);
+  LoadPair(d, from, x[0], x[1], lost);
+  LoadPair(d, from + 2 * hn::Lanes(d), x[2], x[3], lost);
+}
+
+/// 8 elements in the storage's order, four of them in each block of four lanes of a and of b: for the types that have
+/// pairs, even elements and then odd ones.
+template <class Storage, class D>
+HWY_INLINE void LoadQuads(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<D>& b,
+                          [[maybe_unused]] LostNan<Storage, D>& lost) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    LoadPair(d, from, a, b, lost);
+  } else if constexpr (std::is_same_v<Storage, float>) {
+    a = hn::LoadDup128(d, from);
+    b = hn::LoadDup128(d, from + 4);
+  } else if constexpr (std::is_same_v<Storage, bf16>) {
+    const hn::RebindToUnsigned<D> du;
+    const auto words = hn::LoadDup128(du, reinterpret_cast<const std::uint32_t*>(from));
+    a = hn::BitCast(d, hn::ShiftLeft<16>(words));
+    b = hn::BitCast(d, hn::And(words, hn::Set(du, 0xffff0000U)));
+  } else {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+    const hn::Rebind<std::uint16_t, D> du;
+    const auto four_words = [&](const void* bytes) {
+      const hn::Repartition<std::uint64_t, decltype(du)> wide;
+      std::uint64_t words;
+      std::memcpy(&words, bytes, sizeof(words));
+      return hn::BitCast(du, hn::Set(wide, words));
+    };
+    if constexpr (std::is_same_v<Storage, f16>) {
+      a = FromF16Bits(d, four_words(from));
+      b = FromF16Bits(d, four_words(from + 4));
+    } else {
+      const auto words = four_words(from);
+      if constexpr (std::is_same_v<Storage, e4m3>) lost.see(words);
+      a = FromF16Bits(d, LowerBytes<Storage>(words));
+      b = FromF16Bits(d, UpperBytes<Storage>(words));
+    }
+#endif
+  }
 }
 
 /// Lanes(d) elements in their own order, with no scale left to apply; NaN as above.
@@ -178,10 +252,9 @@ void StageRow(const Storage* from, std::int64_t count, std::int64_t padded, floa
   WidenRow(from + i, count - i, to + i);
 }
 
-/// A row of pairs of even and odd elements becomes one in its own order, or the other way round. count: a multiple of a
-/// pair; `to` is another row.
-inline void OrderRow(const float* from, std::int64_t count, bool to_stored, float* to) {
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+/// A row of pairs of `lanes` even and odd elements each becomes one in its own order, or the other way round. count: a
+/// multiple of a pair; `to` is another row.
+inline void OrderRow(const float* from, std::int64_t count, std::int64_t lanes, bool to_stored, float* to) {
   for (std::int64_t first = 0; first < count; first += 2 * lanes) {
     for (std::int64_t i = 0; i < lanes; ++i) {
       const std::int64_t stored[] = {first + i, first + lanes + i}, own[] = {first + 2 * i, first + 2 * i + 1};

@@ -110,9 +110,8 @@ struct TileBuffers {
   T* staging;
   T* chunk_keys;
   T* chunk_values;
-  T* lane_queries;
-  T* lane_sums;
-  std::int64_t q_stride, o_stride, lane_stride;
+  T* quad_queries;
+  std::int64_t q_stride, o_stride;
 };
 
 /// A mod and the registers of the worker that runs it; no mod when program is null.

@@ -1,5 +1,5 @@
-// O = scale O + P V over values that are read where they stand, a row at a time: dimensions in lanes, up to six rows of
-// queries at once.
+// O = scale O + P V over values that are read where they stand, a row at a time: dimensions in lanes, as many rows of
+// queries at once as registers hold.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_CPU_VALUES_IN_PLACE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -44,6 +44,16 @@ struct ValuePart {
   std::int64_t lines;  // that each block of rows and dimensions fetches
 };
 
+/// Rows of a block, at most, and the vectors of each: sums take up to 24 of 32 registers, or 12 of 16.
+inline constexpr std::int64_t kMostValueRows = kWideRegisters ? 8 : 6;
+template <int kRows>
+inline constexpr int kValueVectors = kWideRegisters ? (kRows <= 3   ? 8
+                                                       : kRows <= 6 ? 4
+                                                                    : 2)
+                                                    : (kRows == 1   ? 8
+                                                       : kRows <= 3 ? 4
+                                                                    : 2);
+
 /// kRows rows, kVectors vectors from dimension `dim` on: one chain a lane over the chunk's keys.
 template <class Storage, int kRows, int kVectors>
 HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part, std::int64_t row, std::int64_t dim,
@@ -51,12 +61,16 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
   const hn::ScalableTag<float> d;
   using V = hn::Vec<hn::ScalableTag<float>>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  constexpr int kLoad = kThroughF16<Storage> && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
+  constexpr int kLoad = kThroughF16<Storage> && !kWideRegisters && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
   // Where memory decides, lines are fetched one after the other; else all at once, which costs fewer instructions.
-  constexpr bool kOnTheWay = kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, float>);
+  constexpr bool kOnTheWay = kWideRegisters || kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, float>);
+  constexpr std::int64_t kSize = sizeof(Storage), kApproach = 8;  // columns
+  constexpr std::int64_t kLines =
+      std::max<std::int64_t>(1, kVectors * static_cast<std::int64_t>(hn::MaxLanes(d)) * kSize / kLineBytes);
   const float* HWY_RESTRICT p = product.p + row * plan::kChunk;
   const std::int64_t o_stride = product.o_stride, at = row * o_stride + dim;
   V sum[kRows][kVectors];
+  LostNan<Storage, hn::ScalableTag<float>> lost;
   HWY_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
     HWY_UNROLL(8)
@@ -75,13 +89,14 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
   for (std::int64_t column = part.first; column < part.last; ++column) {
     const Storage* value = product.values->at<Storage>(column) + dim;
     if constexpr (kOnTheWay) fetching.fetch(now);
+    if (kOnTheWay && row == 0 && fetching.near()) product.values->approach<1>(column + kApproach, dim * kSize, kLines);
     HWY_UNROLL(4)
     for (int n = 0; n < kVectors; n += kLoad) {
       V x[kLoad];
       if constexpr (kLoad == 4) {
-        LoadPairs(d, value + n * lanes, x);
+        LoadPairs(d, value + n * lanes, x, lost);
       } else {
-        LoadPair(d, value + n * lanes, x[0], x[1]);
+        LoadPair(d, value + n * lanes, x[0], x[1], lost);
       }
       HWY_UNROLL(8)
       for (int i = 0; i < kRows; ++i) {
@@ -92,6 +107,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
     }
   }
   if constexpr (kOnTheWay) ahead = fetching;
+  if (lost.found()) *product.lost_nan = true;
   const bool last = part.last == product.last;
   HWY_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
@@ -112,7 +128,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
 
 template <class Storage, int kRows>
 void ValueRows(const ValueProduct& p, const ValuePart& part, std::int64_t row, Ahead& ahead) {
-  constexpr int kVectors = kRows == 1 ? 8 : kRows <= 3 ? 4 : 2;
+  constexpr int kVectors = kValueVectors<kRows>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const std::int64_t vectors = p.dim / lanes;
   const auto lines_of = [&](std::int64_t block) { return (part.lines * block + vectors - 1) / vectors; };
@@ -128,7 +144,7 @@ void ValueRows(const ValueProduct& p, const ValuePart& part, std::int64_t row, A
   for (; dim < p.dim; dim += 2 * lanes) ValueBlock<Storage, kRows, 2>(p, part, row, dim, lines_of(2), ahead);
 }
 
-/// All rows, in `blocks` blocks of at most six, of nearly one size.
+/// All rows, in `blocks` blocks of nearly one size.
 template <class Storage>
 void ValuesOfPart(const ValueProduct& p, const ValuePart& part, std::int64_t rows, std::int64_t blocks, Ahead& ahead) {
   for (std::int64_t row = 0, now = 0; row < rows; row += now, --blocks) {
@@ -149,27 +165,33 @@ void ValuesOfPart(const ValueProduct& p, const ValuePart& part, std::int64_t row
       case 5:
         ValueRows<Storage, 5>(p, part, row, ahead);
         break;
-      default:
+      case 6:
         ValueRows<Storage, 6>(p, part, row, ahead);
+        break;
+      default:
+        if constexpr (kMostValueRows == 8) {
+          now == 7 ? ValueRows<Storage, 7>(p, part, row, ahead) : ValueRows<Storage, 8>(p, part, row, ahead);
+        }
     }
   }
 }
 
-/// Bytes of values that stay in L1 beside those that are fetched; and where many rows pass over them, in L1 by lines.
-inline constexpr std::int64_t kPartBytes = 8192, kFarPartBytes = 32768;
+/// Bytes of values that stay in cache while all rows pass over them: in L1 beside those that are fetched; where there
+/// are more rows, whose sums are read and written once for each part, partly in L2.
+constexpr std::int64_t PartBytes(bool near, std::int64_t rows) {
+  return !near || rows > 16 ? 32768 : rows > 8 ? 16384 : 8192;
+}
 
 /// O = scale O + P V. The lines that are fetched: as many as are read if they are near, else those that are left.
 template <class Storage>
 void AddValuesInPlace(const ValueProduct& p, std::int64_t rows, Ahead& ahead) {
-  const std::int64_t columns = p.last - p.first, blocks = (rows + 5) / 6;
+  const std::int64_t columns = p.last - p.first, blocks = (rows + kMostValueRows - 1) / kMostValueRows;
   const std::int64_t step =
-      p.sums == nullptr ? columns
-                        : std::max<std::int64_t>(8, (ahead.near() ? kPartBytes : kFarPartBytes) / p.values->bytes);
+      p.sums == nullptr ? columns : std::max<std::int64_t>(8, PartBytes(ahead.near(), rows) / p.values->bytes);
   for (std::int64_t first = p.first; first < p.last; first += step) {
     const std::int64_t last = std::min(first + step, p.last);
     const std::int64_t lines = ahead.near() ? (last - first) * ((p.values->bytes + kLineBytes - 1) / kLineBytes)
                                             : ahead.lines() * (last - first) / (p.last - first);
-    FindLostNan<Storage>(*p.values, first, last, p.lost_nan);
     ValuesOfPart<Storage>(p, {first, last, (lines + blocks - 1) / blocks}, rows, blocks, ahead);
   }
 }

@@ -1,0 +1,163 @@
+// S = Q K^T over keys that are read where they stand, for more rows of queries than a few: a vector holds four
+// dimensions of each of several rows, a row in each block of 16 bytes. Four dimensions of a key are then one load for
+// all of its blocks, and a conversion serves all rows. The sums over a block are a row's scores of four keys.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_KEYS_IN_QUADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_KEYS_IN_QUADS_INL_H_
+#undef HEDDLE_CPU_KEYS_IN_QUADS_INL_H_
+#else
+#define HEDDLE_CPU_KEYS_IN_QUADS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "families/cpu/keys_in_place-inl.h"
+#include "families/cpu/row_addresses-inl.h"
+#include "families/cpu/stored_rows-inl.h"
+#include "families/cpu/target_data.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// The data of S = Q K^T. Keys are `dim` elements long, a multiple of 8.
+struct QuadProduct {
+  const float* q;  // as ArrangeQuads() leaves it
+  std::int64_t rows;
+  const RowAddresses* keys;
+  std::int64_t dim;
+  const float* factors;  // [rows], and what is finite up to whole vectors
+  float* scores;         // [rows][kChunk], and room for whole vectors
+  bool* lost_nan;        // set if a key's NaN was read as a number
+};
+
+/// Rows of a vector; one: the target has no quads.
+inline constexpr std::int64_t kQuadRows =
+    std::max<std::int64_t>(1, static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>())) / 4);
+/// Vectors of rows that one pass over a key computes: as many as registers hold for four keys.
+inline constexpr std::int64_t kQuadVectors = kWideRegisters ? 4 : 2;
+/// Dimensions between two fetches.
+inline constexpr std::int64_t kQuadStep = 32;
+
+/// Rows of queries [rows][stride], to [passes][dim / 4][vectors of the pass][rows of a vector][4]. The dimensions of
+/// each 8 are in the storage's order if they are even and odd ones. Rows past the last are 0.
+inline void ArrangeQuads(const float* q, std::int64_t stride, std::int64_t rows, std::int64_t dim, bool even_odd,
+                         float* to) {
+  for (std::int64_t first = 0; first < rows; first += kQuadRows * kQuadVectors) {
+    const std::int64_t here = std::min(plan::round_up(rows - first, kQuadRows), kQuadRows * kQuadVectors);
+    for (std::int64_t d = 0; d < dim; d += 4) {
+      for (std::int64_t r = first; r < first + here; ++r) {
+        for (std::int64_t i = 0; i < 4; ++i, ++to) {
+          const std::int64_t from = even_odd ? d / 8 * 8 + 2 * i + d % 8 / 4 : d + i;
+          *to = r < rows ? q[r * stride + from] : 0;
+        }
+      }
+    }
+  }
+}
+
+/// Scores of four keys, a row in each block of `x`.
+template <class V>
+HWY_INLINE void StoreQuads(V x, const float* factors, float* to) {
+  const hn::DFromV<V> d;
+  if constexpr (kQuadRows == 1 || hn::MaxLanes(d) <= 4) {
+    hn::StoreU(hn::Mul(x, hn::Set(d, *factors)), d, to);
+  } else {
+    const hn::Half<decltype(d)> half;
+    constexpr std::int64_t kRows = static_cast<std::int64_t>(hn::MaxLanes(d)) / 8;
+    StoreQuads(hn::LowerHalf(half, x), factors, to);
+    StoreQuads(UpperHalf(half, x), factors + kRows, to + kRows * plan::kChunk);
+  }
+}
+
+/// Scores of kVectors vectors of rows and kKeys keys. One chain a lane.
+template <class Storage, int kVectors, int kKeys>
+HWY_INLINE void QuadBlock(const QuadProduct& p, const float* HWY_RESTRICT q, std::int64_t row, std::int64_t column,
+                          Ahead& ahead, LostNan<Storage, hn::ScalableTag<float>>& lost) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<hn::ScalableTag<float>>;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  constexpr std::int64_t kLines = kKeys * kQuadStep * static_cast<std::int64_t>(sizeof(Storage)) / kLineBytes;
+  const Storage* key[kKeys];
+  V sum[kVectors][kKeys];
+  HWY_UNROLL(8)
+  for (int j = 0; j < kKeys; ++j) {
+    key[j] = p.keys->at<Storage>(column + j);
+    HWY_UNROLL(8)
+    for (int n = 0; n < kVectors; ++n) sum[n][j] = hn::Zero(d);
+  }
+  for (std::int64_t begin = 0; begin < p.dim; begin += kQuadStep) {
+    ahead.fetch(kLines);
+    if (ahead.near()) {
+      p.keys->approach<kKeys>(column + kKeys, begin * static_cast<std::int64_t>(sizeof(Storage)),
+                              std::max<std::int64_t>(1, kLines / kKeys));
+    }
+    const std::int64_t end = std::min(begin + kQuadStep, p.dim);
+    for (std::int64_t first = begin; first < end; first += 8, q += 2 * kVectors * lanes) {
+      HWY_UNROLL(8)
+      for (int j = 0; j < kKeys; ++j) {
+        V a, b;
+        LoadQuads(d, key[j] + first, a, b, lost);
+        HWY_UNROLL(8)
+        for (int n = 0; n < kVectors; ++n) sum[n][j] = hn::MulAdd(hn::Load(d, q + n * lanes), a, sum[n][j]);
+        HWY_UNROLL(8)
+        for (int n = 0; n < kVectors; ++n) {
+          sum[n][j] = hn::MulAdd(hn::Load(d, q + (kVectors + n) * lanes), b, sum[n][j]);
+        }
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int n = 0; n < kVectors; ++n) {
+    HWY_UNROLL(8)
+    for (int j = 0; j < kKeys; j += 4) {
+      StoreQuads(SumsInBlocks(sum[n][j], sum[n][j + 1], sum[n][j + 2], sum[n][j + 3]), p.factors + row + n * kQuadRows,
+                 p.scores + (row + n * kQuadRows) * plan::kChunk + column + j);
+    }
+  }
+}
+
+/// Columns [first, last), a multiple of 16 of them, for one pass of rows.
+template <class Storage, int kVectors>
+HWY_NOINLINE void QuadColumns(const QuadProduct& p, std::int64_t row, std::int64_t first, std::int64_t last,
+                              Ahead& ahead) {
+  LostNan<Storage, hn::ScalableTag<float>> lost;
+  Ahead fetching = ahead;
+  for (std::int64_t column = first; column < last; column += 4) {
+    QuadBlock<Storage, kVectors, 4>(p, p.q + row * p.dim, row, column, fetching, lost);
+  }
+  ahead = fetching;
+  if (lost.found()) *p.lost_nan = true;
+}
+
+/// Columns [first, last) for all rows. The first pass over the keys fetches those ahead, as many as it reads; the
+/// others have them in L1.
+template <class Storage>
+void Quads(const QuadProduct& p, std::int64_t first, std::int64_t last, Ahead& ahead) {
+  Ahead none;
+  for (std::int64_t row = 0; row < p.rows; row += kQuadRows * kQuadVectors) {
+    Ahead& fetching = row == 0 ? ahead : none;
+    const std::int64_t vectors = std::min((p.rows - row + kQuadRows - 1) / kQuadRows, kQuadVectors);
+    if (vectors == 1) {
+      QuadColumns<Storage, 1>(p, row, first, last, fetching);
+    } else if (vectors == 2) {
+      QuadColumns<Storage, 2>(p, row, first, last, fetching);
+    } else if constexpr (kQuadVectors == 4) {
+      vectors == 3 ? QuadColumns<Storage, 3>(p, row, first, last, fetching)
+                   : QuadColumns<Storage, 4>(p, row, first, last, fetching);
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // the toggling guard

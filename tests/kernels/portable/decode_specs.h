@@ -81,7 +81,7 @@ class DecodePrefixSpecs {
       kv_heads_{{1, 2}, 55};
   // What differs by the sequence: its positions, its keys' biases.
   Deck<std::string> mask_{{"causal_lower_right", "last_window_and_first", "causal"}, 56},
-      score_{{"padded", "alibi"}, 59}, starts_{{"aligned", "ahead", "none"}, 60};
+      score_{{"full_bias", "alibi"}, 59}, starts_{{"aligned", "ahead", "none"}, 60};
   Deck<int> masks_{{0, 1}, 57}, bytes_{{0, 0, 1}, 58}, scores_{{1, 0}, 61};
 };
 

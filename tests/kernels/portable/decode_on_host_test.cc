@@ -252,6 +252,21 @@ TEST(DecodePrefixesOnHost, ManySequences) {
   }
 }
 
+// Each row of shared keys has the draws and the factors of its own sequence, whichever tile comes last.
+TEST(DecodePrefixesOnHost, WhatDiffersBySequence) {
+  for (const unsigned seed : {7U, 8U, 9U, 10U}) {
+    CaseSpec spec = plain(300, seed);
+    spec.batch = 6;
+    spec.kv_heads = 1;
+    spec.k_dtype = spec.v_dtype = DType::e4m3;
+    spec.descale = true;
+    spec.weight = "dropout";
+    spec.prefixes = true;
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 3, .lengths_there = seed % 2 == 0});
+  }
+}
+
 // Keys that the bounds leave out are poison, and their bytes are not read.
 void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys, bool wide = false) {
   KeyMaskSpecs source(seed, {40, 200, 420});

@@ -65,6 +65,8 @@ class DecodePrefixSpecs {
       spec.kv_heads = kv_heads_.deal();
       spec.share_kv_batch = false;
       if (masks_.deal() != 0) spec.mask = mask_.deal();
+      if (scores_.deal() != 0) spec.score = score_.deal();
+      spec.q_start = starts_.deal();
       if (bytes_.deal() != 0) spec.k_dtype = spec.v_dtype = DType::e4m3;
       if (spec.k_dtype == DType::e4m3) spec.spread = std::min(spec.spread, 4.0);
       if (spec.k_dtype == DType::e4m3 && spec.weight == "drops_most") continue;
@@ -77,8 +79,10 @@ class DecodePrefixSpecs {
   DecodeSpecs source_;
   Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 2, 4}, 52}, group_{{1, 4, 8, 3}, 53}, batch_{{2, 5, 9, 3}, 54},
       kv_heads_{{1, 2}, 55};
-  Deck<std::string> mask_{{"causal_lower_right", "last_window_and_first", "causal"}, 56};
-  Deck<int> masks_{{0, 1}, 57}, bytes_{{0, 0, 1}, 58};
+  // What differs by the sequence: its positions, its keys' biases.
+  Deck<std::string> mask_{{"causal_lower_right", "last_window_and_first", "causal"}, 56},
+      score_{{"full_bias", "alibi"}, 59}, starts_{{"aligned", "ahead", "none"}, 60};
+  Deck<int> masks_{{0, 1}, 57}, bytes_{{0, 0, 1}, 58}, scores_{{1, 0}, 61};
 };
 
 /// Such cases with 17 to 64 rows of each head of keys.

@@ -152,7 +152,8 @@ inline void expect_each_group(GpuCase& c, const std::vector<Groups>& changes, bo
     for (std::size_t b = 0; b < kSequences; ++b) {
       const auto first = std::ranges::find(change.group, change.group[b]) - change.group.begin();
       if (change.group[b] < 0) continue;
-      const std::int64_t keys = std::clamp<std::int64_t>(change.len[b], 0, kKeys), pages = (keys + kRows - 1) / kRows;
+      const std::int64_t keys = std::clamp<std::int64_t>(change.len[b], 0, kKeys);
+      const auto pages = static_cast<int>((keys + kRows - 1) / kRows);
       std::copy_n(shared.begin() + first * kColumns, pages, shared.begin() + static_cast<std::ptrdiff_t>(b) * kColumns);
     }
     kv.set(change.kv);

@@ -23,9 +23,4 @@ __device__ __forceinline__ void arrive_behind_copies(Address barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Brings so many bytes, which 16 divides, to the L2 cache (sm_90).
-__device__ __forceinline__ void fetch_to_l2(const char* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 }  // namespace heddle::ptx

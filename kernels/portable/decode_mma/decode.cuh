@@ -96,22 +96,9 @@ class Decode {
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit), ahead = place;
     PagesAhead<kConfig, F> pages;
-    const auto look_ahead = [&] {
-      if (asked >= end) return;
-      bool waits = false;  // for pages
-      if constexpr (kConfig.blocks_in_pages()) waits = pages.read(params_, tile_at(ahead), ahead, own_keys);
-      if constexpr (kConfig.by_warpgroups()) {
-        const Tile<kConfig> tile = tile_at(ahead);
-        const int key = ahead.keys.begin(ahead.unit);
-        const KeySource<kConfig> keys(params_.k, params_.table, tile);
-        if constexpr (kConfig.blocks_in_pages()) {
-          if (!waits) {
-            const int page = pages.page(ahead.unit);
-            stream.fetch_block(keys.in_page(key, page), key, ahead.keys.run(ahead.unit, tile.kv_len));
-          }
-        } else if constexpr (kConfig.page_rows == 0) {
-          stream.fetch_block(keys, key, ahead.keys.run(ahead.unit, tile.kv_len));
-        }
+    const auto find_pages = [&] {
+      if constexpr (kConfig.blocks_in_pages()) {
+        if (asked < end) pages.read(params_, tile_at(ahead), ahead, own_keys);
       }
     };
     const auto ask = [&] {
@@ -132,9 +119,9 @@ class Decode {
       }
       ++asked;
       if (++ahead.unit == ahead.units) line.next(ahead);
-      look_ahead();
+      find_pages();
     };
-    look_ahead();
+    find_pages();
     // Warpgroups ask for a block when they have read the one before; others before they read the next one.
 #pragma unroll 1
     for (int i = kConfig.by_warpgroups() ? 0 : 1; i < kConfig.stages; ++i) {

@@ -11,19 +11,18 @@ namespace heddle::portable {
 template <auto kConfig, class F>
 class PagesAhead {
  public:
-  /// Reads the pages of the units from the one at `place` on, unless they have been read: false. By all threads of the
-  /// wave, some time before page(). `own_keys`: where the wave's block of a unit begins.
-  __device__ __forceinline__ bool read(const shared::DecodeMmaParams& params, const Tile<kConfig>& tile,
+  /// Reads the pages of the units from the one at `place` on, unless they have been read. By all threads of the wave,
+  /// some time before page(). `own_keys`: where the wave's block of a unit begins.
+  __device__ __forceinline__ void read(const shared::DecodeMmaParams& params, const Tile<kConfig>& tile,
                                        const LinePlace<kConfig>& place, int own_keys) {
-    if (place.unit != 0 && place.unit - first_ < kUnits) return false;
+    if (place.unit != 0 && place.unit - first_ < kUnits) return;
     first_ = place.unit;
     const int unit = first_ + F::lane();
-    if (unit >= place.units) return true;
+    if (unit >= place.units) return;
     const int key = place.keys.begin(unit) + own_keys;
     if (key < place.keys.run(unit, tile.kv_len).end) {
       page_ = KeySource<kConfig>(params.k, params.table, tile).page_of(key);
     }
-    return true;
   }
 
   /// The page of the wave's block of a unit.

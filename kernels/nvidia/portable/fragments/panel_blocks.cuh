@@ -21,15 +21,6 @@ class PanelBlocks {
   __device__ __forceinline__ void ask_block(const Source& keys, const Source&, int first, const shared::KeyRun& run) {
     copies_.begin(keys, first, run.end, run.begin);
   }
-  /// Brings the block behind the one that is asked for to the L2 cache: two blocks have room here, and while one is
-  /// multiplied the other one alone would keep memory busy, towards its end with too few bytes.
-  template <class Source>
-  __device__ __forceinline__ static void fetch_block(const Source& keys, int first, const shared::KeyRun& run) {
-    const int key = first + WarpOfThreads::thread();
-    if (WarpOfThreads::thread() < kConfig.block_keys() && key < run.end) {
-      ptx::fetch_to_l2(keys.row(key), kConfig.qk_columns() * kConfig.kv_element_bytes());
-    }
-  }
   /// In place of a block that is not there.
   __device__ __forceinline__ void skip_block() { copies_.begin_none(); }
   __device__ __forceinline__ void copy_panel(int panel, bool asks) const {

@@ -7,7 +7,4 @@ namespace heddle::ptx {
 
 inline void arrive_behind_copies(Address barrier) { lanes::arrive_behind_copies(barrier); }
 
-/// Nothing is cached here.
-inline void fetch_to_l2(const char*, int) {}
-
 }  // namespace heddle::ptx

@@ -79,7 +79,7 @@ class DecodePrefixSpecs {
   DecodeSpecs source_;
   Deck<std::int64_t> kv_rows_, q_rows_{{1, 1, 2, 4}, 52}, group_{{1, 4, 8, 3}, 53}, batch_{{2, 5, 9, 3}, 54},
       kv_heads_{{1, 2}, 55};
-  // What differs by the sequence: its positions, its keys' biases.
+  // Positions and biases differ by the sequence.
   Deck<std::string> mask_{{"causal_lower_right", "last_window_and_first", "causal"}, 56},
       score_{{"full_bias", "alibi"}, 59}, starts_{{"aligned", "ahead", "none"}, 60};
   Deck<int> masks_{{0, 1}, 57}, bytes_{{0, 0, 1}, 58}, scores_{{1, 0}, 61};

@@ -73,5 +73,23 @@ TEST(CpuForward, DecodingKeepsPoisonOut) {
   });
 }
 
+/// A NaN among keys and one among values of 8 bits, where conversions do not keep it: rows of dot products and of
+/// quads.
+TEST(CpuForward, DecodingSeesNanOfEightBits) {
+  on_every_target([] {
+    for (const bool of_values : {false, true}) {
+      for (const std::int64_t rows : {1, 4, 13, 16}) {
+        for (const std::int64_t byte : {0x7f, 0xff}) {
+          Attention a({.q_heads = rows, .q_rows = 1, .kv_rows = 200, .qk_dim = 64, .v_dim = 64}, DType::e4m3);
+          auto* bytes = static_cast<std::uint8_t*>((of_values ? a.v : a.k).data());
+          bytes[150 * 64 + 33] = static_cast<std::uint8_t>(byte);
+          SCOPED_TRACE(rows);
+          expect_plain(a);
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace heddle

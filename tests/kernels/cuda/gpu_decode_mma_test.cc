@@ -24,10 +24,19 @@ class GpuDecodeMma : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", gpu_backend() == BackendChoice::cuda ? "decode_mma" : nullptr};
 };
 
+/// Largest errors of few elements are chance: of 150 of o one was 2.2 times the largest of plain's, where 2 are
+/// allowed. So o has some hundreds.
+CaseSpec with_enough_elements(CaseSpec spec) {
+  constexpr std::int64_t kEnough = 500;
+  const std::int64_t of_head = spec.batch * spec.group * spec.q_rows * spec.v_dim;
+  if (of_head > 0) spec.kv_heads = std::max(spec.kv_heads, (kEnough + of_head - 1) / of_head);
+  return spec;
+}
+
 template <class Specs>
 std::vector<CaseSpec> drawn(int count, Specs& source) {
   std::vector<CaseSpec> specs;
-  while (std::ssize(specs) < (reduced() ? count / 10 : count)) specs.push_back(source.draw());
+  while (std::ssize(specs) < (reduced() ? count / 10 : count)) specs.push_back(with_enough_elements(source.draw()));
   return specs;
 }
 

@@ -28,7 +28,7 @@ def whole_call():
         lists=lists, version=5, clamps=True, with_lse=True, out=torch.zeros_like(q), lse=torch.zeros(2, 4, 6),
         max_scores=torch.zeros(2, 4, 6), lse_rest=torch.zeros(2, 4, 6))
     for number, (name, kind) in enumerate(SETTINGS.items(), start=2):
-        setattr(call, name, {"float?": number / 8, "SymInt?": number}[kind])
+        setattr(call, name, {"float?": number / 8, "SymInt?": number, "bool?": True}[kind])
     plain = Call(q, k, v)
     assert all(name in ("query", "key", "value") or getattr(call, name) != getattr(plain, name) for name in FIELDS)
     return call

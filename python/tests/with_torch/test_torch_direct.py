@@ -170,4 +170,6 @@ def test_copies_of_a_block_mask():
     want = flex_attention(Q, K, V, block_mask=mask)
     assert torch.equal(flex_attention(Q, K, V, block_mask=copy.deepcopy(mask)), want)
     half = mask._adjust(4, 4)
-    assert torch.equal(flex_attention(*(x[:, :, :4] for x in (Q, K, V)), block_mask=half), want[:, :, :4])
+    # Fewer queries are multiplied in another order.
+    torch.testing.assert_close(
+        flex_attention(*(x[:, :, :4] for x in (Q, K, V)), block_mask=half), want[:, :, :4], rtol=1e-5, atol=1e-6)

@@ -44,12 +44,14 @@ TEST(DecodeMmaPrefixes, RowsOfSeveralSequences) {
     EXPECT_EQ(config.packed_heads, 4);
     EXPECT_EQ(config.live_rows, 4 * config.prefix_sequences);
     EXPECT_LE(config.live_rows, config.rows());
-    EXPECT_EQ(config.wave_keys(), 16);
+    EXPECT_EQ(config.wave_keys(), config.by_warpgroups() ? 64 : 16);
   }
-  EXPECT_EQ(rows, (std::vector<int>{32, 64, 16}));
+  EXPECT_EQ(rows, (std::vector<int>{64, 32, 64, 16}));
+  EXPECT_TRUE(choices.front().plan.part<ForwardMmaConfig>().by_warpgroups());
+  EXPECT_FALSE(choices.front().plan.yields);
   EXPECT_EQ(choices.front().plan.access,
             (std::vector<std::string>{"keys that sequences of a prefix_group share are read "
-                                      "once for those of 8 neighbours"}));
+                                      "once for those of 16 neighbours"}));
   EXPECT_EQ(choices.back().plan.access,
             (std::vector<std::string>{"prefix_group is not used: each sequence's keys are read for it alone"}));
   // A tile has no more rows than two sequences have.
@@ -69,13 +71,13 @@ TEST(DecodeMmaPrefixes, CountSharedKeysOnce) {
     return plan::decode_mma_keys(problem, plan::portable_mods(problem), {}, config);
   };
   const std::int64_t block = config.kv_block;
-  EXPECT_EQ(keys_of(all).shared_units, 8 * 8192 / block);
-  EXPECT_EQ(keys_of(all).units, 8 * 8192 / block + 64 * 512 / block);
-  EXPECT_EQ(keys_of(all).again, 7 * 8192 / block);
-  // One of a group in a tile reads its own keys; a group in two tiles of 8 is read twice, once from memory.
+  EXPECT_EQ(keys_of(all).shared_units, 4 * 8192 / block);
+  EXPECT_EQ(keys_of(all).units, 4 * 8192 / block + 64 * 512 / block);
+  EXPECT_EQ(keys_of(all).again, 3 * 8192 / block);
+  // One of a group in a tile reads its own keys; a group in two tiles of 16 is read twice, once from memory.
   std::vector<std::int64_t> groups(64, -1);
-  groups[3] = groups[5] = groups[9] = groups[10] = 7;
-  groups[20] = groups[24] = 2;
+  groups[3] = groups[5] = groups[19] = groups[20] = 7;
+  groups[31] = groups[32] = 2;
   EXPECT_EQ(keys_of(with_prefixes(call, groups, 8192)).shared_units, 2 * 8192 / block);
   EXPECT_EQ(keys_of(with_prefixes(call, groups, 8192)).again, 8192 / block);
   // Whole units; a sequence that is all shared has a unit of its own.

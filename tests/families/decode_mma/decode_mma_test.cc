@@ -64,10 +64,13 @@ TEST(DecodeMma, ReadsEarlyWhatIsPromised) {
 
 // Tiles of the same keys: memory gives the keys once, up to what the L2 cache gives the others.
 TEST(DecodeMma, TilesShareWhatIsRead) {
-  const auto seconds = [](std::int64_t queries) { return offered(few(queries)).front().plan.predicted->seconds; };
+  const auto seconds = [](std::int64_t queries, std::int64_t dim = 80) {
+    return offered(few(queries, 8192, dim)).front().plan.predicted->seconds;
+  };
   EXPECT_DOUBLE_EQ(seconds(8), seconds(4));
   EXPECT_GT(seconds(16), seconds(8));
   EXPECT_LT(seconds(16), 2 * seconds(8));
+  EXPECT_DOUBLE_EQ(seconds(16, 128), seconds(4, 128));  // by wgmma
 }
 
 /// Keys and values of 8 bits.
@@ -261,8 +264,9 @@ TEST(DecodeMma, FillsAMultiprocessor) {
         const int bytes = shared::decode_mma_memory(config).bytes;
         EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);
         EXPECT_GE(shared::resident_ctas(bytes, gpu.caps.shared_memory_bytes), config.ctas);
-        EXPECT_EQ(config.row_waves, 1);
-        EXPECT_EQ(config.wave_keys(), 16);
+        EXPECT_EQ(config.by_warpgroups(), gpu.caps.major == 9 && queries == 16 && dim != 80);
+        EXPECT_EQ(config.row_waves, config.by_warpgroups() ? 4 : 1);
+        EXPECT_EQ(config.wave_keys(), !config.by_warpgroups() ? 16 : dim > 128 ? 32 : 64);
         EXPECT_GE(config.live_rows, queries);
         EXPECT_LE(config.live_rows, config.rows());
         EXPECT_LE(config.ctas * config.threads(), 256);
@@ -279,16 +283,18 @@ TEST(DecodeMma, WavesShareRows) {
     int row_waves, row_fragments;
   };
   for (const Rows& rows : {Rows{33, 128, 2, 2}, {64, 64, 2, 2}, {17, 256, 2, 1}, {33, 256, 4, 1}, {64, 192, 4, 1}}) {
-    const ForwardMmaConfig config = first_of(few(rows.queries, 8192, rows.dim));
+    const ForwardMmaConfig config = first_of(few(rows.queries, 8192, rows.dim), "a100");
     EXPECT_EQ(config.row_waves, rows.row_waves);
     EXPECT_EQ(config.row_fragments, rows.row_fragments);
     EXPECT_EQ(config.live_rows, rows.queries * config.packed_heads);
     EXPECT_LE(config.live_rows, config.rows());
     EXPECT_EQ(config.wave_keys(), 16);
     EXPECT_LE(config.threads(), 256);
-    EXPECT_TRUE(offered(few(rows.queries, 8192, rows.dim)).front().plan.yields);
+    for (const char* gpu : {"a100", "h200"}) {
+      EXPECT_TRUE(offered(few(rows.queries, 8192, rows.dim), gpu).front().plan.yields) << gpu;
+    }
   }
-  const std::vector<plan::Choice> choices = offered(few(16));  // 64 rows
+  const std::vector<plan::Choice> choices = offered(few(16), "a100");  // 64 rows
   EXPECT_FALSE(choices.front().plan.yields);
   EXPECT_EQ(choices.front().plan.part<ForwardMmaConfig>().live_rows, 16);
   EXPECT_TRUE(choices.back().plan.yields);
@@ -301,11 +307,11 @@ TEST(DecodeMma, PacksHeadsThatReadTheSameKeys) {
   EXPECT_EQ(first_of(few(1)).live_rows, 4);
   EXPECT_EQ(first_of(few(4)).packed_heads, 4);  // 16 rows
   EXPECT_EQ(first_of(few(8)).packed_heads, 2);
-  EXPECT_EQ(first_of(few(16)).packed_heads, 1);
-  EXPECT_EQ(first_of(few(17)).packed_heads, 1);
+  EXPECT_EQ(first_of(few(16), "a100").packed_heads, 1);
+  EXPECT_EQ(first_of(few(17), "a100").packed_heads, 1);
   HopperCall odd = few(1);
   odd.q_heads = 8 * 71;
-  const ForwardMmaConfig config = first_of(odd);
+  const ForwardMmaConfig config = first_of(odd, "a100");
   EXPECT_EQ(config.packed_heads, 16);
   EXPECT_EQ(plan::decode_mma_tiles(odd.problem(), config), 8 * 5);
 }

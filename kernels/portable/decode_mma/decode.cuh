@@ -9,11 +9,11 @@
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "portable/decode_mma/key_chunks.cuh"
 #include "portable/decode_mma/line.cuh"
+#include "portable/decode_mma/own_key_steps.cuh"
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/pages_ahead.cuh"
 #include "portable/decode_mma/parts.cuh"
 #include "portable/decode_mma/prefixes.cuh"
-#include "portable/decode_mma/warpgroup_steps.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
@@ -169,7 +169,8 @@ class Decode {
         apply_descales(q, tile);
       }
       if constexpr (kConfig.by_warpgroups()) {
-        WarpgroupSteps<kConfig, F, Scores>(memory_, scores_).walk(tile, place, stop - unit, stream, ask, weights, o);
+        const WarpgroupSteps<kConfig, F, Scores> steps(memory_, scores_, has_rows(tile));
+        steps.walk(tile, place, stop - unit, stream, ask, weights, o);
         place.unit += stop - unit;
         unit = stop;
       } else {

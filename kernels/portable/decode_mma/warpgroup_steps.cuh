@@ -1,5 +1,6 @@
-// The steps of a tile whose products warpgroups compute together (kConfig.by_warpgroups()). While products of the next
-// block's scores are in flight, copies of the block behind it are asked for: asking takes some 900 clocks of all waves.
+// The steps of a tile whose products two warpgroups compute together (kConfig.by_warpgroups(), wide()). While products
+// of the next block's scores are in flight, copies of the block behind it are asked for: asking takes some 900 clocks
+// of all waves.
 #pragma once
 
 #include "portable/decode_mma/wide_rows.cuh"
@@ -7,11 +8,11 @@
 
 namespace heddle::portable {
 
-/// `Scores`: TileScores of the CTA.
-template <auto kConfig, class F, class Scores>
+/// `Scores`: TileScores of the CTA. Warpgroups of keys and values apart: own_key_steps.cuh.
+template <auto kConfig, class F, class Scores, bool kWide = kConfig.wide()>
 class WarpgroupSteps {
  public:
-  __device__ __forceinline__ WarpgroupSteps(char* memory, Scores& scores)
+  __device__ __forceinline__ WarpgroupSteps(char* memory, Scores& scores, bool)
       : rows_(memory, scores), scores_(scores), wave_key_(scores.key_wave() * kConfig.wave_keys()) {}
 
   /// `count` units from `place` on. The first of them may have no key, if the sequence has none; the others have some.

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <functional>
 #include <iterator>
-#include <tuple>
 #include <utility>
 
 #include "backend/portable/portable_refuses.h"
 #include "expr/key_bounds.h"
 #include "families/decode_mma/decode_mma.h"
+#include "families/decode_mma/decode_mma_rings.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "plan/tiles/packed_heads.h"
 
@@ -120,40 +119,7 @@ ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& prob
   return with_waves(config, of_wave);
 }
 
-/// Waves and rings of a tile that fit a multiprocessor, best first. `wave_keys`: of a unit.
-std::vector<ForwardMmaConfig> configs_of(const ForwardMmaConfig& all, int wave_keys, std::int64_t shared_memory_bytes) {
-  struct Fitting {
-    ForwardMmaConfig config;
-    int resident, under_way;  // CTAs of a multiprocessor; bytes that come while others are computed
-  };
-  std::vector<Fitting> fitting;
-  for (const int waves : {8, 4, 2}) {
-    if (all.row_waves > 1 && waves < 4) continue;  // too few to hide latencies
-    for (const int stages : {5, 3, 2}) {
-      if (stages > 3 && all.row_waves == 1) continue;
-      ForwardMmaConfig config = all;
-      config.key_waves = waves / all.row_waves;
-      config.kv_block = config.key_waves * wave_keys;
-      config.stages = stages;
-      const int bytes = shared::decode_mma_memory(config).bytes;
-      if (bytes > shared_memory_bytes) continue;
-      const int resident = std::min(8 / waves, shared::resident_ctas(bytes, shared_memory_bytes));
-      config.ctas = resident;
-      fitting.push_back(
-          {config, resident, resident * config.key_waves * (stages - 1) * shared::forward_mma_memory(config).stage});
-    }
-  }
-  // Eight waves occupy a multiprocessor; then what is under way counts, up to what memory's latency takes.
-  std::ranges::stable_sort(fitting, std::greater<>(), [](const Fitting& each) {
-    constexpr int kEnough = 64 << 10;
-    return std::tuple(std::min(each.under_way, kEnough), each.resident * each.config.waves(), each.config.waves());
-  });
-  std::vector<ForwardMmaConfig> configs;
-  for (const Fitting& each : fitting) configs.push_back(each.config);
-  return configs;
-}
-
-/// Tiles of 64 rows, padded, whose waves multiply together by wgmma.
+/// wide(): tiles of 64 rows, padded, whose waves multiply together by wgmma.
 std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const AttentionProblem& problem,
                                                 const device::CudaCaps& caps) {
   constexpr int kPanel = 64,
@@ -210,14 +176,33 @@ std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const At
 std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const AttentionProblem& problem,
                                            const device::CudaCaps& caps) {
   const int fragment = config.shape().columns, twice = 2 * fragment;
-  std::vector<ForwardMmaConfig> configs = configs_of(config, fragment, caps.shared_memory_bytes);
+  std::vector<ForwardMmaConfig> configs = decode_mma_rings(config, fragment, caps.shared_memory_bytes);
   if (!config.converts() || config.row_fragments > 1 || config.page_rows % twice != 0) return configs;
-  std::vector<ForwardMmaConfig> larger = configs_of(config, twice, caps.shared_memory_bytes);
+  std::vector<ForwardMmaConfig> larger = decode_mma_rings(config, twice, caps.shared_memory_bytes);
   if (larger.empty()) return configs;
   const std::int64_t tiles = decode_mma_tiles(problem, config);
   if (decode_mma_units(problem, larger.front()) * tiles >= 2 * caps.multiprocessors) std::swap(configs, larger);
   std::ranges::copy(larger, std::back_inserter(configs));
   return configs;
+}
+
+/// Tiles of 64 rows by wgmma where products of mma.sync take longer than memory does, or waves would share a tile's
+/// rows.
+std::vector<ForwardMmaConfig> of_many_rows(const ForwardMmaConfig& all, const AttentionProblem& problem,
+                                           const device::CudaCaps& caps) {
+  constexpr std::int64_t kRowsOfMemory = 42;  // of a head of keys
+  const std::int64_t queries = longest_queries(problem);
+  if (problem.group() * queries < kRowsOfMemory && queries <= most_rows_of_wave(problem)) return {};
+  return decode_mma_warpgroup_rings(with_rows(all, problem, kMostRows, all.shape().rows), caps);
+}
+
+/// They go first unless a CTA has so few units that the end of its tile counts more, and there are tiles of one wave's
+/// rows (docs/notes/decode.md).
+bool wgmma_goes_first(const AttentionProblem& problem, const ForwardMmaConfig& config, const device::CudaCaps& caps) {
+  constexpr std::int64_t kFewUnits = 12;  // of 128 keys; of a CTA
+  if (longest_queries(problem) > most_rows_of_wave(problem)) return true;
+  const std::int64_t units = decode_mma_units(problem, config) * decode_mma_tiles(problem, config);
+  return units * config.kv_block >= kFewUnits * 128 * caps.multiprocessors;
 }
 
 /// Tiles that are tried, best first: the most rows of one, and of each of its waves. Tiles of the same keys read them
@@ -239,22 +224,27 @@ int prefix_sequences_of(const AttentionProblem& problem, const ForwardMmaConfig&
 }
 
 /// Kernels whose tiles of shared keys have rows of several sequences, best first. 32 rows read keys half as often from
-/// the L2 cache as 16 do, and one wave has them; rows of waves that share keys come last. A guess, not measured.
+/// the L2 cache as 16 do, and one wave has them. By wgmma each sequence's own tile takes longer to end, so its kernels
+/// come last (docs/notes/decode.md).
 std::vector<ForwardMmaConfig> prefixed_configs(ForwardMmaConfig all, const AttentionProblem& problem,
                                                const device::CudaCaps& caps) {
   all.by_sequence = true;
   const int fragment = all.shape().rows;
-  std::vector<ForwardMmaConfig> configs;
+  std::vector<ForwardMmaConfig> configs, by_wgmma;
   for (const int most : {2 * fragment, kMostRows, fragment}) {
     ForwardMmaConfig config = with_rows(all, problem, fragment, fragment);
     config.prefix_sequences = prefix_sequences_of(problem, config, most);
     config.live_rows *= config.prefix_sequences;
     config = with_waves(config, std::min(most, most_rows_of_wave(problem)));
     if (config.prefix_sequences < 2) continue;
-    for (const ForwardMmaConfig& each : configs_of(config, fragment, caps.shared_memory_bytes)) {
+    if (most == kMostRows && config.live_rows > 2 * fragment) {
+      by_wgmma = decode_mma_warpgroup_rings(config, caps);
+    }
+    for (const ForwardMmaConfig& each : decode_mma_rings(config, fragment, caps.shared_memory_bytes)) {
       if (std::ranges::find(configs, each) == configs.end()) configs.push_back(each);
     }
   }
+  std::ranges::copy(by_wgmma, std::back_inserter(configs));
   return configs;
 }
 
@@ -304,7 +294,7 @@ std::vector<ForwardMmaConfig> chunked_configs(ForwardMmaConfig all, const Attent
     if (!configs.empty() && configs.front().by_warpgroups()) return {configs.front()};  // of any number of rows
   } else {
     const ForwardMmaConfig config = with_one_fragment(all, problem);
-    configs = configs_of(config, config.shape().columns, caps.shared_memory_bytes);
+    configs = decode_mma_rings(config, config.shape().columns, caps.shared_memory_bytes);
   }
   const auto alike = std::ranges::find(configs, waves_of_chunks(all, problem, caps), &ForwardMmaConfig::key_waves);
   if (alike != configs.end()) return {*alike};
@@ -358,12 +348,16 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
   if (problem.with_prefixes && problem.batch > 1 && longest_queries(problem) <= kMostOwnQueries) {
     configs = prefixed_configs(all, problem, caps);
   }
+  const std::vector<ForwardMmaConfig> by_wgmma = of_many_rows(all, problem, caps);
+  const bool is_first = !by_wgmma.empty() && wgmma_goes_first(problem, by_wgmma.front(), caps);
+  if (is_first) std::ranges::copy(by_wgmma, std::back_inserter(configs));
   for (const auto& [most, own] : rows_tried(problem, all)) {
     if (longest_queries(problem) > most) continue;
     for (const ForwardMmaConfig& config : of_all_units(with_rows(all, problem, most, own), problem, caps)) {
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
     }
   }
+  if (!is_first) std::ranges::copy(by_wgmma, std::back_inserter(configs));
   return configs;
 }
 

@@ -50,6 +50,13 @@ double block_seconds(const ForwardMmaConfig& config) {
   return (3.3e-6 + 0.045e-6 * config.live_rows) * config.kv_block / 64;
 }
 
+/// By wgmma, keys and values apart: a CTA alone on its multiprocessor takes so long for a unit. A guess, of some 1,700
+/// clocks for 128 keys of D 128.
+double unit_seconds(const ForwardMmaConfig& config) {
+  const double keys = config.kv_block / 128.0;
+  return keys * (0.45e-6 + 0.55e-6 * (config.qk_dim + config.v_dim) / 256);
+}
+
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
                                   const DecodeKeys& keys, const device::CudaCaps& caps) {
   if (caps.major != 9) return {};
@@ -65,6 +72,10 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
       (keys.units - keys.shared_units) * config.own_rows() + keys.shared_units * config.live_rows;
   const double products = bytes_of(problem, config, unit_rows) * tiles_of_kv_head / kRowsOfMemory;
   double seconds = std::max(bytes, products) / rate;
+  if (config.by_warpgroups() && !config.wide()) {
+    const double units = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
+    seconds = std::max(bytes / rate, std::max(1.0, units / caps.multiprocessors) * unit_seconds(config));
+  }
   if (config.wide()) {
     const double blocks = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
     seconds = std::max(bytes / rate, std::max(1.0, blocks / caps.multiprocessors) * block_seconds(config));
@@ -72,6 +83,12 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   return Prediction{.seconds = kHopperTimes.launch + seconds,
                     .flops = bytes_of(problem, config, keys.units) * tiles_of_kv_head * config.rows(),
                     .bytes = bytes};
+}
+
+/// Tiles whose waves share rows.
+bool yields(const ForwardMmaConfig& config) {
+  if (config.row_waves == 1 || config.prefixed()) return false;
+  return !config.by_warpgroups() || !config.wide();
 }
 
 /// Runs that read little overlap with the kernel before them. CTAs of longer runs would stand in the way of the run
@@ -122,7 +139,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.workspace_bytes =
       shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
   plan.predicted = predict(problem, config, keys, caps);
-  plan.yields = config.row_waves > 1 && !config.by_warpgroups() && !config.prefixed();
+  plan.yields = yields(config);
   if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = decode_mma_mask_form(mods),

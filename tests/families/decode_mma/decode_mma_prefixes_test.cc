@@ -44,9 +44,11 @@ TEST(DecodeMmaPrefixes, RowsOfSeveralSequences) {
     EXPECT_EQ(config.packed_heads, 4);
     EXPECT_EQ(config.live_rows, 4 * config.prefix_sequences);
     EXPECT_LE(config.live_rows, config.rows());
-    EXPECT_EQ(config.wave_keys(), 16);
+    EXPECT_EQ(config.wave_keys(), config.by_warpgroups() ? 64 : 16);
   }
-  EXPECT_EQ(rows, (std::vector<int>{32, 64, 16}));
+  EXPECT_EQ(rows, (std::vector<int>{32, 64, 16, 64}));
+  EXPECT_FALSE(choices.front().plan.part<ForwardMmaConfig>().by_warpgroups());
+  EXPECT_FALSE(choices.front().plan.yields);
   EXPECT_EQ(choices.front().plan.access,
             (std::vector<std::string>{"keys that sequences of a prefix_group share are read "
                                       "once for those of 8 neighbours"}));
@@ -74,8 +76,8 @@ TEST(DecodeMmaPrefixes, CountSharedKeysOnce) {
   EXPECT_EQ(keys_of(all).again, 7 * 8192 / block);
   // One of a group in a tile reads its own keys; a group in two tiles of 8 is read twice, once from memory.
   std::vector<std::int64_t> groups(64, -1);
-  groups[3] = groups[5] = groups[9] = groups[10] = 7;
-  groups[20] = groups[24] = 2;
+  groups[3] = groups[5] = groups[19] = groups[20] = 7;
+  groups[31] = groups[32] = 2;
   EXPECT_EQ(keys_of(with_prefixes(call, groups, 8192)).shared_units, 2 * 8192 / block);
   EXPECT_EQ(keys_of(with_prefixes(call, groups, 8192)).again, 8192 / block);
   // Whole units; a sequence that is all shared has a unit of its own.

@@ -28,6 +28,7 @@ struct Case {
   DType dtype = DType::bf16, kv_dtype = DType::bf16;
   bool batch_invariant = false;
   bool prefixes = false;
+  std::int64_t v_dim = 0;  // another one than of keys
 };
 
 std::vector<Case> cases() {
@@ -84,6 +85,8 @@ std::vector<Case> cases() {
                  floor_div(leaf::q_idx(), param("chunk", ExprType::i32)) ==
                      floor_div(leaf::kv_idx(), param("chunk", ExprType::i32))});
   all.push_back({128, 8, 4, 0, leaf::kv_idx() >= Capture("begins", DType::i32, 2)(leaf::b(), leaf::q_idx())});
+  all.push_back({.dim = 192, .queries = 20, .group = 4, .page_rows = 16, .lengths_there = true, .v_dim = 128});
+  all.push_back({.dim = 192, .queries = 40, .group = 1, .page_rows = 0, .mask = mods::causal(), .v_dim = 128});
   return all;
 }
 
@@ -116,7 +119,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                      .q_rows = c.queries,
                      .kv_rows = 8192,
                      .dim = c.dim,
-                     .v_dim = c.dim > 256 ? 512 : 0,
+                     .v_dim = c.dim > 256 ? 512 : c.v_dim,
                      .mask = c.mask,
                      .dtype = c.dtype,
                      .values_in_keys = c.dim > 256,

@@ -107,6 +107,24 @@ TEST_F(GpuDecodeMma, PrefixesWithLengthsOnTheDevice) {
   run_all(with_lengths_there(drawn(160, source)), 3);
 }
 
+// Warpgroups with keys and values of their own, on Hopper.
+TEST_F(GpuDecodeMma, Warpgroups) {
+  WarpgroupSpecs<DecodeRowsSpecs> source(850'000, 400'000, 2100);
+  run_all(drawn(200, source));
+}
+TEST_F(GpuDecodeMma, WarpgroupsWithLengthsOnTheDevice) {
+  WarpgroupSpecs<DecodeRowsSpecs> source(860'000, 400'000, 2100);
+  run_all(with_lengths_there(drawn(100, source)));
+}
+TEST_F(GpuDecodeMma, WarpgroupsOfPrefixes) {
+  WarpgroupSpecs<DecodePrefixSpecs> source(870'000, 400'000, 2100);
+  run_all(drawn(160, source), 3);
+}
+TEST_F(GpuDecodeMma, WarpgroupsOfPrefixesWithLengthsOnTheDevice) {
+  WarpgroupSpecs<DecodePrefixSpecs> source(880'000, 400'000, 2100);
+  run_all(with_lengths_there(drawn(160, source)), 3);
+}
+
 /// One query of 32 heads on 8, D 128, bf16.
 CaseSpec plain(std::int64_t batch, std::int64_t keys, std::uint64_t seed) {
   CaseSpec spec;

@@ -110,6 +110,36 @@ class DecodeRowsSpecs {
   Deck<int> bytes_{{0, 0, 1}, 33};
 };
 
+/// Such cases as warpgroups of Hopper compute: head dimensions of whole panels, keys of 16 bits, many rows of each head
+/// of keys or of sequences that share keys. `Specs`: DecodeRowsSpecs or DecodePrefixSpecs.
+template <class Specs>
+class WarpgroupSpecs {
+ public:
+  WarpgroupSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      if (spec.k_dtype == DType::e4m3) continue;
+      const PortableDims dims = dims_.deal();
+      spec.qk_dim = dims.qk;
+      spec.v_dim = dims.v;
+      if (spec.prefixes) {
+        spec.batch = spec.sequences == "packed" ? 1 : 12;
+        spec.group = 8;
+      } else if (spec.group * spec.q_rows < 42) {
+        continue;
+      }
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  Specs source_;
+  Deck<PortableDims> dims_{{{128, 128}, {64, 64}, {192, 128}, {256, 256}, {128, 64}, {64, 192}}, 71};
+};
+
 /// Such cases of values that are the first columns of the keys, at head dimensions above 256.
 class DecodeWideSpecs {
  public:

@@ -56,6 +56,10 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionTens
   }
   std::vector<plan::Choice> choices =
       plan::decode_mma(problem, tensors, options.bindings, caps, [](BlockSize) { return nullptr; });
+  if (run.by_warpgroups) {
+    std::ranges::stable_partition(
+        choices, [](const plan::Choice& choice) { return choice.plan.part<ForwardMmaConfig>().by_warpgroups(); });
+  }
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
   if (run.lengths_there) config.by_sequence = config.device_lengths = true;

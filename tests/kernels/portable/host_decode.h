@@ -14,6 +14,7 @@ namespace heddle::test {
 struct DecodeRun {
   std::string_view gpu = "a100";  // of known_gpus.h, that is planned for
   int candidate = 0;              // which of the plans; past their end: the last
+  bool by_warpgroups = false;     // of those whose products are warpgroups', if there are any
   std::optional<int> gangs{};     // instead of the planned ones
   bool lengths_there = false;     // the kernel reads lengths and starts as it would from the device's memory
   int runs = 1;                   // in the same workspace

@@ -1,5 +1,6 @@
-// The ring of blocks of keys that all waves of a CTA share, as warpgroups multiply them (panel_copies.cuh). Each
-// buffer has a barrier at which the threads' copies arrive, so nobody meets others to read a block.
+// Rings of blocks as warpgroups multiply them (panel_copies.cuh): of keys that are values, too, which all waves of a
+// CTA share (wide()); or of keys and values, each warpgroup's own. Each buffer has a barrier at which the threads'
+// copies arrive, so nobody meets others to read a block.
 #pragma once
 
 #include "portable/fragments/panel_copies.cuh"
@@ -15,20 +16,32 @@ class PanelBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
 
  public:
-  /// The next block to be asked for, by copy_panel() for each of its panels and end_of_ask() behind them. Values are
-  /// the keys' first columns. Rows outside of `run` become 0.
+  /// The next block to be asked for, by copy_panel() for each of its panels and end_of_ask() behind them. Rows outside
+  /// of `run` become 0.
   template <class Source>
-  __device__ __forceinline__ void ask_block(const Source& keys, const Source&, int first, const shared::KeyRun& run) {
-    copies_.begin(keys, first, run.end, run.begin);
+  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first,
+                                            const shared::KeyRun& run) {
+    keys_.begin(keys, first, run.end, run.begin);
+    if constexpr (!kConfig.wide()) values_.begin(values, first, run.end, run.begin);
   }
   /// In place of a block that is not there.
-  __device__ __forceinline__ void skip_block() { copies_.begin_none(); }
+  __device__ __forceinline__ void skip_block() {
+    keys_.begin_none();
+    if constexpr (!kConfig.wide()) values_.begin_none();
+  }
+  /// A panel of keys.
   __device__ __forceinline__ void copy_panel(int panel, bool asks) const {
-    copies_.ask(memory_ + kMemory.k + asked_.at, panel, asks);
+    keys_.ask(base() + kMemory.k + asked_.at, panel, asks);
   }
   __device__ __forceinline__ void copy_panels() const {
 #pragma unroll
-    for (int panel = 0; panel < PanelCopies<kConfig>::kPanels; ++panel) copy_panel(panel, true);
+    for (int panel = 0; panel < KeyCopies::kPanels; ++panel) copy_panel(panel, true);
+    if constexpr (!kConfig.wide()) {
+#pragma unroll
+      for (int panel = 0; panel < ValueCopies::kPanels; ++panel) {
+        values_.ask(base() + kMemory.v + asked_.at, panel, true);
+      }
+    }
   }
   __device__ __forceinline__ void end_of_ask() {
     ptx::arrive_behind_copies(arrival(asked_));
@@ -43,29 +56,46 @@ class PanelBlocks {
     next_.advance();
     if (next_.at == 0) parity_ ^= 1;
   }
-  /// Until all waves have read the block: its place may be asked for.
-  __device__ __forceinline__ void block_is_read() const { WarpOfThreads::barrier(); }
+  /// Until all waves that share the ring have read the block: its place may be asked for.
+  __device__ __forceinline__ void block_is_read() const {
+    if constexpr (kConfig.rings_of_blocks() == 1) {
+      WarpOfThreads::barrier();
+    } else {
+      ptx::barrier_of<32 * kConfig.ring_waves()>(1 + group());
+    }
+  }
 
  protected:
   __device__ __forceinline__ explicit PanelBlocks(char* memory) : memory_(ptx::shared_address(memory)) {
     if (WarpOfThreads::thread() == 0) {
 #pragma unroll
-      for (int i = 0; i < kConfig.stages; ++i) ptx::barrier_init(memory_ + kMemory.arrivals + 8 * i, kConfig.threads());
+      for (int i = 0; i < kConfig.rings_of_blocks() * kConfig.stages; ++i) {
+        ptx::barrier_init(memory_ + kMemory.arrivals + 8 * i, 32 * kConfig.ring_waves());
+      }
       ptx::barrier_init_done();
     }
     WarpOfThreads::barrier();
   }
+  /// Where the ring begins.
+  __device__ __forceinline__ ptx::SharedAddress base() const { return memory_ + group() * kMemory.wave; }
 
   ptx::SharedAddress memory_;
   int read_ = 0;  // where the block that is read begins
 
  private:
+  using KeyCopies = PanelCopies<kConfig>;
+  using ValueCopies = PanelCopies<kConfig, kConfig.v_dim>;
   using Slot = RingSlot<kConfig.stages, kMemory.stage>;
+  /// Which of those that share a ring.
+  __device__ __forceinline__ static int group() {
+    return kConfig.rings_of_blocks() == 1 ? 0 : WarpOfThreads::wave() / kConfig.ring_waves();
+  }
   __device__ __forceinline__ ptx::Address arrival(const Slot& slot) const {
-    return memory_ + kMemory.arrivals + slot.at / kMemory.stage * 8;
+    return memory_ + kMemory.arrivals + (group() * kConfig.stages + slot.at / kMemory.stage) * 8;
   }
 
-  PanelCopies<kConfig> copies_;
+  KeyCopies keys_;
+  ValueCopies values_;  // unless wide()
   Slot asked_ = {0}, next_ = {0};
   unsigned parity_ = 0;
 };

@@ -1,5 +1,5 @@
-// Rows of keys on their way into shared memory as wgmma reads them: panels of 64 columns, [panels][keys][128 bytes], in
-// the 128-byte swizzle.
+// Rows of keys, or of values, on their way into shared memory as wgmma reads them: panels of 64 columns,
+// [panels][keys][128 bytes], in the 128-byte swizzle.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
@@ -8,17 +8,18 @@
 
 namespace heddle::portable {
 
-/// The thread's copies of a block, which it may ask for a panel at a time.
-template <auto kConfig>
+/// The thread's copies of a block of `kDim` columns, which it may ask for a panel at a time.
+template <auto kConfig, int kDim = kConfig.qk_dim>
 class PanelCopies {
   static constexpr int kBlock = kConfig.block_keys();
+  static constexpr int kThreads = kConfig.ring_waves() * 32;  // that share a ring
   /// Eight threads copy a line of a row.
-  static constexpr int kRowsAtOnce = kConfig.threads() / 8, kRounds = kBlock / kRowsAtOnce;
-  static_assert(!kConfig.by_warpgroups() || (kConfig.qk_dim % 64 == 0 && kConfig.kv_bytes == 16 && kRounds > 0 &&
+  static constexpr int kRowsAtOnce = kThreads / 8, kRounds = kBlock / kRowsAtOnce;
+  static_assert(!kConfig.by_warpgroups() || (kDim % 64 == 0 && kConfig.kv_bytes == 16 && kRounds > 0 &&
                                              kBlock % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0));
 
  public:
-  static constexpr int kPanels = kConfig.qk_columns() / 64;
+  static constexpr int kPanels = kDim / 64;
   /// Bytes from a panel of `rows` rows to the next one.
   static constexpr int panel_bytes(int rows) { return rows * 128; }
   /// Where 16 bytes of a row stand in its panel.
@@ -28,7 +29,7 @@ class PanelCopies {
   /// all read here: the compiler moves no read past a copy.
   template <class Source>
   __device__ __forceinline__ void begin(const Source& source, int first, int end, int begin) {
-    const int own = WarpOfThreads::thread() / 8, chunk = WarpOfThreads::thread() % 8, last = end > 0 ? end - 1 : 0;
+    const int own = thread() / 8, chunk = thread() % 8, last = end > 0 ? end - 1 : 0;
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int key = first + own + i * kRowsAtOnce;
@@ -45,7 +46,7 @@ class PanelCopies {
   }
   /// Asks for a panel of the block at `to`, if `asks`.
   __device__ __forceinline__ void ask(ptx::SharedAddress to, int panel, bool asks) const {
-    const int own = WarpOfThreads::thread() / 8, chunk = WarpOfThreads::thread() % 8;
+    const int own = thread() / 8, chunk = thread() % 8;
     const ptx::SharedAddress at = to + place(own, chunk) + panel * panel_bytes(kBlock);
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
@@ -54,6 +55,9 @@ class PanelCopies {
   }
 
  private:
+  /// Among those that share the ring.
+  __device__ __forceinline__ static int thread() { return WarpOfThreads::thread() % kThreads; }
+
   const char* rows_[kRounds];
   int valid_[kRounds];
   bool any_;

@@ -1,7 +1,8 @@
-// Fragments of Hopper's tensor cores as four warps drive them together (wgmma), for tiles of values that are the first
-// columns of the keys (kConfig.wide()): 64 rows, 16 of each warp. Rows without a query are zeros. Two warpgroups share
-// a block of keys: each multiplies all queries by its half of the keys, then all weights by its half of the columns.
-// Keys and queries stand in shared memory in panels (panel_copies.cuh), weights in registers. An accumulator's rows and
+// Fragments of Hopper's tensor cores as four warps drive them together (wgmma): 64 rows, 16 of each warp. Rows without
+// a query are zeros. Two warpgroups have keys each. Where values are the first columns of the keys (kConfig.wide()),
+// they share a block: each multiplies all queries by its half of the keys, then all weights by its half of the columns.
+// Else each has blocks of its own, and sums of all columns. Keys, values and queries stand in shared memory in panels
+// (panel_copies.cuh), weights in registers. An accumulator's rows and
 // columns are a warp's own as in mma.sync, so scores, masks and states are those of MmaFragments. f16 and bf16.
 #pragma once
 
@@ -17,8 +18,8 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
   using Base::kF16, Base::lane, Base::wave;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
   static constexpr int kKeys = 8, kOuts = 8, kOwnRows = 2, kOwnKeys = 2, kOwnOuts = 2, kOutRun = 2;
-  static_assert(kConfig.wide() && !kConfig.converts() && kConfig.row_waves == 4 && kConfig.row_fragments == 1 &&
-                kConfig.key_waves == 2 && kConfig.q_bytes == 16 && kConfig.qk_columns() > 128);
+  static_assert(!kConfig.converts() && kConfig.row_waves == 4 && kConfig.row_fragments == 1 && kConfig.key_waves == 2 &&
+                kConfig.q_bytes == 16 && (!kConfig.wide() || kConfig.qk_columns() > 128));
 
   static __device__ __forceinline__ int own_key(int c) { return lane() % 4 * 2 + c; }
   static __device__ __forceinline__ int own_out(int c) { return own_key(c); }
@@ -68,31 +69,42 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
 
     /// Where queries and the block's keys are, as descriptors have it.
     __device__ __forceinline__ unsigned queries() const { return ptx::matrix_at(memory_ + kMemory.q); }
-    __device__ __forceinline__ unsigned keys() const { return ptx::matrix_at(memory_ + kMemory.k + read_); }
+    __device__ __forceinline__ unsigned keys() const { return ptx::matrix_at(base() + kMemory.k + read_); }
+    __device__ __forceinline__ unsigned values() const {
+      return kConfig.wide() ? keys() : ptx::matrix_at(base() + kMemory.v + read_);
+    }
 
    private:
-    using Blocks::kMemory, Blocks::memory_, Blocks::read_;
+    using Blocks::kMemory, Blocks::memory_, Blocks::base, Blocks::read_;
   };
 
-  /// S = Q K^T for the keys from `key` on, 32 of them, in flight until await_scores(). Meanwhile the panels of the
-  /// block that is asked for are copied, if `asks`: the warp would wait for room in the queue of products else.
+  /// S = Q K^T for the keys of the block from `key` on, in flight until await_scores(). wide(): meanwhile the panels of
+  /// the block that is asked for are copied, if `asks`: the warp would wait for room in the queue of products else.
   template <int kKeyFragments>
   static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Stream& stream, int key,
                                                       bool asks) {
-    float(&sums)[16] = registers_of<kKeyFragments>(s);
+    static_assert(kKeyFragments == 4 || kKeyFragments == 8);
+    float(&sums)[4 * kKeyFragments] = registers_of<kKeyFragments>(s);
     constexpr int kLater = 2;  // panels behind the products': pages of the first copies may still be to come
     const unsigned q = stream.queries(), k = stream.keys() + key * (128 / 16);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4 * kPanels; ++i) {
-      if (i % 4 == 0 && i / 4 >= kLater) stream.copy_panel(i / 4 - kLater, asks);
+      if (kConfig.wide() && i % 4 == 0 && i / 4 >= kLater) stream.copy_panel(i / 4 - kLater, asks);
       const unsigned columns = i % 4 * ptx::kNextColumns;
-      ptx::product_of_32<kF16>(sums, ptx::descriptor(q + i / 4 * next_panel(kConfig.rows()) + columns),
-                               ptx::descriptor(k + i / 4 * next_panel(kConfig.block_keys()) + columns), i > 0);
+      const auto of_q = ptx::descriptor(q + i / 4 * next_panel(kConfig.rows()) + columns),
+                 of_k = ptx::descriptor(k + i / 4 * next_panel(kConfig.block_keys()) + columns);
+      if constexpr (kKeyFragments == 4) {
+        ptx::product_of_32<kF16>(sums, of_q, of_k, i > 0);
+      } else {
+        ptx::product_of_64<kF16>(sums, of_q, of_k, i > 0);
+      }
     }
     ptx::wgmma_commit();
+    if constexpr (kConfig.wide()) {
 #pragma unroll
-    for (int panel = kPanels - kLater; panel < kPanels; ++panel) stream.copy_panel(panel, asks);
+      for (int panel = kPanels - kLater; panel < kPanels; ++panel) stream.copy_panel(panel, asks);
+    }
   }
   template <int kKeyFragments>
   static __device__ __forceinline__ void await_scores(Scores (&s)[1][kKeyFragments]) {
@@ -100,38 +112,42 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
     ptx::touch(registers_of<kKeyFragments>(s));
   }
 
-  /// P of a wave's 32 keys as it is multiplied.
+  static constexpr int kSteps = kConfig.wave_keys() / 16;  // of a wave's keys
+  /// P of a wave's keys as it is multiplied.
   struct alignas(16) Weights {
-    unsigned a[2][4];
+    unsigned a[kSteps][4];
   };
   template <int kKeyFragments>
   static __device__ __forceinline__ void pack(Weights& weights, const Scores (&p)[kKeyFragments]) {
-    static_assert(kKeyFragments == 4);
+    static_assert(kKeyFragments == 2 * kSteps);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 2 * kKeyFragments; ++i) {
       const Scores& of_keys = p[i / 2];
       weights.a[i / 4][i % 4] = ptx::pack<kF16>(of_keys.x[i % 2][0], of_keys.x[i % 2][1]);
     }
   }
 
-  /// O += P V of a block, for the columns from `first` on, in flight until await_values().
-  template <int kOutFragments>
-  static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments],
-                                                      const Weights (&weights)[kConfig.key_waves], const Stream& stream,
-                                                      int first) {
-    constexpr int kColumns = kOutFragments * kOuts, kAtOnce = 128;
-    static_assert(kColumns % kAtOnce == 0);
+  /// O += P V of a block, for the columns from `first` on, in flight until await_values(). `weights`: of all waves of
+  /// keys that share the block.
+  template <int kOutFragments, int kCount>
+  static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments], const Weights (&weights)[kCount],
+                                                      const Stream& stream, int first) {
+    constexpr int kColumns = kOutFragments * kOuts, kAtOnce = kColumns % 128 == 0 ? 128 : 64;
+    static_assert(kColumns % kAtOnce == 0 && kCount * kConfig.wave_keys() == kConfig.block_keys());
     float(&sums)[kColumns / 2] = registers_of<kOutFragments>(o);
     const unsigned v =
-        (stream.keys() + first / 64 * next_panel(kConfig.block_keys())) | next_panel(kConfig.block_keys()) << 16;
+        (stream.values() + first / 64 * next_panel(kConfig.block_keys())) | next_panel(kConfig.block_keys()) << 16;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kConfig.kv_block / 16; ++i) {
+    for (int i = 0; i < kConfig.block_keys() / 16; ++i) {
 #pragma unroll
       for (int column = 0; column < kColumns; column += kAtOnce) {
-        ptx::add_product_of_128<kF16>(
-            sums + column / 2, weights[i / 2].a[i % 2],
-            ptx::descriptor(v + i * ptx::kNextRows + column / 64 * next_panel(kConfig.block_keys())));
+        const auto of_v = ptx::descriptor(v + i * ptx::kNextRows + column / 64 * next_panel(kConfig.block_keys()));
+        if constexpr (kAtOnce == 128) {
+          ptx::add_product_of_128<kF16>(sums + column / 2, weights[i / kSteps].a[i % kSteps], of_v);
+        } else {
+          ptx::add_product_of_64<kF16>(sums + column / 2, weights[i / kSteps].a[i % kSteps], of_v);
+        }
       }
     }
     ptx::wgmma_commit();

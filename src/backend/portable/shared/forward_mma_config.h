@@ -50,11 +50,12 @@ struct ForwardMmaConfig {
   /// decode_mma: values are the first columns of the keys, and too many for one wave's sums. Each wave of keys has
   /// columns of o of its own, and all waves share a ring.
   constexpr bool wide() const { return own_blocks && blocks == StepBlocks::both_ways; }
-  /// wide(): four waves of rows, 64 together, and two of keys multiply by wgmma. Keys and queries stand in panels of 64
-  /// columns: [panels][rows][128 bytes], swizzled.
+  /// decode_mma: four waves of rows, 64 together, and two of keys multiply by wgmma. Keys, values and queries stand in
+  /// panels of 64 columns: [panels][rows][128 bytes], swizzled.
   constexpr bool by_warpgroups() const { return fragments == FragmentKind::warpgroup; }
   constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
   constexpr int ring_waves() const { return wide() ? waves() : row_waves; }                      // that share a ring
+  constexpr int rings_of_blocks() const { return own_blocks ? waves() / ring_waves() : 1; }
   /// Keys of a block: those that are copied together.
   constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
   /// decode_mma: blocks of keys lie in one page each.
@@ -100,7 +101,7 @@ struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; transposed: of v, whose rows are its columns
   int q_pitch;
   int k, v, q;   // q: [tile rows], shared_queries
-  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of the ring
+  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of each ring
   int stage;     // from a buffer to the next; 0: there is one
   int wave;      // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
@@ -128,10 +129,10 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;
   memory.wave = config.own_blocks ? config.stages * block : 0;
-  memory.q = (config.own_blocks ? config.waves() / config.ring_waves() : 1) * config.stages * block;
+  memory.q = config.rings_of_blocks() * config.stages * block;
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   memory.arrivals = memory.bytes;
-  if (config.by_warpgroups()) memory.bytes += (config.stages * 8 + 15) / 16 * 16;
+  if (config.by_warpgroups()) memory.bytes += (config.rings_of_blocks() * config.stages * 8 + 15) / 16 * 16;
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = real_bytes(config.storage);
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;

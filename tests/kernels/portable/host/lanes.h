@@ -60,8 +60,9 @@ struct Lane {
   bool fenced = true;                    // since a wait for arrivals: products of warpgroups may read what was copied
 };
 
-/// A barrier at which each thread of the CTA arrives when its copies have been written.
+/// A barrier at which each thread of those that share it arrives when its copies have been written.
 struct Arrival {
+  std::size_t expected = 0;          // threads that arrive in a phase
   unsigned arrived = 0, parity = 0;  // of the phase that goes on
   std::vector<Copy> copies;          // of it
   std::vector<Copy> over;            // of phases that are over, but for nobody yet
@@ -161,7 +162,7 @@ inline void arrive_behind_copies(unsigned barrier) {
   Arrival& arrival = cta.arrivals[barrier];
   arrival.copies.insert(arrival.copies.end(), own.copies.begin(), own.copies.end());
   own.copies.clear();
-  if (++arrival.arrived < cta.lanes.size()) return;
+  if (++arrival.arrived < arrival.expected) return;
   arrival.over.insert(arrival.over.end(), arrival.copies.begin(), arrival.copies.end());
   arrival.copies.clear();
   arrival.arrived = 0;

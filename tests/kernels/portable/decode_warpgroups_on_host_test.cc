@@ -1,0 +1,104 @@
+// decode_mma by warpgroups that have keys and values of their own, on the host: tiles of many rows, and of rows of
+// sequences that share keys. Products happen as late as they may (host/ptx/wgmma.cuh). A part of the counts is drawn,
+// as in decode_on_host_test.cc.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/deck.h"
+#include "heddle/dtype.h"
+#include "kernels/portable/decode_specs.h"
+#include "kernels/portable/host_decode.h"
+#include "sample.h"
+
+namespace heddle::test {
+namespace {
+
+int scaled(int count) {
+  if (takes_all()) return count * 10;
+  return std::max(1, count / (is_reduced() ? 10 : 5));
+}
+
+template <class Specs>
+void run_grid(int count, std::uint64_t seed, bool lengths_there) {
+  WarpgroupSpecs<Specs> source(seed, 60'000, 600);
+  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1}, seed + 2), runs({1, 2}, seed + 3);
+  for (int i = 0; i < count; ++i) {
+    const CaseSpec spec = source.draw();
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200",
+                                     .candidate = candidates.deal(),
+                                     .by_warpgroups = true,
+                                     .gangs = gangs.deal(),
+                                     .lengths_there = lengths_there,
+                                     .runs = runs.deal()});
+  }
+}
+TEST(DecodeWarpgroupsOnHost, Rows) { run_grid<DecodeRowsSpecs>(scaled(60), 10'000'000, false); }
+TEST(DecodeWarpgroupsOnHost, RowsOfLengthsThere) { run_grid<DecodeRowsSpecs>(scaled(30), 11'000'000, true); }
+TEST(DecodeWarpgroupsOnHost, Prefixes) { run_grid<DecodePrefixSpecs>(scaled(60), 12'000'000, false); }
+TEST(DecodeWarpgroupsOnHost, PrefixesOfLengthsThere) { run_grid<DecodePrefixSpecs>(scaled(40), 13'000'000, true); }
+
+/// So many queries of 4 heads on each of 2.
+CaseSpec rows_of(std::int64_t queries, std::int64_t keys, std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.batch = 3;
+  spec.kv_heads = 2;
+  spec.group = 4;
+  spec.q_rows = queries;
+  spec.kv_rows = keys;
+  spec.qk_dim = spec.v_dim = 128;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.with_lse = true;
+  return spec;
+}
+
+// A warpgroup without keys of a unit goes on to the next one; so does one of a sequence without keys.
+TEST(DecodeWarpgroupsOnHost, EveryLength) {
+  for (std::int64_t keys = 1; keys <= 400; keys += takes_all() ? 1 : 31) {
+    CaseSpec spec = rows_of(12, keys, static_cast<std::uint64_t>(keys));
+    spec.batch = 4;
+    spec.kv_heads = 1;
+    spec.sequences = "lengths";
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200",
+                                     .by_warpgroups = true,
+                                     .gangs = keys % 2 == 0 ? 1 : 3,
+                                     .lengths_there = keys % 3 == 0,
+                                     .runs = 2});
+  }
+}
+
+// Keys that a mask's bounds leave out are poison, and their bytes are not read.
+TEST(DecodeWarpgroupsOnHost, ReadTheKeysWithinTheMasksBounds) {
+  KeyMaskSpecs source(66'000, {40, 200, 420});
+  Deck<int> gangs({1, 2, 3, 7}, 7), there({0, 1}, 9);
+  for (int i = 0; i < scaled(20); ++i) {
+    CaseSpec spec = source.draw();
+    spec.qk_dim = spec.v_dim = 128;
+    spec.kv_heads = 1;
+    spec.group = 8;
+    spec.q_rows = 8;
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200",
+                                     .by_warpgroups = true,
+                                     .gangs = gangs.deal(),
+                                     .lengths_there = there.deal() == 1,
+                                     .poisons = spec.mask != "document_from"});
+  }
+}
+
+// The first kernels of more queries than a wave's rows are those by warpgroups.
+TEST(DecodeWarpgroupsOnHost, AreTheFirstKernels) {
+  AttentionCase c(rows_of(33, 300, 1));
+  EXPECT_THAT(run_decode_on_host(c.tensors(), c.options(), {.gpu = "h200"}), testing::HasSubstr("warpgroup"));
+}
+
+}  // namespace
+}  // namespace heddle::test

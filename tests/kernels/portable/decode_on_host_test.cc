@@ -45,8 +45,8 @@ void run_grid(int count, std::uint64_t seed, bool lengths_there) {
 }
 TEST(DecodeOnHost, AgreesWithTheReference) { run_grid<DecodeSpecs>(scaled(20), 0, false); }
 TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(scaled(20), 1'000'000, true); }
-TEST(DecodePrefixesOnHost, AgreeWithTheReference) { run_grid<DecodePrefixSpecs>(scaled(80), 9'000'000, false); }
-TEST(DecodePrefixesOnHost, LengthsThere) { run_grid<DecodePrefixSpecs>(scaled(50), 9'500'000, true); }
+TEST(DecodePrefixesOnHost, AgreeWithTheReference) { run_grid<DecodePrefixSpecs>(scaled(50), 9'000'000, false); }
+TEST(DecodePrefixesOnHost, LengthsThere) { run_grid<DecodePrefixSpecs>(scaled(30), 9'500'000, true); }
 TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(scaled(20), 2'000'000, false); }
 TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(scaled(30), 4'000'000, false); }
 TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(scaled(10), 5'000'000, true); }

@@ -37,10 +37,10 @@ void run_grid(int count, std::uint64_t seed, bool lengths_there) {
                                      .runs = runs.deal()});
   }
 }
-TEST(DecodeWarpgroupsOnHost, Rows) { run_grid<DecodeRowsSpecs>(scaled(60), 10'000'000, false); }
-TEST(DecodeWarpgroupsOnHost, RowsOfLengthsThere) { run_grid<DecodeRowsSpecs>(scaled(30), 11'000'000, true); }
-TEST(DecodeWarpgroupsOnHost, Prefixes) { run_grid<DecodePrefixSpecs>(scaled(60), 12'000'000, false); }
-TEST(DecodeWarpgroupsOnHost, PrefixesOfLengthsThere) { run_grid<DecodePrefixSpecs>(scaled(40), 13'000'000, true); }
+TEST(DecodeWarpgroupsOnHost, Rows) { run_grid<DecodeRowsSpecs>(scaled(30), 10'000'000, false); }
+TEST(DecodeWarpgroupsOnHost, RowsOfLengthsThere) { run_grid<DecodeRowsSpecs>(scaled(15), 11'000'000, true); }
+TEST(DecodeWarpgroupsOnHost, Prefixes) { run_grid<DecodePrefixSpecs>(scaled(30), 12'000'000, false); }
+TEST(DecodeWarpgroupsOnHost, PrefixesOfLengthsThere) { run_grid<DecodePrefixSpecs>(scaled(20), 13'000'000, true); }
 
 /// So many queries of 4 heads on each of 2.
 CaseSpec rows_of(std::int64_t queries, std::int64_t keys, std::uint64_t seed) {
@@ -60,7 +60,7 @@ CaseSpec rows_of(std::int64_t queries, std::int64_t keys, std::uint64_t seed) {
 
 // A warpgroup without keys of a unit goes on to the next one; so does one of a sequence without keys.
 TEST(DecodeWarpgroupsOnHost, EveryLength) {
-  for (std::int64_t keys = 1; keys <= 400; keys += takes_all() ? 1 : 31) {
+  for (std::int64_t keys = 1; keys <= 400; keys += takes_all() ? 1 : 57) {
     CaseSpec spec = rows_of(12, keys, static_cast<std::uint64_t>(keys));
     spec.batch = 4;
     spec.kv_heads = 1;
@@ -78,7 +78,7 @@ TEST(DecodeWarpgroupsOnHost, EveryLength) {
 TEST(DecodeWarpgroupsOnHost, ReadTheKeysWithinTheMasksBounds) {
   KeyMaskSpecs source(66'000, {40, 200, 420});
   Deck<int> gangs({1, 2, 3, 7}, 7), there({0, 1}, 9);
-  for (int i = 0; i < scaled(20); ++i) {
+  for (int i = 0; i < scaled(10); ++i) {
     CaseSpec spec = source.draw();
     spec.qk_dim = spec.v_dim = 128;
     spec.kv_heads = 1;

@@ -23,13 +23,18 @@ int row_alignment(const ConstTensorView& view);
 /// The name of 16-bit, f32 or f64 storage in kernels' configurations.
 shared::Storage storage_of(DType dtype);
 
-/// The fragments that kernels are made of: `of_16_bits` for storage of 16 bits, `of_reals` for f32 and f64.
+/// The fragments that kernels are made of: `of_16_bits` for storage of 16 bits, `of_f32`, `of_f64`.
 /// copies_beside: copies into shared memory go on while a wave computes, so a ring of blocks pays.
 struct MmaTarget {
-  shared::FragmentKind of_16_bits, of_reals;
+  shared::FragmentKind of_16_bits, of_f32, of_f64;
   bool copies_beside = false;
+
+  constexpr shared::FragmentKind of(shared::Storage storage) const {
+    return storage == shared::Storage::f64 ? of_f64 : storage == shared::Storage::f32 ? of_f32 : of_16_bits;
+  }
 };
-inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma, true};
+inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::outer, shared::FragmentKind::fma,
+                                      true};
 /// A forward kernel's configuration as a problem, its mods and the alignment of its rows decide it: all but its tile
 /// and its waves.
 shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,

@@ -139,7 +139,11 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     std::erase_if(choices, [](const plan::Choice& offered) {
       return offered.plan.part<shared::ForwardMmaConfig>().kv_block < 32;
     });
-  if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
+  const auto is_outer = [](shared::FragmentKind kind) { return kind == shared::FragmentKind::outer; };
+  std::erase_if(choices, [&](const plan::Choice& offered) {  // they have a table of their own
+    return is_outer(offered.plan.part<shared::ForwardMmaConfig>().fragments) != is_outer(run.fragments);
+  });
+  if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel is made of these fragments");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
   ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
   config.fragments = run.fragments;

@@ -139,10 +139,11 @@ TEST(BackwardOnHost, LargeScoresNeedTheRest) {
 void run_steps(FragmentKind fragments) {
   if (!full() && static_cast<unsigned>(fragments) % 2 != drawn_case(0, 2)) GTEST_SKIP() << "not drawn";
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    const bool wide = fragments == FragmentKind::fma || fragments == FragmentKind::outer;
+    const bool wide = shared::fragments_of(fragments).of_many_rows || fragments == FragmentKind::fma;
     BackwardSpecs at = {backward_spec(90, dtype == DType::bf16 ? 150 : 100, 64), rows_wanted()};
     at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = wide ? DType::f32 : dtype;
     at.spec.v_dim = dtype == DType::bf16 ? 64 : 40;
+    at.spec.allow_tf32 = fragments == FragmentKind::tf32;
     at.spec.group = 2;
     at.spec.mask = "causal_lower_right";
     const std::size_t candidate = dtype == DType::bf16 ? 0 : 1;
@@ -154,6 +155,12 @@ void run_steps(FragmentKind fragments) {
 TEST(BackwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
 TEST(BackwardOnHost, StepsOverFma) { run_steps(FragmentKind::fma); }
 TEST(BackwardOnHost, StepsOverOuter) { run_steps(FragmentKind::outer); }
+TEST(BackwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
+TEST(BackwardOnHost, ListsOverTf32) {
+  BackwardList list = joined({scored(), masked(), grouped(), sequences(), wide_dims_types_and_layouts()});
+  for (BackwardSpecs& at : list) at.spec.allow_tf32 = true;
+  judge_all(6, of_type(list, DType::f32), FragmentKind::tf32);
+}
 TEST(BackwardOnHost, ScoresOverOuter) {
   judge_all(1, of_type(joined({scored(), masked(), weighted()}), DType::f32), FragmentKind::outer);
 }

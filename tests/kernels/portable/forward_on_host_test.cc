@@ -31,7 +31,9 @@ int scaled(int count) {
 }
 
 /// Cases with given blocks of fewer keys than a fragment has are refused.
-bool has_32_keys(FragmentKind fragments) { return fragments == FragmentKind::gfx9 || fragments == FragmentKind::outer; }
+bool has_32_keys(FragmentKind fragments) {
+  return fragments == FragmentKind::gfx9 || fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
+}
 
 /// The grid of an architecture's fragments.
 struct Grid {
@@ -47,7 +49,8 @@ void run_grid(const Grid& grid) {
   PortableSpecs source(seed, most_elements, dtypes);
   Deck<int> candidates({0, 0, 1, 2, 3}, seed + 1);
   for (int i = 0; i < count;) {
-    const CaseSpec spec = source.draw();
+    CaseSpec spec = source.draw();
+    spec.allow_tf32 = fragments == FragmentKind::tf32;
     if (!fits(spec)) continue;
     ++i;
     SCOPED_TRACE(spec.text());
@@ -107,7 +110,9 @@ void run_steps(FragmentKind fragments) {
     spec.kv_rows = dtype == DType::bf16 ? 150 : 200;
     spec.qk_dim = 64;
     spec.v_dim = dtype == DType::bf16 ? 64 : 80;
-    spec.q_dtype = spec.k_dtype = spec.v_dtype = fragments == FragmentKind::outer ? DType::f32 : dtype;
+    const bool of_f32 = fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = of_f32 ? DType::f32 : dtype;
+    spec.allow_tf32 = fragments == FragmentKind::tf32;
     spec.mask = "causal_lower_right";
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
@@ -243,6 +248,8 @@ TEST(ForwardOnHost, NegativeScaleOfF64) {
 }
 
 TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, scaled(5), 5'000'000, 6'000, kWide}); }
+TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
+TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, scaled(5), 13'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, scaled(5), 12'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, scaled(3), 6'000'000, 6'000, kWide}); }
 

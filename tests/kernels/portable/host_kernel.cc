@@ -139,9 +139,10 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     std::erase_if(choices, [](const plan::Choice& offered) {
       return offered.plan.part<shared::ForwardMmaConfig>().kv_block < 32;
     });
-  const auto is_outer = [](shared::FragmentKind kind) { return kind == shared::FragmentKind::outer; };
-  std::erase_if(choices, [&](const plan::Choice& offered) {  // they have a table of their own
-    return is_outer(offered.plan.part<shared::ForwardMmaConfig>().fragments) != is_outer(run.fragments);
+  const auto has_table = [](shared::FragmentKind kind) { return shared::fragments_of(kind).of_many_rows; };
+  std::erase_if(choices, [&](const plan::Choice& offered) {
+    const shared::FragmentKind planned = offered.plan.part<shared::ForwardMmaConfig>().fragments;
+    return has_table(run.fragments) ? planned != run.fragments : has_table(planned);
   });
   if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel is made of these fragments");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];

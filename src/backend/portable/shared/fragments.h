@@ -4,7 +4,7 @@
 
 namespace heddle::shared {
 
-enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup, outer };
+enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup, outer, tf32 };
 
 struct Fragments {
   const char* name = nullptr;  // of the header; with a capital, of the class
@@ -70,6 +70,14 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .plain_follow = true,
               .of_many_rows = true,
               .weight_keys = 16};
+    case tf32:  // f32, where allow_tf32 is asked for
+      return {.name = "tf32",
+              .wave = 32,
+              .rows = 16,
+              .columns = 32,
+              .tables = tf32,
+              .plain_follow = true,
+              .of_many_rows = true};
   }
   return {};
 }

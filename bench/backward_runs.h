@@ -30,7 +30,8 @@ struct Memory {
   AttentionOptions options{};
 
   Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, const HeadDims& dims, bool causal,
-         const Device& gpu, DType dtype = DType::bf16) {
+         const Device& gpu, DType dtype = DType::bf16, bool allow_tf32 = false) {
+    options.allow_tf32 = allow_tf32;
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     const auto draw = [&](std::int64_t dim) {

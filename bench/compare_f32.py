@@ -3,13 +3,14 @@
 
     compare_f32.py --programs build/release/bench [--dims 64,128] [--lengths 2048,8192] [--only forward] [--times N]
 
-First SDPA: each of its backends that takes f32, with exact products and with tf32; a cell's best is what it counts.
+For exact products and then for those of tf32: first SDPA, each of its backends that takes f32; a cell's best counts.
 Then bench_forward_mma_variants and bench_backward_mma_variants, which hold each kernel to the criterion of heddle/check.h
 before they time it. Batch * S = 16384, H * D = 2048; TFLOP/s, causal counts half; L2 is flushed before each call.
 Exits 1 if a kernel fails the criterion.
 """
 
 import argparse
+import itertools
 import re
 import statistics
 import subprocess
@@ -77,14 +78,18 @@ def best_of_sdpa(torch, clock, dim, length, causal, direction, rounds):
     return best
 
 
+def numbers(text):
+    return [int(one) for one in text.split(",")]
+
+
 CELL = re.compile(r"  (full|causal) (\d+): [\d.]+ ms ([\d.]+)")
 
 
-def time_kernels(program, arguments, peers):
+def time_kernels(program, arguments, peers, tf32):
     """Runs a program of bench, and repeats its lines with ratios. Whether all kernels met the criterion."""
     command = [str(program), "--dtype", "f32", "--dim", arguments.dims, "--lengths", arguments.lengths]
-    command += ["--times", str(arguments.times)]
-    dim = None
+    command += ["--times", str(arguments.times), "--tf32", str(int(tf32))]
+    dim = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ran:
         for line in ran.stdout:
             line = line.rstrip("\n")
@@ -92,8 +97,7 @@ def time_kernels(program, arguments, peers):
             match = CELL.fullmatch(line)
             if match:
                 mask, length, rate = match.groups()
-                ratios = (float(rate) / max(1e-9, peers[tf32, dim, int(length), mask][0]) for tf32 in (False, True))
-                line += "   of SDPA exact {:.2f}, tf32 {:.2f}".format(*ratios)
+                line += f"   of SDPA {float(rate) / max(1e-9, peers[dim, int(length), mask][0]):.2f}"
             print(line, flush=True)
     return ran.returncode == 0
 
@@ -104,6 +108,7 @@ def main(words):
     parser.add_argument("--dims", default="64,128")
     parser.add_argument("--lengths", default="2048,8192")
     parser.add_argument("--only", choices=tuple(PRODUCTS), help="one direction alone")
+    parser.add_argument("--products", choices=("exact", "tf32", "both"), default="both")
     parser.add_argument("--times", type=int, default=2, help="calls in a sample of a kernel (%(default)s)")
     arguments = parser.parse_args(words)
     import torch
@@ -114,18 +119,18 @@ def main(words):
     for direction in PRODUCTS:
         if arguments.only not in (None, direction):
             continue
-        peers = {}
-        for tf32 in (False, True):
+        for tf32 in (False, True) if arguments.products == "both" else (arguments.products == "tf32",):
             torch.backends.cuda.matmul.allow_tf32 = tf32
-            for dim in map(int, arguments.dims.split(",")):
-                for mask in ("full", "causal"):
-                    for length in map(int, arguments.lengths.split(",")):
-                        found = best_of_sdpa(torch, clock, dim, length, mask == "causal", direction, 3)
-                        peers[tf32, dim, length, mask] = found
-                        products = "tf32" if tf32 else "exact"
-                        print(f"SDPA {direction} {products} D {dim} {mask} {length}: {found[0]:.1f} ({found[1]})", flush=True)
-        print(f"\n{direction}", flush=True)
-        right = time_kernels(arguments.programs / f"bench_{direction}_mma_variants", arguments, peers) and right
+            products = "tf32" if tf32 else "exact"
+            peers = {}
+            dims, lengths = numbers(arguments.dims), numbers(arguments.lengths)
+            for dim, mask, length in itertools.product(dims, ("full", "causal"), lengths):
+                found = best_of_sdpa(torch, clock, dim, length, mask == "causal", direction, 3)
+                peers[dim, length, mask] = found
+                print(f"SDPA {direction} {products} D {dim} {mask} {length}: {found[0]:.1f} ({found[1]})", flush=True)
+            print(f"\n{direction} {products}", flush=True)
+            program = arguments.programs / f"bench_{direction}_mma_variants"
+            right = time_kernels(program, arguments, peers, tf32) and right
     return 0 if right else 1
 
 

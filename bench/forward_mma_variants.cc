@@ -2,7 +2,7 @@
 // and causal.
 //
 //   bench_forward_mma_variants [--dim D,...] [--lengths N,...] [--dtype bf16|f16|f32|f64] [--kernel I] [--times N]
-//                              [--device I]
+//                              [--tf32 0|1] [--device I]
 //
 // Prints milliseconds and TFLOP/s of a run (causal counts half), or why a kernel cannot run. Exits 1 if o or lse fails
 // the criterion of heddle/check.h.
@@ -73,6 +73,7 @@ struct Arguments {
   int kernel = -1;  // all
   int times = 4, device = 0;
   DType dtype = DType::bf16;
+  bool tf32 = false;
 };
 
 Arguments parse(int count, char** words) {
@@ -82,6 +83,7 @@ Arguments parse(int count, char** words) {
     if (word == "--dim") arguments.dims = numbers_of(words[i + 1]);
     if (word == "--lengths") arguments.lengths = numbers_of(words[i + 1]);
     if (word == "--dtype") arguments.dtype = parse_dtype(words[i + 1]);
+    if (word == "--tf32") arguments.tf32 = words[i + 1] == std::string_view("1");
     if (word == "--kernel") arguments.kernel = std::atoi(words[i + 1]);
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
     if (word == "--device") arguments.device = std::atoi(words[i + 1]);
@@ -101,7 +103,7 @@ double seconds_of(const Runner& runner, int times, GpuTimer& timer) {
 /// True where the criterion is met, or the kernel does not run.
 bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& arguments, const Device& gpu,
                     GpuTimer& timer) {
-  const Memory small(1, 2, 400, {dim, dim}, true, gpu, arguments.dtype);
+  const Memory small(1, 2, 400, {dim, dim}, true, gpu, arguments.dtype, arguments.tf32);
   const Runner checked(small, kernel);
   timer.seconds(1, [&] { checked(timer.stream()); });
   const CheckReport report = check_attention(small.q, small.k, small.v, small.options, small.o, small.lse.view());
@@ -110,7 +112,7 @@ bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& argum
   const std::int64_t heads = kColumns / dim;
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, heads, length, {dim, dim}, causal, gpu, arguments.dtype);
+      const Memory memory(kTokens / length, heads, length, {dim, dim}, causal, gpu, arguments.dtype, arguments.tf32);
       const double seconds = seconds_of(Runner(memory, kernel), arguments.times, timer);
       const double flops = static_cast<double>(4 * kTokens * length * heads * dim) * (causal ? 0.5 : 1);
       fmt::print("  {} {}: {:.3f} ms {:.1f}\n", causal ? "causal" : "full", length, 1e3 * seconds,

@@ -2,7 +2,7 @@
 // bring a file of their own under this name.)
 #pragma once
 
-#include "ptx/tf32.cuh"
+#include "ptx/tf32_operands.cuh"
 
 namespace heddle::ptx {
 

@@ -31,7 +31,7 @@ struct FmaArithmetic<true> {
   }
 };
 
-/// What fragments have of arithmetic (README.md). kWide: of f64.
+/// The arithmetic that fragments have (README.md), of f64 if kWide.
 template <bool kWide>
 struct PlainNumbers : WarpOfThreads {
   using Arithmetic = FmaArithmetic<kWide>;

@@ -168,7 +168,8 @@ TEST(BackwardOnHost, RowsOverOuter) {
   judge_all(2, of_type(joined({grouped(), sequences(), sunk(), lengths_there()}), DType::f32), FragmentKind::outer);
 }
 TEST(BackwardOnHost, DimsOverOuter) {
-  judge_all(3, of_type(wide_dims_types_and_layouts(), DType::f32), FragmentKind::outer);
+  judge_all(3, of_type(joined({dims_types_and_layouts(), wide_dims_types_and_layouts()}), DType::f32),
+            FragmentKind::outer);
 }
 TEST(BackwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
 TEST(BackwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }

@@ -22,7 +22,7 @@ struct OuterFragments : PlainNumbers<false> {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
   static_assert(kConfig.storage == shared::Storage::f32 && kConfig.shared_queries && !kConfig.own_blocks);
 
-  /// Of four; of eight.
+  // The thread's place among the four that have different rows, and among the eight that have different keys.
   static __device__ __forceinline__ int row_lane() { return (lane() & 1) | (lane() >> 1 & 2); }
   static __device__ __forceinline__ int key_lane() { return (lane() >> 1 & 1) | (lane() >> 2 & 6); }
 

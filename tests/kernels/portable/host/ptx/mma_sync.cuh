@@ -4,7 +4,7 @@
 
 #include "lanes.h"
 #include "ptx/math.cuh"
-#include "ptx/tf32.cuh"
+#include "ptx/tf32_operands.cuh"
 
 namespace heddle::ptx {
 

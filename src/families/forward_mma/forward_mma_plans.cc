@@ -42,14 +42,14 @@ constexpr MmaKernel kF32Kernels[] = {
     {64, 4, 2, 32, true, 1},  {64, 4, 1, 32, true, 1},  {64, 4, 1, 16, true, 1},
     {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
 };
-/// f32 as outer products, many rows. A tile has 192 rows at most (shared/tile_walk.h), so at D 128, where queries take
-/// half of the shared memory, waves that share the keys of a step are the second warp of each scheduler.
+/// f32 as outer products, many rows: in the order that they have on an H100. At D 128 queries take half of the shared
+/// memory of a CTA; two CTAs of four waves are faster there than one whose waves share the keys of a step.
 constexpr MmaKernel kOuterKernels[] = {
-    {64, 4, 2, 64, true, 2},      {64, 4, 2, 32, true, 3},     {64, 4, 2, 128, true, 1, 2}, {64, 4, 1, 32, true, 2},
-    {128, 4, 2, 128, true, 1, 2}, {128, 4, 2, 64, true, 1, 2}, {128, 4, 2, 32, true, 2},    {128, 4, 1, 32, true, 1},
-    {256, 4, 1, 64, true, 1, 2},  {256, 4, 1, 32, true, 1},
+    {64, 4, 2, 64, true, 2},  {64, 4, 2, 128, true, 2},    {64, 4, 2, 32, true, 3},
+    {64, 4, 1, 32, true, 2},  {128, 4, 2, 32, true, 2},    {128, 4, 2, 64, true, 1, 2},
+    {128, 4, 1, 32, true, 1}, {256, 4, 1, 64, true, 1, 2}, {256, 4, 1, 32, true, 1},
 };
-/// f32 by products of tf32, many rows.
+/// f32 by products of tf32, many rows: likewise.
 constexpr MmaKernel kTf32Kernels[] = {
     {64, 4, 2, 64, true, 2},  {64, 4, 1, 64, true, 2},  {64, 4, 1, 32, true, 2},  {128, 4, 2, 32, true, 2},
     {128, 8, 1, 64, true, 1}, {128, 4, 1, 32, true, 1}, {256, 4, 1, 32, true, 1}, {256, 4, 1, 16, true, 1},

@@ -1,7 +1,8 @@
 // Checks each kernel in the table of the portable backward against the reference on a small problem, then times it,
 // full and causal.
 //
-//   bench_backward_mma_variants [--dim D,...] [--lengths N,...] [--kernel I] [--times N] [--device I]
+//   bench_backward_mma_variants [--dim D,...] [--lengths N,...] [--dtype bf16|f16|f32|f64] [--kernel I] [--times N]
+//                               [--tf32 0|1] [--device I]
 //
 // Prints milliseconds and TFLOP/s of all kernels of a run (5 products; causal counts half), or why kernels cannot run.
 // Exits 1 if gradients fail the criterion of heddle/check.h.
@@ -43,6 +44,8 @@ struct Arguments {
   std::vector<std::int64_t> dims = {64, 128, 256}, lengths = {512, 2048, 8192, 16384};
   int kernel = -1;  // all
   int times = 4, device = 0;
+  DType dtype = DType::bf16;
+  bool tf32 = false;
 };
 
 Arguments parse(int count, char** words) {
@@ -51,6 +54,8 @@ Arguments parse(int count, char** words) {
     const std::string_view word = words[i];
     if (word == "--dim") arguments.dims = numbers_of(words[i + 1]);
     if (word == "--lengths") arguments.lengths = numbers_of(words[i + 1]);
+    if (word == "--dtype") arguments.dtype = parse_dtype(words[i + 1]);
+    if (word == "--tf32") arguments.tf32 = words[i + 1] == std::string_view("1");
     if (word == "--kernel") arguments.kernel = std::atoi(words[i + 1]);
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
     if (word == "--device") arguments.device = std::atoi(words[i + 1]);
@@ -70,7 +75,7 @@ double seconds_of(const BackwardRuns& runs, int times, GpuTimer& timer) {
 /// True where the criterion is met, or the kernels do not run.
 bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& arguments, const Device& gpu,
                     GpuTimer& timer) {
-  const Memory small(1, 2, 400, {dim, dim}, true, gpu);
+  const Memory small(1, 2, 400, {dim, dim}, true, gpu, arguments.dtype, arguments.tf32);
   const Runner checked(small, kernel);
   timer.seconds(1, [&] { checked.runs(timer.stream()); });
   const GradientReport report = check_backward(checked.runs.tensors(), small.options);
@@ -79,10 +84,10 @@ bool check_and_time(std::int64_t dim, std::size_t kernel, const Arguments& argum
   const std::int64_t heads = kColumns / dim;
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, heads, length, {dim, dim}, causal, gpu);
+      const Memory memory(kTokens / length, heads, length, {dim, dim}, causal, gpu, arguments.dtype, arguments.tf32);
       const double seconds = seconds_of(Runner(memory, kernel).runs, arguments.times, timer);
       const double flops = static_cast<double>(10 * kTokens * length * heads * dim) * (causal ? 0.5 : 1);
-      fmt::print("  {} {}: {:.3f} ms {:.0f}\n", causal ? "causal" : "full", length, 1e3 * seconds,
+      fmt::print("  {} {}: {:.3f} ms {:.1f}\n", causal ? "causal" : "full", length, 1e3 * seconds,
                  1e-12 * flops / seconds);
       std::fflush(stdout);
     }
@@ -99,7 +104,7 @@ int run(const Arguments& arguments) {
   GpuTimer timer(arguments.device);
   bool right = true;
   for (const std::int64_t dim : arguments.dims) {
-    constexpr std::size_t kMost = 8;  // more than the table has for any head dim
+    constexpr std::size_t kMost = 16;  // more than the table has for any head dim
     for (std::size_t i = 0; i < kMost; ++i) {
       if (arguments.kernel >= 0 && static_cast<std::size_t>(arguments.kernel) != i) continue;
       try {

@@ -30,7 +30,8 @@ struct Memory {
   AttentionOptions options{};
 
   Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, const HeadDims& dims, bool causal,
-         const Device& gpu) {
+         const Device& gpu, DType dtype = DType::bf16, bool allow_tf32 = false) {
+    options.allow_tf32 = allow_tf32;
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     const auto draw = [&](std::int64_t dim) {
@@ -39,14 +40,14 @@ struct Memory {
       for (float& x : pool) x = normal(random);
       auto* values = static_cast<float*>(drawn.data());
       for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(i) % pool.size()];
-      return drawn.to(DType::bf16).to(gpu);
+      return drawn.to(dtype).to(gpu);
     };
     q = draw(dims.qk), k = draw(dims.qk), v = draw(dims.v), d_o = draw(dims.v);
     if (causal) options.mask_mod = mods::causal();
     AttentionResult forward = attention(q, k, v, options, true);
     o = std::move(forward.o), lse = std::move(forward.lse);
-    for (Tensor* gradient : {&dq, &dk}) *gradient = Tensor::empty_on(gpu, DType::bf16, q.view().shape);
-    dv = Tensor::empty_on(gpu, DType::bf16, v.view().shape);
+    for (Tensor* gradient : {&dq, &dk}) *gradient = Tensor::empty_on(gpu, dtype, q.view().shape);
+    dv = Tensor::empty_on(gpu, dtype, v.view().shape);
   }
   BackwardTensors tensors() const {
     BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};

@@ -40,7 +40,7 @@ ROOMS = {
     "torch/tensors": Room(("heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",
                            "heddle.torch._forms", "heddle.torch._dense"), ()),
     "torch/tracing": Room(("heddle.torch._tracing",), ("words", "tracing")),
-    "torch/call": Room(("heddle.torch._call",), ("words", "torch/tensors")),
+    "torch/call": Room(("heddle.torch._call", "heddle.torch._tf32"), ("words", "torch/tensors")),
     "torch/eager": Room(("heddle.torch._eager", "heddle.torch._eager_backward", "heddle.torch._backward_plans",
                          "heddle.torch._direct"), TORCH_BASE),
     "torch/operators": Room(("heddle.torch._operands", "heddle.torch._operators", "heddle.torch._operator_rules",

@@ -178,6 +178,12 @@ struct AttentionOptions {
   /// one class: up to 64 of them, or more (docs/guide/sequences.md). A backward refuses it.
   bool batch_invariant = false;
 
+  /// Products of q, k and v of f32, and of dO in a backward, may be those of tf32: their operands, the weights among
+  /// them, are rounded to 11 bits, sums stay f32. That permits it, it demands nothing: an NVIDIA GPU computes so where
+  /// a call has more than a few queries (explain() shows it), other backends multiply exactly. Other types do not
+  /// change.
+  bool allow_tf32 = false;
+
   /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, and
   /// some gradients of captures have no such way: explain() says which, and asking for one of them is an error.
   bool deterministic = false;

@@ -32,7 +32,8 @@
 // 9: heddle_append_kv.
 // 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
 // 11: heddle_attention_options.prefix_group and prefix_len.
-#define HEDDLE_C_VERSION 11
+// 12: heddle_attention_options.allow_tf32.
+#define HEDDLE_C_VERSION 12
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -218,7 +219,10 @@ typedef struct heddle_attention_options {
   // 1: the bits of a row of o and lse do not depend on the other sequences of its batch (attention.h). A forward's.
   // Since version 10.
   int32_t batch_invariant;
-  int32_t reserved_3;  // 0
+
+  // 1: products of q, k, v and dO of f32 may be those of tf32 on a GPU (attention.h). Since version 12; before it had
+  // to be 0.
+  int32_t allow_tf32;
 
   // NULL: page_table has a row a sequence. Else i32 [B + 1] (packed: [N + 1]), where the lengths are, and page_table is
   // a list [entries]: entries page_starts[b] to page_starts[b + 1] are the pages of sequence b. Since version 10.

@@ -17,15 +17,16 @@
 //              rounds other numbers than plain. If one weight decides the tensor (a weight_mod drops the others), the
 //              errors of plain and of the result are one draw each between 0 and this. Twice a lucky draw is less than
 //              a right result's error. It counts only if, summed over a row, it is more in one row than plain's errors
-//              are in all: else many roundings count. Weights of f32 and f64 are not rounded. Where all weights of a row
-//              are equal they round alike, as those of other such rows do: then it is what rounding all of them may
+//              are in all: else many roundings count. Weights of f32 and f64 are not rounded. Where all weights of a
+//              row are equal they round alike, as those of other such rows do: then it is what rounding all of them may
 //              change, u * |sum p w v| / l, and the sum over all such rows is compared with plain's errors.
 //   floor      of an element of o: e * magnitude if e is small, in general sum min(1, (p / l) * (exp(e) - 1)) |w v|,
 //              and with softmax no more than 2 max |w v|; of lse and max_scores: e * magnitude, but no more than 8 e;
 //              of lse_rest, which is judged as the rest of the given lse: e.
-//   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-14 for what a GPU
-//              computes of q, k and v of 8 bits, since its tensor cores keep some 14 bits of a sum of such products
-//              (check/criterion.h). With normalizer none the floor is 8 * 2^-24 * m * sum |w v|.
+//   e          8 * 2^-24 * (1 + m). Instead of 2^-24: 2^-53 for f64 inputs. Instead of 8 * 2^-24: 2^-9 for f32 with
+//              allow_tf32, whose products may have operands of 11 bits; and 2^-14 for what a GPU computes of q, k and
+//              v of 8 bits, since its tensor cores keep some 14 bits of a sum of such products (check/criterion.h).
+//              With normalizer none the floor is 8 * 2^-24 * m * sum |w v|, or that with what stands instead.
 //   magnitude  of an element of o: sum |p w v| / l; of lse: max(1, |lse|), and max_scores likewise. p counts at least
 //              2^-102 (f64: 2^-970), since f32 flushes smaller ones. With normalizer none p is t itself, not its
 //              exponential.

@@ -66,6 +66,7 @@ class Options(ModOptions, PagedOptions, total=False):
     threads: int | None
     clamp_reads: bool | None
     batch_invariant: bool | None
+    allow_tf32: bool | None
     stream: int | None
 
 

@@ -70,7 +70,7 @@ int main(void) {
   FIELD(heddle_attention_options, tuning);
   FIELD(heddle_attention_options, fresh_tokens);
   FIELD(heddle_attention_options, batch_invariant);
-  FIELD(heddle_attention_options, reserved_3);
+  FIELD(heddle_attention_options, allow_tf32);
   FIELD(heddle_attention_options, page_starts);
   FIELD(heddle_attention_options, prefix_group);
   FIELD(heddle_attention_options, prefix_len);

@@ -327,6 +327,21 @@ TEST(Check, KnowsTheSumsOfAGpuInEightBits) {
   EXPECT_FALSE(mixed.check().lse->passed);
 }
 
+// Operands of 11 bits err by far more than f32's, where the caller allows them; other types do not change.
+TEST(Check, KnowsTheProductsOfTf32) {
+  const auto passes = [](DType dtype, bool allow_tf32, double error) {
+    Judged judged(dtype);
+    judged.options.allow_tf32 = allow_tf32;
+    judged.set(judged.lse, 11, judged.get(judged.lse, 11) + error);
+    return judged.check().lse->passed;
+  };
+  constexpr double kFew = 5e-4, kMany = 1e-1;
+  EXPECT_TRUE(passes(DType::f32, true, kFew));
+  EXPECT_FALSE(passes(DType::f32, true, kMany));
+  EXPECT_FALSE(passes(DType::f32, false, kFew));
+  EXPECT_FALSE(passes(DType::bf16, true, kFew));
+}
+
 TEST(Check, FailsNaNAndInfinityInTheWrongPlace) {
   AttentionOptions options;  // row 2 is NaN
   options.score_mod = where((leaf::q_idx() == 2) & (leaf::kv_idx() == 7), Expr(kNaN), leaf::score());

@@ -106,6 +106,7 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   options_.backend = backend_under_test();
   options_.threads = spec.threads;
   options_.scale = spec.scale;
+  options_.allow_tf32 = spec.allow_tf32;
   options_.normalizer = spec.normalizer;
   make_small_tensors();
   make_mods();

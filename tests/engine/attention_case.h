@@ -46,6 +46,7 @@ struct CaseSpec {
   bool with_lse_rest = false;  // only where there is an lse
   std::optional<double> scale;
   bool descale = false;
+  bool allow_tf32 = false;
   int threads = 2;
   int alignment = 16;  // on a GPU: the most that divides the addresses of q, k, v and o, but for lse's; at most 16
 

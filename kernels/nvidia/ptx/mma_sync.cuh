@@ -2,6 +2,8 @@
 // bring a file of their own under this name.)
 #pragma once
 
+#include "ptx/tf32_operands.cuh"
+
 namespace heddle::ptx {
 
 /// In shared memory.
@@ -35,6 +37,18 @@ __device__ __forceinline__ void mma(float& d0, float& d1, float& d2, float& d3, 
         : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+/// d += a b, 16 x 8 x 8, tf32 in (to_tf32()), f32 out. Thread `lane` has of d what it has of mma()'s; of a column t of
+/// row g (a[0]) and of row g + 8 (a[1]), and 4 columns on the same (a[2], a[3]); of b row t of column g (b0), and 4
+/// rows on (b1).
+__device__ __forceinline__ void mma_tf32(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4],
+                                         unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Four matrices of 8 x 8 halves. Lane l names row l % 8 of matrix l / 8, 16 bytes at a multiple of 16. Thread `lane`

@@ -52,6 +52,7 @@ class Call:
     max_q_len: int | None = setting("SymInt?")
     max_kv_len: int | None = setting("SymInt?")
     batch_invariant: bool | None = setting("bool?")
+    allow_tf32: bool | None = setting("bool?")
     score: Any = None
     mask: Any = None
     weight: Any = None

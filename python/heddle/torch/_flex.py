@@ -18,6 +18,7 @@ from ._dispatch import attend
 from ._inputs import PLAIN, autocast, is_plain
 from ._mask_mods import noop_mask
 from ._results import OutAndLse, empty_lse, ordered_out
+from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
 
 KERNEL_OPTIONS = {
@@ -172,7 +173,7 @@ def flex_attention(
                   FutureWarning)
     with_max_scores = return_aux is not None and return_aux.max_scores
     with_lse = return_lse or return_aux is not None and return_aux.lse
-    settings: dict[str, Any] = {"scale": scale}
+    settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
     made = max_scores = None
     if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
         made = repeated(query, key, value, score_mod, block_mask, settings, enable_gqa, with_lse)

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Interpreter
 from .._tracing.numbers import Number
 from ._call import Call
 from ._operator_rules import traced_forward
+from ._tf32 import allow_tf32_for
 from ._tracing.modes import trace_with, without_modes
 from ._tracing.recording import MASK, SCORE, ModKind, Recording, Traced
 
@@ -123,9 +124,9 @@ class FlexAttention(HigherOrderOperator):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: tuple[Any, ...],
         scale: float | None, options: dict[str, Any], score_lifted: Sequence[Any] = (), mask_lifted: Sequence[Any] = (),
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        call = Call(query, key, value, scale, with_lse=options["with_lse"], clamps=True, score=options["score"],
-                    weight=options["weight"], captures=dict(options["captures"]), params=dict(options["params"]),
-                    options=dict(options["tensors"]))
+        call = Call(query, key, value, scale, allow_tf32=allow_tf32_for(query), with_lse=options["with_lse"],
+                    clamps=True, score=options["score"], weight=options["weight"], captures=dict(options["captures"]),
+                    params=dict(options["params"]), options=dict(options["tensors"]))
         if options["with_score"]:
             call.score = add(call, score_mod, score_lifted, SCORE)
         if options["with_mask"]:

@@ -8,6 +8,7 @@ import torch
 
 from . import _forms
 from ._call import Call
+from ._tf32 import allow_tf32_for
 from ._varlen import attend_packed, heads_first, set_keys, set_queries
 
 
@@ -16,7 +17,8 @@ def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: boo
     [B, Hq, j, Dv] with the query's lengths. Raises RuntimeError for other layouts, and for sequences with holes."""
     q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
     starts, kv_starts = (x.offsets().to(torch.int32) for x in (query, key))
-    call = Call(heads_first(q), k, v, None if scale is None else float(scale))
+    call = Call(heads_first(q), k, v, None if scale is None else float(scale),
+                allow_tf32=allow_tf32_for(q))
     if dropout_p > 0.0:
         call.set_dropout(dropout_p)
     if is_causal:

@@ -17,6 +17,7 @@ from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast
 from ._results import OutAndLse
+from ._tf32 import allow_tf32_for
 
 
 def scaled_dot_product_attention(
@@ -46,7 +47,7 @@ def scaled_dot_product_attention(
     """
     if query.is_nested or key.is_nested or value.is_nested:
         return of_nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    settings: dict[str, Any] = {"scale": scale}
+    settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
     if not torch.compiler.is_dynamo_compiling() and dropout_p == 0.0:
         made = repeated(query, key, value, attn_mask, is_causal, settings, enable_gqa)
         if made is not None:

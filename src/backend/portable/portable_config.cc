@@ -88,7 +88,7 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
     all.k_fp8 = fp8_of(problem.k_dtype);
     all.v_fp8 = fp8_of(problem.v_dtype);
   }
-  all.fragments = all.element_bytes() == 2 ? target.of_16_bits : target.of_reals;
+  all.fragments = target.of(problem, all.storage);
   all.lse = problem.with_lse;
   all.lse_rest = problem.with_lse_rest;
   all.masked = !mods.mask.empty();
@@ -111,7 +111,7 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
 MmaTarget amd_target(std::string_view architecture) {
   const device::AmdArchitecture* row = device::amd_architecture(architecture);
   const auto of_16_bits = kind_called(row != nullptr ? row->fragments : std::string_view());
-  return {of_16_bits.value_or(FragmentKind::fma), FragmentKind::fma};
+  return {of_16_bits.value_or(FragmentKind::fma), FragmentKind::fma, FragmentKind::fma, FragmentKind::fma};
 }
 
 int row_alignment(const ConstTensorView& view) {

@@ -23,13 +23,21 @@ int row_alignment(const ConstTensorView& view);
 /// The name of 16-bit, f32 or f64 storage in kernels' configurations.
 shared::Storage storage_of(DType dtype);
 
-/// The fragments that kernels are made of: `of_16_bits` for storage of 16 bits, `of_reals` for f32 and f64.
+/// The fragments that kernels are made of: `of_16_bits` for storage of 16 bits, `of_f32`, `of_f64`; `of_tf32` for f32
+/// where the problem allows tf32's products.
 /// copies_beside: copies into shared memory go on while a wave computes, so a ring of blocks pays.
 struct MmaTarget {
-  shared::FragmentKind of_16_bits, of_reals;
+  shared::FragmentKind of_16_bits, of_f32, of_tf32, of_f64;
   bool copies_beside = false;
+
+  shared::FragmentKind of(const problem::AttentionProblem& problem, shared::Storage storage) const {
+    if (storage == shared::Storage::f64) return of_f64;
+    if (storage != shared::Storage::f32) return of_16_bits;
+    return problem.allow_tf32 ? of_tf32 : of_f32;
+  }
 };
-inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::fma, true};
+inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::outer,
+                                      shared::FragmentKind::tf32, shared::FragmentKind::fma, true};
 /// A forward kernel's configuration as a problem, its mods and the alignment of its rows decide it: all but its tile
 /// and its waves.
 shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,

@@ -42,6 +42,26 @@ constexpr BackwardKernels kMmaKernels[] = {
     {256, {4, 1, 16, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 16, true, 2, 1}},
     {256, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
 };
+/// f32 as outer products.
+constexpr BackwardKernels kOuterKernels[] = {
+    {64, {4, 2, 32, true, 1, 2}, kNone, {4, 2, 32, true, 1, 2}},
+    {64, {8, 1, 64, true, 1, 1}, kNone, {8, 1, 64, true, 1, 1}},
+    {64, {4, 1, 32, true, 1, 2}, kNone, {4, 1, 32, true, 1, 2}},
+    {128, {8, 1, 64, true, 1, 1}, kNone, {8, 1, 64, true, 1, 1}},
+    {128, {4, 1, 32, true, 1, 2}, kNone, {4, 1, 32, true, 1, 2}},
+    {128, {2, 1, 32, true, 1, 1}, kNone, {2, 1, 32, true, 1, 1}},
+    {256, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}},
+};
+/// f32 by products of tf32.
+constexpr BackwardKernels kTf32Kernels[] = {
+    {64, {4, 2, 32, true, 1, 2}, kNone, {4, 2, 32, true, 1, 2}},
+    {64, {4, 1, 32, true, 1, 2}, kNone, {4, 1, 32, true, 1, 2}},
+    {128, {8, 1, 64, true, 1, 1}, kNone, {8, 1, 64, true, 1, 1}},
+    {128, {4, 1, 32, true, 1, 2}, kNone, {4, 1, 32, true, 1, 2}},
+    {128, {2, 1, 32, true, 1, 1}, kNone, {2, 1, 32, true, 1, 1}},
+    {256, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}},
+    {256, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+};
 /// Plain multiply-adds: f32, and AMD's 16-bit types without matrix instructions.
 constexpr BackwardKernels kFmaKernels[] = {
     {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
@@ -77,6 +97,10 @@ std::span<const BackwardKernels> kernels_of(shared::Storage storage, FragmentKin
   switch (shared::fragments_of(fragments).tables) {
     case FragmentKind::fma:
       return kFmaKernels;
+    case FragmentKind::outer:
+      return kOuterKernels;
+    case FragmentKind::tf32:
+      return kTf32Kernels;
     case FragmentKind::gfx11:
       return kWmmaKernels;
     case FragmentKind::gfx9:
@@ -167,7 +191,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
       if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.elements()});
     }
   };
-  const FragmentKind own = shared::bytes_of(all.storage) == 2 ? target.of_16_bits : target.of_reals;
+  const FragmentKind own = target.of(problem, all.storage);
   append(own);
   if (shared::fragments_of(own).plain_follow) append(FragmentKind::fma);
   return found;

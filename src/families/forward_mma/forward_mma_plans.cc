@@ -27,7 +27,7 @@ using shared::FragmentKind;
 struct MmaKernel {
   int most_dim, row_waves, row_fragments, kv_block;
   bool shared_queries;
-  int ctas;
+  int ctas, key_waves = 1;
 };
 
 // For each bound of head dims the best first. Chosen by registers and shared memory, not measured: two fragments of
@@ -41,6 +41,18 @@ constexpr MmaKernel kKernels[] = {
 constexpr MmaKernel kF32Kernels[] = {
     {64, 4, 2, 32, true, 1},  {64, 4, 1, 32, true, 1},  {64, 4, 1, 16, true, 1},
     {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1}, {256, 4, 1, 16, true, 1},
+};
+/// f32 as outer products, many rows: in the order that they have on an H100. At D 128 queries take half of the shared
+/// memory of a CTA; two CTAs of four waves are faster there than one whose waves share the keys of a step.
+constexpr MmaKernel kOuterKernels[] = {
+    {64, 4, 2, 64, true, 2},  {64, 4, 2, 128, true, 2},    {64, 4, 2, 32, true, 3},
+    {64, 4, 1, 32, true, 2},  {128, 4, 2, 32, true, 2},    {128, 4, 2, 64, true, 1, 2},
+    {128, 4, 1, 32, true, 1}, {256, 4, 1, 64, true, 1, 2}, {256, 4, 1, 32, true, 1},
+};
+/// f32 by products of tf32, many rows: likewise.
+constexpr MmaKernel kTf32Kernels[] = {
+    {64, 4, 2, 64, true, 2},  {64, 4, 1, 64, true, 2},  {64, 4, 1, 32, true, 2},  {128, 4, 2, 32, true, 2},
+    {128, 8, 1, 64, true, 1}, {128, 4, 1, 32, true, 1}, {256, 4, 1, 32, true, 1}, {256, 4, 1, 16, true, 1},
 };
 constexpr MmaKernel kF64Kernels[] = {{64, 4, 1, 32, true, 1}, {64, 4, 1, 16, true, 1}, {128, 4, 1, 16, true, 1}};
 
@@ -61,6 +73,8 @@ constexpr MmaKernel kMfmaKernels[] = {
 
 std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind fragments) {
   if (storage == shared::Storage::f64) return kF64Kernels;
+  if (fragments == FragmentKind::outer) return kOuterKernels;
+  if (fragments == FragmentKind::tf32) return kTf32Kernels;
   if (storage == shared::Storage::f32) return kF32Kernels;
   switch (shared::fragments_of(fragments).tables) {
     case FragmentKind::fma:
@@ -143,6 +157,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       config.kv_block = kernel.kv_block;
       config.shared_queries = kernel.shared_queries;
       config.ctas = kernel.ctas;
+      config.key_waves = kernel.key_waves;
       if (few) {
         set_few_queries(config, packed, longest_queries(problem));
         if (target.copies_beside) config.stages = stages_of(config, shared_memory_bytes);
@@ -157,8 +172,10 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
     std::ranges::stable_sort(configs.begin() + first, configs.end(), std::greater<>(), &ForwardMmaConfig::kv_block);
     append(fragments, false);
   };
-  append_all(all.fragments);
+  const bool too_few = packed > 0 && all.shape().of_many_rows;
+  if (!too_few) append_all(all.fragments);
   if (all.shape().plain_follow) append_all(FragmentKind::fma);
+  if (too_few) append(all.fragments, false);
   return configs;
 }
 

@@ -229,6 +229,24 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
       ErrorCode::unsupported, HasSubstr("keys do not divide the 40 of a block of block_mask"));
 }
 
+// f32 of many rows: outer products, and tf32's where they are allowed. Few rows and other types do not change.
+TEST(ForwardMma, MultipliesF32ByOuterProductsOrTf32) {
+  using shared::FragmentKind;
+  for (const char* gpu : {"h200", "a100", "rtx4090"}) {
+    for (const std::int64_t dim : {40, 64, 128}) {
+      HopperCall call = {.q_rows = 200, .dim = dim, .dtype = DType::f32};
+      EXPECT_EQ(first_of(call, gpu).fragments, FragmentKind::outer) << gpu << " " << dim;
+      call.options.allow_tf32 = true;
+      EXPECT_EQ(first_of(call, gpu).fragments, FragmentKind::tf32) << gpu << " " << dim;
+      call.q_rows = 2;
+      EXPECT_EQ(first_of(call, gpu).fragments, FragmentKind::fma) << gpu << " " << dim;
+      call.q_rows = 200;
+      call.dtype = DType::bf16;
+      EXPECT_EQ(first_of(call, gpu).fragments, FragmentKind::mma) << gpu << " " << dim;
+    }
+  }
+}
+
 TEST(ForwardMma, IsTakenWhereNoBetterFamilyIs) {
   for (const char* gpu : {"a100", "rtx3090", "rtx4090", "rtx5090"}) {
     const plan::Plan plan = chosen({.q_rows = 500}, caps_of(gpu));
@@ -289,7 +307,11 @@ TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {
       // Where no kernel of matrix instructions does, plain ones may.
       EXPECT_EQ(configs.back().fragments, FragmentKind::fma) << row.gpu << " " << dim;
     }
-    EXPECT_EQ(offered_on_amd({.dim = 64, .dtype = DType::f32}, row.gpu).front().fragments, FragmentKind::fma);
+    for (const bool allow_tf32 : {false, true}) {
+      HopperCall call = {.dim = 64, .dtype = DType::f32};
+      call.options.allow_tf32 = allow_tf32;
+      EXPECT_EQ(offered_on_amd(call, row.gpu).front().fragments, FragmentKind::fma);
+    }
     // A load passes through a register, so nothing comes while a wave computes.
     EXPECT_EQ(offered_on_amd({.q_rows = 1, .dim = 64, .dtype = DType::f32}, row.gpu).front().stages, 1);
   }

@@ -121,6 +121,7 @@ void run_large(FragmentKind fragments, DType dtype) {
 TEST(BackwardOnHost, LargeScores) { run_large(FragmentKind::host, DType::f32); }
 TEST(BackwardOnHost, LargeScoresOverMma) { run_large(FragmentKind::mma, DType::bf16); }
 TEST(BackwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f32); }
+TEST(BackwardOnHost, LargeScoresOverOuter) { run_large(FragmentKind::outer, DType::f32); }
 TEST(BackwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
 TEST(BackwardOnHost, LargeScoresOverGfx12) { run_large(FragmentKind::gfx12, DType::f16); }
 
@@ -138,10 +139,11 @@ TEST(BackwardOnHost, LargeScoresNeedTheRest) {
 void run_steps(FragmentKind fragments) {
   if (!full() && static_cast<unsigned>(fragments) % 2 != drawn_case(0, 2)) GTEST_SKIP() << "not drawn";
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    const bool wide = fragments == FragmentKind::fma;
+    const bool wide = shared::fragments_of(fragments).of_many_rows || fragments == FragmentKind::fma;
     BackwardSpecs at = {backward_spec(90, dtype == DType::bf16 ? 150 : 100, 64), rows_wanted()};
     at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = wide ? DType::f32 : dtype;
     at.spec.v_dim = dtype == DType::bf16 ? 64 : 40;
+    at.spec.allow_tf32 = fragments == FragmentKind::tf32;
     at.spec.group = 2;
     at.spec.mask = "causal_lower_right";
     const std::size_t candidate = dtype == DType::bf16 ? 0 : 1;
@@ -152,6 +154,23 @@ void run_steps(FragmentKind fragments) {
 
 TEST(BackwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
 TEST(BackwardOnHost, StepsOverFma) { run_steps(FragmentKind::fma); }
+TEST(BackwardOnHost, StepsOverOuter) { run_steps(FragmentKind::outer); }
+TEST(BackwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
+TEST(BackwardOnHost, ListsOverTf32) {
+  BackwardList list = joined({scored(), masked(), grouped(), sequences(), wide_dims_types_and_layouts()});
+  for (BackwardSpecs& at : list) at.spec.allow_tf32 = true;
+  judge_all(6, of_type(list, DType::f32), FragmentKind::tf32);
+}
+TEST(BackwardOnHost, ScoresOverOuter) {
+  judge_all(1, of_type(joined({scored(), masked(), weighted()}), DType::f32), FragmentKind::outer);
+}
+TEST(BackwardOnHost, RowsOverOuter) {
+  judge_all(2, of_type(joined({grouped(), sequences(), sunk(), lengths_there()}), DType::f32), FragmentKind::outer);
+}
+TEST(BackwardOnHost, DimsOverOuter) {
+  judge_all(3, of_type(joined({dims_types_and_layouts(), wide_dims_types_and_layouts()}), DType::f32),
+            FragmentKind::outer);
+}
 TEST(BackwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
 TEST(BackwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }
 TEST(BackwardOnHost, StepsOverGfx9) { run_steps(FragmentKind::gfx9); }
@@ -182,6 +201,10 @@ TEST(BackwardOnHost, WideCaptures) {
 TEST(BackwardOnHost, CapturesOverMma) { judge_all(1, in_any_order(captured_by_keys()), FragmentKind::mma); }
 TEST(BackwardOnHost, CapturesOverFma) {
   judge_all(3, of_type(in_any_order(captured_by_rows()), DType::f32), FragmentKind::fma);
+}
+TEST(BackwardOnHost, CapturesOverOuter) {
+  judge_all(4, of_type(in_any_order(joined({captured_by_rows(), captured_by_keys()})), DType::f32),
+            FragmentKind::outer);
 }
 TEST(BackwardOnHost, CapturesOverGfx11) { judge_all(5, in_any_order(captured_by_rows()), FragmentKind::gfx11); }
 TEST(BackwardOnHost, CapturesOverGfx9) { judge_all(7, in_any_order(captured_by_keys()), FragmentKind::gfx9); }

@@ -30,6 +30,11 @@ int scaled(int count) {
   return std::max(1, count / (is_reduced() ? 10 : 5));
 }
 
+/// Cases with given blocks of fewer keys than a fragment has are refused.
+bool has_32_keys(FragmentKind fragments) {
+  return fragments == FragmentKind::gfx9 || fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
+}
+
 /// The grid of an architecture's fragments.
 struct Grid {
   FragmentKind fragments;
@@ -44,7 +49,8 @@ void run_grid(const Grid& grid) {
   PortableSpecs source(seed, most_elements, dtypes);
   Deck<int> candidates({0, 0, 1, 2, 3}, seed + 1);
   for (int i = 0; i < count;) {
-    const CaseSpec spec = source.draw();
+    CaseSpec spec = source.draw();
+    spec.allow_tf32 = fragments == FragmentKind::tf32;
     if (!fits(spec)) continue;
     ++i;
     SCOPED_TRACE(spec.text());
@@ -52,8 +58,7 @@ void run_grid(const Grid& grid) {
       AttentionCase c(spec);
       run_on_host_and_judge(c, {.fragments = fragments, .candidate = candidates.deal()});
     } catch (const Error& error) {
-      // Given blocks of fewer keys than a fragment has.
-      const bool may = fragments == FragmentKind::gfx9 && spec.block;
+      const bool may = has_32_keys(fragments) && spec.block;
       const bool refused = may && error.code() == ErrorCode::unsupported;
       EXPECT_TRUE(refused) << error.what();
     }
@@ -84,8 +89,7 @@ void run_decodes(const Grid& grid) {
       run_on_host_and_judge(
           c, {.fragments = fragments, .gpu = gpus.deal(), .candidate = candidates.deal(), .splits = splits.deal()});
     } catch (const Error& error) {
-      // Given blocks of fewer keys than a fragment has.
-      const bool may = fragments == FragmentKind::gfx9 && spec.block;
+      const bool may = has_32_keys(fragments) && spec.block;
       const bool refused = may && error.code() == ErrorCode::unsupported;
       EXPECT_TRUE(refused) << error.what();
     }
@@ -106,7 +110,9 @@ void run_steps(FragmentKind fragments) {
     spec.kv_rows = dtype == DType::bf16 ? 150 : 200;
     spec.qk_dim = 64;
     spec.v_dim = dtype == DType::bf16 ? 64 : 80;
-    spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+    const bool of_f32 = fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = of_f32 ? DType::f32 : dtype;
+    spec.allow_tf32 = fragments == FragmentKind::tf32;
     spec.mask = "causal_lower_right";
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
@@ -174,6 +180,7 @@ void run_large(FragmentKind fragments, DType dtype) {
 TEST(ForwardOnHost, LargeScores) { run_large(FragmentKind::host, DType::bf16); }
 TEST(ForwardOnHost, LargeScoresOverMma) { run_large(FragmentKind::mma, DType::f16); }
 TEST(ForwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f32); }
+TEST(ForwardOnHost, LargeScoresOverOuter) { run_large(FragmentKind::outer, DType::f32); }
 TEST(ForwardOnHost, LargeScoresOverGfx11) { run_large(FragmentKind::gfx11, DType::bf16); }
 TEST(ForwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
 
@@ -185,6 +192,7 @@ TEST(ForwardOnHost, PagedRings) { run_paged_rings(FragmentKind::host, DType::bf1
 TEST(ForwardOnHost, PagedRingsOverMma) { run_paged_rings(FragmentKind::mma, DType::bf16); }
 TEST(ForwardOnHost, PagedRingsOverFma) { run_paged_rings(FragmentKind::fma, DType::f32); }
 TEST(ForwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
+TEST(ForwardOnHost, StepsOverOuter) { run_steps(FragmentKind::outer); }
 TEST(ForwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
 TEST(ForwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }
 TEST(ForwardOnHost, StepsOverGfx9) { run_steps(FragmentKind::gfx9); }
@@ -240,6 +248,9 @@ TEST(ForwardOnHost, NegativeScaleOfF64) {
 }
 
 TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, scaled(5), 5'000'000, 6'000, kWide}); }
+TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
+TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, scaled(5), 13'000'000, 20'000, {DType::f32}}); }
+TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, scaled(5), 12'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, scaled(3), 6'000'000, 6'000, kWide}); }
 
 }  // namespace

@@ -147,8 +147,8 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
       plan::backward_mma(request, caps, [&](BlockSize block) { return rows(problem, options, block); }).front();
   const plan::BackwardMods mods = plan::backward_mods(problem);
   const plan::MmaReads reads = plan::mma_reads(problem, options.bindings, mods.kv_start);
-  const std::vector<plan::BackwardMmaKernels> all =
-      plan::backward_mma_kernels(problem, mods, reads, tensors, {run.fragments, run.fragments});
+  const std::vector<plan::BackwardMmaKernels> all = plan::backward_mma_kernels(
+      problem, mods, reads, tensors, {run.fragments, run.fragments, run.fragments, run.fragments});
   const plan::BackwardMmaKernels kernels = all[std::min(run.candidate, all.size() - 1)];
   choice.plan.family_part = kernels;
   const device_text::ModLayout layout = backward_mma::layout_of(mods, reads, problem.precision);

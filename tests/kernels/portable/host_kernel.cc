@@ -139,7 +139,12 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     std::erase_if(choices, [](const plan::Choice& offered) {
       return offered.plan.part<shared::ForwardMmaConfig>().kv_block < 32;
     });
-  if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel has 32 keys");
+  const auto has_table = [](shared::FragmentKind kind) { return shared::fragments_of(kind).of_many_rows; };
+  std::erase_if(choices, [&](const plan::Choice& offered) {
+    const shared::FragmentKind planned = offered.plan.part<shared::ForwardMmaConfig>().fragments;
+    return has_table(run.fragments) ? planned != run.fragments : has_table(planned);
+  });
+  if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel is made of these fragments");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
   ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
   config.fragments = run.fragments;

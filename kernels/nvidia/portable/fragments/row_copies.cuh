@@ -127,10 +127,11 @@ class RowCopies {
     return most;
   }
 
-  /// Copies that the compiler may begin together: few beside the many sums of wide(). Rows at addresses that 8 bytes do
-  /// not divide take many copies, whose addresses, and halves on their way, would not fit in the registers.
+  /// Copies that the compiler may begin together: few beside the many sums of wide(), or of outer products. Rows at
+  /// addresses that 8 bytes do not divide take many copies, whose addresses, and halves on their way, would not fit in
+  /// the registers.
   template <int kBytes>
-  static constexpr int kCopiesAtOnce = kBytes >= 8 && !kConfig.wide() ? 256 : 4;
+  static constexpr int kCopiesAtOnce = kBytes >= 8 && !kConfig.wide() && !kConfig.shape().of_many_rows ? 256 : 4;
 };
 
 }  // namespace heddle::portable

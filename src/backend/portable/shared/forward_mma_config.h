@@ -72,7 +72,12 @@ struct ForwardMmaConfig {
   /// decode_mma: only the device knows how many units there are.
   constexpr bool counts_units() const { return device_lengths || has_runs(); }
   /// Columns that are multiplied: what the tensors lack of them is zero.
-  constexpr int qk_columns() const { return (qk_dim + 15) / 16 * 16; }
+  constexpr int qk_columns() const {
+    // Keys that are values, too, are read as whole fragments of O.
+    const bool as_values = blocks == StepBlocks::both_ways && !shape().transposed;
+    const int fragment = as_values ? shape().columns : 16;
+    return (qk_dim + fragment - 1) / fragment * fragment;
+  }
   constexpr int v_columns() const {
     const int fragment = shape().columns;
     return (v_dim + fragment - 1) / fragment * fragment;
@@ -101,11 +106,18 @@ struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; transposed: of v, whose rows are its columns
   int q_pitch;
   int k, v, q;   // q: [tile rows], shared_queries
+  int weights;   // of waves whose threads pass weights to each other: weight_bytes() each
   int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of each ring
   int stage;     // from a buffer to the next; 0: there is one
   int wave;      // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
 };
+
+/// Weights of a wave that are on their way to other threads.
+constexpr int weight_bytes(const ForwardMmaConfig& config) {
+  if (config.blocks == StepBlocks::keys) return 0;
+  return config.shape().weight_keys * config.wave_rows() * real_bytes(config.storage);
+}
 
 constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   ForwardMmaMemory memory{};
@@ -129,7 +141,8 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   const int block = keys + (apart ? values : 0);
   memory.stage = config.stages > 1 ? block : 0;
   memory.wave = config.own_blocks ? config.stages * block : 0;
-  memory.q = config.rings_of_blocks() * config.stages * block;
+  memory.weights = config.rings_of_blocks() * config.stages * block;
+  memory.q = memory.weights + config.waves() * weight_bytes(config);
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   memory.arrivals = memory.bytes;
   if (config.by_warpgroups()) memory.bytes += (config.rings_of_blocks() * config.stages * 8 + 15) / 16 * 16;

@@ -4,7 +4,7 @@
 
 namespace heddle::shared {
 
-enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup };
+enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup, outer, tf32 };
 
 struct Fragments {
   const char* name = nullptr;  // of the header; with a capital, of the class
@@ -18,6 +18,10 @@ struct Fragments {
   FragmentKind tables = FragmentKind::fma;
   /// Where no kernel of these fits or does without scratch memory, plain multiply-adds compute.
   bool plain_follow = false;
+  /// For many rows alone: few are plain multiply-adds'.
+  bool of_many_rows = false;
+  /// Keys whose weights pass through shared memory at once, to the other threads that have the rows.
+  int weight_keys = 0;
 };
 
 /// Without a name for a number that is no kind. Members that an entry leaves out are false.
@@ -57,6 +61,23 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .plain_follow = true};
     case warpgroup:  // of decode_mma alone: four waves multiply 64 rows together (ForwardMmaConfig::by_warpgroups())
       return {.name = "warpgroup", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma};
+    case outer:  // f32
+      return {.name = "outer",
+              .wave = 32,
+              .rows = 16,
+              .columns = 32,
+              .tables = outer,
+              .plain_follow = true,
+              .of_many_rows = true,
+              .weight_keys = 16};
+    case tf32:  // f32, where allow_tf32 is asked for
+      return {.name = "tf32",
+              .wave = 32,
+              .rows = 16,
+              .columns = 32,
+              .tables = tf32,
+              .plain_follow = true,
+              .of_many_rows = true};
   }
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include "lanes.h"
 #include "ptx/math.cuh"
+#include "ptx/tf32_operands.cuh"
 
 namespace heddle::ptx {
 
@@ -46,6 +47,35 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], uns
         const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
         double sum = in[lane]->d[i];
         for (int k = 0; k < 16; ++k) sum += static_cast<double>(left[row][k]) * right[k][column];
+        out[lane]->d[i] = static_cast<float>(sum);
+      }
+    }
+  });
+  d0 = result.d[0], d1 = result.d[1], d2 = result.d[2], d3 = result.d[3];
+}
+
+inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Operands {
+    unsigned a[4], b[2];
+    float d[4];
+  };
+  struct Result {
+    float d[4];
+  };
+  const Operands own = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {d0, d1, d2, d3}};
+  const Result result = lanes::together<Result>("mma of tf32", own, [](const Operands* const* in, Result* const* out) {
+    const auto read = [](unsigned bits) { return std::bit_cast<float>(bits & 0xffffe000U); };
+    float left[16][8], right[8][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int group = lane / 4, own_column = lane % 4;
+      for (int i = 0; i < 4; ++i) left[group + 8 * (i % 2)][own_column + 4 * (i / 2)] = read(in[lane]->a[i]);
+      for (int i = 0; i < 2; ++i) right[own_column + 4 * i][group] = read(in[lane]->b[i]);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+        double sum = in[lane]->d[i];
+        for (int k = 0; k < 8; ++k) sum += static_cast<double>(left[row][k]) * right[k][column];
         out[lane]->d[i] = static_cast<float>(sum);
       }
     }

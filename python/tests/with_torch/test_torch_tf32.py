@@ -1,0 +1,56 @@
+"""heddle.torch follows torch's switch of f32 products."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import heddle.torch
+from heddle.torch import _tf32
+from heddle.torch._call import Call
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_the_switch_is_torchs(precision):
+    for name, is_allowed in (("highest", False), ("high", True), ("medium", True), ("highest", False)):
+        precision(name)
+        assert _tf32.is_allowed() is is_allowed, name
+        compiled = torch.compile(lambda x: x if _tf32.is_allowed() else -x, backend="eager", fullgraph=True)
+        assert compiled(torch.ones(1)).item() == (1 if is_allowed else -1), name
+        torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype, device, wanted", [
+    (torch.float32, "cuda", True), (torch.float32, "cpu", None), (torch.bfloat16, "cuda", None),
+    (torch.float64, "cuda", None)])
+def test_which_calls_ask_for_it(precision, dtype, device, wanted):
+    query = SimpleNamespace(dtype=dtype, device=torch.device(device))
+    precision("highest")
+    assert _tf32.allow_tf32_for(query) is None
+    precision("high")
+    assert _tf32.allow_tf32_for(query) is wanted
+
+
+@pytest.mark.parametrize("attend", [heddle.torch.scaled_dot_product_attention, heddle.torch.flex_attention])
+@pytest.mark.parametrize("wanted", [None, True])
+def test_calls_have_the_option(monkeypatch, attend, wanted):
+    """Each function's calls, whether Python makes them or repeats them; on a CPU products stay exact."""
+    asked = []
+
+    def allow(query):
+        asked.append(query)
+        return wanted
+
+    monkeypatch.setattr("heddle.torch._sdpa.allow_tf32_for", allow)
+    monkeypatch.setattr("heddle.torch._flex.allow_tf32_for", allow)
+    q, k, v = torch.randn(3, 1, 2, 9, 8)
+    made, again = attend(q, k, v), attend(q, k, v)
+    assert len(asked) == 2 and torch.equal(made, again)
+    torch.testing.assert_close(made, torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    assert (Call(q, k, v, allow_tf32=wanted).arguments().allow_tf32 or None) is wanted

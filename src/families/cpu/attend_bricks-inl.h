@@ -3,9 +3,10 @@
 // - A chunk begins where a brick of values does. Scores before its first key are -inf.
 // - Weights are rounded to bf16, as plain attention in bf16 rounds them, over the scores that they come from: row r is
 // the
-//   first half of scores[r]. Row sums add unrounded weights.
+//   first half of scores[r]. Row sums: BrickSums.
 // - Once each row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. As long as row sums
 //   stay below kMostSum, no row is rescaled. Where one does not, the chunk is computed once more.
+//   Their exponentials are then less exact than bf16, but exact enough for it, unless lse asks for exact sums.
 // - Tiles whose sums overflow are computed in f32 in place: scaled values would not be exact in bf16.
 
 // A guard that toggles, as Highway's per-target headers have.
@@ -24,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/cpu_forward-inl.h"
 
@@ -34,9 +36,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-inline constexpr float kLog2E = 0x1.715476p0F;
-/// The largest sum of weights, a lane, that a maximum may cause which is no longer the row's.
-inline constexpr float kMostSum = 0x1p30F;
 /// Maxima beyond this are subtracted before scores are multiplied: the product would lose digits that the difference
 /// has.
 inline constexpr float kMostMaximum = 0x1p60F;
@@ -56,12 +55,14 @@ class BrickTile {
   bool run() {
     load_queries();
     StartRows(tile_, buffers_);
+    std::fill_n(sums().rounded, tile_.rows() * 16, 0.0F);
     for (ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end); !walk.done(); walk.next()) {
       const Chunk chunk = walk.chunk();
       attend({chunk.begin / kBrickDepth * kBrickDepth, chunk.begin, chunk.end},
              walk.kind() == RunKind::full ? tile_.full : tile_.partial);
       first_ = false;
     }
+    if (!first_ && exact() && tile_.normalizer == Normalizer::softmax) correct_rows();
     return !first_;
   }
 
@@ -95,15 +96,11 @@ class BrickTile {
     ColumnSet columns;
     const bool non_finite = find_non_finite(chunk, columns);
     if (non_finite) find_attending(chunk, columns);
-    if (!may_keep_maxima_ || !keep_maxima(chunk, scaled)) {
-      if (may_keep_maxima_) compute_scores(chunk, mod, true);
-      if (!may_keep_maxima_ && !scaled) scale_scores(chunk);
+    if (tile_.normalizer == Normalizer::softmax) {
+      weigh(chunk, mod, scaled);
+    } else {
       NormalizeScores(tile_, buffers_, chunk);
       round_weights(chunk);
-      if (tile_.normalizer == Normalizer::softmax) {
-        if (!first_) rescale_rows();
-        find_seen_rows();
-      }
     }
     if (non_finite) {
       add_special_values(chunk, columns);
@@ -155,62 +152,53 @@ class BrickTile {
     }
   }
 
-  /// Scores to weights by the maxima that rows have. False, with scores lost, if a sum grows too large or is NaN.
-  bool keep_maxima(const Chunk& chunk, bool scaled) {
-    float* sums = buffers_.staging;
-    const __m512 most = _mm512_set1_ps(kMostSum);
-    __mmask16 small = 0xffff;
-    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
-      const float factor = scaled ? kLog2E : kLog2E * buffers_.row_factors[r];
-      const __m512 sum = tile_.weight ? keep_maximum<true>(chunk, r, factor) : keep_maximum<false>(chunk, r, factor);
-      small &= _mm512_cmp_ps_mask(sum, most, _CMP_LT_OQ);
-      _mm512_store_ps(sums + r * 16, sum);
+  /// Sums that a tile keeps. Those of exact weights, where lse asks for them, are in row_sums, and those of rounded
+  /// ones beside; else the latter are in row_sums. The scratch of tiles in place is free, for two pairs of them.
+  BrickSums sums() const {
+    return exact() ? BrickSums{buffers_.row_sums, buffers_.chunk_keys} : BrickSums{nullptr, buffers_.row_sums};
+  }
+  BrickSums new_sums() const {
+    float* free = buffers_.chunk_keys + plan::kUnitRows * 16;
+    return {free, free + plan::kUnitRows * 16};
+  }
+  bool exact() const { return tile_.lse.data != nullptr; }
+
+  /// Scores of a softmax to weights. `scaled`: the scores have been multiplied by their factors.
+  void weigh(const Chunk& chunk, const TileMod& mod, bool scaled) {
+    const BrickScores scores = {.scores = buffers_.scores,
+                                .weights = tile_.weight ? buffers_.weights : nullptr,
+                                .factors = scaled ? nullptr : buffers_.row_factors,
+                                .rows = tile_.rows(),
+                                .columns = chunk.columns()};
+    if (may_keep_maxima_) {
+      if (KeepMaxima<Registers>(scores, buffers_.row_maxima, sums(), new_sums())) return;
+      compute_scores(chunk, mod, scaled);
     }
-    if (small != 0xffff) return false;
-    std::copy_n(sums, tile_.rows() * 16, buffers_.row_sums);
-    return true;
+    TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums());
+    if (!first_) rescale_rows();
+    may_keep_maxima_ =
+        tile_.max_scores.data == nullptr && std::all_of(buffers_.row_maxima, buffers_.row_maxima + tile_.rows(),
+                                                        [](float maximum) { return std::abs(maximum) < kMostMaximum; });
   }
 
-  /// Returns the row's sums by lane.
-  template <bool kWeighted>
-  HWY_INLINE __m512 keep_maximum(const Chunk& chunk, std::int64_t r, float factor) const {
-    const hn::Full512<float> d;
-    const float* row = buffers_.scores + r * plan::kChunk;
-    const float* weights = buffers_.weights + (kWeighted ? r * plan::kChunk : 0);
-    const auto slope = hn::Set(d, factor), offset = hn::Set(d, -buffers_.row_maxima[r] * kLog2E);
-    auto sum = hn::Load(d, buffers_.row_sums + r * 16);
-    const auto weigh = [&](std::int64_t i) HWY_ATTR {
-      const auto score = hn::Load(d, row + i);
-      const auto p = Exp2NoSubnormals(d, hn::MulAdd(score, slope, offset));
-      sum = hn::Add(sum, p);
-      if constexpr (kWeighted) return hn::Mul(p, LoadWeight(d, weights + i, score));
-      return p;
-    };
-    const std::int64_t columns = chunk.columns();
-    std::int64_t i = 0;
-    for (; i + 32 <= columns; i += 32) {
-      const auto low = weigh(i), high = weigh(i + 16);
-      _mm512_store_si512(weights_of(r) + i, Registers::round(low.raw, high.raw));
+  /// Where exact sums divide the rows: as if rounded ones did.
+  void correct_rows() const {
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      const double ratio = SumOf(buffers_.row_sums + r * 16) / SumOf(sums().rounded_of(r));
+      if (std::isfinite(ratio)) scale_row(r, static_cast<float>(ratio));
     }
-    if (i < columns) _mm512_store_si512(weights_of(r) + i, Registers::round(weigh(i).raw, _mm512_setzero_ps()));
-    return sum.raw;
   }
 
   void rescale_rows() const {
     for (std::int64_t r = 0; r < tile_.rows(); ++r) {
-      const float scale = buffers_.row_scales[r];
-      if (scale == 1) continue;
-      float* row = buffers_.accumulators + r * buffers_.o_stride;
-      for (std::int64_t i = 0; i < v_columns_ * kBrickColumns; i += 16) {
-        _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), _mm512_set1_ps(scale)));
-      }
+      if (buffers_.row_scales[r] != 1) scale_row(r, buffers_.row_scales[r]);
     }
   }
-
-  void find_seen_rows() {
-    may_keep_maxima_ =
-        tile_.max_scores.data == nullptr && std::all_of(buffers_.row_maxima, buffers_.row_maxima + tile_.rows(),
-                                                        [](float maximum) { return std::abs(maximum) < kMostMaximum; });
+  void scale_row(std::int64_t r, float scale) const {
+    float* row = buffers_.accumulators + r * buffers_.o_stride;
+    for (std::int64_t i = 0; i < v_columns_ * kBrickColumns; i += 16) {
+      _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), _mm512_set1_ps(scale)));
+    }
   }
 
   /// O += P V, of `columns` bricks that stand `step` bricks apart along the keys, from dimension 16 `first` on.

@@ -194,7 +194,7 @@ class BrickMultiply {
   const BrickProduct& p_;
 };
 
-/// Of `rows` rows, up to 32.
+/// The product of `rows` rows, up to 32.
 template <class Registers>
 HEDDLE_AMX HWY_NOINLINE void MultiplyBricks(Registers& registers, const BrickProduct& product, std::int64_t rows) {
   if (product.columns == 0) return;

@@ -31,7 +31,7 @@ namespace heddle::cpu::HWY_NAMESPACE {
 
 namespace detail {
 
-/// What `ldtilecfg` reads. All registers have their full size: smaller ones are no faster.
+/// The operand of `ldtilecfg`. All registers have their full size: smaller ones are no faster.
 struct alignas(64) RegisterShapes {
   std::uint8_t palette = 0, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -94,6 +94,12 @@ class AmxRegisters {
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
     return rounded;
   }
+  /// sum[i] += bf16 numbers 2 i + 1 and 2 i.
+  HEDDLE_AMX HWY_INLINE static __m512 add_pairs(__m512 sum, __m512i pairs) {
+    const __m512i ones = _mm512_set1_epi32(0x3f803f80);
+    asm("vdpbf16ps %1, %2, %0" : "+v"(sum) : "v"(ones), "v"(pairs));
+    return sum;
+  }
 
  private:
   RegisterShapes before_;
@@ -147,6 +153,12 @@ class EmulatedRegisters {
   }
   HWY_INLINE static __m512i round(__m512 low, __m512 high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(round(low)), round(high), 1);
+  }
+  /// For numbers and sums that are 0 or not subnormal.
+  HWY_INLINE static __m512 add_pairs(__m512 sum, __m512i pairs) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+    sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_and_si512(pairs, high)));
+    return _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
   }
 
  private:

@@ -62,20 +62,32 @@ HWY_INLINE void TransposeWords(const __m512i (&in)[16], std::uint32_t* to) {
   }
 }
 
-/// 32 elements of a row from dimension `dim` on; 0 past its end, and in rows past the last.
-HWY_INLINE __m512i LoadPiece(const PackBricks& pack, std::int64_t row, std::int64_t dim) {
-  if (row >= pack.end) return _mm512_setzero_si512();
-  return LoadElements(static_cast<const std::uint16_t*>(pack.from.data) + pack.from.offset(row) + dim, pack.dim - dim);
-}
+/// A row on its way into bricks; past the last one, all of its elements are 0.
+struct PackedRow {
+  const std::uint16_t* data;
+  std::int64_t count;
+
+  PackedRow(const PackBricks& pack, std::int64_t row)
+      : data(static_cast<const std::uint16_t*>(pack.from.data)), count(row < pack.end ? pack.dim : 0) {
+    if (count > 0) data += pack.from.offset(row);
+  }
+  /// 32 elements from dimension `dim` on; 0 past the row's end.
+  HWY_INLINE __m512i load(std::int64_t dim) const {
+    return count <= dim ? _mm512_setzero_si512() : LoadElements(data + dim, count - dim);
+  }
+};
 
 inline void PackKeyBricks(const PackBricks& pack) {
   const std::int64_t steps = plan::round_up(pack.dim, kBrickDepth) / kBrickDepth;
   const std::int64_t end = plan::round_up(pack.end, plan::kPanel);
   for (std::int64_t key = pack.begin; key < end; key += kBrickColumns) {
+    const auto row = [&](std::int64_t i) { return PackedRow(pack, key + i); };
+    const PackedRow from[16] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
+                                row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
     for (std::int64_t step = 0; step < steps; ++step) {
       __m512i rows[16];
       HWY_UNROLL(16)
-      for (int i = 0; i < 16; ++i) rows[i] = LoadPiece(pack, key + i, step * kBrickDepth);
+      for (int i = 0; i < 16; ++i) rows[i] = from[i].load(step * kBrickDepth);
       TransposeWords(
           rows, reinterpret_cast<std::uint32_t*>(pack.bricks + (key / kBrickColumns * steps + step) * kBrickBytes));
     }
@@ -100,9 +112,9 @@ inline void PackValueBricks(const PackBricks& pack) {
     __mmask32 non_finite = 0;
     for (std::int64_t key = panel; key < panel + plan::kPanel; key += 2) {
       std::byte* row = pack.bricks + key / kBrickDepth * columns * kBrickBytes + key % kBrickDepth / 2 * 64;
+      const PackedRow even(pack, key), odd(pack, key + 1);
       for (std::int64_t column = 0; column < columns; column += 2) {
-        const __m512i a = LoadPiece(pack, key, column * kBrickColumns),
-                      b = LoadPiece(pack, key + 1, column * kBrickColumns);
+        const __m512i a = even.load(column * kBrickColumns), b = odd.load(column * kBrickColumns);
         non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
                       _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
         const Pairs pairs = Interleave(a, b);

@@ -28,6 +28,8 @@ namespace {
 constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
+/// A guess: AMX multiplies some ten times as fast, and the softmax takes as long as before.
+constexpr std::int64_t kBrickSerialWork = 4 * kSerialWork;
 
 /// State that all runs of a plan share. Not copied: the schedule points into it.
 struct CpuForward {
@@ -104,7 +106,8 @@ class Launch {
   int workers_for(const Wave& wave) const {
     std::int64_t scores = 0;
     for (const TileTask& tile : wave.tiles) scores += tile.cost;
-    if (scores * (problem_.qk_dim + problem_.v_dim) < kSerialWork) return 1;
+    if (scores * (problem_.qk_dim + problem_.v_dim) < (forward_.part.bricks() ? kBrickSerialWork : kSerialWork))
+      return 1;
     return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, threads_));
   }
 

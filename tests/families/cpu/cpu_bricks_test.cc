@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/guarded.h"
 #include "families/cpu/cpu_attention.h"
 #include "families/cpu/cpu_choices.h"
 
@@ -305,6 +306,24 @@ TEST_F(CpuBricks, PoisonBesideSmallBlocksReachesNothing) {
     for (std::int64_t d = 0; d < 24; ++d) {
       EXPECT_EQ(get_element(poisoned.o, {0, 0, i, d}), get_element(clean.o, {0, 0, i, d})) << i << ", " << d;
     }
+  }
+}
+
+/// Tensors end at a page that nothing may touch.
+TEST_F(CpuBricks, NothingPastTheTensorsIsRead) {
+  for (const std::int64_t dim : {1, 31, 33, 64}) {
+    Attention a = of_bf16({.q_rows = 67, .kv_rows = 129, .qk_dim = dim, .v_dim = dim});
+    const Attention::Result expected = a.run();
+    std::vector<std::unique_ptr<test::GuardedMemory>> memories;
+    const auto guarded = [&](const Tensor& x) {
+      const std::int64_t bytes = x.count() * size_of(x.dtype());
+      memories.push_back(std::make_unique<test::GuardedMemory>(bytes, test::GuardedMemory::Side::end));
+      std::memcpy(memories.back()->data(), x.data(), static_cast<std::size_t>(bytes));
+      return ConstTensorView(memories.back()->data(), x.dtype(), x.shape());
+    };
+    const Tensor o = nan_tensor(DType::f32, a.o_shape()), lse = nan_tensor(DType::f32, {1, 1, 67});
+    attention_into(guarded(a.q), guarded(a.k), guarded(a.v), o, lse.view(), a.options);
+    EXPECT_EQ(bytes_of(o), bytes_of(expected.o));
   }
 }
 

@@ -24,6 +24,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
@@ -55,14 +56,16 @@ class BrickTile {
   bool run() {
     load_queries();
     StartRows(tile_, buffers_);
-    std::fill_n(sums().rounded, tile_.rows() * 16, 0.0F);
+    sums_ = room(0), new_sums_ = room(1);
+    if (exact()) std::fill_n(sums_.exact, tile_.rows() * 16, 0.0F);
+    std::fill_n(sums_.rounded, tile_.rows() * 16, 0.0F);
     for (ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end); !walk.done(); walk.next()) {
       const Chunk chunk = walk.chunk();
       attend({chunk.begin / kBrickDepth * kBrickDepth, chunk.begin, chunk.end},
              walk.kind() == RunKind::full ? tile_.full : tile_.partial);
       first_ = false;
     }
-    if (!first_ && exact() && tile_.normalizer == Normalizer::softmax) correct_rows();
+    if (tile_.normalizer == Normalizer::softmax) finish_sums();
     return !first_;
   }
 
@@ -152,16 +155,21 @@ class BrickTile {
     }
   }
 
-  /// Sums that a tile keeps. Those of exact weights, where lse asks for them, are in row_sums, and those of rounded
-  /// ones beside; else the latter are in row_sums. The scratch of tiles in place is free, for two pairs of them.
-  BrickSums sums() const {
-    return exact() ? BrickSums{buffers_.row_sums, buffers_.chunk_keys} : BrickSums{nullptr, buffers_.row_sums};
-  }
-  BrickSums new_sums() const {
-    float* free = buffers_.chunk_keys + plan::kUnitRows * 16;
-    return {free, free + plan::kUnitRows * 16};
-  }
+  /// Where lse asks for exact sums. The scratch of tiles in place is free for two pairs of sums, which take turns.
   bool exact() const { return tile_.lse.data != nullptr; }
+  BrickSums room(std::int64_t index) const {
+    float* free = buffers_.chunk_keys + index * 2 * plan::kUnitRows * 16;
+    return {exact() ? free : nullptr, free + plan::kUnitRows * 16};
+  }
+
+  /// Rows end with exact sums if there are any, and else with rounded ones. O is as if rounded ones divided it.
+  void finish_sums() const {
+    std::copy_n(exact() ? sums_.exact : sums_.rounded, tile_.rows() * 16, buffers_.row_sums);
+    for (std::int64_t r = 0; exact() && !first_ && r < tile_.rows(); ++r) {
+      const double ratio = SumOf(sums_.exact_of(r)) / SumOf(sums_.rounded_of(r));
+      if (std::isfinite(ratio)) scale_row(r, static_cast<float>(ratio));
+    }
+  }
 
   /// Scores of a softmax to weights. `scaled`: the scores have been multiplied by their factors.
   void weigh(const Chunk& chunk, const TileMod& mod, bool scaled) {
@@ -171,22 +179,14 @@ class BrickTile {
                                 .rows = tile_.rows(),
                                 .columns = chunk.columns()};
     if (may_keep_maxima_) {
-      if (KeepMaxima<Registers>(scores, buffers_.row_maxima, sums(), new_sums())) return;
+      if (KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_)) return std::swap(sums_, new_sums_);
       compute_scores(chunk, mod, scaled);
     }
-    TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums());
+    TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums_);
     if (!first_) rescale_rows();
     may_keep_maxima_ =
         tile_.max_scores.data == nullptr && std::all_of(buffers_.row_maxima, buffers_.row_maxima + tile_.rows(),
                                                         [](float maximum) { return std::abs(maximum) < kMostMaximum; });
-  }
-
-  /// Where exact sums divide the rows: as if rounded ones did.
-  void correct_rows() const {
-    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
-      const double ratio = SumOf(buffers_.row_sums + r * 16) / SumOf(sums().rounded_of(r));
-      if (std::isfinite(ratio)) scale_row(r, static_cast<float>(ratio));
-    }
   }
 
   void rescale_rows() const {
@@ -295,6 +295,7 @@ class BrickTile {
   const TileBuffers<float>& buffers_;
   std::uint16_t* queries_;
   std::int64_t k_steps_, v_columns_;
+  BrickSums sums_{}, new_sums_{};
   bool first_ = true;             // nothing has been accumulated
   bool can_fuse_ = false;         // all factors of scores are positive numbers
   bool may_keep_maxima_ = false;  // each row has seen a key

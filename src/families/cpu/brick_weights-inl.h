@@ -136,7 +136,7 @@ void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickS
 }
 
 /// By the maxima that rows have, all of them finite numbers. False, with the scores lost, if a sum grows too large or
-/// is NaN; `sums` are then as before. Without exact sums, weights err by up to 9e-5. new_sums: room for as many.
+/// is NaN. new_sums: what `sums` become, which stay as they are. Without exact sums, weights err by up to 9e-5.
 /// kFused: factors are powers of two, so that one operation scales the scores and takes the maximum off, with the same
 /// bits.
 template <class Registers, bool kWeighted, bool kExact, bool kFused>
@@ -155,10 +155,7 @@ bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums
     const auto sum = WeighRow<Registers, kWeighted, kExact>(s, r, one, sums, new_sums, weigh);
     small = hn::AllTrue(d, hn::Lt(sum, most)) && small;
   }
-  if (!small) return false;
-  std::copy_n(new_sums.rounded, s.rows * 16, sums.rounded);
-  if constexpr (kExact) std::copy_n(new_sums.exact, s.rows * 16, sums.exact);
-  return true;
+  return small;
 }
 
 /// Calls f with as many constants as there are values.

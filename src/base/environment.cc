@@ -43,6 +43,10 @@ constexpr std::array kOptions{
     OptionRow{
         Option::trace_always, "HEDDLE_TRACE_ALWAYS",
         "not empty: mods that are Python functions are traced at every call, and no expression of theirs is kept"},
+    OptionRow{
+        Option::cpu_amx, "HEDDLE_CPU_AMX",
+        "whether bf16 on the CPU takes AMX, read once a process: auto (default), where the processor has it; off; "
+        "emulated, the same kernel over a slow stand-in, for tests"},
 };
 
 constexpr bool in_order() {

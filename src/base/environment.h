@@ -21,7 +21,8 @@ enum class Option : std::uint8_t {
   plan_cache_bytes,
   family,
   tuning,
-  trace_always
+  trace_always,
+  cpu_amx
 };
 
 struct OptionRow {

@@ -7,12 +7,16 @@
 
 namespace heddle::device {
 
+/// How products of bf16 are computed on the CPU: by vectors of f32; by a bit-exact stand-in of AMX, for tests; by AMX.
+enum class MatrixUnit : std::uint8_t { none, emulated, amx };
+
 struct Caps {
   std::string name;         // "Intel(R) Xeon(R) Processor"
   std::string simd_target;  // Highway's name of the target that will run: "AVX3"
   int cores = 1;
   int vector_bytes = 16;  // of that target
   int vector_registers = 16;
+  MatrixUnit matrix_unit = MatrixUnit::none;
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20, l3_bytes = 0, memory_bytes = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "backend/cpu/matrix_unit.h"
 #include "base/parallel.h"
 
 namespace heddle::cpu {
@@ -38,6 +39,7 @@ device::Caps find_caps() {
   caps.cores = base::available_cores();
   caps.vector_bytes = target == HWY_AVX3 ? 64 : target == HWY_AVX2 ? 32 : target == HWY_SCALAR ? 4 : 16;
   caps.vector_registers = target == HWY_AVX3 || target == HWY_NEON ? 32 : 16;
+  caps.matrix_unit = find_matrix_unit();
   caps.l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, caps.l1_bytes);
   caps.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, caps.l2_bytes);
   caps.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, caps.l3_bytes);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
 
 #include "backend/cpu/cpu_caps.h"
 #include "base/element.h"
@@ -27,11 +28,14 @@ namespace {
 constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
+/// A guess: AMX multiplies some ten times as fast, and the softmax takes as long as before.
+constexpr std::int64_t kBrickSerialWork = 4 * kSerialWork;
 
 /// State that all runs of a plan share. Not copied: the schedule points into it.
 struct CpuForward {
   problem::AttentionProblem problem;
   plan::Plan plan;
+  plan::CpuForwardPart part;
   ModPrograms programs;
   plan::CpuForwardScratch scratch;
   std::int64_t pair_bytes;  // the workspace's first part; the workers' scratch follows
@@ -41,11 +45,12 @@ struct CpuForward {
   explicit CpuForward(const backend::PrepareArguments& arguments)
       : problem(arguments.problem),
         plan(arguments.plan),
+        part(plan.part<plan::CpuForwardPart>()),
         programs(problem),
-        scratch(plan::cpu_forward_scratch(problem, plan.tile.q)),
+        scratch(plan::cpu_forward_scratch(problem, plan.tile.q, part.bricks())),
         pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
         schedule(problem, kv_batch(arguments.tensors.k), kv_batch(arguments.tensors.v), plan.tile.q, pair_bytes,
-                 arguments.block_mask) {
+                 arguments.block_mask, part.bricks()) {
     if (schedule.waves() == 1) only_wave = schedule.wave(0);
   }
   /// Sequences in pages have keys of their own.
@@ -101,7 +106,8 @@ class Launch {
   int workers_for(const Wave& wave) const {
     std::int64_t scores = 0;
     for (const TileTask& tile : wave.tiles) scores += tile.cost;
-    if (scores * (problem_.qk_dim + problem_.v_dim) < kSerialWork) return 1;
+    if (scores * (problem_.qk_dim + problem_.v_dim) < (forward_.part.bricks() ? kBrickSerialWork : kSerialWork))
+      return 1;
     return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, threads_));
   }
 
@@ -140,6 +146,14 @@ class Launch {
     base::parallel_tasks(workers, std::ssize(tasks), [&](int worker, std::int64_t index) {
       const auto& [unit, first, values] = tasks[static_cast<std::size_t>(index)];
       const std::int64_t end = std::min(unit->keys, first + kPackKeys);
+      if (forward_.part.bricks()) {
+        return pack(PackBricks{.from = keys_of(values ? run_.tensors.v : run_.tensors.k, unit->sequence, unit->kv_head),
+                               .begin = first,
+                               .end = end,
+                               .dim = values ? problem_.v_dim : problem_.qk_dim,
+                               .bricks = workspace_ + unit->offset,
+                               .flags = values ? v_flags(*unit) : nullptr});
+      }
       T* panels = reinterpret_cast<T*>(workspace_ + unit->offset);
       if (values) {
         pack(PackValues<T>{.from = keys_of(run_.tensors.v, unit->sequence, unit->kv_head),
@@ -176,8 +190,8 @@ class Launch {
   }
 
   std::uint8_t* v_flags(const PackedUnit& unit) const {
-    return reinterpret_cast<std::uint8_t*>(workspace_ + unit.offset +
-                                           plan::cpu_forward_v_flags_offset(problem_, unit.keys));
+    return reinterpret_cast<std::uint8_t*>(
+        workspace_ + unit.offset + plan::cpu_forward_v_flags_offset(problem_, unit.keys, forward_.part.bricks()));
   }
 
   /// The worker that ends a tile's last piece merges them all, in the pieces' order.
@@ -186,7 +200,7 @@ class Launch {
     std::vector<std::atomic<std::int32_t>> ended(wave.merges.size());
     base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t index_of_task) {
       const TileTask& task = wave.tiles[static_cast<std::size_t>(index_of_task)];
-      attend(tile_of(wave, task, worker), buffers(worker));
+      attend_tile(tile_of(wave, task, worker), buffers(worker));
       if (task.merge >= 0) {
         const auto merge = static_cast<std::size_t>(task.merge);
         if (ended[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
@@ -195,6 +209,13 @@ class Launch {
       }
       progress.add_one();
     });
+  }
+
+  void attend_tile(const Tile<T>& tile, const TileBuffers<T>& buffers) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (tile.bricks.k != nullptr) return attend_bricks(tile, buffers, forward_.part.unit);
+    }
+    attend(tile, buffers);
   }
 
   Tile<T> tile_of(const Wave& wave, const TileTask& task, int worker) {
@@ -220,7 +241,8 @@ class Launch {
     tile.q_descale = per_head<float>(options.q_descale, task.sequence, task.head);
     tile.k = keys_of(run_.tensors.k, task.sequence, kv_head);
     tile.v = keys_of(run_.tensors.v, task.sequence, kv_head);
-    if (task.k_unit >= 0) tile.head = packed_head(wave, task);
+    if (task.k_unit >= 0 && forward_.part.bricks()) tile.bricks = brick_head(wave, task);
+    if (task.k_unit >= 0 && !forward_.part.bricks()) tile.head = packed_head(wave, task);
     tile.runs = schedule_.runs(task);
     tile.block_keys = schedule_.block_keys();
     tile.key_begin = task.key_begin;
@@ -257,6 +279,13 @@ class Launch {
             .v = reinterpret_cast<const T*>(workspace_ + v.offset),
             .v_flags = v_flags(v),
             .v_keys = v.keys};
+  }
+
+  BrickHead brick_head(const Wave& wave, const TileTask& task) const {
+    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
+    return {.k = workspace_ + wave.k_units[static_cast<std::size_t>(task.k_unit)].offset,
+            .v = workspace_ + v.offset,
+            .v_flags = v_flags(v)};
   }
 
   Partials<T> partials(const Wave& wave, const TileTask& task) const {
@@ -328,9 +357,12 @@ class CpuForwardKernel final : public backend::Kernel {
 
   nlohmann::ordered_json facts() const override {
     const bool f64 = forward_.problem.precision == expr::Precision::f64;
-    nlohmann::ordered_json facts = {
-        {"summary", fmt::format("cpu_forward in {}, {} threads", f64 ? "f64" : "f32", forward_.plan.threads)},
-        {"simd", cpu_caps().simd_target}};
+    nlohmann::ordered_json facts = {{"summary", fmt::format("cpu_forward in {}, {} threads",
+                                                            forward_.part.bricks() ? "bf16 by AMX"
+                                                            : f64                  ? "f64"
+                                                                                   : "f32",
+                                                            forward_.plan.threads)},
+                                    {"simd", cpu_caps().simd_target}};
     if (const std::string in_place = forward_.schedule.in_place_text(); !in_place.empty()) facts["in_place"] = in_place;
     for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
     return facts;

@@ -26,13 +26,23 @@ std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::in
   return (rows * per_row + chunk) * element_bytes(problem);
 }
 
-Plan plan_of(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, std::int64_t rows) {
+Plan plan_of(const problem::AttentionProblem& problem, int threads, const device::Caps& caps, std::int64_t rows,
+             device::MatrixUnit unit = device::MatrixUnit::none) {
+  const CpuForwardPart part = {unit};
   Plan plan;
+  plan.family_part = part;
   plan.threads = threads > 0 ? threads : caps.cores;
   plan.tile = {rows, kPanel};
-  plan.workspace_bytes =
-      cpu_forward_pair_bytes(problem, rows) + plan.threads * cpu_forward_scratch(problem, rows).bytes;
+  plan.workspace_bytes = cpu_forward_pair_bytes(problem, rows, part.bricks()) +
+                         plan.threads * cpu_forward_scratch(problem, rows, part.bricks()).bytes;
   return plan;
+}
+
+/// The unit that may multiply what such a problem packs.
+device::MatrixUnit unit_of(const problem::AttentionProblem& problem, const device::Caps& caps) {
+  const bool all_bf16 =
+      problem.q_dtype == DType::bf16 && problem.k_dtype == DType::bf16 && problem.v_dtype == DType::bf16;
+  return all_bf16 && problem.precision == expr::Precision::f32 ? caps.matrix_unit : device::MatrixUnit::none;
 }
 
 bool all_in_place(const problem::AttentionProblem& problem, std::int64_t rows) {
@@ -48,7 +58,7 @@ std::int64_t tile_count(const problem::AttentionProblem& problem, std::int64_t r
 
 }  // namespace
 
-CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows) {
+CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows, bool bricks) {
   const std::int64_t element = element_bytes(problem);
   CpuForwardScratch scratch{};
   scratch.rows = round_up(std::max<std::int64_t>(tile_rows, 1), kRowGroup);
@@ -70,24 +80,28 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   scratch.row_factors = place(scratch.padded_rows);
   scratch.attending = place(scratch.rows * kChunk / 8 / element);
   scratch.staging = place(std::max({kChunk * kPanel, scratch.q_stride, scratch.o_stride}));
-  const bool in_place = std::ranges::any_of(
-      problem.sequences, [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, tile_rows); });
+  // A tile of bricks whose sums overflow is computed once more in place.
+  const bool in_place = bricks || std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {
+                          return cpu_forward_in_place(problem, sequence, tile_rows);
+                        });
   scratch.chunk_keys = place(in_place ? kChunk * scratch.q_stride : 0);
   scratch.chunk_values = place(in_place ? kChunk * (scratch.o_stride + kStagedGap) : 0);
   scratch.quad_queries = place(in_place ? scratch.q_stride * scratch.padded_rows : 0);
   return scratch;
 }
 
-std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys) {
+std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys, bool bricks) {
+  if (bricks) return round_up(keys, kPanel) * round_up(problem.qk_dim, 32) * 2;
   return round_up(keys, kPanel) * problem.qk_dim * element_bytes(problem);
 }
 
-std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys) {
+std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys, bool bricks) {
+  if (bricks) return round_up(keys, kPanel) * round_up(problem.v_dim, 16) * 2;
   return keys * round_up(problem.v_dim, kPanel) * element_bytes(problem);
 }
 
-std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys) {
-  return cpu_forward_v_flags_offset(problem, keys) + round_up(round_up(keys, kPanel) / kPanel, kAlignment);
+std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys, bool bricks) {
+  return cpu_forward_v_flags_offset(problem, keys, bricks) + round_up(round_up(keys, kPanel) / kPanel, kAlignment);
 }
 
 bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows) {
@@ -117,13 +131,13 @@ CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem
   return partials;
 }
 
-std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows) {
+std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows, bool bricks) {
   std::int64_t all = 0, largest = 0;
   for (const Sequence& sequence : problem.sequences) {
     const std::int64_t pair = cpu_forward_in_place(problem, sequence, tile_rows)
                                   ? cpu_forward_partials(problem, sequence).bytes
-                                  : cpu_forward_packed_k_bytes(problem, sequence.kv_len) +
-                                        cpu_forward_packed_v_bytes(problem, sequence.kv_len);
+                                  : cpu_forward_packed_k_bytes(problem, sequence.kv_len, bricks) +
+                                        cpu_forward_packed_v_bytes(problem, sequence.kv_len, bricks);
     all += pair * problem.kv_heads;
     largest = std::max(largest, pair);
   }
@@ -135,6 +149,8 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
   std::int64_t rows = kMostRows;
   const bool decodes = !problem.batch_invariant && all_in_place(problem, kDecodeRows);
+  const device::MatrixUnit unit = decodes ? device::MatrixUnit::none : unit_of(problem, caps);
+  if (unit != device::MatrixUnit::none) return plan_of(problem, threads, caps, kUnitRows, unit);
   for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
     // Where the next smaller tile would pack what few queries read, the cores share the pieces of the keys instead.

@@ -23,9 +23,18 @@ inline constexpr std::int64_t kLeastSplit = 512;  // keys of a piece, unless the
 inline constexpr std::int64_t kDecodeRows = 64;   // queries of a group's heads that are always read for in place
 inline constexpr std::int64_t kQuadKeys = 32;     // keys that stay in L1 while many rows of queries pass over them
 inline constexpr std::int64_t kStagedGap = 16;    // between staged values: powers of two would share few L1 sets
+inline constexpr std::int64_t kUnitRows = 32;     // of a tile whose products AMX computes: two of its registers
 inline constexpr std::int64_t kAlignment = 64;    // bytes; every buffer starts at a multiple
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+/// The family's part of a plan. unit: what multiplies where keys and values are packed. For AMX they are packed in
+/// bricks of bf16 (bricks-inl.h) instead of panels.
+struct CpuForwardPart {
+  device::MatrixUnit unit = device::MatrixUnit::none;
+
+  bool bricks() const { return unit != device::MatrixUnit::none; }
+};
 
 /// Offsets in bytes of a worker's buffers, each [rows][...] with `rows` a multiple of kRowGroup.
 struct CpuForwardScratch {
@@ -47,16 +56,20 @@ struct CpuForwardScratch {
   std::int64_t rows, q_stride, o_stride;
   std::int64_t padded_rows;  // rows up to whole vectors
 };
-CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows);
+CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows,
+                                      bool bricks = false);
 
 /// True when a sequence's keys and values are read in place.
 bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows);
 
 /// Bytes of a sequence's packed keys of one head; of its values and their flags.
-std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys);
-std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys);
+std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys,
+                                        bool bricks = false);
+std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys,
+                                        bool bricks = false);
 /// Where the flags start in packed values.
-std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys);
+std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys,
+                                        bool bricks = false);
 
 /// Keys of each piece, but the last, of a tile that `keys` keys attend: a number that depends on them and on the heads
 /// alone, so the threads do not change a result.
@@ -73,7 +86,8 @@ CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem
 
 /// Bytes for packed keys, packed values and partial results at one time: those of all pairs if they are at most 512
 /// MiB. Else the launch goes in waves of pairs that fit in 512 MiB; a pair that is larger is a wave of its own.
-std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows);
+std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows,
+                                    bool bricks = false);
 
 /// The family's plan. The tile depends on the problem and the machine, not on the number of threads, so that results do
 /// not either.

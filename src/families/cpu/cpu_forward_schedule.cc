@@ -13,15 +13,18 @@ namespace {
 // Costs in scores: to load, finish and store a row; to pack a key and its value in place.
 constexpr std::int64_t kRowCost = 64;
 constexpr std::int64_t kInPlaceCost = 8;
+/// AMX multiplies this many rows at a time.
+constexpr std::int64_t kBrickRows = 16;
 
 }  // namespace
 
 Schedule::Schedule(const problem::AttentionProblem& problem, std::int64_t k_batch, std::int64_t v_batch,
-                   std::int64_t tile_rows, std::int64_t pair_bytes, const BlockMask* block_mask)
+                   std::int64_t tile_rows, std::int64_t pair_bytes, const BlockMask* block_mask, bool bricks)
     : problem_(problem),
       block_mask_(block_mask),
       k_shared_(!problem.packed && k_batch == 1),
       v_shared_(!problem.packed && v_batch == 1),
+      bricks_(bricks),
       tile_rows_(tile_rows),
       block_keys_(block_mask != nullptr ? block_mask->block().kv : plan::kChunk) {
   for (const Sequence& sequence : problem.sequences) {
@@ -55,7 +58,7 @@ std::int64_t Schedule::add_units(const Pair& pair, Wave& wave, std::int64_t byte
     const std::int64_t keys = shared ? longest_keys_ : sequence(pair.sequence).kv_len;
     if (!units.empty() && units.back().sequence == owner && units.back().kv_head == pair.kv_head) return;
     units.push_back({owner, pair.kv_head, keys, bytes});
-    bytes += size_of_keys(problem_, keys);
+    bytes += size_of_keys(problem_, keys, bricks_);
   };
   add(wave.k_units, k_shared_, plan::cpu_forward_packed_k_bytes);
   add(wave.v_units, v_shared_, plan::cpu_forward_packed_v_bytes);
@@ -117,8 +120,8 @@ void Schedule::add_tiles(const Pair& pair, Wave& wave) const {
   for (std::int64_t first = 0; first < queries.q_len; first += block_rows) {
     const std::int64_t end = std::min(first + block_rows, queries.q_len);
     const std::int64_t tiles = plan::round_up(end - first, tile_rows_) / tile_rows_;
-    const std::int64_t rows =
-        std::min(tile_rows_, plan::round_up(plan::round_up(end - first, tiles) / tiles, plan::kRowGroup));
+    const std::int64_t rows = std::min(
+        tile_rows_, plan::round_up(plan::round_up(end - first, tiles) / tiles, bricks_ ? kBrickRows : plan::kRowGroup));
     for (std::int64_t q_first = first; q_first < end; q_first += rows) {
       TileTask tile{};
       tile.sequence = pair.sequence;

@@ -52,9 +52,9 @@ struct Wave {
 class Schedule {
  public:
   /// k_batch, v_batch: the tensors' own, 1 where they broadcast. tile_rows: the most that a tile may have; a tile never
-  /// crosses a row of the block mask. block_mask: null when everything attends.
+  /// crosses a row of the block mask. block_mask: null when everything attends. bricks: how keys and values are packed.
   Schedule(const problem::AttentionProblem& problem, std::int64_t k_batch, std::int64_t v_batch, std::int64_t tile_rows,
-           std::int64_t pack_bytes, const BlockMask* block_mask);
+           std::int64_t pack_bytes, const BlockMask* block_mask, bool bricks = false);
 
   std::int64_t waves() const { return std::ssize(wave_begin_) - 1; }
   Wave wave(std::int64_t index) const;
@@ -84,7 +84,7 @@ class Schedule {
 
   const problem::AttentionProblem& problem_;
   const BlockMask* block_mask_;
-  bool k_shared_, v_shared_;
+  bool k_shared_, v_shared_, bricks_;
   std::int64_t tile_rows_, block_keys_;
   std::int64_t longest_keys_ = 0;  // of the sequences whose keys are packed
   std::vector<Run> whole_;         // of each sequence, where there is no block mask

@@ -2,9 +2,11 @@
 // of the computation: float, or double for f64 problems.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "device/caps.h"
 #include "families/cpu/cpu_forward_plans.h"
 #include "heddle/attention.h"
 #include "tile_evaluator/tile_evaluator.h"
@@ -77,6 +79,24 @@ struct PackValues {
   std::int64_t begin, end, dim, keys;
   T* panels;
   std::uint8_t* flags;
+};
+
+/// The right operand of one instruction of AMX: 32 steps of a sum for 16 columns, in pairs (bricks-inl.h).
+inline constexpr std::int64_t kBrickColumns = 16, kBrickDepth = 32, kBrickBytes = 1024;
+
+/// Keys or values of bf16 [begin, end), as above, to bricks. flags: of values, as above; null: keys.
+struct PackBricks {
+  ConstRows from;
+  std::int64_t begin, end, dim;
+  std::byte* bricks;
+  std::uint8_t* flags;
+};
+
+/// A head's keys and values in bricks.
+struct BrickHead {
+  const std::byte* k = nullptr;
+  const std::byte* v = nullptr;
+  const std::uint8_t* v_flags = nullptr;
 };
 
 /// Packed keys and values from key `first` on, a multiple of kPanel; v panels hold v_keys rows, which may be more than
@@ -154,7 +174,8 @@ struct Tile {
   std::int64_t q_head_stride;
   double q_scale;            // scale and the descale of k
   PerHead<float> q_descale;  // from head at.h on
-  PackedHead<T> head;        // where keys and values are packed; else they are read in place:
+  BrickHead bricks;          // where keys and values are packed in bricks;
+  PackedHead<T> head;        // in panels; else they are read in place:
   ConstRows k, v;            // row 0 is the sequence's first key
 
   /// Blocks of block_keys keys that attend; keys [key_begin, key_end) of them are this tile's.
@@ -188,6 +209,10 @@ void pack(const PackValues<float>& values);
 void pack(const PackValues<double>& values);
 void attend(const Tile<float>& tile, const TileBuffers<float>& buffers);
 void attend(const Tile<double>& tile, const TileBuffers<double>& buffers);
+// For AVX-512 alone: on machines whose MatrixUnit is not none.
+void pack(const PackBricks& bricks);
+/// A tile of at most kUnitRows rows, from its bricks.
+void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit);
 /// The rows of all pieces become o and lse; tile.piece says nothing.
 void merge_pieces(const Tile<float>& tile, const TileBuffers<float>& buffers);
 void merge_pieces(const Tile<double>& tile, const TileBuffers<double>& buffers);

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""The CPU's forward beside torch's scaled_dot_product_attention, in one process and in turns.
+
+    python bench/cpu_forward.py [--threads N] [--seconds S] [--library FILE] [FILTER]
+
+Cells are bf16_s2048_d64, bf16_s2048_d64_causal and the like, B 1 and 8 heads. Times are medians of all turns; `torch` is torch's
+time divided by ours, GFLOP/s count 4 S S D a head, half of that for causal. Results are compared before anything is timed.
+A line before the first cell
+of a kernel says whether AMX computes (docs/notes/cpu_amx.md).
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+from comparison import contenders, library
+from cpu_decode import NAMES, view
+
+HEADS = 8
+
+
+def cells():
+    for dtype in (torch.bfloat16, torch.float32):
+        for keys in (128, 512, 2048, 8192):
+            for dim in (64, 128):
+                for causal in (False, True):
+                    yield f"{NAMES[dtype]}_s{keys}_d{dim}{'_causal' if causal else ''}", dtype, keys, dim, causal
+
+
+def measure(lib, cell, threads, seconds):
+    _, dtype, keys, dim, causal = cell
+    q, k, v = (torch.randn(1, HEADS, keys, dim).to(dtype) for _ in range(3))
+    o = torch.empty_like(q)
+    tensors = library.attention_tensors(view(q), view(k), view(v), view(o))
+    plan = lib.plan(tensors, library.AttentionOptions(threads=threads, mask_mod=contenders.MASKS[causal]))
+    workspace = torch.empty(plan.workspace_bytes(), dtype=torch.uint8)
+    options = library.RunOptions(workspace=workspace.data_ptr())
+
+    def ours():
+        plan.run(tensors, options)
+
+    def theirs():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    ours()
+    torch.testing.assert_close(o, theirs(), atol=2e-2 if dtype != torch.float32 else 1e-4, rtol=2e-2)
+    times = {ours: [], theirs: []}
+    end = time.perf_counter() + seconds
+    while len(times[ours]) < 7 or time.perf_counter() < end:
+        for call, seen in times.items():
+            began = time.perf_counter()
+            call()
+            seen.append(time.perf_counter() - began)
+    return plan.explain(), statistics.median(times[ours]), statistics.median(times[theirs])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--library")
+    parser.add_argument("filter", nargs="?", default="bf16")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    lib = library.Library(library.find_library(asked.library))
+    print(f"{asked.threads} threads, torch {torch.__version__}")
+    print(f"{'cell':<24} {'us':>10} {'GFLOP/s':>8} {'torch us':>10} {'GFLOP/s':>8} {'torch':>6}")
+    kernel = None
+    for cell in cells():
+        name, _, keys, dim, causal = cell
+        if asked.filter not in name:
+            continue
+        explained, ours, theirs = measure(lib, cell, asked.threads, asked.seconds)
+        summary = next((line.strip() for line in explained.splitlines() if "cpu_forward in" in line), "")
+        if summary != kernel:
+            kernel = summary
+            print(kernel)
+        flops = 4 * HEADS * keys * keys * dim * (0.5 if causal else 1) * 1e-9
+        row = f"{ours * 1e6:10.1f} {flops / ours:8.0f} {theirs * 1e6:10.1f} {flops / theirs:8.0f} {theirs / ours:6.2f}"
+        print(f"{name:<24} {row}", flush=True)
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()

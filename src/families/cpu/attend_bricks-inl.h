@@ -1,0 +1,320 @@
+// A tile of attention whose two products AMX computes, from keys and values in bricks. The frame is that of
+// cpu_forward-inl.h: chunks of keys, mods, masks and row statistics in f32. Differences:
+// - A chunk begins where a brick of values does. Scores before its first key are -inf.
+// - Weights are rounded to bf16, as plain attention in bf16 rounds them, over the scores that they come from: row r is
+// the
+//   first half of scores[r]. Row sums: BrickSums.
+// - Once each row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. As long as row sums
+//   stay below kMostSum, no row is rescaled. Where one does not, the chunk is computed once more.
+//   Their exponentials are then less exact than bf16, but exact enough for it, unless lse asks for exact sums.
+// - Tiles whose sums overflow are computed in f32 in place: scaled values would not be exact in bf16.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_ATTEND_BRICKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_ATTEND_BRICKS_INL_H_
+#undef HEDDLE_CPU_ATTEND_BRICKS_INL_H_
+#else
+#define HEDDLE_CPU_ATTEND_BRICKS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "families/cpu/brick_weights-inl.h"
+#include "families/cpu/bricks-inl.h"
+#include "families/cpu/cpu_forward-inl.h"
+
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+/// Maxima beyond this are subtracted before scores are multiplied: the product would lose digits that the difference
+/// has.
+inline constexpr float kMostMaximum = 0x1p60F;
+
+/// A tile on its way through its chunks.
+template <class Registers>
+class BrickTile {
+ public:
+  BrickTile(const Tile<float>& tile, const TileBuffers<float>& buffers)
+      : tile_(tile),
+        buffers_(buffers),
+        queries_(reinterpret_cast<std::uint16_t*>(buffers.queries)),
+        k_steps_(plan::round_up(tile.qk_dim, kBrickDepth) / kBrickDepth),
+        v_columns_(plan::round_up(tile.v_dim, kBrickColumns) / kBrickColumns) {}
+
+  /// All chunks. False when there was no key.
+  bool run() {
+    load_queries();
+    StartRows(tile_, buffers_);
+    sums_ = room(0), new_sums_ = room(1);
+    if (exact()) std::fill_n(sums_.exact, tile_.rows() * 16, 0.0F);
+    std::fill_n(sums_.rounded, tile_.rows() * 16, 0.0F);
+    for (ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end); !walk.done(); walk.next()) {
+      const Chunk chunk = walk.chunk();
+      attend({chunk.begin / kBrickDepth * kBrickDepth, chunk.begin, chunk.end},
+             walk.kind() == RunKind::full ? tile_.full : tile_.partial);
+      first_ = false;
+    }
+    if (tile_.normalizer == Normalizer::softmax) finish_sums();
+    return !first_;
+  }
+
+ private:
+  static constexpr std::int64_t kRowBytes = plan::kChunk * sizeof(float);
+
+  /// Rows of bf16, up to whole groups of 16, with 0 past the last row and dimension.
+  void load_queries() {
+    const std::int64_t stride = k_steps_ * kBrickDepth;
+    std::uint16_t* row = queries_;
+    float* factor = buffers_.row_factors;
+    for (std::int64_t head = 0; head < tile_.heads; ++head) {
+      const double descale = tile_.q_descale ? tile_.q_descale[head] : 1;
+      factor = std::fill_n(factor, tile_.at.rows, static_cast<float>(tile_.q_scale * descale));
+      for (std::int64_t r = 0; r < tile_.at.rows; ++r, row += stride) {
+        const auto* from =
+            static_cast<const std::uint16_t*>(tile_.q.data) + tile_.q.offset(r) + head * tile_.q_head_stride;
+        for (std::int64_t dim = 0; dim < stride; dim += kBrickDepth) {
+          _mm512_store_si512(row + dim, LoadElements(from + dim, tile_.qk_dim - dim));
+        }
+      }
+    }
+    std::fill(row, queries_ + plan::round_up(tile_.rows(), kGroup) * stride, std::uint16_t{0});
+    can_fuse_ = tile_.normalizer == Normalizer::softmax &&
+                std::all_of(buffers_.row_factors, factor, [](float f) { return f > 0 && std::isfinite(f); });
+  }
+
+  void attend(const Chunk& chunk, const TileMod& mod) {
+    const bool scaled = mod || !can_fuse_;  // before anything reads scores
+    compute_scores(chunk, mod, scaled);
+    ColumnSet columns;
+    const bool non_finite = find_non_finite(chunk, columns);
+    if (non_finite) find_attending(chunk, columns);
+    if (tile_.normalizer == Normalizer::softmax) {
+      weigh(chunk, mod, scaled);
+    } else {
+      NormalizeScores(tile_, buffers_, chunk);
+      round_weights(chunk);
+    }
+    if (non_finite) {
+      add_special_values(chunk, columns);
+    } else {
+      add_values(chunk, tile_.bricks.v + chunk.first / kBrickDepth * v_columns_ * kBrickBytes, v_columns_, 0,
+                 v_columns_);
+    }
+  }
+
+  void compute_scores(const Chunk& chunk, const TileMod& mod, bool scaled) {
+    MultiplyBricks(registers_,
+                   BrickProduct{.a = queries_,
+                                .a_stride = k_steps_ * kBrickDepth * 2,
+                                .b = tile_.bricks.k + chunk.first / kBrickColumns * k_steps_ * kBrickBytes,
+                                .b_column = k_steps_ * kBrickBytes,
+                                .b_step = kBrickBytes,
+                                .c = buffers_.scores,
+                                .c_stride = kRowBytes,
+                                .columns = chunk.columns() / kBrickColumns,
+                                .steps = k_steps_,
+                                .add = false},
+                   tile_.rows());
+    if (scaled) scale_scores(chunk);
+    ApplyMods(tile_, buffers_, chunk, mod);
+  }
+
+  void scale_scores(const Chunk& chunk) const {
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      const __m512 factor = _mm512_set1_ps(buffers_.row_factors[r]);
+      float* row = buffers_.scores + r * plan::kChunk;
+      for (std::int64_t i = 0; i < chunk.columns(); i += 16) {
+        _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), factor));
+      }
+    }
+  }
+
+  std::uint16_t* weights_of(std::int64_t row) const {
+    return reinterpret_cast<std::uint16_t*>(buffers_.scores + row * plan::kChunk);
+  }
+
+  /// Weights in f32 to bf16, in place, and 0 up to whole bricks.
+  void round_weights(const Chunk& chunk) const {
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      const float* row = buffers_.scores + r * plan::kChunk;
+      for (std::int64_t i = 0; i < chunk.columns(); i += 32) {
+        const __m512 high = i + 16 < chunk.columns() ? _mm512_load_ps(row + i + 16) : _mm512_setzero_ps();
+        _mm512_store_si512(weights_of(r) + i, Registers::round(_mm512_load_ps(row + i), high));
+      }
+    }
+  }
+
+  /// Where lse asks for exact sums. The scratch of tiles in place is free for two pairs of sums, which take turns.
+  bool exact() const { return tile_.lse.data != nullptr; }
+  BrickSums room(std::int64_t index) const {
+    float* free = buffers_.chunk_keys + index * 2 * plan::kUnitRows * 16;
+    return {exact() ? free : nullptr, free + plan::kUnitRows * 16};
+  }
+
+  /// Rows end with exact sums if there are any, and else with rounded ones. O is as if rounded ones divided it.
+  void finish_sums() const {
+    std::copy_n(exact() ? sums_.exact : sums_.rounded, tile_.rows() * 16, buffers_.row_sums);
+    for (std::int64_t r = 0; exact() && !first_ && r < tile_.rows(); ++r) {
+      const double ratio = SumOf(sums_.exact_of(r)) / SumOf(sums_.rounded_of(r));
+      if (std::isfinite(ratio)) scale_row(r, static_cast<float>(ratio));
+    }
+  }
+
+  /// Scores of a softmax to weights. `scaled`: the scores have been multiplied by their factors.
+  void weigh(const Chunk& chunk, const TileMod& mod, bool scaled) {
+    const BrickScores scores = {.scores = buffers_.scores,
+                                .weights = tile_.weight ? buffers_.weights : nullptr,
+                                .factors = scaled ? nullptr : buffers_.row_factors,
+                                .rows = tile_.rows(),
+                                .columns = chunk.columns()};
+    if (may_keep_maxima_) {
+      if (KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_)) return std::swap(sums_, new_sums_);
+      compute_scores(chunk, mod, scaled);
+    }
+    TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums_);
+    if (!first_) rescale_rows();
+    may_keep_maxima_ =
+        tile_.max_scores.data == nullptr && std::all_of(buffers_.row_maxima, buffers_.row_maxima + tile_.rows(),
+                                                        [](float maximum) { return std::abs(maximum) < kMostMaximum; });
+  }
+
+  void rescale_rows() const {
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      if (buffers_.row_scales[r] != 1) scale_row(r, buffers_.row_scales[r]);
+    }
+  }
+  void scale_row(std::int64_t r, float scale) const {
+    float* row = buffers_.accumulators + r * buffers_.o_stride;
+    for (std::int64_t i = 0; i < v_columns_ * kBrickColumns; i += 16) {
+      _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), _mm512_set1_ps(scale)));
+    }
+  }
+
+  /// O += P V, of `columns` bricks that stand `step` bricks apart along the keys, from dimension 16 `first` on.
+  void add_values(const Chunk& chunk, const std::byte* bricks, std::int64_t step, std::int64_t first,
+                  std::int64_t columns) {
+    MultiplyBricks(registers_,
+                   BrickProduct{.a = buffers_.scores,
+                                .a_stride = kRowBytes,
+                                .b = bricks,
+                                .b_column = kBrickBytes,
+                                .b_step = step * kBrickBytes,
+                                .c = buffers_.accumulators + first * kBrickColumns,
+                                .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
+                                .columns = columns,
+                                .steps = plan::round_up(chunk.end - chunk.first, kBrickDepth) / kBrickDepth,
+                                .add = !first_},
+                   tile_.rows());
+  }
+
+  /// Finds the columns of keys one of whose values is NaN or infinite, among all that stand in the chunk's bricks: the
+  /// product reads those beside the chunk, too.
+  bool find_non_finite(const Chunk& chunk, ColumnSet& columns) const {
+    const std::uint8_t* flags = tile_.bricks.v_flags;
+    if (std::none_of(flags + chunk.first / plan::kPanel, flags + (chunk.end - 1) / plan::kPanel + 1,
+                     [](std::uint8_t flag) { return flag != 0; })) {
+      return false;
+    }
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    const std::int64_t end = plan::round_up(chunk.end - chunk.first, kBrickDepth);
+    bool any = false;
+    for (std::int64_t column = 0; column < end; column += 2) {
+      const std::int64_t key = chunk.first + column;
+      const std::byte* pairs =
+          tile_.bricks.v + key / kBrickDepth * v_columns_ * kBrickBytes + key % kBrickDepth / 2 * 64;
+      __mmask32 found = 0;
+      for (std::int64_t i = 0; i < v_columns_; ++i) {
+        const __m512i bits = _mm512_load_si512(pairs + i * kBrickBytes);
+        found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(bits, exponent), exponent);
+      }
+      if ((found & 0x55555555U) != 0) columns.add(column);
+      if ((found & 0xaaaaaaaaU) != 0) columns.add(column + 1);
+      any = any || found != 0;
+    }
+    return any;
+  }
+
+  /// Scores past the chunk's columns are those of an earlier one: nothing attends there.
+  void find_attending(const Chunk& chunk, const ColumnSet& columns) const {
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      float* row = buffers_.scores + r * plan::kChunk;
+      std::fill(row + chunk.columns(), row + plan::round_up(chunk.columns(), kBrickDepth), kMinusInfinity<float>);
+    }
+    FindAttending(buffers_.scores, tile_.rows(), columns, buffers_.attending);
+  }
+
+  /// As add_values, from bricks without the keys of `columns`; each row then adds those of them that it attends.
+  void add_special_values(const Chunk& chunk, const ColumnSet& columns) {
+    const std::int64_t steps = plan::round_up(chunk.end - chunk.first, kBrickDepth) / kBrickDepth;
+    auto* copy = reinterpret_cast<std::byte*>(buffers_.staging);
+    constexpr std::int64_t kColumns = plan::kPanel / kBrickColumns;  // at a time: half of the staging
+    for (std::int64_t first = 0; first < v_columns_; first += kColumns) {
+      const std::int64_t count = std::min(kColumns, v_columns_ - first);
+      for (std::int64_t step = 0; step < steps; ++step) {
+        std::copy_n(tile_.bricks.v + ((chunk.first / kBrickDepth + step) * v_columns_ + first) * kBrickBytes,
+                    count * kBrickBytes, copy + step * count * kBrickBytes);
+      }
+      ForEachColumn(columns.words, [&](std::int64_t key) {
+        auto* elements = reinterpret_cast<std::uint16_t*>(copy + key / kBrickDepth * count * kBrickBytes);
+        for (std::int64_t column = 0; column < count; ++column, elements += kBrickBytes / 2) {
+          for (std::int64_t i = 0; i < 16; ++i) elements[key % kBrickDepth / 2 * 32 + i * 2 + key % 2] = 0;
+        }
+      });
+      add_values(chunk, copy, count, first, count);
+    }
+    add_attended(chunk);
+  }
+
+  void add_attended(const Chunk& chunk) const {
+    float* value = buffers_.staging;
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      float* row = buffers_.accumulators + r * buffers_.o_stride;
+      ForEachColumn(buffers_.attending + r * kColumnWords, [&](std::int64_t column) {
+        LoadRow(tile_.v, chunk.first + column, 0, tile_.v_dim, value);
+        const float p = std::bit_cast<float>(static_cast<std::uint32_t>(weights_of(r)[column]) << 16);
+        for (std::int64_t i = 0; i < tile_.v_dim; ++i) row[i] += p * value[i];
+      });
+    }
+  }
+
+  static constexpr std::int64_t kGroup = 16;  // rows of a register
+
+  Registers registers_;
+  const Tile<float>& tile_;
+  const TileBuffers<float>& buffers_;
+  std::uint16_t* queries_;
+  std::int64_t k_steps_, v_columns_;
+  BrickSums sums_{}, new_sums_{};
+  bool first_ = true;             // nothing has been accumulated
+  bool can_fuse_ = false;         // all factors of scores are positive numbers
+  bool may_keep_maxima_ = false;  // each row has seen a key
+};
+
+}  // namespace detail
+
+template <class Registers>
+HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& buffers) {
+  bool any_key = false;
+  {
+    detail::BrickTile<Registers> rows(tile, buffers);
+    any_key = rows.run();
+  }
+  detail::Finish(tile, buffers, any_key);
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // AVX-512
+
+#endif  // the toggling guard

@@ -1,0 +1,194 @@
+// Scores of a chunk to weights of bf16, for AMX: by the true maxima of the rows, or by those that they have. Each row's
+// weights overwrite the first half of its scores, and are 0 up to whole bricks. For AVX-512 alone.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_BRICK_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_BRICK_WEIGHTS_INL_H_
+#undef HEDDLE_CPU_BRICK_WEIGHTS_INL_H_
+#else
+#define HEDDLE_CPU_BRICK_WEIGHTS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "families/cpu/matrix_registers-inl.h"
+#include "families/cpu/probabilities-inl.h"
+#include "families/cpu/target_data.h"
+#include "tile_evaluator/tile_math-inl.h"
+
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+namespace detail {
+
+inline constexpr float kLog2E = 0x1.715476p0F;
+/// The largest sum of weights, a lane, that a maximum may cause which is no longer the row's.
+inline constexpr float kMostSum = 0x1p30F;
+
+/// Scores [rows][kChunk] of a chunk, -inf where nothing attends. Row r's are yet to be multiplied by factors[r], a
+/// positive number; null: they have been. weights: of the weight mod, or null.
+struct BrickScores {
+  float* scores;
+  const float* weights;
+  const float* factors;
+  std::int64_t rows, columns;
+
+  float factor(std::int64_t row) const { return factors == nullptr ? 1 : factors[row]; }
+  std::uint16_t* rounded(std::int64_t row) const {
+    return reinterpret_cast<std::uint16_t*>(scores + row * plan::kChunk);
+  }
+};
+
+/// 2^x within 9e-5 of its value, and exactly for integers; 0 below the normal range.
+HWY_INLINE hn::Vec512<float> Exp2Coarse(hn::Vec512<float> x) {
+  static constexpr float kTerms[] = {0x1.63e65ap-1F, 0x1.d23786p-3F, 0x1.3baaacp-4F};  // (2^r - 1) / r, 0 <= r < 1
+  const hn::Full512<float> d;
+  const hn::Vec512<float> r{_mm512_reduce_ps(x.raw, 0x09)};  // x - floor(x)
+  return ScaleFrom(ExpConstants<float>::kExp2Normal, x, hn::MulAdd(Polynomial(d, r, kTerms), r, hn::Set(d, 1.0F)), x);
+}
+
+/// Rounded p times the mod's weights, rounded again. Plain attention rounds once, but the two rows of sums that a row
+/// of one key has cancel only if p is the number that is summed.
+template <class Registers>
+HWY_INLINE __m512i WeighPairs(const BrickScores& s, std::int64_t r, std::int64_t i, __m512i pairs, __m512 low_score,
+                              __m512 high_score) {
+  const hn::Full512<float> d;
+  const float* weights = s.weights + r * plan::kChunk + i;
+  const auto times = [&](__m256i p, const float* weight, __m512 score) HWY_ATTR {
+    const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(p), 16));
+    return _mm512_mul_ps(wide, LoadWeight(d, weight, hn::Vec512<float>{score}).raw);
+  };
+  const __m512 low = times(_mm512_castsi512_si256(pairs), weights, low_score);
+  if (i + 16 >= s.columns) return Registers::round(low, _mm512_setzero_ps());
+  return Registers::round(low, times(_mm512_extracti64x4_epi64(pairs, 1), weights + 16, high_score));
+}
+
+/// Sums of a row by lane: of exact weights, and of rounded ones. o is divided by the latter: then the error of a weight
+/// moves o only as far as its value lies from o, and a row of one key is exact. Plain attention has that where the
+/// largest weight is 1, which it is not if a maximum stays.
+struct BrickSums {
+  float* exact;    // [rows][16]; null: not wanted
+  float* rounded;  // [rows][16]
+
+  float* exact_of(std::int64_t row) const { return exact + row * 16; }
+  float* rounded_of(std::int64_t row) const { return rounded + row * 16; }
+};
+
+/// Rounds p = weigh(score) over a row, and adds it to the row's sums from `from` to `to`, the former multiplied by
+/// `scale`. Returns the sums of rounded weights.
+template <class Registers, bool kWeighted, bool kExact, class Weigh>
+HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::Vec512<float> scale,
+                                      const BrickSums& from, const BrickSums& to, const Weigh& weigh) {
+  const hn::Full512<float> d;
+  const float* row = s.scores + r * plan::kChunk;
+  auto exact = kExact ? hn::Mul(hn::Load(d, from.exact_of(r)), scale) : hn::Zero(d);
+  __m512 rounded = hn::Mul(hn::Load(d, from.rounded_of(r)), scale).raw;
+  std::uint16_t* to_row = s.rounded(r);
+  const std::int64_t columns = s.columns;
+  for (std::int64_t i = 0; i < columns; i += 32) {
+    const auto low = hn::Load(d, row + i), low_p = weigh(low);
+    auto high = hn::Zero(d), high_p = high;
+    if (i + 16 < columns) high = hn::Load(d, row + i + 16), high_p = weigh(high);
+    if constexpr (kExact) exact = hn::Add(hn::Add(exact, low_p), high_p);
+    __m512i pairs = Registers::round(low_p.raw, high_p.raw);
+    rounded = Registers::add_pairs(rounded, pairs);
+    if constexpr (kWeighted) pairs = WeighPairs<Registers>(s, r, i, pairs, low.raw, high.raw);
+    _mm512_store_si512(to_row + i, pairs);
+  }
+  if constexpr (kExact) hn::Store(exact, d, to.exact_of(r));
+  _mm512_store_ps(to.rounded_of(r), rounded);
+  return hn::Vec512<float>{rounded};
+}
+
+/// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors].
+template <class Registers, bool kWeighted, bool kExact>
+void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
+  const hn::Full512<float> d;
+  const auto minus_infinity = hn::Set(d, kMinusInfinity<float>), log2e = hn::Set(d, kLog2E);
+  HWY_ALIGN float offsets[16];
+  for (std::int64_t first = 0; first < s.rows; first += 16) {
+    const std::int64_t end = std::min(first + 16, s.rows);
+    std::fill(offsets, offsets + 16, 0.0F);
+    for (std::int64_t r = first; r < end; ++r) {
+      offsets[r - first] = s.factor(r) * RowMaximum(s.scores + r * plan::kChunk, s.columns);
+    }
+    const auto before = hn::Load(d, maxima + first), maximum = hn::Max(before, hn::Load(d, offsets));
+    // While nothing attends, the offset is 0: -inf - 0 is -inf, where -inf - -inf were NaN.
+    const auto offset = hn::IfThenZeroElse(hn::Eq(maximum, minus_infinity), maximum);
+    hn::Store(maximum, d, maxima + first);
+    hn::Store(offset, d, offsets);
+    hn::Store(Exp2NoSubnormals(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first);
+    for (std::int64_t r = first; r < end; ++r) {
+      const auto factor = hn::Set(d, s.factor(r)), top = hn::Set(d, offsets[r - first]);
+      const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
+        return Exp2NoSubnormals(d, hn::Mul(hn::Sub(hn::Mul(score, factor), top), log2e));
+      };
+      WeighRow<Registers, kWeighted, kExact>(s, r, hn::Set(d, scales[r]), sums, sums, weigh);
+    }
+  }
+}
+
+/// By the maxima that rows have, all of them finite numbers. False, with the scores lost, if a sum grows too large or
+/// is NaN. new_sums: what `sums` become, which stay as they are. Without exact sums, weights err by up to 9e-5.
+/// kFused: factors are powers of two, so that one operation scales the scores and takes the maximum off, with the same
+/// bits.
+template <class Registers, bool kWeighted, bool kExact, bool kFused>
+bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
+  const hn::Full512<float> d;
+  const auto most = hn::Set(d, kMostSum), one = hn::Set(d, 1.0F);
+  bool small = true;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto factor = hn::Set(d, s.factor(r)), slope = hn::Set(d, kFused ? s.factor(r) * kLog2E : kLog2E);
+    const auto offset = hn::Set(d, -maxima[r] * kLog2E);
+    const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
+      const auto exponent = hn::MulAdd(kFused ? score : hn::Mul(score, factor), slope, offset);
+      if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
+      return Exp2Coarse(exponent);
+    };
+    const auto sum = WeighRow<Registers, kWeighted, kExact>(s, r, one, sums, new_sums, weigh);
+    small = hn::AllTrue(d, hn::Lt(sum, most)) && small;
+  }
+  return small;
+}
+
+/// Calls f with as many constants as there are values.
+template <class F>
+auto WithConstants(F&& f, bool first, bool second) {
+  if (first) return second ? f(std::true_type(), std::true_type()) : f(std::true_type(), std::false_type());
+  return second ? f(std::false_type(), std::true_type()) : f(std::false_type(), std::false_type());
+}
+
+/// Both by what the arguments hold. A factor that is no power of two costs KeepMaxima an operation a score.
+template <class Registers>
+void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
+  WithConstants(
+      [&](auto weighted, auto exact) { TakeMaxima<Registers, weighted.value, exact.value>(s, maxima, scales, sums); },
+      s.weights != nullptr, sums.exact != nullptr);
+}
+template <class Registers>
+bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
+  const auto is_power = [](float f) { return (std::bit_cast<std::uint32_t>(f) & 0x7fffffU) == 0 && f > 0x1p-60F; };
+  const bool fused = s.factors == nullptr || std::all_of(s.factors, s.factors + s.rows, is_power);
+  return WithConstants(
+      [&](auto weighted, auto exact) {
+        const auto keep = fused ? KeepMaxima<Registers, weighted.value, exact.value, true>
+                                : KeepMaxima<Registers, weighted.value, exact.value, false>;
+        return keep(s, maxima, sums, new_sums);
+      },
+      s.weights != nullptr, sums.exact != nullptr);
+}
+
+}  // namespace detail
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // AVX-512
+
+#endif  // the toggling guard

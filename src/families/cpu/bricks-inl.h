@@ -1,0 +1,230 @@
+// Keys and values of bf16 as AMX multiplies them, and the product. A brick is the right operand of one instruction: 32
+// steps of a sum for 16 columns, as 16 rows of 16 pairs, 1 KiB. Queries times keys sum over dimensions and values over
+// keys, so a brick of keys has 16 keys of 32 dimensions, one of values 32 keys of 16 dimensions:
+//   K  [keys / 16][dims / 32][brick]      V  [keys / 32][dims / 16][brick]
+// keys rounded up to plan::kPanel; numbers past the last key or dimension are 0.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_BRICKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_BRICKS_INL_H_
+#undef HEDDLE_CPU_BRICKS_INL_H_
+#else
+#define HEDDLE_CPU_BRICKS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "families/cpu/matrix_registers-inl.h"
+#include "families/cpu/target_data.h"
+
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+
+namespace detail {
+
+/// The first `count` of 32 elements, and 0 after them.
+HWY_INLINE __m512i LoadElements(const std::uint16_t* from, std::int64_t count) {
+  if (count >= 32) return _mm512_loadu_si512(from);
+  return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
+}
+
+/// Rows of 16 words to columns.
+HWY_INLINE void TransposeWords(const __m512i (&in)[16], std::uint32_t* to) {
+  __m512i a[16], b[16];
+  HWY_UNROLL(8)
+  for (int i = 0; i < 8; ++i) {
+    a[2 * i] = _mm512_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
+    a[2 * i + 1] = _mm512_unpackhi_epi32(in[2 * i], in[2 * i + 1]);
+  }
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+  }
+  // b[4 g + c]: columns c, c + 4, c + 8, c + 12 of rows 4 g to 4 g + 3, a quarter each.
+  HWY_UNROLL(4)
+  for (int c = 0; c < 4; ++c) {
+    const __m512i low_even = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88),
+                  low_odd = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+    const __m512i high_even = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88),
+                  high_odd = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+    _mm512_store_si512(to + c * 16, _mm512_shuffle_i32x4(low_even, high_even, 0x88));
+    _mm512_store_si512(to + (c + 4) * 16, _mm512_shuffle_i32x4(low_odd, high_odd, 0x88));
+    _mm512_store_si512(to + (c + 8) * 16, _mm512_shuffle_i32x4(low_even, high_even, 0xdd));
+    _mm512_store_si512(to + (c + 12) * 16, _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd));
+  }
+}
+
+/// A row on its way into bricks; past the last one, all of its elements are 0.
+struct PackedRow {
+  const std::uint16_t* data;
+  std::int64_t count;
+
+  PackedRow(const PackBricks& pack, std::int64_t row)
+      : data(static_cast<const std::uint16_t*>(pack.from.data)), count(row < pack.end ? pack.dim : 0) {
+    if (count > 0) data += pack.from.offset(row);
+  }
+  /// 32 elements from dimension `dim` on; 0 past the row's end.
+  HWY_INLINE __m512i load(std::int64_t dim) const {
+    return count <= dim ? _mm512_setzero_si512() : LoadElements(data + dim, count - dim);
+  }
+};
+
+inline void PackKeyBricks(const PackBricks& pack) {
+  const std::int64_t steps = plan::round_up(pack.dim, kBrickDepth) / kBrickDepth;
+  const std::int64_t end = plan::round_up(pack.end, plan::kPanel);
+  for (std::int64_t key = pack.begin; key < end; key += kBrickColumns) {
+    const auto row = [&](std::int64_t i) { return PackedRow(pack, key + i); };
+    const PackedRow from[16] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
+                                row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
+    for (std::int64_t step = 0; step < steps; ++step) {
+      __m512i rows[16];
+      HWY_UNROLL(16)
+      for (int i = 0; i < 16; ++i) rows[i] = from[i].load(step * kBrickDepth);
+      TransposeWords(
+          rows, reinterpret_cast<std::uint32_t*>(pack.bricks + (key / kBrickColumns * steps + step) * kBrickBytes));
+    }
+  }
+}
+
+/// Elements a0 b0 a1 b1 ... of 16 dimensions, and of the 16 after them.
+struct Pairs {
+  __m512i low, high;
+};
+HWY_INLINE Pairs Interleave(__m512i a, __m512i b) {
+  alignas(64) static constexpr std::uint16_t kLow[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                                         8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i low = _mm512_load_si512(kLow), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  return {_mm512_permutex2var_epi16(a, low, b), _mm512_permutex2var_epi16(a, high, b)};
+}
+
+inline void PackValueBricks(const PackBricks& pack) {
+  const std::int64_t columns = plan::round_up(pack.dim, kBrickColumns) / kBrickColumns;
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  for (std::int64_t panel = pack.begin; panel < pack.end; panel += plan::kPanel) {
+    __mmask32 non_finite = 0;
+    for (std::int64_t key = panel; key < panel + plan::kPanel; key += 2) {
+      std::byte* row = pack.bricks + key / kBrickDepth * columns * kBrickBytes + key % kBrickDepth / 2 * 64;
+      const PackedRow even(pack, key), odd(pack, key + 1);
+      for (std::int64_t column = 0; column < columns; column += 2) {
+        const __m512i a = even.load(column * kBrickColumns), b = odd.load(column * kBrickColumns);
+        non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
+                      _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
+        const Pairs pairs = Interleave(a, b);
+        _mm512_store_si512(row + column * kBrickBytes, pairs.low);
+        if (column + 1 < columns) _mm512_store_si512(row + (column + 1) * kBrickBytes, pairs.high);
+      }
+    }
+    pack.flags[panel / plan::kPanel] = non_finite != 0 ? 1 : 0;
+  }
+}
+
+/// c = a b, or c += a b. Strides are bytes.
+struct BrickProduct {
+  const void* a;  // rows of bf16, whole groups of 16
+  std::int64_t a_stride;
+  const std::byte* b;
+  std::int64_t b_column, b_step;  // from a brick to its neighbour
+  float* c;
+  std::int64_t c_stride;
+  std::int64_t columns, steps;  // in bricks
+  bool add;
+};
+
+/// kRows x 16 rows. AMX does not rename its registers: what is stored at once waits for its products. So two sets of
+/// accumulators alternate, and each is stored among the products of the next.
+template <class Registers, int kRows>
+class BrickMultiply {
+ public:
+  HEDDLE_AMX HWY_INLINE BrickMultiply(Registers& registers, const BrickProduct& product)
+      : registers_(registers), p_(product) {}
+
+  HEDDLE_AMX HWY_INLINE void run() {
+    std::int64_t column = 0;
+    for (; column + 2 <= p_.columns; column += 2) {
+      add_up<0>(column, column > 0);
+      add_up<2>(column + 1, true);
+    }
+    if (column < p_.columns) {
+      add_up<0>(column, column > 0);
+      store<0>(column);
+    } else {
+      store<2>(column - 1);
+    }
+  }
+
+ private:
+  template <int kFirst>
+  HEDDLE_AMX HWY_INLINE void add_up(std::int64_t column, bool store_other) {
+    float* c = p_.c + column * kBrickColumns;
+    if (p_.add) {
+      registers_.template load<kFirst>(c, p_.c_stride);
+      if constexpr (kRows == 2) registers_.template load<kFirst + 1>(below(c), p_.c_stride);
+    } else {
+      registers_.template zero<kFirst>();
+      if constexpr (kRows == 2) registers_.template zero<kFirst + 1>();
+    }
+    const auto* a = static_cast<const std::byte*>(p_.a);
+    const std::byte* b = p_.b + column * p_.b_column;
+    step<kFirst, 6>(a, b);
+    if (store_other) store<2 - kFirst>(column - 1);
+    std::int64_t done = 1;
+    for (; done + 2 <= p_.steps; done += 2) {
+      step<kFirst, 7>(a + done * 64, b + done * p_.b_step);
+      step<kFirst, 6>(a + (done + 1) * 64, b + (done + 1) * p_.b_step);
+    }
+    if (done < p_.steps) step<kFirst, 7>(a + done * 64, b + done * p_.b_step);
+  }
+
+  template <int kFirst, int kRight>
+  HEDDLE_AMX HWY_INLINE void step(const std::byte* a, const std::byte* b) {
+    registers_.template load_once<kRight>(b, 64);
+    registers_.template load<4>(a, p_.a_stride);
+    registers_.template multiply<kFirst, 4, kRight>();
+    if constexpr (kRows == 2) {
+      registers_.template load<5>(a + 16 * p_.a_stride, p_.a_stride);
+      registers_.template multiply<kFirst + 1, 5, kRight>();
+    }
+  }
+
+  template <int kFirst>
+  HEDDLE_AMX HWY_INLINE void store(std::int64_t column) {
+    float* c = p_.c + column * kBrickColumns;
+    registers_.template store<kFirst>(c, p_.c_stride);
+    if constexpr (kRows == 2) registers_.template store<kFirst + 1>(below(c), p_.c_stride);
+  }
+  float* below(float* c) const { return c + 16 * p_.c_stride / static_cast<std::int64_t>(sizeof(float)); }
+
+  Registers& registers_;
+  const BrickProduct& p_;
+};
+
+/// The product of `rows` rows, up to 32.
+template <class Registers>
+HEDDLE_AMX HWY_NOINLINE void MultiplyBricks(Registers& registers, const BrickProduct& product, std::int64_t rows) {
+  if (product.columns == 0) return;
+  if (rows > 16) {
+    BrickMultiply<Registers, 2>(registers, product).run();
+  } else {
+    BrickMultiply<Registers, 1>(registers, product).run();
+  }
+}
+
+}  // namespace detail
+
+inline void PackIntoBricks(const PackBricks& pack) {
+  pack.flags != nullptr ? detail::PackValueBricks(pack) : detail::PackKeyBricks(pack);
+}
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // AVX-512
+
+#endif  // the toggling guard

@@ -21,7 +21,7 @@ inline constexpr DecodeMemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.25e12};
 double decode_mma_bytes(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,
                         std::int64_t units);
 
-/// Of a run on a Hopper chip of so many multiprocessors.
+/// The prediction of a run on a Hopper chip of so many multiprocessors.
 Prediction decode_mma_prediction(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,
                                  const DecodeKeys& keys, int multiprocessors,
                                  const DecodeMemoryTimes& times = kHopperTimes);

@@ -4,10 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string>
-
-#include "engine/deck.h"
 #include "heddle/dtype.h"
 #include "kernels/portable/decode_specs.h"
 #include "kernels/portable/host_decode.h"

@@ -7,11 +7,12 @@
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
+#include "portable/decode_mma/blocks_ahead.cuh"
 #include "portable/decode_mma/key_chunks.cuh"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_key_steps.cuh"
 #include "portable/decode_mma/own_span.cuh"
-#include "portable/decode_mma/pages_ahead.cuh"
+#include "portable/decode_mma/own_tiles.cuh"
 #include "portable/decode_mma/parts.cuh"
 #include "portable/decode_mma/prefixes.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
@@ -24,14 +25,8 @@ namespace heddle::portable {
 template <auto kConfig, class F, class Mods, class MaskKeys>
 class Decode {
  public:
-  /// For tile number `tile` of each sequence.
   __device__ __forceinline__ Decode(const DecodeMmaParams& params, char* memory, int tile)
-      : params_(params),
-        memory_(memory),
-        scores_(params, params.mod),
-        tile_(tile),
-        kv_head_(params.tiles_of_kv_head == 1 ? tile : tile / params.tiles_of_kv_head),
-        head_(kv_head_ * params.group + own_tile() / query_tiles() * kConfig.packed_heads) {}
+      : params_(params), memory_(memory), scores_(params, params.mod), tiles_(params, tile) {}
 
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
@@ -39,7 +34,7 @@ class Decode {
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
     if constexpr (kConfig.early) F::wait_for_previous();  // before a gang without keys writes
-    if (gang == 0 && params_.q_packed && q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
+    if (gang == 0 && params_.q_packed && tiles_.q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
  private:
@@ -52,30 +47,6 @@ class Decode {
   using Out = typename F::Out[kFragments][kOutFragments];
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
-
-  /// The tile among those that read the same keys.
-  __device__ __forceinline__ int own_tile() const { return tile_ - kv_head_ * params_.tiles_of_kv_head; }
-  __device__ __forceinline__ int query_tiles() const { return kConfig.tile_queries > 0 ? params_.query_tiles : 1; }
-  /// The tile's first query.
-  __device__ __forceinline__ int q_first() const {
-    return kConfig.tile_queries > 0 ? own_tile() % query_tiles() * kConfig.tile_queries : 0;
-  }
-  /// Else the sequence has fewer queries than others, and none of the tile's.
-  __device__ __forceinline__ static bool has_queries(const Tile<kConfig>& tile) {
-    return kConfig.tile_queries == 0 || tile.q_first == 0 || tile.q_first < tile.q_len;
-  }
-
-  __device__ __forceinline__ Tile<kConfig> tile_at(const Place& place) const {
-    Tile<kConfig> tile(place.batch, head_, kv_head_, q_first(), params_.group, params_.mod);
-    if constexpr (kConfig.by_sequence) tile.stand_at(place.span);
-    if constexpr (kConfig.listed_pages) tile.first_entry = place.first_entry;
-    if constexpr (kConfig.prefixed()) {
-      tile.near = &near_sequences<kConfig>();
-      tile.is_shared = place.is_shared;
-      if (place.is_shared) tile.kv_len = place.shared_keys;
-    }
-    return tile;
-  }
 
   __device__ __forceinline__ shared::LineCut own_cut(const OwnLine& line, int gangs) const {
     const int units = line.units();
@@ -91,46 +62,11 @@ class Decode {
       end = line.chunk_from(end);
       if (unit == end) return;
     }
-    int asked = unit;
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
-    Place place = line.at(unit), ahead = place;
-    PagesAhead<kConfig, F> pages;
-    const auto find_pages = [&] {
-      if constexpr (kConfig.blocks_in_pages()) {
-        if (asked < end) pages.read(params_, tile_at(ahead), ahead, own_keys);
-      }
-    };
-    const auto ask = [&] {
-      if (asked >= end) return stream.skip_block();
-      const Tile<kConfig> tile = tile_at(ahead);
-      const int key = ahead.keys.begin(ahead.unit) + own_keys;
-      const shared::KeyRun run = ahead.keys.run(ahead.unit, tile.kv_len);
-      if (key < run.end && has_queries(tile)) {
-        const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
-        if constexpr (kConfig.blocks_in_pages()) {
-          const int page = pages.page(ahead.unit);
-          stream.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
-        } else {
-          stream.ask_block(keys, values, key, run);
-        }
-      } else {
-        stream.skip_block();
-      }
-      ++asked;
-      if (++ahead.unit == ahead.units) line.next(ahead);
-      find_pages();
-    };
-    find_pages();
-    // Warpgroups ask for a block when they have read the one before; others before they read the next one.
-#pragma unroll 1
-    for (int i = kConfig.by_warpgroups() ? 0 : 1; i < kConfig.stages; ++i) {
-      if constexpr (kConfig.early) {
-        if (asked < end && !is_old(ahead)) F::wait_for_previous();
-      }
-      ask();
-      if constexpr (kConfig.by_warpgroups()) stream.copy_panels(), stream.end_of_ask();
-    }
+    Place place = line.at(unit);
+    BlocksAhead<kConfig, F, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
+    ahead.fill_ring();
     if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
     [[maybe_unused]] bool begins = true, before = false;  // chunked: a tile begins with this chunk; one came before
@@ -138,27 +74,15 @@ class Decode {
     while (unit < end) {
       const int first = unit - place.unit;  // of the tile
       int stop = first + place.units < end ? first + place.units : end;
-      const Tile<kConfig> tile = tile_at(place);
+      const Tile<kConfig> tile = tiles_.at(place);
       if constexpr (kConfig.chunked()) {
-        if (begins) {
-          chunks = {params_, cut, gang, tile_, first, place.units};
-          if (before) F::barrier();  // the parts of the tile before have been folded
-          chunks.find_parts(parts());
-          if (chunks.is_shared() && F::thread() == 0) chunks.begin();
-          before = true;
-        }
+        if (begins) chunks = begin_chunks({params_, cut, gang, tiles_.number(), first, place.units}, before);
+        before = true;
         const int behind = chunks.next_end();
         if (behind < stop) stop = behind;
       }
-      int from = gang, to = gang;  // gangs that have the tile's keys
-      if (place.unit > 0) from = cut.gang_of(first);
-      if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
-      const SharedTile<kConfig, F> shared_tile(params_, from, to, gang, tile_);
-      if (!kConfig.chunked() && from < to && F::thread() == 0) shared_tile.begin();
-      const bool joins = kConfig.prefixed() && place.shared_keys > 0;
-      if constexpr (kConfig.prefixed()) {
-        if (joins) JoinedRows<kConfig, F>(params_, tile, tile_).begin();
-      }
+      const SharedTile<kConfig, F> shared_tile = shared_tile_at(place, cut, gang, unit, stop);
+      begin_words(shared_tile, tile, place);
       if (!kConfig.chunked() || begins) begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
@@ -170,13 +94,14 @@ class Decode {
       }
       if constexpr (kConfig.by_warpgroups()) {
         const WarpgroupSteps<kConfig, F, Scores> steps(memory_, scores_, has_rows(tile));
-        steps.walk(tile, place, stop - unit, stream, ask, weights, o);
+        steps.walk(
+            tile, place, stop - unit, stream, [&] { ahead.ask(); }, weights, o);
         place.unit += stop - unit;
         unit = stop;
       } else {
 #pragma unroll 1
         for (; unit < stop; ++unit, ++place.unit) {
-          ask();
+          ahead.ask();
           const int kv_first = place.keys.begin(place.unit);
           stream.keys_arrive();
           const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_rows(tile);
@@ -198,17 +123,42 @@ class Decode {
           stream.block_is_read();
         }
       }
-      finish(tile, shared_tile, from < to, joins, chunks, weights, o);
+      finish(tile, place, shared_tile, chunks, weights, o);
       if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
   }
 
-  /// early: the kernel before writes no key or value of the unit, by the caller's promise.
-  __device__ __forceinline__ bool is_old(const Place& place) const {
-    const int kv_len = tile_at(place).kv_len, begin = place.keys.begin(place.unit);
-    const int end = place.keys.run(place.unit, kv_len).end;
-    return (end < begin + kConfig.kv_block ? end : begin + kConfig.kv_block) <= kv_len - params_.fresh_tokens;
+  /// Prepares a tile, of whose chunks the CTA is to walk the first of its own. `before`: it has walked another tile's.
+  __device__ __forceinline__ ChunkedTile<kConfig, F> begin_chunks(const ChunkedTile<kConfig, F>& chunks,
+                                                                  bool before) const {
+    if (before) F::barrier();  // the parts of the tile before have been folded
+    chunks.find_parts(parts());
+    if (chunks.is_shared() && F::thread() == 0) chunks.begin();
+    return chunks;
+  }
+
+  /// The tile of the sequence at `place`, of which the CTA walks the units of the line from `unit` to `stop`.
+  __device__ __forceinline__ SharedTile<kConfig, F> shared_tile_at(const Place& place, const shared::LineCut& cut,
+                                                                   int gang, int unit, int stop) const {
+    const int first = unit - place.unit;
+    int from = gang, to = gang;  // gangs that have the tile's keys
+    if (place.unit > 0) from = cut.gang_of(first);
+    if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
+    return {params_, from, to, gang, tiles_.number()};
+  }
+
+  /// CTAs that share the tile, and tiles that share a sequence's rows, are counted from here on.
+  __device__ __forceinline__ void begin_words(const SharedTile<kConfig, F>& shared_tile, const Tile<kConfig>& tile,
+                                              const Place& place) const {
+    if (!kConfig.chunked() && shared_tile.is_shared() && F::thread() == 0) shared_tile.begin();
+    if constexpr (kConfig.prefixed()) {
+      if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
+    }
+  }
+  /// Rows of the place's tile are joined with those of another one.
+  __device__ __forceinline__ static bool joins(const Place& place) {
+    return kConfig.prefixed() && place.shared_keys > 0;
   }
 
   /// A sequence's own rows are the first wave's.
@@ -217,7 +167,7 @@ class Decode {
       static_assert(kConfig.own_rows() <= kConfig.wave_rows());
       return tile.is_shared || scores_.row_wave() == 0;
     }
-    return has_queries(tile);
+    return tiles_.has_queries(tile);
   }
 
   __device__ __forceinline__ static void clear(Out& o) {
@@ -232,11 +182,11 @@ class Decode {
   __device__ __forceinline__ void apply_descales(typename F::Queries (&q)[kFragments],
                                                  const Tile<kConfig>& tile) const {
     if constexpr (kConfig.converts()) {
-      const float of_first = descale_of(params_.descales.k, tile.batch, kv_head_);
+      const float of_first = descale_of(params_.descales.k, tile.batch, tiles_.kv_head());
 #pragma unroll
       for (int i = 0; i < Scores::kOwnRows; ++i) {
         const int batch = tile.batch_of(scores_.row_of(i));
-        const float keys = kConfig.prefixed() ? descale_of(params_.descales.k, batch, kv_head_) : of_first;
+        const float keys = kConfig.prefixed() ? descale_of(params_.descales.k, batch, tiles_.kv_head()) : of_first;
         q[i / F::kOwnRows].factor[i % F::kOwnRows] *=
             keys * descale_of(params_.descales.q, batch, scores_.head_of(tile, i));
       }
@@ -253,32 +203,32 @@ class Decode {
     if constexpr (kHasMods) scores_.begin(tile);
   }
 
-  /// The CTA's keys of a tile have been walked. `shares`: other CTAs have keys of it, too. `joins`: its rows are joined
-  /// with another tile's. chunked: those of a chunk.
-  __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile,
-                                         bool shares, bool joins, const ChunkedTile<kConfig, F>& chunks,
-                                         RowWeights<kConfig, F>& weights, Out& o) {
+  /// The CTA's keys of the place's tile have been walked; chunked: those of a chunk.
+  __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const Place& place,
+                                         const SharedTile<kConfig, F>& shared_tile,
+                                         const ChunkedTile<kConfig, F>& chunks, RowWeights<kConfig, F>& weights,
+                                         Out& o) {
     float of_values = 1;
-    if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, kv_head_);
+    if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, tiles_.kv_head());
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
       const int batch = tile.batch_of(row), head = tile.head_of(row), at = tile.q_begin_of(row) + tile.query_of(row);
       RowEnd<float> row_end = merged.close(0, params_.sinks, head);
       if constexpr (kConfig.converts()) {
-        row_end.factor *= kConfig.prefixed() ? descale_of(params_.descales.v, batch, kv_head_) : of_values;
+        row_end.factor *= kConfig.prefixed() ? descale_of(params_.descales.v, batch, tiles_.kv_head()) : of_values;
       }
       store_run<kConfig, F>(params_, batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, batch, head, at, row_end);
     };
     if constexpr (kConfig.chunked()) return finish_chunk(tile, chunks, weights, o, store);
-    const JoinedRows<kConfig, F> joined(params_, tile, tile_);
+    const JoinedRows<kConfig, F> joined(params_, tile, tiles_.number());
     const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
       if constexpr (kConfig.prefixed()) {
-        if (joins) return leave_run(joined.row(row), column, sums, merged);
+        if (joins(place)) return leave_run(joined.row(row), column, sums, merged);
       }
       store(row, column, sums, merged);
     };
     bool stores = true;
-    if (!shares) {
+    if (!shared_tile.is_shared()) {
       merge_waves(tile, weights, o, end_row);
       F::barrier();  // the states may be left anew
     } else {
@@ -291,7 +241,7 @@ class Decode {
           *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, end_row);
     }
     if constexpr (kConfig.prefixed()) {
-      if (joins && stores) joined.join(reinterpret_cast<int*>(memory_ + kMemory.arrived), weights, store);
+      if (joins(place) && stores) joined.join(reinterpret_cast<int*>(memory_ + kMemory.arrived), weights, store);
       if (tile.is_shared) return;
     }
     if constexpr (kConfig.by_sequence) {
@@ -306,7 +256,7 @@ class Decode {
   template <class Store>
   __device__ __forceinline__ void finish_chunk(const Tile<kConfig>& tile, const ChunkedTile<kConfig, F>& chunks,
                                                RowWeights<kConfig, F>& weights, Out& o, const Store& store) {
-    if (!has_queries(tile)) return;
+    if (!tiles_.has_queries(tile)) return;
     if (chunks.is_only_one()) {
       merge_waves(tile, weights, o, store);
     } else {
@@ -383,7 +333,7 @@ class Decode {
     if (begin >= end) return;
     Place place{};
     place.batch = batch;
-    const Tile<kConfig> tile = tile_at(place);
+    const Tile<kConfig> tile = tiles_.at(place);
     for (int i = 0; i < tile.heads; ++i) {
       store_fill<kConfig, F>(params_, {begin, end - begin, tile.head + i, batch}, false);
     }
@@ -392,7 +342,7 @@ class Decode {
   const DecodeMmaParams& params_;
   char* memory_;
   Scores scores_;
-  int tile_, kv_head_, head_;  // of each sequence; the first query head
+  OwnTiles<kConfig> tiles_;
 };
 
 }  // namespace heddle::portable

@@ -66,7 +66,7 @@ struct PartGroups {
   }
 };
 
-/// A tile whose keys the CTAs of several gangs share.
+/// A tile whose keys the CTAs of several gangs share, or one gang alone has.
 template <auto kConfig, class F>
 class SharedTile {
   static constexpr int kFloats = kConfig.live_rows * shared::decode_row_floats(kConfig);
@@ -82,6 +82,8 @@ class SharedTile {
         gang_(gang),
         tiles_(params.tiles),
         groups_(from, to, kFloats * static_cast<int>(sizeof(float))) {}
+
+  __device__ __forceinline__ bool is_shared() const { return from_ < to_; }
 
   /// The words count for this run from here on, whatever they held. By one thread of each CTA, long before it arrives:
   /// so arriving takes one operation.

@@ -87,10 +87,10 @@ int most_rows_of_wave(const AttentionProblem& problem) {
   return larger_dim(problem) > kMostDimOfTwoFragments ? 16 : 32;
 }
 
-/// Query heads that share a tile of up to `most` rows: a power of two.
-int packed_heads_of(const AttentionProblem& problem, std::int64_t most) {
+/// Query heads that share a tile of up to `most` rows, of `queries` each: a power of two.
+int packed_heads_of(const AttentionProblem& problem, std::int64_t most, std::int64_t queries) {
   const auto group = std::bit_ceil(static_cast<std::uint64_t>(problem.group()));
-  const auto fit = std::bit_floor(static_cast<std::uint64_t>(most / longest_queries(problem)));
+  const auto fit = std::bit_floor(static_cast<std::uint64_t>(most / queries));
   return static_cast<int>(std::min(group, fit));
 }
 
@@ -114,33 +114,10 @@ ForwardMmaConfig with_waves(ForwardMmaConfig config, int of_wave) {
 
 /// With as many heads in a tile as make up to `most` rows, of which a wave has up to `of_wave`.
 ForwardMmaConfig with_rows(ForwardMmaConfig config, const AttentionProblem& problem, std::int64_t most, int of_wave) {
-  config.packed_heads = packed_heads_of(problem, most);
-  config.live_rows = static_cast<int>(longest_queries(problem) * config.packed_heads);
+  const std::int64_t queries = longest_queries(problem);
+  config.packed_heads = packed_heads_of(problem, most, queries);
+  config.live_rows = static_cast<int>(queries * config.packed_heads);
   return with_waves(config, of_wave);
-}
-
-/// wide(): tiles of 64 rows, padded, whose waves multiply together by wgmma.
-std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const AttentionProblem& problem,
-                                                const device::CudaCaps& caps) {
-  constexpr int kPanel = 64,
-                kValueColumns = 256;  // of the keys' columns; of the values', for each product and warpgroup
-  const bool fits = caps.major == 9 && !all.converts() && all.qk_dim % kPanel == 0 && all.v_dim % kValueColumns == 0 &&
-                    all.q_bytes == 16 && all.kv_bytes == 16;
-  if (!fits) return {};
-  all.fragments = shared::FragmentKind::warpgroup;
-  ForwardMmaConfig config = with_rows(all, problem, kMostRows, 16);
-  config.row_fragments = 1;
-  config.row_waves = 4;
-  config.key_waves = 2;
-  config.kv_block = 64;
-  config.shared_queries = true;
-  config.blocks = shared::StepBlocks::both_ways;
-  config.ctas = 1;
-  std::vector<ForwardMmaConfig> configs;
-  for (config.stages = 3; config.stages > 1; --config.stages) {
-    if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) configs.push_back(config);
-  }
-  return configs;
 }
 
 /// Where waves share the columns of o: most rows first, and four waves of keys, or two where memory has no room for
@@ -148,7 +125,8 @@ std::vector<ForwardMmaConfig> warpgroup_configs(ForwardMmaConfig all, const Atte
 std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const AttentionProblem& problem,
                                            const device::CudaCaps& caps) {
   constexpr int kMostSums = 128;  // of a thread
-  std::vector<ForwardMmaConfig> configs = warpgroup_configs(all, problem, caps);
+  std::vector<ForwardMmaConfig> configs =
+      decode_mma_warpgroup_rings(with_rows(all, problem, kMostRows, 16), Warpgroups::one_ring, caps);
   const std::array<int, 3> rows = all.chunked() ? std::array{32, 16, kMostRows} : std::array{kMostRows, 32, 16};
   for (const int most : rows) {
     if (longest_queries(problem) > most) continue;
@@ -193,7 +171,7 @@ std::vector<ForwardMmaConfig> of_many_rows(const ForwardMmaConfig& all, const At
   constexpr std::int64_t kRowsOfMemory = 42;  // of a head of keys
   const std::int64_t queries = longest_queries(problem);
   if (problem.group() * queries < kRowsOfMemory && queries <= most_rows_of_wave(problem)) return {};
-  return decode_mma_warpgroup_rings(with_rows(all, problem, kMostRows, all.shape().rows), caps);
+  return decode_mma_warpgroup_rings(with_rows(all, problem, kMostRows, all.shape().rows), Warpgroups::own_rings, caps);
 }
 
 /// They go first unless a CTA has so few units that the end of its tile counts more, and there are tiles of one wave's
@@ -238,7 +216,7 @@ std::vector<ForwardMmaConfig> prefixed_configs(ForwardMmaConfig all, const Atten
     config = with_waves(config, std::min(most, most_rows_of_wave(problem)));
     if (config.prefix_sequences < 2) continue;
     if (most == kMostRows && config.live_rows > 2 * fragment) {
-      by_wgmma = decode_mma_warpgroup_rings(config, caps);
+      by_wgmma = decode_mma_warpgroup_rings(config, Warpgroups::own_rings, caps);
     }
     for (const ForwardMmaConfig& each : decode_mma_rings(config, fragment, caps.shared_memory_bytes)) {
       if (std::ranges::find(configs, each) == configs.end()) configs.push_back(each);
@@ -251,8 +229,7 @@ std::vector<ForwardMmaConfig> prefixed_configs(ForwardMmaConfig all, const Atten
 /// Waves that share the keys of a unit in chunks, whose bits depend on it: as many as have room beside 16 rows.
 int waves_of_chunks(ForwardMmaConfig config, const AttentionProblem& problem, const device::CudaCaps& caps) {
   config.live_rows = config.shape().rows;
-  config.row_waves = config.row_fragments = 1;
-  config.shared_queries = larger_dim(problem) > kMostDimOfTwoFragments;
+  config = with_waves(config, config.live_rows);
   if (is_wide(problem)) config.blocks = shared::StepBlocks::both_ways;
   config.stages = 2;
   for (config.key_waves = is_wide(problem) ? 4 : 8; config.key_waves > 1; config.key_waves /= 2) {
@@ -273,13 +250,10 @@ int chunks_of(const AttentionProblem& problem, const device::CudaCaps& caps) {
 ForwardMmaConfig with_one_fragment(ForwardMmaConfig config, const AttentionProblem& problem) {
   const int rows = config.shape().rows;
   if (longest_queries(problem) <= rows) return with_rows(config, problem, rows, rows);
-  const auto group = std::bit_ceil(static_cast<std::uint64_t>(problem.group()));
-  config.packed_heads = static_cast<int>(std::min<std::uint64_t>(group, static_cast<std::uint64_t>(rows)));
+  config.packed_heads = packed_heads_of(problem, rows, 1);
   config.tile_queries = rows / config.packed_heads;
   config.live_rows = rows;
-  config.row_waves = config.row_fragments = 1;
-  config.shared_queries = larger_dim(problem) > kMostDimOfTwoFragments;
-  return config;
+  return with_waves(config, rows);
 }
 
 /// The one kernel whose rows' bits do not depend on the batch, if one fits: the same waves of keys, and 16 rows a tile

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "backend/portable/portable_text.h"
 #include "families/decode_mma/decode_mma.h"
+#include "families/decode_mma/decode_mma_costs.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
@@ -27,68 +27,9 @@ std::int64_t gangs_of(const AttentionProblem& problem, const ForwardMmaConfig& c
   return shared::gangs_of_line(static_cast<int>(units), static_cast<int>(problem.batch), static_cast<int>(room));
 }
 
-/// A run takes `launch` seconds, and reads so many bytes of keys and values in a second. A guess for an H200, from an
-/// H100's figures and the H200's rate of reading (docs/notes/decode.md).
-struct MemoryTimes {
-  double launch, bytes_per_second, paged_per_second;
-};
-constexpr MemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.25e12};
-
-/// Bytes of keys and values of so many units, as long as sequences may be.
-double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, std::int64_t units) {
-  const double dims = static_cast<double>(problem.qk_dim + (config.wide() ? 0 : problem.v_dim));
-  return static_cast<double>(units * config.kv_block * problem.kv_heads) * dims * config.kv_element_bytes();
-}
-double bytes_of(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys) {
-  return bytes_of(problem, config, keys.units - keys.again);
-}
-
-/// wide(): a CTA alone on its multiprocessor takes so long for a block, of which memory gives the next one meanwhile.
-/// By mma.sync as measured on an H100 (4.0 us for 16 rows, 6.2 for 64); by wgmma a guess, of some 3,800 clocks.
-double block_seconds(const ForwardMmaConfig& config) {
-  if (config.by_warpgroups()) return 2.2e-6;
-  return (3.3e-6 + 0.045e-6 * config.live_rows) * config.kv_block / 64;
-}
-
-/// By wgmma, keys and values apart: a CTA alone on its multiprocessor takes so long for a unit. A guess, of some 1,700
-/// clocks for 128 keys of D 128.
-double unit_seconds(const ForwardMmaConfig& config) {
-  const double keys = config.kv_block / 128.0;
-  return keys * (0.45e-6 + 0.55e-6 * (config.qk_dim + config.v_dim) / 256);
-}
-
-std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
-                                  const DecodeKeys& keys, const device::CudaCaps& caps) {
-  if (caps.major != 9) return {};
-  const double bytes = bytes_of(problem, config, keys);
-  const double tiles_of_kv_head =
-      static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
-  const double rate = problem.page_rows > 0 ? kHopperTimes.paged_per_second : kHopperTimes.bytes_per_second;
-  // Tiles of the same keys read them through the L2 cache. From 42 rows of a head of keys on products take longer than
-  // memory does, whatever tiles they are in (64 rows of 16 and of 32, H100). A product of 16 bits has as many flops a
-  // byte as rows.
-  constexpr double kRowsOfMemory = 42;
-  const std::int64_t unit_rows =
-      (keys.units - keys.shared_units) * config.own_rows() + keys.shared_units * config.live_rows;
-  const double products = bytes_of(problem, config, unit_rows) * tiles_of_kv_head / kRowsOfMemory;
-  double seconds = std::max(bytes, products) / rate;
-  if (config.by_warpgroups() && !config.wide()) {
-    const double units = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
-    seconds = std::max(bytes / rate, std::max(1.0, units / caps.multiprocessors) * unit_seconds(config));
-  }
-  if (config.wide()) {
-    const double blocks = static_cast<double>(keys.units * decode_mma_tiles(problem, config));
-    seconds = std::max(bytes / rate, std::max(1.0, blocks / caps.multiprocessors) * block_seconds(config));
-  }
-  return Prediction{.seconds = kHopperTimes.launch + seconds,
-                    .flops = bytes_of(problem, config, keys.units) * tiles_of_kv_head * config.rows(),
-                    .bytes = bytes};
-}
-
-/// Tiles whose waves share rows.
+/// Tiles whose waves share rows by mma.sync, whose predictions err most.
 bool yields(const ForwardMmaConfig& config) {
-  if (config.row_waves == 1 || config.prefixed()) return false;
-  return !config.by_warpgroups() || !config.wide();
+  return config.row_waves > 1 && !config.prefixed() && !config.by_warpgroups();
 }
 
 /// Runs that read little overlap with the kernel before them. CTAs of longer runs would stand in the way of the run
@@ -96,7 +37,7 @@ bool yields(const ForwardMmaConfig& config) {
 bool overlaps(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
               const device::CudaCaps& caps) {
   constexpr double kMostBytes = 300e6;
-  return caps.major >= 9 && bytes_of(problem, config, keys) <= kMostBytes;
+  return caps.major >= 9 && decode_mma_bytes(problem, config, keys.units - keys.again) <= kMostBytes;
 }
 
 /// Families that walk the mask's rows read what the mask leaves, this one what its bounds leave.
@@ -138,7 +79,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.grid = static_cast<int>(ctas);
   plan.workspace_bytes =
       shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
-  plan.predicted = predict(problem, config, keys, caps);
+  if (caps.major == 9) plan.predicted = decode_mma_prediction(problem, config, keys, caps.multiprocessors);
   plan.yields = yields(config);
   if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
   plan.forms = {.score = portable::describe_score(mods),

@@ -43,10 +43,12 @@ std::vector<ForwardMmaConfig> decode_mma_rings(const ForwardMmaConfig& all, int 
   return configs;
 }
 
-std::vector<ForwardMmaConfig> decode_mma_warpgroup_rings(ForwardMmaConfig config, const device::CudaCaps& caps) {
-  constexpr int kPanel = 64;
-  const bool fits = caps.major == 9 && !config.converts() && config.qk_dim % kPanel == 0 &&
-                    config.v_dim % kPanel == 0 && config.q_bytes == 16 && config.kv_bytes == 16;
+std::vector<ForwardMmaConfig> decode_mma_warpgroup_rings(ForwardMmaConfig config, Warpgroups warpgroups,
+                                                         const device::CudaCaps& caps) {
+  constexpr int kPanel = 64, kSharedValueColumns = 256;  // o has products of 128 columns for each of two warpgroups
+  const bool shares = warpgroups == Warpgroups::one_ring;
+  const bool fits = caps.major == 9 && !config.converts() && config.q_bytes == 16 && config.kv_bytes == 16 &&
+                    config.qk_dim % kPanel == 0 && config.v_dim % (shares ? kSharedValueColumns : kPanel) == 0;
   if (!fits) return {};
   config.fragments = shared::FragmentKind::warpgroup;
   config.row_fragments = 1;
@@ -54,10 +56,12 @@ std::vector<ForwardMmaConfig> decode_mma_warpgroup_rings(ForwardMmaConfig config
   config.key_waves = 2;
   config.shared_queries = true;
   config.ctas = 1;
+  if (shares) config.blocks = shared::StepBlocks::both_ways;
+  const std::vector<int> wave_keys = shares ? std::vector{32} : std::vector{64, 32};
   std::vector<ForwardMmaConfig> configs;
-  for (const int wave_keys : {64, 32}) {
-    config.kv_block = config.key_waves * wave_keys;
-    for (config.stages = 4; config.stages > 1; --config.stages) {
+  for (const int keys : wave_keys) {
+    config.kv_block = config.key_waves * keys;
+    for (config.stages = shares ? 3 : 4; config.stages > 1; --config.stages) {
       if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) configs.push_back(config);
     }
     if (!configs.empty()) break;

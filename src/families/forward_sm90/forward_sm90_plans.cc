@@ -5,12 +5,12 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "base/environment.h"
 #include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/forward_sm90_costs.h"
+#include "families/forward_sm90/forward_sm90_ranking.h"
 #include "heddle/error.h"
 #include "plan/access/tensor_access.h"
 #include "plan/access/tma_refuses.h"
@@ -26,22 +26,6 @@ using problem::AttentionProblem;
 using shared::ForwardSm90Config;
 
 constexpr std::int64_t kTicketBytes = shared::kLineBytes;  // for one TicketWord
-
-std::string describe(const ForwardSm90Config& config) {
-  if (config.packs()) {
-    return fmt::format("{} x {} keys, {} warpgroups", describe_packed(config.tile()), config.kv_block,
-                       config.warpgroups);
-  }
-  return fmt::format("{} queries x {} keys, {} warpgroups", config.rows(), config.kv_block, config.warpgroups);
-}
-/// Describes a plan: with pages also whether they are copied, or their rows gathered.
-std::string describe(const Plan& plan) {
-  const bool copied = plan.copies[1] && plan.copies[1]->paged;
-  const std::string_view rows = copied                                             ? ", of copied pages"
-                                : plan.part<shared::ForwardSm90Config>().gathers() ? ", of gathered rows"
-                                                                                   : "";
-  return fmt::format("{}{}", describe(plan.part<shared::ForwardSm90Config>()), rows);
-}
 
 /// Whether a capture comes in tiles.
 struct Streaming {
@@ -80,38 +64,6 @@ double moved_bytes(const AttentionProblem& problem) {
   return static_cast<double>(bytes);
 }
 
-struct Candidate {
-  Choice choice;
-  bool may_spill = false;
-  bool weighs_each = false;                          // though others only drop
-  bool masks_each = false;                           // though others have its bits stored
-  bool reads_each = false;                           // element of a capture, though of others it comes in tiles
-  bool numbers_each = false;                         // what depends on the key, though others do so once a key
-  bool reads_table = false;                          // for each pair, though others have it in shared memory
-  bool copies_more = false;                          // of pages than others
-  double computing = 0;                              // seconds, however long memory takes
-  double steady = 0;                                 // batch_invariant: clocks a score in full steps, else 0
-  std::int64_t stored_partial = 0, stored_room = 0;  // of the mask: StoredBlocks
-  std::int64_t stored_bytes() const {
-    return shared::stored_bytes(stored_room, choice.plan.part<shared::ForwardSm90Config>().warpgroups);
-  }
-  double seconds() const { return choice.plan.predicted->seconds; }
-  /// Time used for ranking.
-  double weighed_seconds() const {
-    if (steady > 0) return steady;
-    const ForwardSm90Config& config = choice.plan.part<shared::ForwardSm90Config>();
-    const double gain = (copies_more ? kPlannerFactors.copy_gain : 1) * (reads_table ? kPlannerFactors.table_reads : 1);
-    if (config.stores_mask() && is_spare(config)) return seconds() * gain * kPlannerFactors.spare_gain;
-    if (!config.packs()) return seconds() * gain;
-    const bool idles = choice.plan.packed_heads <= (config.warpgroups - 1) * config.warpgroup_heads();
-    return seconds() * gain * kPlannerFactors.packing_gain * (idles ? kPlannerFactors.idle_gain : 1);
-  }
-  /// The best first.
-  auto rank() const {
-    return std::tuple(weighs_each, masks_each, numbers_each, may_spill, weighed_seconds(), computing);
-  }
-};
-
 /// The copies, in the workspace and in the prediction.
 void add_copies(Plan& plan, const AttentionProblem& problem, const TensorCopies& copies) {
   plan.copies = copies;
@@ -140,10 +92,10 @@ double steady_clocks(ForwardSm90Config config) {
   return forward_sm90_clocks(config).full_step / (config.rows() * config.kv_block);
 }
 
-Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const KernelMods& mods,
-                   const TensorAccess& access, const Bindings& bindings, const device::CudaCaps& caps,
-                   const RowsOf& rows_of) {
-  Candidate candidate;
+ForwardSm90Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& config, const KernelMods& mods,
+                              const TensorAccess& access, const Bindings& bindings, const device::CudaCaps& caps,
+                              const RowsOf& rows_of) {
+  ForwardSm90Candidate candidate;
   Plan& plan = candidate.choice.plan;
   plan.tile = {config.rows(), config.kv_block};
   plan.device = caps.index;
@@ -169,8 +121,7 @@ Candidate plan_for(const AttentionProblem& problem, const ForwardSm90Config& con
   const std::int64_t tiles = count_tiles(problem, config.tile());
   plan.workspace_bytes = tiles > caps.multiprocessors ? kTicketBytes : 0;
   if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
-  const double rate =
-      problem.page_rows > 0 ? kSm90Rates.paged_bytes_per_second : kSm90Rates.memory_bytes_per_second;
+  const double rate = problem.page_rows > 0 ? kSm90Rates.paged_bytes_per_second : kSm90Rates.memory_bytes_per_second;
   plan.predicted = {
       .seconds = std::max(candidate.computing, bytes / rate),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
@@ -229,16 +180,16 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
 }
 
 struct Candidates {
-  std::vector<Candidate> all;
+  std::vector<ForwardSm90Candidate> all;
   std::vector<std::string> rejected;
   /// The most bytes that one of them stores of the mask.
   std::int64_t stored_bytes() const {
     std::int64_t most = 0;
-    for (const Candidate& candidate : all) most = std::max(most, candidate.stored_bytes());
+    for (const ForwardSm90Candidate& candidate : all) most = std::max(most, candidate.stored_bytes());
     return most;
   }
   /// Lists are kept of the best alone: they take 48 bytes a tile.
-  void add(Candidate candidate) {
+  void add(ForwardSm90Candidate candidate) {
     all.push_back(std::move(candidate));
     if (all.size() == 1) return;
     const bool better = all.back().rank() < all[best].rank();
@@ -258,7 +209,7 @@ Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mod
   const auto add = [&](const TensorAccess& access, bool streams) {
     const std::size_t before = candidates.all.size();
     for (const ForwardSm90Config& config : configs_for(problem, mods, access, streams, options, candidates.rejected)) {
-      Candidate candidate = plan_for(problem, config, mods, access, options.bindings, caps, rows_of);
+      ForwardSm90Candidate candidate = plan_for(problem, config, mods, access, options.bindings, caps, rows_of);
       candidate.reads_each = !streams && streaming.streams;
       candidate.copies_more = copies_more;
       candidates.add(std::move(candidate));
@@ -290,7 +241,7 @@ Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mod
   if (mods.has_key_numbers()) {
     KernelMods left = kernel_mods(problem, OfKeys::left);
     left.stores_mask = mods.stores_mask;
-    for (Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of).all) {
+    for (ForwardSm90Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of).all) {
       // The kernels that have room for a table may be much the slower ones.
       candidate.reads_table = mods.table_entries > 0;
       candidate.numbers_each = !candidate.reads_table;
@@ -324,46 +275,6 @@ void append_left_out(const AttentionProblem& problem, const KernelMods& mods, st
   }
 }
 
-// Why `other` stands behind `first`.
-std::string compare(const Candidate& other, const Candidate& first) {
-  const ForwardSm90Config& config = other.choice.plan.part<shared::ForwardSm90Config>();
-  const KernelMods& mods = other.choice.plan.mods;
-  if (other.weighs_each && !first.weighs_each) {
-    return fmt::format("{}: {} does not divide its keys, so draws would be compared one by one",
-                       describe(other.choice.plan), shared::kKeysOfDraw);
-  }
-  if (other.masks_each && !first.masks_each) {
-    return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
-                       describe(other.choice.plan));
-  }
-  if (other.numbers_each && !first.numbers_each) {
-    return fmt::format("{}: would compute for each pair what depends on the key alone", describe(other.choice.plan));
-  }
-  if (other.reads_table && !first.reads_table) {
-    return fmt::format("{}: would read the table of {} entries for each pair", describe(other.choice.plan),
-                       first.choice.plan.mods.table_entries);
-  }
-  if (first.reads_table && !other.reads_table) {
-    return fmt::format("{}: has the table of {} entries in shared memory, but is predicted {:.4g} ms, {:.1f} % slower",
-                       describe(other.choice.plan), mods.table_entries, other.seconds() * 1e3,
-                       100 * (other.seconds() / first.seconds() - 1));
-  }
-  if (other.reads_each && !first.reads_each) {
-    return fmt::format("{}: would read capture '{}' element by element", describe(other.choice.plan),
-                       mods.streamed->capture);
-  }
-  if (other.may_spill && !first.may_spill) {
-    return fmt::format("{}: needs about {} registers of the {} that a thread has", describe(other.choice.plan),
-                       forward_sm90_registers(config, mods), config.consumer_registers());
-  }
-  if (other.seconds() < first.seconds()) {
-    return fmt::format("{}: predicted {:.4g} ms, too little faster", describe(other.choice.plan),
-                       other.seconds() * 1e3);
-  }
-  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", describe(other.choice.plan), other.seconds() * 1e3,
-                     100 * (other.seconds() / first.seconds() - 1));
-}
-
 }  // namespace
 
 TileSchedule forward_sm90_schedule(const AttentionProblem& problem, const ForwardSm90Config& config,
@@ -387,9 +298,9 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
     mods.stores_mask = false;  // other kernels may then be the better ones
     found = all_candidates(problem, mods, accesses, options, caps, once);
   }
-  std::vector<Candidate>& candidates = found.all;
+  std::vector<ForwardSm90Candidate>& candidates = found.all;
   std::vector<std::string>& rejected = found.rejected;
-  for (Candidate& candidate : candidates) {
+  for (ForwardSm90Candidate& candidate : candidates) {
     Plan& plan = candidate.choice.plan;
     plan.forms = {.score = describe_score(plan.mods),
                   .mask = describe_mask(mods, plan.part<shared::ForwardSm90Config>().mask,
@@ -401,17 +312,17 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   if (!for_each_pair.empty()) {
     rejected.push_back(fmt::format("numbers of keys, so each pair computes them: {}", for_each_pair));
   }
-  std::ranges::stable_sort(candidates, {}, &Candidate::rank);
+  std::ranges::stable_sort(candidates, {}, &ForwardSm90Candidate::rank);
 
   std::vector<Choice> choices;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     std::vector<std::string>& reasons = candidates[i].choice.plan.rejected;
     reasons = rejected;
     for (std::size_t j = i + 1; j < candidates.size(); ++j) {
-      reasons.push_back(compare(candidates[j], candidates[i]));
+      reasons.push_back(standing_behind(candidates[j], candidates[i]));
     }
   }
-  for (Candidate& candidate : candidates) choices.push_back(std::move(candidate.choice));
+  for (ForwardSm90Candidate& candidate : candidates) choices.push_back(std::move(candidate.choice));
   return choices;
 }
 

@@ -83,6 +83,38 @@ class Tables {
   std::int32_t last_;
 };
 
+/// Lengths and pages as the reference takes them of a run. `kv` and the table have each sequence; `q` has none, a
+/// length each, or one number more, which are sums.
+struct Right {
+  Lengths kv;
+  Table table;
+  Lengths q = {};
+};
+
+/// Runs the plan of `options` once for each change, or replays its graph. `set(change)` writes what the run reads, and
+/// returns the Right of it.
+template <class Each, class Set>
+void expect_each(GpuCase& c, const AttentionOptions& options, const std::vector<Each>& changes, bool graph, Set&& set) {
+  Runs runs(c, options);
+  std::optional<cuda::ContextScope> scope;
+  if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
+  if (graph) runs.capture();
+  for (const Each& change : changes) {
+    const Right own = set(change);
+    const auto view = [](const Lengths& values) {
+      return ConstTensorView(values.data(), DType::i64, {std::ssize(values)});
+    };
+    AttentionOptions& right = c.options();
+    right.cu_seqlens_q = right.q_lengths = {};
+    if (!own.q.empty()) (own.q.size() > own.kv.size() ? right.cu_seqlens_q : right.q_lengths) = view(own.q);
+    right.kv_lengths = view(own.kv);
+    right.page_table = ConstTensorView(own.table.data(), DType::i32, {std::ssize(own.kv), kColumns});
+    graph ? runs.replay() : runs.run();
+    judge(c.host());
+  }
+  if (graph) runs.destroy_graph();
+}
+
 /// Lists of such entries, whose starts change with each run: within the list, beyond its ends, and going backwards.
 inline void expect_each_list(GpuCase& c, bool graph) {
   constexpr int kEntries = kSequences * kColumns;
@@ -100,31 +132,20 @@ inline void expect_each_list(GpuCase& c, bool graph) {
   options.page_table = list.view();
   options.page_starts = starts.view();
   options.max_kv_len = kKeys;
-  Runs runs(c, options);
-  std::optional<cuda::ContextScope> scope;
-  if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
-  if (graph) runs.capture();
-  for (const std::vector<std::int32_t>& change : changes) {
+  expect_each(c, options, changes, graph, [&](const std::vector<std::int32_t>& change) {
     tables.deal(c.host().rng(), false);
     kv.set(lengths);
     list.set(Table(tables.there().begin(), tables.there().begin() + kEntries));
     starts.set(change);
-    Table right_table(static_cast<std::size_t>(kEntries), 0);
-    Lengths right_kv;
+    Right right = {.kv = {}, .table = Table(static_cast<std::size_t>(kEntries), 0)};
     for (std::size_t b = 0; b < kSequences; ++b) {
       const int first = std::clamp(change[b], 0, kEntries), end = std::clamp(change[b + 1], 0, kEntries),
                 pages = std::min<int>(std::max(end - first, 0), kColumns);
-      std::copy_n(tables.there().begin() + first, pages, right_table.begin() + static_cast<int>(b) * kColumns);
-      right_kv.push_back(std::min<std::int64_t>({lengths[b], kKeys, std::int64_t{pages} * kRows}));
+      std::copy_n(tables.there().begin() + first, pages, right.table.begin() + static_cast<int>(b) * kColumns);
+      right.kv.push_back(std::min<std::int64_t>({lengths[b], kKeys, std::int64_t{pages} * kRows}));
     }
-    AttentionOptions& right = c.options();
-    right.cu_seqlens_q = right.q_lengths = {};
-    right.kv_lengths = ConstTensorView(right_kv.data(), DType::i64, {kSequences});
-    right.page_table = ConstTensorView(right_table.data(), DType::i32, {kSequences, kColumns});
-    graph ? runs.replay() : runs.run();
-    judge(c.host());
-  }
-  if (graph) runs.destroy_graph();
+    return right;
+  });
 }
 
 /// Groups of sequences whose first pages are the same, which change with each run, as lengths and the table do.
@@ -142,11 +163,7 @@ inline void expect_each_group(GpuCase& c, const std::vector<Groups>& changes, bo
   options.page_table = table.view();
   options.prefix_group = group.view();
   options.prefix_len = len.view();
-  Runs runs(c, options);
-  std::optional<cuda::ContextScope> scope;
-  if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
-  if (graph) runs.capture();
-  for (const Groups& change : changes) {
+  expect_each(c, options, changes, graph, [&](const Groups& change) {
     tables.deal(c.host().rng(), false);
     Table shared(tables.there().begin(), tables.there().begin() + kSequences * kColumns);
     for (std::size_t b = 0; b < kSequences; ++b) {
@@ -160,15 +177,8 @@ inline void expect_each_group(GpuCase& c, const std::vector<Groups>& changes, bo
     table.set(shared);
     group.set(change.group);
     len.set(change.len);
-    const Lengths right_kv = clamped(change.kv, kKeys);
-    AttentionOptions& right = c.options();
-    right.cu_seqlens_q = right.q_lengths = {};
-    right.kv_lengths = ConstTensorView(right_kv.data(), DType::i64, {kSequences});
-    right.page_table = ConstTensorView(shared.data(), DType::i32, {kSequences, kColumns});
-    graph ? runs.replay() : runs.run();
-    judge(c.host());
-  }
-  if (graph) runs.destroy_graph();
+    return Right{.kv = clamped(change.kv, kKeys), .table = shared};
+  });
 }
 
 inline void expect_each_change(GpuCase& c, const std::vector<Change>& changes, bool packed, bool graph) {
@@ -182,30 +192,17 @@ inline void expect_each_change(GpuCase& c, const std::vector<Change>& changes, b
   if (packed) options.max_q_len = std::min<std::int64_t>(queries, 100);
   options.kv_lengths = kv.view();
   options.page_table = table.view();
-  Runs runs(c, options);
-  std::optional<cuda::ContextScope> scope;
-  if (gpu_backend() == BackendChoice::cuda) scope.emplace(0);
-  if (graph) runs.capture();
-  for (const Change& change : changes) {
+  expect_each(c, options, changes, graph, [&](const Change& change) {
     tables.deal(c.host().rng(), change.nonsense);
     q.set(change.q);
     kv.set(change.kv);
     table.set(tables.there());
+    Right right = {
+        .kv = clamped(change.kv, kKeys), .table = tables.right(), .q = packed ? change.q : clamped(change.q, queries)};
     // Packed: queries behind the last sequence are one more, without keys.
-    Lengths right_q = packed ? change.q : clamped(change.q, queries), right_kv = clamped(change.kv, kKeys);
-    if (packed) right_q.push_back(queries), right_kv.push_back(0);
-    const auto view = [](const Lengths& values) {
-      return ConstTensorView(values.data(), DType::i64, {std::ssize(values)});
-    };
-    AttentionOptions& right = c.options();
-    right.cu_seqlens_q = {};
-    (packed ? right.cu_seqlens_q : right.q_lengths) = view(right_q);
-    right.kv_lengths = view(right_kv);
-    right.page_table = ConstTensorView(tables.right().data(), DType::i32, {std::ssize(right_kv), kColumns});
-    graph ? runs.replay() : runs.run();
-    judge(c.host());
-  }
-  if (graph) runs.destroy_graph();
+    if (packed) right.q.push_back(queries), right.kv.push_back(0);
+    return right;
+  });
 }
 
 }  // namespace heddle::test

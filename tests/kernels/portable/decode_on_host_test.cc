@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -20,39 +19,28 @@
 namespace heddle::test {
 namespace {
 
-int scaled(int count) {
-  if (takes_all()) return count * 10;
-  return std::max(1, count / (is_reduced() ? 10 : 5));
-}
-
 /// Any case, and any cut of the line.
 template <class Specs>
 void run_grid(int count, std::uint64_t seed, bool lengths_there) {
   Specs source(seed, 40'000, 500);
   // The last candidates have the most rows a tile.
-  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1, 2, 3, 100}, seed + 2), runs({1, 2}, seed + 3);
-  Deck<std::string_view> gpus({"h200", "a100", "l4"}, seed + 4);
-  for (int i = 0; i < count; ++i) {
-    const CaseSpec spec = source.draw();
-    SCOPED_TRACE(spec.text());
-    AttentionCase c(spec);
-    run_decode_on_host_and_judge(c, {.gpu = gpus.deal(),
-                                     .candidate = candidates.deal(),
-                                     .gangs = gangs.deal(),
-                                     .lengths_there = lengths_there,
-                                     .runs = runs.deal()});
-  }
+  run_decode_grid_on_host({.count = count,
+                           .seed = seed,
+                           .gpus = {"h200", "a100", "l4"},
+                           .candidates = {0, 0, 1, 2, 3, 100},
+                           .lengths_there = {lengths_there}},
+                          [&] { return source.draw(); });
 }
-TEST(DecodeOnHost, AgreesWithTheReference) { run_grid<DecodeSpecs>(scaled(20), 0, false); }
-TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(scaled(20), 1'000'000, true); }
-TEST(DecodePrefixesOnHost, AgreeWithTheReference) { run_grid<DecodePrefixSpecs>(scaled(50), 9'000'000, false); }
-TEST(DecodePrefixesOnHost, LengthsThere) { run_grid<DecodePrefixSpecs>(scaled(30), 9'500'000, true); }
-TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(scaled(20), 2'000'000, false); }
-TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(scaled(30), 4'000'000, false); }
-TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(scaled(10), 5'000'000, true); }
-TEST(DecodeWideOnHost, AgreesWithTheReference) { run_grid<DecodeWideSpecs>(scaled(30), 6'000'000, false); }
-TEST(DecodeWideOnHost, LengthsThere) { run_grid<DecodeWideSpecs>(scaled(10), 7'000'000, true); }
-TEST(DecodeBytesOnHost, LengthsThere) { run_grid<DecodeBytesSpecs>(scaled(10), 3'000'000, true); }
+TEST(DecodeOnHost, AgreesWithTheReference) { run_grid<DecodeSpecs>(20, 0, false); }
+TEST(DecodeOnHost, LengthsThere) { run_grid<DecodeSpecs>(20, 1'000'000, true); }
+TEST(DecodePrefixesOnHost, AgreeWithTheReference) { run_grid<DecodePrefixSpecs>(50, 9'000'000, false); }
+TEST(DecodePrefixesOnHost, LengthsThere) { run_grid<DecodePrefixSpecs>(30, 9'500'000, true); }
+TEST(DecodeBytesOnHost, AgreesWithTheReference) { run_grid<DecodeBytesSpecs>(20, 2'000'000, false); }
+TEST(DecodeRowsOnHost, AgreesWithTheReference) { run_grid<DecodeRowsSpecs>(30, 4'000'000, false); }
+TEST(DecodeRowsOnHost, LengthsThere) { run_grid<DecodeRowsSpecs>(10, 5'000'000, true); }
+TEST(DecodeWideOnHost, AgreesWithTheReference) { run_grid<DecodeWideSpecs>(30, 6'000'000, false); }
+TEST(DecodeWideOnHost, LengthsThere) { run_grid<DecodeWideSpecs>(10, 7'000'000, true); }
+TEST(DecodeBytesOnHost, LengthsThere) { run_grid<DecodeBytesSpecs>(10, 3'000'000, true); }
 
 /// One query of 4 heads on each of 2, D 64: the common case.
 CaseSpec plain(std::int64_t keys, std::uint64_t seed) {
@@ -270,24 +258,18 @@ TEST(DecodePrefixesOnHost, WhatDiffersBySequence) {
 // Keys that the bounds leave out are poison, and their bytes are not read.
 void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys, bool wide = false) {
   KeyMaskSpecs source(seed, {40, 200, 420});
-  Deck<int> gangs({1, 2, 3, 7}, 7), candidates({0, 0, 1}, 8), there({0, 1}, 9);
-  for (int i = 0; i < count; ++i) {
-    CaseSpec spec = source.draw();
-    if (of_keys) spec.k_dtype = spec.v_dtype = *of_keys;
-    if (wide) spec.qk_dim = 576, spec.v_dim = 512, spec.values_in_keys = true;
-    SCOPED_TRACE(spec.text());
-    AttentionCase c(spec);
-    run_decode_on_host_and_judge(c, {.gpu = "h200",
-                                     .candidate = candidates.deal(),
-                                     .gangs = gangs.deal(),
-                                     .lengths_there = there.deal() == 1,
-                                     .poisons = spec.mask != "document_from"});
-  }
+  run_decode_grid_on_host(
+      {.count = count, .seed = 6, .candidates = {0, 0, 1}, .gangs = {1, 2, 3, 7}, .runs = {1}, .poisons = true}, [&] {
+        CaseSpec spec = source.draw();
+        if (of_keys) spec.k_dtype = spec.v_dtype = *of_keys;
+        if (wide) spec.qk_dim = 576, spec.v_dim = 512, spec.values_in_keys = true;
+        return spec;
+      });
 }
 
-TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(40), 50, {}); }
-TEST(DecodeWideOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(20), 65'000, {}, true); }
-TEST(DecodeBytesOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(scaled(15), 60'000, DType::e4m3); }
+TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(40, 50, {}); }
+TEST(DecodeWideOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(20, 65'000, {}, true); }
+TEST(DecodeBytesOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(15, 60'000, DType::e4m3); }
 
 // More sequences than lanes, each with runs of its own.
 TEST(DecodeOnHost, ManySequencesWithBounds) {
@@ -372,16 +354,9 @@ TEST(DecodeOnHost, BatchInvariantWindows) {
 /// Cases with chunks against the reference, over several cuts.
 template <class Specs>
 void expect_chunks_agree(Specs source, int count) {
-  Deck<int> gangs({1, 2, 3, 5, 9, 20}, 1), there({0, 1}, 2), runs({1, 2}, 3);
-  Deck<std::string_view> gpus({"h200", "a100", "l4"}, 4);
-  for (int i = 0; i < scaled(count); ++i) {
-    const CaseSpec spec = source.draw();
-    SCOPED_TRACE(spec.text());
-    AttentionCase c(spec);
-    c.options().batch_invariant = true;
-    run_decode_on_host_and_judge(
-        c, {.gpu = gpus.deal(), .gangs = gangs.deal(), .lengths_there = there.deal() == 1, .runs = runs.deal()});
-  }
+  run_decode_grid_on_host(
+      {.count = count, .gpus = {"h200", "a100", "l4"}, .gangs = {1, 2, 3, 5, 9, 20}, .batch_invariant = true},
+      [&] { return source.draw(); });
 }
 TEST(DecodeOnHost, ChunksAgreeWithTheReference) { expect_chunks_agree(DecodeSpecs(8'000'000, 40'000, 1200), 30); }
 TEST(DecodeRowsOnHost, ChunksAgreeWithTheReference) {

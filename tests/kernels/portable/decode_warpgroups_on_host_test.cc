@@ -4,10 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string>
-
-#include "engine/deck.h"
 #include "heddle/dtype.h"
 #include "kernels/portable/decode_specs.h"
 #include "kernels/portable/host_decode.h"
@@ -16,31 +12,17 @@
 namespace heddle::test {
 namespace {
 
-int scaled(int count) {
-  if (takes_all()) return count * 10;
-  return std::max(1, count / (is_reduced() ? 10 : 5));
-}
-
 template <class Specs>
 void run_grid(int count, std::uint64_t seed, bool lengths_there) {
   WarpgroupSpecs<Specs> source(seed, 60'000, 600);
-  Deck<int> gangs({1, 2, 3, 5, 9}, seed + 1), candidates({0, 0, 1}, seed + 2), runs({1, 2}, seed + 3);
-  for (int i = 0; i < count; ++i) {
-    const CaseSpec spec = source.draw();
-    SCOPED_TRACE(spec.text());
-    AttentionCase c(spec);
-    run_decode_on_host_and_judge(c, {.gpu = "h200",
-                                     .candidate = candidates.deal(),
-                                     .by_warpgroups = true,
-                                     .gangs = gangs.deal(),
-                                     .lengths_there = lengths_there,
-                                     .runs = runs.deal()});
-  }
+  run_decode_grid_on_host(
+      {.count = count, .seed = seed, .candidates = {0, 0, 1}, .lengths_there = {lengths_there}, .by_warpgroups = true},
+      [&] { return source.draw(); });
 }
-TEST(DecodeWarpgroupsOnHost, Rows) { run_grid<DecodeRowsSpecs>(scaled(30), 10'000'000, false); }
-TEST(DecodeWarpgroupsOnHost, RowsOfLengthsThere) { run_grid<DecodeRowsSpecs>(scaled(15), 11'000'000, true); }
-TEST(DecodeWarpgroupsOnHost, Prefixes) { run_grid<DecodePrefixSpecs>(scaled(30), 12'000'000, false); }
-TEST(DecodeWarpgroupsOnHost, PrefixesOfLengthsThere) { run_grid<DecodePrefixSpecs>(scaled(20), 13'000'000, true); }
+TEST(DecodeWarpgroupsOnHost, Rows) { run_grid<DecodeRowsSpecs>(30, 10'000'000, false); }
+TEST(DecodeWarpgroupsOnHost, RowsOfLengthsThere) { run_grid<DecodeRowsSpecs>(15, 11'000'000, true); }
+TEST(DecodeWarpgroupsOnHost, Prefixes) { run_grid<DecodePrefixSpecs>(30, 12'000'000, false); }
+TEST(DecodeWarpgroupsOnHost, PrefixesOfLengthsThere) { run_grid<DecodePrefixSpecs>(20, 13'000'000, true); }
 
 /// So many queries of 4 heads on each of 2.
 CaseSpec rows_of(std::int64_t queries, std::int64_t keys, std::uint64_t seed) {
@@ -77,21 +59,15 @@ TEST(DecodeWarpgroupsOnHost, EveryLength) {
 // Keys that a mask's bounds leave out are poison, and their bytes are not read.
 TEST(DecodeWarpgroupsOnHost, ReadTheKeysWithinTheMasksBounds) {
   KeyMaskSpecs source(66'000, {40, 200, 420});
-  Deck<int> gangs({1, 2, 3, 7}, 7), there({0, 1}, 9);
-  for (int i = 0; i < scaled(10); ++i) {
-    CaseSpec spec = source.draw();
-    spec.qk_dim = spec.v_dim = 128;
-    spec.kv_heads = 1;
-    spec.group = 8;
-    spec.q_rows = 8;
-    SCOPED_TRACE(spec.text());
-    AttentionCase c(spec);
-    run_decode_on_host_and_judge(c, {.gpu = "h200",
-                                     .by_warpgroups = true,
-                                     .gangs = gangs.deal(),
-                                     .lengths_there = there.deal() == 1,
-                                     .poisons = spec.mask != "document_from"});
-  }
+  run_decode_grid_on_host(
+      {.count = 10, .seed = 6, .gangs = {1, 2, 3, 7}, .runs = {1}, .by_warpgroups = true, .poisons = true}, [&] {
+        CaseSpec spec = source.draw();
+        spec.qk_dim = spec.v_dim = 128;
+        spec.kv_heads = 1;
+        spec.group = 8;
+        spec.q_rows = 8;
+        return spec;
+      });
 }
 
 // The first kernels of more queries than a wave's rows are those by warpgroups.

@@ -24,12 +24,6 @@ using shared::FragmentKind;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool full() { return takes_all(); }
-int scaled(int count) {
-  if (full()) return count * 10;
-  return std::max(1, count / (is_reduced() ? 10 : 5));
-}
-
 /// Cases with given blocks of fewer keys than a fragment has are refused.
 bool has_32_keys(FragmentKind fragments) {
   return fragments == FragmentKind::gfx9 || fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
@@ -186,8 +180,8 @@ TEST(ForwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64)
 
 const std::vector<DType> kWide = {DType::f32, DType::f64};
 
-TEST(ForwardOnHost, AgreesWithTheReference) { run_grid({FragmentKind::host, scaled(30), 0, 60'000}); }
-TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, scaled(12), 2'000'000, 60'000}); }
+TEST(ForwardOnHost, AgreesWithTheReference) { run_grid({FragmentKind::host, cases_on_host(30), 0, 60'000}); }
+TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, cases_on_host(12), 2'000'000, 60'000}); }
 TEST(ForwardOnHost, PagedRings) { run_paged_rings(FragmentKind::host, DType::bf16); }
 TEST(ForwardOnHost, PagedRingsOverMma) { run_paged_rings(FragmentKind::mma, DType::bf16); }
 TEST(ForwardOnHost, PagedRingsOverFma) { run_paged_rings(FragmentKind::fma, DType::f32); }
@@ -196,14 +190,14 @@ TEST(ForwardOnHost, StepsOverOuter) { run_steps(FragmentKind::outer); }
 TEST(ForwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
 TEST(ForwardOnHost, StepsOverGfx12) { run_steps(FragmentKind::gfx12); }
 TEST(ForwardOnHost, StepsOverGfx9) { run_steps(FragmentKind::gfx9); }
-TEST(ForwardOnHost, OverMma) { run_grid({FragmentKind::mma, scaled(16), 1'000'000, 30'000}); }
-TEST(ForwardOnHost, FewQueriesOverMma) { run_decodes({FragmentKind::mma, scaled(8), 3'000'000, 30'000}); }
-TEST(ForwardOnHost, OverGfx11) { run_grid({FragmentKind::gfx11, scaled(6), 7'000'000, 20'000}); }
-TEST(ForwardOnHost, OverGfx12) { run_grid({FragmentKind::gfx12, scaled(6), 8'000'000, 20'000}); }
-TEST(ForwardOnHost, OverGfx9) { run_grid({FragmentKind::gfx9, scaled(6), 9'000'000, 20'000}); }
-TEST(ForwardOnHost, FewQueriesOverGfx11) { run_decodes({FragmentKind::gfx11, scaled(3), 10'000'000, 20'000}); }
-TEST(ForwardOnHost, FewQueriesOverGfx9) { run_decodes({FragmentKind::gfx9, scaled(3), 11'000'000, 20'000}); }
-TEST(ForwardOnHost, F32AndF64) { run_grid({FragmentKind::host, scaled(8), 4'000'000, 60'000, kWide}); }
+TEST(ForwardOnHost, OverMma) { run_grid({FragmentKind::mma, cases_on_host(16), 1'000'000, 30'000}); }
+TEST(ForwardOnHost, FewQueriesOverMma) { run_decodes({FragmentKind::mma, cases_on_host(8), 3'000'000, 30'000}); }
+TEST(ForwardOnHost, OverGfx11) { run_grid({FragmentKind::gfx11, cases_on_host(6), 7'000'000, 20'000}); }
+TEST(ForwardOnHost, OverGfx12) { run_grid({FragmentKind::gfx12, cases_on_host(6), 8'000'000, 20'000}); }
+TEST(ForwardOnHost, OverGfx9) { run_grid({FragmentKind::gfx9, cases_on_host(6), 9'000'000, 20'000}); }
+TEST(ForwardOnHost, FewQueriesOverGfx11) { run_decodes({FragmentKind::gfx11, cases_on_host(3), 10'000'000, 20'000}); }
+TEST(ForwardOnHost, FewQueriesOverGfx9) { run_decodes({FragmentKind::gfx9, cases_on_host(3), 11'000'000, 20'000}); }
+TEST(ForwardOnHost, F32AndF64) { run_grid({FragmentKind::host, cases_on_host(8), 4'000'000, 60'000, kWide}); }
 // Each wave that shares the keys rounds its weights beside its own maximum. Here one weight decides the tensor, and
 // plain rounds that weight by next to nothing.
 TEST(ForwardOnHost, FewQueriesWhereOneWeightDecidesOverMma) {
@@ -247,11 +241,11 @@ TEST(ForwardOnHost, NegativeScaleOfF64) {
   }
 }
 
-TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, scaled(5), 5'000'000, 6'000, kWide}); }
+TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, cases_on_host(5), 5'000'000, 6'000, kWide}); }
 TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
-TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, scaled(5), 13'000'000, 20'000, {DType::f32}}); }
-TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, scaled(5), 12'000'000, 20'000, {DType::f32}}); }
-TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, scaled(3), 6'000'000, 6'000, kWide}); }
+TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, cases_on_host(5), 13'000'000, 20'000, {DType::f32}}); }
+TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, cases_on_host(5), 12'000'000, 20'000, {DType::f32}}); }
+TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, cases_on_host(3), 6'000'000, 6'000, kWide}); }
 
 }  // namespace
 }  // namespace heddle::test

@@ -9,6 +9,7 @@
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_text.h"
+#include "engine/deck.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
 #include "families/decode_mma/decode_mma_keys.h"
@@ -149,6 +150,25 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
 void run_decode_on_host_and_judge(AttentionCase& c, const DecodeRun& run) {
   SCOPED_TRACE(plan_and_run(c.tensors(), c.options(), run, &c));
   judge(c);
+}
+
+void run_decode_grid_on_host(const DecodeGrid& grid, const std::function<CaseSpec()>& draw) {
+  Deck<int> gangs(grid.gangs, grid.seed + 1), candidates(grid.candidates, grid.seed + 2),
+      runs(grid.runs, grid.seed + 3), there(grid.lengths_there, grid.seed + 5);
+  Deck<std::string_view> gpus(grid.gpus, grid.seed + 4);
+  for (int i = 0; i < cases_on_host(grid.count); ++i) {
+    const CaseSpec spec = draw();
+    SCOPED_TRACE(spec.text());
+    AttentionCase c(spec);
+    c.options().batch_invariant = grid.batch_invariant;
+    run_decode_on_host_and_judge(c, {.gpu = gpus.deal(),
+                                     .candidate = candidates.deal(),
+                                     .by_warpgroups = grid.by_warpgroups,
+                                     .gangs = gangs.deal(),
+                                     .lengths_there = there.deal() == 1,
+                                     .runs = runs.deal(),
+                                     .poisons = grid.poisons && spec.mask != "document_from"});
+  }
 }
 
 std::string run_decode_on_host(const AttentionTensors& tensors, const AttentionOptions& options, const DecodeRun& run) {

@@ -23,6 +23,7 @@
 #include "engine/planners_mask.h"
 #include "families/forward_mma/forward_mma.h"
 #include "heddle/error.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
@@ -119,6 +120,11 @@ void* compile_on_host(const std::string& text) {
 }
 
 int compiled_on_host() { return static_cast<int>(kernels().size()); }
+
+int cases_on_host(int count) {
+  if (takes_all()) return count * 10;
+  return std::max(1, count / (is_reduced() ? 10 : 5));
+}
 
 namespace {
 

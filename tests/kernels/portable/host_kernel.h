@@ -67,4 +67,8 @@ void run_on_host_and_judge(AttentionCase& attention_case, const HostRun& run);
 /// How many kernels were compiled so far.
 int compiled_on_host();
 
+/// How many random cases a run takes where a list has `count`: each compiles for a second or two, so a fifth; ten times
+/// the count under HEDDLE_TEST_FULL.
+int cases_on_host(int count);
+
 }  // namespace heddle::test

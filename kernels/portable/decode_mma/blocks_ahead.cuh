@@ -1,0 +1,92 @@
+// The blocks of keys and values that a wave asks for, units ahead of the one that it computes. Its ring goes on across
+// the ends of tiles.
+#pragma once
+
+#include "portable/decode_mma/line.cuh"
+#include "portable/decode_mma/own_tiles.cuh"
+#include "portable/decode_mma/pages_ahead.cuh"
+#include "portable/rows/tile.cuh"
+
+namespace heddle::portable {
+
+template <auto kConfig, class F, class MaskKeys>
+class BlocksAhead {
+ public:
+  using OwnLine = Line<kConfig, F, MaskKeys>;
+  using Stream = typename F::Stream;
+
+  /// The CTA walks the units of the line from `unit`, which is at `place`, to `end`. `own_keys`: where the wave's block
+  /// of a unit begins.
+  __device__ __forceinline__ BlocksAhead(const DecodeMmaParams& params, const OwnTiles<kConfig>& tiles,
+                                         const OwnLine& line, Stream& stream, const LinePlace<kConfig>& place, int unit,
+                                         int end, int own_keys)
+      : params_(params),
+        tiles_(tiles),
+        line_(line),
+        stream_(stream),
+        place_(place),
+        unit_(unit),
+        end_(end),
+        own_keys_(own_keys) {
+    find_pages();
+  }
+
+  /// Asks for as many blocks as stand in the ring before the first one is read. Warpgroups ask for a block when they
+  /// have read the one before; others before they read the next one.
+  __device__ __forceinline__ void fill_ring() {
+#pragma unroll 1
+    for (int i = kConfig.by_warpgroups() ? 0 : 1; i < kConfig.stages; ++i) {
+      if constexpr (kConfig.early) {
+        if (unit_ < end_ && !is_old()) F::wait_for_previous();
+      }
+      ask();
+      if constexpr (kConfig.by_warpgroups()) stream_.copy_panels(), stream_.end_of_ask();
+    }
+  }
+
+  /// Asks for the next block. A unit without keys of the wave, and the end of the CTA's units, count as one.
+  __device__ __forceinline__ void ask() {
+    if (unit_ >= end_) return stream_.skip_block();
+    const Tile<kConfig> tile = tiles_.at(place_);
+    const int key = place_.keys.begin(place_.unit) + own_keys_;
+    const shared::KeyRun run = place_.keys.run(place_.unit, tile.kv_len);
+    if (key < run.end && tiles_.has_queries(tile)) {
+      const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+      if constexpr (kConfig.blocks_in_pages()) {
+        const int page = pages_.page(place_.unit);
+        stream_.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
+      } else {
+        stream_.ask_block(keys, values, key, run);
+      }
+    } else {
+      stream_.skip_block();
+    }
+    ++unit_;
+    if (++place_.unit == place_.units) line_.next(place_);
+    find_pages();
+  }
+
+ private:
+  __device__ __forceinline__ void find_pages() {
+    if constexpr (kConfig.blocks_in_pages()) {
+      if (unit_ < end_) pages_.read(params_, tiles_.at(place_), place_, own_keys_);
+    }
+  }
+
+  /// early: the kernel before writes no key or value of the unit, by the caller's promise.
+  __device__ __forceinline__ bool is_old() const {
+    const int kv_len = tiles_.at(place_).kv_len, begin = place_.keys.begin(place_.unit);
+    const int end = place_.keys.run(place_.unit, kv_len).end;
+    return (end < begin + kConfig.kv_block ? end : begin + kConfig.kv_block) <= kv_len - params_.fresh_tokens;
+  }
+
+  const DecodeMmaParams& params_;
+  const OwnTiles<kConfig>& tiles_;
+  const OwnLine& line_;
+  Stream& stream_;
+  LinePlace<kConfig> place_;  // of the unit to ask for
+  int unit_, end_, own_keys_;
+  PagesAhead<kConfig, F> pages_;
+};
+
+}  // namespace heddle::portable

@@ -74,7 +74,8 @@ constexpr Family kForwardMma = {
     .name = "forward_mma",
     .backend = Vendor::kBackend,
     .pass = Pass::forward,
-    .refuses = [](const Request& asked) { return portable_refuses(asked.problem, asked.options, Vendor::caps(asked)); },
+    .refuses =
+        [](const Request& asked) { return forward_mma_refuses(asked.problem, asked.options, Vendor::caps(asked)); },
     .candidates =
         [](const Request& asked, const RowsOf& rows_of) {
           return forward_mma(asked.problem, asked.tensors, asked.options, Vendor::caps(asked), rows_of);

@@ -198,10 +198,10 @@ class FailedJobs(ErrorTest):
     def test_no_kernel_takes_it(self):
         environment = dict(os.environ, HEDDLE_CUDA_DRIVER=os.environ["FAKE_CUDA_DRIVER"])
         small = self.folder / "in.safetensors"
-        write_safetensors(small, small_inputs(dim=264))
+        write_safetensors(small, small_inputs(dim=584))
         arguments = ("run", small, "-o", self.out, "--backend", "cuda")
-        self.assert_fails(1, "q and k have head dimension 264; 1 to 256 are accepted", *arguments, env=environment)
-        self.assert_fails(1, "q and k have head dimension 264", "explain", small, "--gpu", "h200")
+        self.assert_fails(1, "q and k have head dimension 584; 1 to 576 are accepted", *arguments, env=environment)
+        self.assert_fails(1, "q and k have head dimension 584", "explain", small, "--gpu", "h200")
         names = ("'h200', 'h100', 'h20', 'a100', 'a10', 'a6000', 'rtx3090', 'l4', 'l40s', 'rtx4090', 'rtx5090', 'rx6800xt', 'rx7900xtx', 'rx9070xt', 'mi210', "
                  "'mi300x'")
         self.assert_fails(2, f"gpu is 'h900'; {names} are accepted", "explain", INPUT, "--gpu", "h900")

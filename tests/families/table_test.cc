@@ -126,12 +126,12 @@ TEST(Choose, SaysWhyNoFamilyTakesTheProblem) {
       "are accepted; forward_mma: cuda:0 (NVIDIA V100) has compute capability 7.0; 8.0 and "
       "later are accepted");
   expect_error(
-      [&] { chosen({.dim = 264}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
-      "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 264; 1 "
-      "to 256 are accepted; decode_mma: q and k have head dimension 264, and v 264; 1 to 256 are accepted, or up to "
+      [&] { chosen({.dim = 584}, kCuda, BackendChoice::automatic, machine_with(h200())); }, ErrorCode::unsupported,
+      "no kernel family of backend cuda computes this forward: forward_sm90: q and k have head dimension 584; 1 "
+      "to 256 are accepted; decode_mma: q and k have head dimension 584, and v 584; 1 to 256 are accepted, or up to "
       "576 "
       "where v is the first columns of k in the same memory, a multiple of 64 up to 512; forward_mma: q and k "
-      "have head dimension 264; 1 to 256 are accepted");
+      "have head dimension 584; 1 to 576 are accepted");
 }
 
 // The first choice brings its mods and tiles, so that no later stage works them out again; with_schedule() makes the

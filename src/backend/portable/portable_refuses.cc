@@ -18,13 +18,13 @@ namespace {
 using problem::AttentionProblem;
 
 constexpr std::int64_t kLastRow = (std::int64_t{1} << 31) - 1024;  // tiles past the end still count in i32
-constexpr std::int64_t kSmallestTile = 64, kLargestDim = 256, kLargestF64Dim = 128;
+constexpr std::int64_t kSmallestTile = 64;
 // Two rows of a quarter of the columns are a thread's: at 128 its sums are 128 registers, and the kernels take 250.
 constexpr std::string_view kWhyF64 = " of f64, whose sums take a thread's registers there";
 
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-std::string refuse_types(const AttentionProblem& problem) {
+std::string refuse_types(const AttentionProblem& problem, const LargestDims& largest) {
   const DType dtype = problem.q_dtype;
   const bool known = is_16_bits(dtype) || dtype == DType::f32 || dtype == DType::f64;
   if (!known || problem.k_dtype != dtype || problem.v_dtype != dtype) {
@@ -35,11 +35,17 @@ std::string refuse_types(const AttentionProblem& problem) {
   if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
     return fmt::format("o is {}; f16, bf16, f32 and f64 are accepted", name(problem.o_dtype));
   }
-  for (const auto& [what, dim] : {std::pair{"q and k have", problem.qk_dim}, {"v has", problem.v_dim}}) {
-    const std::int64_t most = dtype == DType::f64 ? kLargestF64Dim : kLargestDim;
+  struct Dim {
+    std::string_view what;
+    std::int64_t dim, most;
+  };
+  const bool f64 = dtype == DType::f64;
+  for (const auto& [what, dim, of_others] :
+       {Dim{"q and k have", problem.qk_dim, largest.of_keys}, {"v has", problem.v_dim, largest.of_values}}) {
+    const std::int64_t most = f64 ? largest.of_f64 : of_others;
     if (dim >= 1 && dim <= most) continue;
     return fmt::format("{} head dimension {}; 1 to {} are accepted{}", what, dim, most,
-                       dim > most && dim <= kLargestDim ? kWhyF64 : "");
+                       dim > most && dim <= of_others ? kWhyF64 : "");
   }
   return {};
 }
@@ -70,8 +76,9 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 }  // namespace
 
-std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options) {
-  std::string reason = refuse_types(problem);
+std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options,
+                             const LargestDims& largest) {
+  std::string reason = refuse_types(problem, largest);
   return reason.empty() ? portable_refuses_values(problem, options) : reason;
 }
 

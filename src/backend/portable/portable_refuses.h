@@ -2,6 +2,7 @@
 // and the chips on which these kernels have run.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "device/caps.h"
@@ -9,8 +10,17 @@
 
 namespace heddle::plan {
 
-/// Empty when forward and backward kernels may take the problem. Any strides are taken.
-std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options);
+/// The largest head dimensions that kernels take.
+struct LargestDims {
+  std::int64_t of_keys, of_values, of_f64;  // of_f64: of both
+};
+/// Those whose sums a thread's registers hold; in two slices of the values' columns, twice as many, and keys of latent
+/// attention.
+inline constexpr LargestDims kDimsOfRegisters = {256, 256, 128}, kDimsOfSlices = {576, 512, 256};
+
+/// Empty when kernels may take the problem. Any strides are taken.
+std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                             const LargestDims& largest = kDimsOfRegisters);
 /// But for types and head dimensions.
 std::string portable_refuses_values(const problem::AttentionProblem& problem, const AttentionOptions& options);
 /// Empty when the kernels are compiled for the chip.
@@ -18,9 +28,9 @@ std::string portable_device_refuses(const device::CudaCaps& caps);
 std::string portable_device_refuses(const device::AmdCaps& caps);
 template <class Caps>
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                             const Caps& caps) {
+                             const Caps& caps, const LargestDims& largest = kDimsOfRegisters) {
   std::string reason = portable_device_refuses(caps);
-  return reason.empty() ? portable_refuses(problem, options) : reason;
+  return reason.empty() ? portable_refuses(problem, options, largest) : reason;
 }
 
 /// Says that the portable kernels have not run on a chip like this one, and how far they are tested for it. Empty: they

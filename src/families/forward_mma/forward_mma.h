@@ -1,4 +1,4 @@
-// The portable forward family on NVIDIA's and AMD's GPUs, for problems that portable_refuses() lets pass: its
+// The portable forward family on NVIDIA's and AMD's GPUs: what it refuses, its
 // configurations of a problem, its plans, and the text of one kernel.
 #pragma once
 
@@ -14,11 +14,19 @@
 #include "backend/gpu/gpu.h"
 #include "backend/portable/portable_config.h"
 #include "backend/portable/shared/forward_mma_config.h"
+#include "backend/portable/shared/forward_params.h"
 #include "plan/mods/kernel_mods.h"
 #include "plan/plan.h"
 #include "plan/setting.h"
 
 namespace heddle::plan {
+
+/// A sentence where the family does not take the problem: it names the given value and the accepted ones. Empty: it
+/// does.
+std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                const device::CudaCaps& caps);
+std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
+                                const device::AmdCaps& caps);
 
 /// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
 /// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have. `splits` stays 1.
@@ -57,6 +65,11 @@ namespace heddle::forward_mma {
 
 /// "forward_mma bf16 d128 64x64 masked lse"
 std::string name_of(const shared::ForwardMmaConfig& config);
+
+/// Parameters of the first slice of the values' columns become those of slice `number`, of config.value_slices.
+/// `v_dim`: of the whole values; `o_dtype`: of o.
+void stand_at_slice(const shared::ForwardMmaConfig& config, int number, std::int64_t v_dim, DType o_dtype,
+                    shared::ForwardParams& params);
 
 /// Kernel forward_mma, which takes shared::ForwardMmaParams, for that architecture: "sm_80", "gfx1100". `layout`: of
 /// the mods' params and captures.

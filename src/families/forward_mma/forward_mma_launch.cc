@@ -31,6 +31,8 @@ class ForwardMmaKernel final : public backend::Kernel {
         device_(arguments.plan.device),
         config_(arguments.plan.part<shared::ForwardMmaConfig>()),
         shared_bytes_(gpu.dialect().kernels_declare_memory ? 0 : shared::forward_mma_memory(config_).bytes),
+        v_dim_(arguments.problem.v_dim),
+        o_dtype_(arguments.problem.o_dtype),
         layout_(device_text::layout_of(arguments.plan.mods.of_kernel(false), arguments.problem.precision)),
         source_(jit::with_invariant_rows(jit::with_alternative(source(config_, arguments.plan.mods, layout_,
                                                                       gpu.dialect(), gpu.architecture_of(device_)),
@@ -82,7 +84,11 @@ class ForwardMmaKernel final : public backend::Kernel {
     const gpu::Launch launch = {.ctas = static_cast<unsigned>(grid_),
                                 .threads = static_cast<unsigned>(config_.threads()),
                                 .shared_bytes = static_cast<unsigned>(shared_bytes_)};
-    program_->launch(function_, launch, arguments.stream, &params, "launching forward_mma");
+    for (int slice = 0; slice < config_.value_slices; ++slice) {
+      if (slice > 0) stand_at_slice(config_, slice, v_dim_, o_dtype_, params);
+      if (slice > 0 && config_.splits_keys()) params.tiles.launch = gpu::next_launch();
+      program_->launch(function_, launch, arguments.stream, &params, "launching forward_mma");
+    }
   }
 
   std::int64_t held_bytes() const override { return lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0; }
@@ -99,6 +105,8 @@ class ForwardMmaKernel final : public backend::Kernel {
   int device_;
   ForwardMmaConfig config_;
   int shared_bytes_;  // that a launch asks for
+  std::int64_t v_dim_;
+  DType o_dtype_;
   int grid_ = 0;
   device_text::ModLayout layout_;
   jit::Source source_;
@@ -114,6 +122,14 @@ class ForwardMmaKernel final : public backend::Kernel {
 };
 
 }  // namespace
+
+void stand_at_slice(const ForwardMmaConfig& config, int number, std::int64_t v_dim, DType o_dtype,
+                    shared::ForwardParams& params) {
+  if (number == 0) return;
+  const std::int64_t begin = v_dim - config.v_dim;
+  params.v.data = static_cast<const char*>(params.v.data) + begin * config.kv_element_bytes();
+  params.outputs.o = static_cast<char*>(params.outputs.o) + begin * size_of(o_dtype);
+}
 
 std::unique_ptr<backend::Kernel> prepare(const backend::PrepareArguments& arguments, const gpu::Gpu& gpu) {
   return std::make_unique<ForwardMmaKernel>(arguments, gpu);

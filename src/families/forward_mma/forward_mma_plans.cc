@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "backend/portable/portable_refuses.h"
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_config.h"
 #include "families/forward_mma/forward_mma.h"
@@ -138,14 +139,42 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   if (!config.shape().states_waves) config.ctas = 1;
 }
 
+/// Columns of a slice whose sums a thread's registers hold.
+int most_columns(shared::Storage storage) { return storage == shared::Storage::f64 ? 128 : 256; }
+
+/// With slices of the values' columns where there are more than that. The second one ends with the last column, and
+/// begins at a multiple of 8 columns if it may, so that rows stay aligned.
+ForwardMmaConfig in_slices(ForwardMmaConfig config, const AttentionProblem& problem) {
+  const int columns = config.v_dim, most = most_columns(config.storage);
+  if (columns <= most) return config;
+  const int half = columns / 2, begin = columns - half / 8 * 8 <= most ? half / 8 * 8 : columns - most;
+  const auto alignment = [&](DType dtype) {
+    return 1 << std::countr_zero(static_cast<unsigned>(begin * static_cast<int>(size_of(dtype))));
+  };
+  config.value_slices = 2;
+  config.v_dim = columns - begin;
+  config.kv_bytes = std::min(config.kv_bytes, alignment(problem.v_dtype));
+  config.o_bytes = std::min(config.o_bytes, alignment(problem.o_dtype));
+  return config;
+}
+
 }  // namespace
+
+std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
+                                const device::CudaCaps& caps) {
+  return portable_refuses(problem, options, caps, kDimsOfSlices);
+}
+std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
+                                const device::AmdCaps& caps) {
+  return portable_refuses(problem, options, caps);
+}
 
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
                                                   const AttentionTensors& tensors, std::int64_t shared_memory_bytes,
                                                   MmaTarget target) {
-  const ForwardMmaConfig all = forward_config(problem, mods, tensors, target);
-  const int dim = std::max(all.qk_dim, all.v_dim), packed = packed_heads_of(problem);
-  const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  const ForwardMmaConfig all = in_slices(forward_config(problem, mods, tensors, target), problem);
+  const int dim = std::min(std::max(all.qk_dim, all.v_dim), most_columns(all.storage));
+  const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256, packed = packed_heads_of(problem);
   std::vector<ForwardMmaConfig> configs;
   const auto append = [&](FragmentKind fragments, bool few) {
     for (const MmaKernel& kernel : kernels_of(all.storage, fragments)) {
@@ -244,11 +273,12 @@ int splits_of(const AttentionProblem& problem, const ForwardMmaConfig& config, c
 struct FewQueriesTimes {
   double launch, split;                       // seconds: of a run; for each CTA of a tile, whose part is merged
   double bytes_per_second, paged_per_second;  // of keys and values: dense; in pages
+  double flops_per_second;                    // of products: a bound, from forwards of many queries
 };
 /// Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph on an H200: batches of 1 to 256, 1,024 to 65,536
 /// keys, dense and in pages of 16. Dense it errs by up to 5 % there; pages at 1 x 1,024 take a quarter longer, those at
 /// 256 x 1,024 half as long again (docs/notes/portable_family.md).
-constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 3.7e12, 3.0e12};
+constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 3.7e12, 3.0e12, 2.8e14};
 
 /// Null where nothing was measured.
 const FewQueriesTimes* few_queries_times(const device::CudaCaps& caps) {
@@ -261,11 +291,14 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   if (times == nullptr || config.element_bytes() != 2 || config.rows() > shared::kWarpgroupRows) return {};
   double steps = 0;
   for (const shared::WorkItem& item : schedule.items) steps += item.steps;
-  const double keys = steps * config.kv_block, dims = static_cast<double>(problem.qk_dim + problem.v_dim);
+  const double keys = steps * config.kv_block,
+               dims = static_cast<double>(config.value_slices * problem.qk_dim + problem.v_dim);
   const double bytes = keys * dims * config.element_bytes();
   const double rate = problem.page_rows > 0 ? times->paged_per_second : times->bytes_per_second;
-  return Prediction{.seconds = times->launch + times->split * (config.splits - 1) + bytes / rate,
-                    .flops = 2 * dims * keys * config.rows(),
+  const double flops = 2 * dims * keys * config.rows();
+  return Prediction{.seconds = config.value_slices * (times->launch + times->split * (config.splits - 1)) +
+                               std::max(bytes / rate, flops / times->flops_per_second),
+                    .flops = flops,
                     .bytes = bytes};
 }
 

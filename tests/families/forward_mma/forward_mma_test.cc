@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
@@ -29,7 +30,7 @@ const device::CudaCaps& caps_of(std::string_view gpu) {
 }
 
 std::string refusal(const HopperCall& call, const device::CudaCaps& caps) {
-  return plan::portable_refuses(call.problem(), call.all_options(), caps);
+  return plan::forward_mma_refuses(call.problem(), call.all_options(), caps);
 }
 
 std::vector<plan::Choice> offered(const HopperCall& call, const device::CudaCaps& caps) {
@@ -81,6 +82,27 @@ TEST(ForwardMma, TakesModsOfF64) {
   }
 }
 
+// Values of more columns than a thread has sums for: the second slice ends with the last one, and begins where rows
+// stay aligned if it may.
+TEST(ForwardMma, ComputesWideValuesInSlices) {
+  const auto slices = [](std::int64_t dim, std::int64_t v_dim, DType dtype = DType::bf16) {
+    const auto config = first_of(
+        {.q_rows = 300, .kv_rows = 300, .dim = dim, .v_dim = v_dim, .dtype = dtype, .with_lse = false}, "h200");
+    return std::array{config.value_slices, config.v_dim, config.kv_bytes, config.o_bytes};
+  };
+  EXPECT_EQ(slices(256, 256), (std::array{1, 256, 16, 16}));
+  EXPECT_EQ(slices(512, 512), (std::array{2, 256, 16, 16}));
+  EXPECT_EQ(slices(576, 512), (std::array{2, 256, 16, 16}));
+  EXPECT_EQ(slices(320, 328), (std::array{2, 168, 16, 16}));
+  EXPECT_EQ(slices(64, 510), (std::array{2, 256, 4, 4}));
+  EXPECT_EQ(slices(64, 300), (std::array{2, 156, 8, 8}));
+  EXPECT_EQ(slices(160, 160, DType::f64), (std::array{2, 80, 16, 16}));
+  EXPECT_EQ(slices(64, 255, DType::f64), (std::array{2, 128, 8, 8}));
+  // A smaller chip has no room for so wide queries of f32.
+  const HopperCall f32 = {.dim = 512, .dtype = DType::f32, .with_lse = false};
+  expect_error([&] { offered(f32, caps_of("a100")); }, ErrorCode::unsupported, HasSubstr("bytes of shared memory of"));
+}
+
 TEST(ForwardMma, RefusesInSentences) {
   const device::CudaCaps& a100 = caps_of("a100");
   device::CudaCaps old = a100;
@@ -89,10 +111,10 @@ TEST(ForwardMma, RefusesInSentences) {
   EXPECT_EQ(refusal({}, h200()), "");
   EXPECT_EQ(refusal({.dtype = DType::e4m3}, a100),
             "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
-  EXPECT_EQ(refusal({.dim = 264}, a100), "q and k have head dimension 264; 1 to 256 are accepted");
-  EXPECT_EQ(refusal({.dim = 64, .v_dim = 257}, a100), "v has head dimension 257; 1 to 256 are accepted");
-  EXPECT_EQ(refusal({.dim = 136, .dtype = DType::f64, .with_lse = false}, a100),
-            "q and k have head dimension 136; 1 to 128 are accepted of f64, whose sums take a thread's registers "
+  EXPECT_EQ(refusal({.dim = 577}, a100), "q and k have head dimension 577; 1 to 576 are accepted");
+  EXPECT_EQ(refusal({.dim = 64, .v_dim = 513}, a100), "v has head dimension 513; 1 to 512 are accepted");
+  EXPECT_EQ(refusal({.dim = 264, .dtype = DType::f64, .with_lse = false}, a100),
+            "q and k have head dimension 264; 1 to 256 are accepted of f64, whose sums take a thread's registers "
             "there");
   EXPECT_EQ(refusal({.dtype = DType::bf16, .o_dtype = DType::e5m2}, a100),
             "o is e5m2; f16, bf16, f32 and f64 are accepted");

@@ -46,6 +46,23 @@ TEST_F(GpuForwardMma, WideTypes) {
   run_and_judge_all(specs);
 }
 
+// Values of more columns than a thread's registers have sums for: two launches, of a slice each.
+TEST_F(GpuForwardMma, Slices) {
+  Deck<PortableDims> dims({{512, 512}, {576, 512}, {320, 320}, {64, 300}, {512, 257}, {257, 511}, {300, 64}}, 1),
+      dims_of_f64({{256, 256}, {160, 160}, {64, 129}, {200, 255}}, 2);
+  PortableSpecs source(660'000, 150'000, {DType::bf16, DType::f16, DType::f32, DType::f64});
+  std::vector<CaseSpec> specs = drawn(80, source);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    CaseSpec& spec = specs[i];
+    const PortableDims drawn_dims = spec.q_dtype == DType::f64 ? dims_of_f64.deal() : dims.deal();
+    spec.qk_dim = drawn_dims.qk;
+    spec.v_dim = drawn_dims.v;
+    if (i % 4 == 3) spec.q_rows = 1 + static_cast<std::int64_t>(i / 4 % 5), spec.kv_rows = 700;
+    if (spec.q_dtype == DType::f64 && spec.normalizer == Normalizer::none) spec.normalizer = Normalizer::sigmoid;
+  }
+  run_and_judge_all(specs);
+}
+
 // Mods whose reals are f64, among them those of few queries.
 TEST_F(GpuForwardMma, ModsOfF64) {
   PortableSpecs source(650'000, 150'000, {DType::f64});

@@ -10,6 +10,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "engine/large_scores.h"
 #include "heddle/error.h"
@@ -36,11 +39,33 @@ struct Grid {
   std::uint64_t seed;
   std::int64_t most_elements;
   std::vector<DType> dtypes = {DType::bf16, DType::f16};
+  std::vector<PortableDims> dims = {};  // instead of those drawn
+};
+
+/// The next case of the grid.
+class GridSpecs {
+ public:
+  explicit GridSpecs(const Grid& grid) : source_(grid.seed, grid.most_elements, grid.dtypes) {
+    if (!grid.dims.empty()) dims_.emplace(grid.dims, grid.seed + 7);
+  }
+  CaseSpec draw() {
+    CaseSpec spec = source_.draw();
+    if (!dims_) return spec;
+    const PortableDims dims = dims_->deal();
+    spec.qk_dim = dims.qk;
+    spec.v_dim = dims.v;
+    return spec;
+  }
+
+ private:
+  PortableSpecs source_;
+  std::optional<Deck<PortableDims>> dims_;
 };
 
 void run_grid(const Grid& grid) {
-  const auto& [fragments, count, seed, most_elements, dtypes] = grid;
-  PortableSpecs source(seed, most_elements, dtypes);
+  const FragmentKind fragments = grid.fragments;
+  const auto [count, seed] = std::pair(grid.count, grid.seed);
+  GridSpecs source(grid);
   Deck<int> candidates({0, 0, 1, 2, 3}, seed + 1);
   for (int i = 0; i < count;) {
     CaseSpec spec = source.draw();
@@ -50,7 +75,9 @@ void run_grid(const Grid& grid) {
     SCOPED_TRACE(spec.text());
     try {
       AttentionCase c(spec);
-      run_on_host_and_judge(c, {.fragments = fragments, .candidate = candidates.deal()});
+      // Queries of 512 columns of f32 have no room on smaller chips.
+      run_on_host_and_judge(
+          c, {.fragments = fragments, .gpu = grid.dims.empty() ? "a100" : "h200", .candidate = candidates.deal()});
     } catch (const Error& error) {
       const bool may = has_32_keys(fragments) && spec.block;
       const bool refused = may && error.code() == ErrorCode::unsupported;
@@ -61,8 +88,9 @@ void run_grid(const Grid& grid) {
 
 /// Few queries and many keys, whose steps several CTAs share.
 void run_decodes(const Grid& grid) {
-  const auto& [fragments, count, seed, most_elements, dtypes] = grid;
-  PortableSpecs source(seed, most_elements, dtypes);
+  const FragmentKind fragments = grid.fragments;
+  const auto [count, seed] = std::pair(grid.count, grid.seed);
+  GridSpecs source(grid);
   Deck<std::int64_t> q_rows({1, 1, 2, 3, 5, 16, 31}, seed + 1), kv_rows({1, 60, 129, 500, 900}, seed + 2),
       group({1, 2, 4, 7, 8, 20, 71}, seed + 3);
   Deck<int> splits({1, 2, 3, 7}, seed + 4), candidates({0, 0, 1}, seed + 5);
@@ -246,6 +274,25 @@ TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
 TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, cases_on_host(5), 13'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, cases_on_host(5), 12'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, cases_on_host(3), 6'000'000, 6'000, kWide}); }
+
+/// Values of more columns than a thread's registers have sums for: two launches, of a slice each.
+const std::vector<PortableDims> kSlicedDims = {{512, 512}, {576, 512}, {320, 320}, {64, 300},
+                                               {512, 257}, {257, 511}, {300, 64}};
+const std::vector<PortableDims> kSlicedDimsOfF64 = {{256, 256}, {160, 160}, {64, 129}, {200, 255}, {256, 64}};
+TEST(ForwardOnHost, SlicesOverMma) {
+  run_grid({FragmentKind::mma, cases_on_host(12), 14'000'000, 20'000, {DType::bf16, DType::f16}, kSlicedDims});
+}
+TEST(ForwardOnHost, SlicesOfFewQueries) {
+  run_decodes({FragmentKind::mma, cases_on_host(8), 15'000'000, 20'000, {DType::bf16, DType::f16}, kSlicedDims});
+}
+TEST(ForwardOnHost, SlicesOfF32) {
+  run_grid({FragmentKind::outer, cases_on_host(4), 16'000'000, 20'000, {DType::f32}, kSlicedDims});
+  run_grid({FragmentKind::tf32, cases_on_host(4), 17'000'000, 20'000, {DType::f32}, kSlicedDims});
+  run_grid({FragmentKind::fma, cases_on_host(4), 18'000'000, 20'000, {DType::f32}, kSlicedDims});
+}
+TEST(ForwardOnHost, SlicesOfF64) {
+  run_grid({FragmentKind::fma, cases_on_host(6), 19'000'000, 20'000, {DType::f64}, kSlicedDimsOfF64});
+}
 
 }  // namespace
 }  // namespace heddle::test

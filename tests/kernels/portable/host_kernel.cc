@@ -134,7 +134,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   const problem::AttentionProblem problem = problem::validate(tensors, options);
   problem::validate_bindings(problem, options.bindings);
   const device::CudaCaps& caps = known_gpu(run.gpu);
-  if (std::string reason = plan::portable_refuses(problem, options, caps); !reason.empty()) {
+  if (std::string reason = plan::forward_mma_refuses(problem, options, caps); !reason.empty()) {
     throw Error(ErrorCode::unsupported, reason);
   }
   engine::MaskRows rows;
@@ -199,7 +199,10 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     run.execute({config, portable::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
   } else {
     const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, choice.plan.mods, layout)));
-    entry(params, static_cast<unsigned>(ctas), c != nullptr ? static_cast<unsigned>(c->spec().seed) : run.seed);
+    for (int slice = 0; slice < config.value_slices; ++slice) {
+      forward_mma::stand_at_slice(config, slice, problem.v_dim, problem.o_dtype, params);
+      entry(params, static_cast<unsigned>(ctas), c != nullptr ? static_cast<unsigned>(c->spec().seed) : run.seed);
+    }
   }
   // A graph that repeats the run begins with what it left.
   for (int i = 0; config.splits_keys() && i < params.tiles.item_count; ++i) EXPECT_EQ(params.tiles.tickets[i], 0U);

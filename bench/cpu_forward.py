@@ -5,17 +5,20 @@
 
 Cells are bf16_s2048_d64, bf16_s2048_d64_causal and the like, B 1 and 8 heads. Times are medians of all turns; `torch` is torch's
 time divided by ours, GFLOP/s count 4 S S D a head, half of that for causal. Results are compared before anything is timed.
-A line before the first cell
-of a kernel says whether AMX computes (docs/notes/cpu_amx.md).
+A line before the first cell of a kernel says whether AMX computes (docs/notes/cpu_amx.md). OpenMP's threads would spin on
+after each of torch's turns, and take processors from the next one of ours: OMP_WAIT_POLICY is passive unless it is set.
 """
 
 import argparse
+import os
 import statistics
 import time
 
-import torch
-from comparison import contenders, library
-from cpu_decode import NAMES, view
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before OpenMP reads it
+
+import torch  # noqa: E402
+from comparison import contenders, library  # noqa: E402
+from cpu_decode import NAMES, view  # noqa: E402
 
 HEADS = 8
 

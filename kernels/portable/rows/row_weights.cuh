@@ -22,6 +22,7 @@ template <class Real>
 struct RowEnd {
   Real factor, lse;  // what its O is multiplied by; natural
   Real rest;         // what lse's rounding left out
+  Real largest = 0;  // t, without the sink; NaN where one is NaN or +inf
 };
 
 /// Each wave has its rows' keys alone.
@@ -41,7 +42,7 @@ class RowWeights {
       kF16 && !kSoftmax && (!kSigmoid || kConfig.q_bf16 || kConfig.q_fp8 != shared::Fp8::none);
   /// Rows have maxima, or powers, that their O follows.
   static constexpr bool kMoves = kSoftmax || kPowers;
-  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks));
+  static_assert(kSoftmax || (!kConfig.lse && !kConfig.sinks && !kConfig.max_scores));
 
   Real m[kRows];  // softmax: the largest score; else the power; -inf: none yet
   Real l[kRows];  // softmax: the sum of exponentials, of the thread's keys; after join() of all
@@ -111,14 +112,12 @@ class RowWeights {
 
   /// After join().
   __device__ __forceinline__ RowEnd<Real> close(int i, const shared::Sinks& sinks, int head) const {
-    if constexpr (!kSoftmax) return {kPowers ? F::exp2(start_of(i)) : kUnraise, 0, 0};
-    if constexpr (kConfig.sinks) {
-      const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
-      return close_with_sink(i, sink);
+    RowEnd<Real> end = close_row(i, sinks, head);
+    if constexpr (kConfig.max_scores) {
+      // A sum that is NaN knows of scores that a maximum does not.
+      end.largest = l[i] != l[i] ? l[i] : m[i] == -F::infinity() ? m[i] : m[i] * scale_;
     }
-    const Real of_sum = static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom);
-    // NaN stays.
-    return with_rest(l[i] > 0 ? F::reciprocal(l[i]) : l[i], F::fused(m[i], scale_, of_sum), m[i], scale_, of_sum);
+    return end;
   }
 
   /// lse of a row that attends nothing.
@@ -135,6 +134,17 @@ class RowWeights {
   }
 
  private:
+  __device__ __forceinline__ RowEnd<Real> close_row(int i, const shared::Sinks& sinks, int head) const {
+    if constexpr (!kSoftmax) return {kPowers ? F::exp2(start_of(i)) : kUnraise, 0, 0};
+    if constexpr (kConfig.sinks) {
+      const Real sink = static_cast<const Real*>(static_cast<const void*>(sinks.data))[head * sinks.stride];
+      return close_with_sink(i, sink);
+    }
+    const Real of_sum = static_cast<Real>(kLn2) * (F::log2(l[i]) - kHeadroom);
+    // NaN stays.
+    return with_rest(l[i] > 0 ? F::reciprocal(l[i]) : l[i], F::fused(m[i], scale_, of_sum), m[i], scale_, of_sum);
+  }
+
   static constexpr double kLn2 = 0.693147180559945309, kLog2E = 1.44269504088896341;
   static constexpr int kRaise = kF16 && kSigmoid && !kPowers ? kConfig.weighted ? 8 : 15 : 0;
   static constexpr Real kUnraise = kRaise == 0 ? 1 : kRaise == 8 ? 0x1p-8 : 0x1p-15, kBase = kUnraise;

@@ -1,5 +1,5 @@
-// Rows of o and lse on their way out, and rows that no tile computes. `Params`: a family's, with outputs, lse_rest and
-// sinks.
+// Rows of o and lse on their way out, and rows that no tile computes. `Params`: a family's, with outputs, lse_rest,
+// max_scores and sinks.
 #pragma once
 
 #include "portable/rows/row_output.cuh"
@@ -34,19 +34,19 @@ __device__ __forceinline__ void store_lse(const shared::Outputs& out, int batch,
   to[batch * out.lse_stride[0] + head * out.lse_stride[1] + row * out.lse_stride[2]] = lse;
 }
 
-template <class Real, class Params>
-__device__ __forceinline__ void store_lse_rest(const Params& params, int batch, int head, int row, Real rest) {
-  const shared::RowNumbers& out = params.lse_rest;
+template <class Real>
+__device__ __forceinline__ void store_number(const shared::RowNumbers& out, int batch, int head, int row, Real x) {
   Real* to = static_cast<Real*>(static_cast<void*>(out.data));
-  to[batch * out.stride[0] + head * out.stride[1] + row * out.stride[2]] = rest;
+  to[batch * out.stride[0] + head * out.stride[1] + row * out.stride[2]] = x;
 }
 
-/// lse of a finished row, where it is asked for.
+/// The numbers of a finished row that are asked for.
 template <auto kConfig, class Real, class Params>
 __device__ __forceinline__ void store_row_numbers(const Params& params, int batch, int head, int row,
                                                   const RowEnd<Real>& end) {
   if constexpr (kConfig.lse) store_lse<Real>(params.outputs, batch, head, row, end.lse);
-  if constexpr (kConfig.lse_rest) store_lse_rest<Real>(params, batch, head, row, end.rest);
+  if constexpr (kConfig.lse_rest) store_number<Real>(params.lse_rest, batch, head, row, end.rest);
+  if constexpr (kConfig.max_scores) store_number<Real>(params.max_scores, batch, head, row, end.largest);
 }
 
 /// kRun sums of a row, from `column` on, times `factor`.
@@ -75,10 +75,10 @@ __device__ __forceinline__ void store_fill(const Params& params, const shared::R
   for (int i = F::thread(); i < at.rows * kConfig.v_dim; i += F::threads()) {
     o[(at.row + i / kConfig.v_dim) * out.o_stride[2] + i % kConfig.v_dim] = Element::of(x);
   }
-  if constexpr (kConfig.lse) {
+  if constexpr (kConfig.lse || kConfig.max_scores) {
+    const RowEnd<Real> none = {0, lse, lse == lse ? Real(0) : lse, -F::infinity()};
     for (int i = F::thread(); i < at.rows; i += F::threads()) {
-      store_lse<Real>(out, at.batch, at.head, at.row + i, lse);
-      if constexpr (kConfig.lse_rest) store_lse_rest<Real>(params, at.batch, at.head, at.row + i, lse == lse ? 0 : lse);
+      store_row_numbers<kConfig, Real>(params, at.batch, at.head, at.row + i, none);
     }
   }
 }

@@ -21,8 +21,12 @@ void set_constants(const backend::PrepareArguments& arguments, shared::ForwardPa
     params.outputs.o_stride[axis] = tensors.o.strides[axis];
     if (tensors.lse) params.outputs.lse_stride[axis] = tensors.lse->strides[axis];
     if (tensors.lse_rest) params.lse_rest.stride[axis] = tensors.lse_rest->strides[axis];
+    if (tensors.max_scores) params.max_scores.stride[axis] = tensors.max_scores->strides[axis];
   }
-  if (problem.packed) params.outputs.o_stride[0] = params.outputs.lse_stride[0] = params.lse_rest.stride[0] = 0;
+  if (problem.packed) {
+    params.outputs.o_stride[0] = params.outputs.lse_stride[0] = 0;
+    params.lse_rest.stride[0] = params.max_scores.stride[0] = 0;
+  }
   params.mod.q_len = gpu::longest(problem, &Sequence::q_len);
   params.mod.kv_len = gpu::longest(problem, &Sequence::kv_len);
   if (!problem.sequences.empty()) params.mod.q_start = static_cast<int>(problem.sequences.front().q_start);
@@ -42,6 +46,7 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   params.outputs.o = tensors.o.data;
   if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
   if (tensors.lse_rest) params.lse_rest.data = static_cast<float*>(tensors.lse_rest->data);
+  if (tensors.max_scores) params.max_scores.data = static_cast<float*>(tensors.max_scores->data);
   if (config.sinks) params.sinks.data = static_cast<const float*>(arguments.options->sinks->data);
   if (config.page_rows > 0) gpu::set_table(*arguments.options, params.table);
 }

@@ -91,6 +91,7 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   all.fragments = target.of(problem, all.storage);
   all.lse = problem.with_lse;
   all.lse_rest = problem.with_lse_rest;
+  all.max_scores = problem.with_max_scores;
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();

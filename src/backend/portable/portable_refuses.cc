@@ -50,10 +50,6 @@ std::string refuse_types(const AttentionProblem& problem, const LargestDims& lar
   return {};
 }
 
-std::string refuse_max_scores(const AttentionProblem& problem) {
-  return problem.with_max_scores ? "max_scores are asked for; o and lse are accepted" : "";
-}
-
 std::string refuse_sizes(const AttentionProblem& problem) {
   const double factor = portable_mods(problem).factor;
   const double largest = std::max(std::abs(problem.scale), std::abs(problem.scale * factor));
@@ -83,8 +79,7 @@ std::string portable_refuses(const AttentionProblem& problem, const AttentionOpt
 }
 
 std::string portable_refuses_values(const AttentionProblem& problem, const AttentionOptions& options) {
-  std::array<std::string, 3> reasons = {refuse_max_scores(problem), refuse_sizes(problem),
-                                        refuses_values(problem, options.bindings)};
+  std::array<std::string, 2> reasons = {refuse_sizes(problem), refuses_values(problem, options.bindings)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& reason) { return !reason.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }

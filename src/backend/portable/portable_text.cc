@@ -105,6 +105,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.o_type != shared::StorageType::same, fmt::format("o {}", shared::name(config.o_type)));
   add(config.lse, "lse");
   add(config.lse_rest, "lse rest");
+  add(config.max_scores, "max_scores");
   return name;
 }
 

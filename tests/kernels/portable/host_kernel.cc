@@ -74,6 +74,7 @@ std::vector<KernelMemory> memory_of(const AttentionCase& c) {
   add_tensor("o", c.o, true);
   if (c.tensors().lse) add_tensor("lse", c.lse_rows, true);
   if (c.tensors().lse_rest) add_tensor("lse_rest", c.lse_rest_rows, true);
+  if (c.tensors().max_scores) add_tensor("max_scores", c.max_score_rows, true);
   return memory;
 }
 

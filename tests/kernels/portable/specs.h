@@ -69,6 +69,7 @@ class PortableSpecs {
     spec.scale = scale_.deal();
     spec.with_lse = with_lse_.deal() != 0;
     spec.with_lse_rest = with_lse_rest_.deal() != 0 && spec.with_lse && spec.normalizer == Normalizer::softmax;
+    spec.with_max_scores = with_max_scores_.deal() == 0 && spec.normalizer == Normalizer::softmax;
     if (custom_o_.deal() == 0) spec.o_dtype = o_dtype_.deal();
     if (given_.deal() == 1) {
       spec.rows = "given";
@@ -129,7 +130,7 @@ class PortableSpecs {
   Deck<double> spread_{{0.1, 1, 1, 1, 4, 30}, 19};
   Deck<std::optional<double>> scale_{{std::nullopt, std::nullopt, std::nullopt, std::nullopt, 0.0, -0.1}, 20};
   Deck<int> with_lse_{{1, 1, 0}, 21}, custom_o_{{0, 1, 2, 3}, 22}, given_{{0, 0, 1}, 24};
-  Deck<int> with_lse_rest_{{0, 1}, 26};
+  Deck<int> with_lse_rest_{{0, 1}, 26}, with_max_scores_{{0, 1, 2}, 27};
   Deck<DType> o_dtype_{{DType::f64, DType::f32, DType::f16, DType::bf16}, 23};
   Deck<BlockSize> block_{{{64, 64}, {128, 128}, {64, 32}, {192, 16}}, 25};
 };

@@ -17,8 +17,8 @@ struct ForwardParams {
   Outputs outputs;
   ModValues mod;
   Sinks sinks;
-  PageTable table;      // page_rows
-  RowNumbers lse_rest;  // of lse's type, as outputs.lse is
+  PageTable table;                  // page_rows
+  RowNumbers lse_rest, max_scores;  // of lse's type, as outputs.lse is
 };
 
 }  // namespace heddle::shared

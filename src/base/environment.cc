@@ -46,7 +46,7 @@ constexpr std::array kOptions{
     OptionRow{
         Option::cpu_amx, "HEDDLE_CPU_AMX",
         "whether bf16 on the CPU takes AMX, read once a process: auto (default), where the processor has it; off; "
-        "emulated, the same kernel over a slow stand-in, for tests"},
+        "emulated, the same kernel over a slow stand-in, for tests. Without AVX-512 all are as off"},
 };
 
 constexpr bool in_order() {

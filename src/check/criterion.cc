@@ -46,9 +46,13 @@ bool Criterion::special_matches(const Judged& element, double expected) const {
   const int own = special_class(element.value);
   if (own == special_class(expected)) return true;
   if (!std::isfinite(element.reference)) return false;
-  // The reference lies near the dtype's overflow threshold: either side is right.
-  return own == special_class(round_to(dtype_, element.reference + element.tolerance)) ||
-         own == special_class(round_to(dtype_, element.reference - element.tolerance));
+  // The reference lies near the dtype's overflow threshold: either side is right. Both ends of what is allowed may lie
+  // beyond the range, on opposite sides.
+  const double low = element.reference - element.tolerance, high = element.reference + element.tolerance;
+  if (own != 0) return own == special_class(round_to(dtype_, low)) || own == special_class(round_to(dtype_, high));
+  const double error = std::abs(element.value - element.reference);
+  return special_class(round_to(dtype_, std::clamp(0.0, low, high))) == 0 &&
+         (!by_row_ || error <= element.tolerance + one_rounding(dtype_, element.reference));
 }
 
 void Criterion::add(const Judged& element) {

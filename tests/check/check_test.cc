@@ -193,6 +193,33 @@ TEST(Check, AllowsMaskedValuesThatAreNotFiniteToReachRowsOfAGpu) {
   EXPECT_EQ(judged.check().o.mismatched_specials, 1);
 }
 
+// o is `sum`, beside which 40 terms of `size` cancel: it may err by 40 size / 64. e4m3 reaches to 448.
+TensorCheck check_cancelling(double sum, double size, double given) {
+  const Tensor ones = Tensor::empty(DType::f32, {1, 1, 40, 1}), v = Tensor::empty(DType::f32, {1, 1, 40, 1});
+  for (std::int64_t i = 0; i < 40; ++i) {
+    static_cast<float*>(ones.data())[i] = 1;
+    static_cast<float*>(v.data())[i] = static_cast<float>((i % 2 == 0 ? size : -size) + (i == 0 ? sum : 0));
+  }
+  const Tensor k = ones.to(DType::bf16), o = Tensor::empty(DType::e4m3, {1, 1, 1, 1});
+  const Tensor q = Tensor::zeros(DType::bf16, {1, 1, 1, 1});
+  base::store_element(q.data(), q.dtype(), 0, 1);
+  base::store_element(o.data(), o.dtype(), 0, given);
+  AttentionOptions options;
+  options.normalizer = Normalizer::none;
+  options.scale = 1;
+  return check_attention(q, k, v.to(DType::bf16), options, o, {}).o;
+}
+
+TEST(Check, EitherSideOfTheRangeIsRightNearIt) {
+  EXPECT_EQ(check_cancelling(1024, 1024, kNaN).mismatched_specials, 0);
+  EXPECT_EQ(check_cancelling(1024, 1024, 416).mismatched_specials, 0);
+  EXPECT_EQ(check_cancelling(1024, 1024, -416).mismatched_specials, 1);
+  EXPECT_EQ(check_cancelling(1024, 1024, 100).mismatched_specials, 1);
+  // All of the range and both sides of it are within what is allowed.
+  EXPECT_EQ(check_cancelling(1024, 4096, -416).mismatched_specials, 0);
+  EXPECT_EQ(check_cancelling(0, 4096, kNaN).mismatched_specials, 0);
+}
+
 TEST(Check, FailsSwappedRows) {
   Judged judged(DType::bf16);
   for (std::int64_t d = 0; d < 16; ++d) {

@@ -14,4 +14,9 @@ def allow_tf32_for(query: torch.Tensor) -> bool | None:
 def is_allowed() -> bool:
     """As torch.compile's flex_attention reads it. torch 2.9 and later have fp32_precision, "none" where it is not set."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", "none")
-    return bool(precision != "ieee" if precision != "none" else torch.get_float32_matmul_precision() != "highest")
+    if precision != "none":
+        return bool(precision != "ieee")
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # torch refuses to say it once torch.backends.mkldnn's fp32_precision is set
+        return False

@@ -26,6 +26,33 @@ def test_the_switch_is_torchs(precision):
         torch._dynamo.reset()
 
 
+def test_compiled_calls_follow_the_switch(precision):
+    """Without dynamo's reset: it compiles anew."""
+    compiled = torch.compile(lambda x: x if _tf32.is_allowed() else -x, backend="eager", fullgraph=True)
+    for name, is_allowed in (("highest", False), ("high", True), ("highest", False)):
+        precision(name)
+        assert compiled(torch.ones(1)).item() == (1 if is_allowed else -1), name
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9")
+def test_other_switches_of_torch(precision):
+    """torch.get_float32_matmul_precision() raises beside them."""
+    precision("highest")
+    matmul, of_cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision, of_cpu.fp32_precision
+    try:
+        matmul.fp32_precision = "none"
+        for name in ("bf16", "tf32", "ieee", "none"):
+            of_cpu.fp32_precision = name
+            assert _tf32.is_allowed() is False, name
+        of_cpu.fp32_precision = "bf16"
+        for name, is_allowed in (("tf32", True), ("ieee", False)):
+            matmul.fp32_precision = name
+            assert _tf32.is_allowed() is is_allowed, name
+    finally:
+        matmul.fp32_precision, of_cpu.fp32_precision = before
+
+
 @pytest.mark.parametrize("dtype, device, wanted", [
     (torch.float32, "cuda", True), (torch.float32, "cpu", None), (torch.bfloat16, "cuda", None),
     (torch.float64, "cuda", None)])

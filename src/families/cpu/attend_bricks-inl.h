@@ -37,9 +37,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-/// Maxima beyond this are subtracted before scores are multiplied: the product would lose digits that the difference
-/// has.
-inline constexpr float kMostMaximum = 0x1p60F;
+/// Maxima beyond this are subtracted before scores are multiplied by log2 e. KeepMaxima rounds the product of the
+/// maximum instead, by up to 2^-14 here: less than Exp2Coarse errs by.
+inline constexpr float kMostMaximum = 0x1p10F;
 
 /// A tile on its way through its chunks.
 template <class Registers>

@@ -109,19 +109,21 @@ bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequen
   return sequence.q_len * problem.group() * sharing <= tile_rows;
 }
 
-std::int64_t cpu_forward_piece_keys(const problem::AttentionProblem& problem, std::int64_t keys) {
+std::int64_t cpu_forward_most_pieces(const problem::AttentionProblem& problem, std::int64_t keys) {
   const std::int64_t kv_heads = std::max<std::int64_t>(problem.kv_heads, 1);
   const std::int64_t wanted = (kPieceTasks + kv_heads - 1) / kv_heads;
-  const std::int64_t pieces =
-      std::max({std::int64_t{1}, round_up(keys, kSplitKeys) / kSplitKeys, std::min(wanted, keys / kLeastSplit)});
+  return std::max({std::int64_t{1}, round_up(keys, kSplitKeys) / kSplitKeys, std::min(wanted, keys / kLeastSplit)});
+}
+
+std::int64_t cpu_forward_piece_keys(const problem::AttentionProblem& problem, std::int64_t keys) {
+  const std::int64_t pieces = cpu_forward_most_pieces(problem, keys);
   return round_up(std::max<std::int64_t>(keys, 1), pieces * kChunk) / pieces;
 }
 
 CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem, const Sequence& sequence) {
   const std::int64_t element = element_bytes(problem);
   CpuForwardPartials partials{};
-  const std::int64_t piece = cpu_forward_piece_keys(problem, sequence.kv_len);
-  partials.pieces = std::max<std::int64_t>(1, round_up(sequence.kv_len, piece) / piece);
+  partials.pieces = cpu_forward_most_pieces(problem, sequence.kv_len);
   partials.rows = sequence.q_len * problem.group();
   if (partials.pieces == 1) return partials;
   const std::int64_t rows = partials.pieces * partials.rows;

@@ -71,11 +71,14 @@ std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem
 std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys,
                                         bool bricks = false);
 
+/// No tile that attends `keys` keys or fewer has more pieces. Their own number may be larger than that of more keys.
+std::int64_t cpu_forward_most_pieces(const problem::AttentionProblem& problem, std::int64_t keys);
+
 /// Keys of each piece, but the last, of a tile that `keys` keys attend: a number that depends on them and on the heads
 /// alone, so the threads do not change a result.
 std::int64_t cpu_forward_piece_keys(const problem::AttentionProblem& problem, std::int64_t keys);
 
-/// The partial results of the pieces of one pair, as many as if all keys attend; rows = queries of all heads of the
+/// The partial results of the pieces of one pair, as many as a tile of it may have; rows = queries of all heads of the
 /// group: o [pieces][rows][o_stride], maxima [pieces][rows], sums [pieces][rows]. All 0 bytes for a single piece.
 struct CpuForwardPartials {
   std::int64_t pieces, rows;

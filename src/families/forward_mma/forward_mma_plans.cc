@@ -99,10 +99,12 @@ std::int64_t longest_queries(const AttentionProblem& problem) {
   return longest;
 }
 
+constexpr std::int64_t kMostFewQueries = 32;
+
 /// Query heads that share a tile, if queries are so few that these heads' fit in 64 rows; 0: they are not few.
 int packed_heads_of(const AttentionProblem& problem) {
   const std::int64_t longest = longest_queries(problem);
-  if (longest == 0 || longest > 32) return 0;
+  if (longest == 0 || longest > kMostFewQueries) return 0;
   if (problem.batch_invariant) {
     // Tiles of 16 rows for up to 16 queries, whichever there are of others.
     return longest > 16 ? 0 : std::min(power_of_two_from(problem.group()), 16 / power_of_two_from(longest));
@@ -110,6 +112,13 @@ int packed_heads_of(const AttentionProblem& problem) {
   const int most = shared::kWarpgroupRows / power_of_two_from(longest);
   const int heads = std::min(power_of_two_from(problem.group()), most);
   return heads > 1 || longest <= 16 ? heads : 0;
+}
+
+/// The next smaller number of heads, after packed_heads_of(); 0: there is none. With batch_invariant the number stays.
+int fewer_heads_than(int packed_heads, const AttentionProblem& problem) {
+  const std::int64_t longest = longest_queries(problem);
+  if (problem.batch_invariant || longest == 0 || longest > kMostFewQueries) return 0;
+  return packed_heads > 0 ? packed_heads / 2 : 1;
 }
 
 /// Buffers of a ring of blocks: as many as leave room for two CTAs on a multiprocessor; if that is one, as many as one
@@ -176,7 +185,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   const int dim = std::min(std::max(all.qk_dim, all.v_dim), most_columns(all.storage));
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256, packed = packed_heads_of(problem);
   std::vector<ForwardMmaConfig> configs;
-  const auto append = [&](FragmentKind fragments, bool few) {
+  const auto append = [&](FragmentKind fragments, int packed_heads) {
     for (const MmaKernel& kernel : kernels_of(all.storage, fragments)) {
       if (kernel.most_dim != bound) continue;
       ForwardMmaConfig config = all;
@@ -187,8 +196,8 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       config.shared_queries = kernel.shared_queries;
       config.ctas = kernel.ctas;
       config.key_waves = kernel.key_waves;
-      if (few) {
-        set_few_queries(config, packed, longest_queries(problem));
+      if (packed_heads > 0) {
+        set_few_queries(config, packed_heads, longest_queries(problem));
         if (target.copies_beside) config.stages = stages_of(config, shared_memory_bytes);
       }
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
@@ -196,15 +205,24 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   };
   const auto append_all = [&](FragmentKind fragments) {
     const auto first = std::ssize(configs);
-    if (packed > 0) append(fragments, true);
+    if (packed > 0) append(fragments, packed);
     // More keys a step occupy more waves.
     std::ranges::stable_sort(configs.begin() + first, configs.end(), std::greater<>(), &ForwardMmaConfig::kv_block);
-    append(fragments, false);
+    append(fragments, 0);
   };
   const bool too_few = packed > 0 && all.shape().of_many_rows;
   if (!too_few) append_all(all.fragments);
   if (all.shape().plain_follow) append_all(FragmentKind::fma);
-  if (too_few) append(all.fragments, false);
+  if (too_few) append(all.fragments, 0);
+  // Few queries of fewer heads, where a tile of as many as there may be has no room.
+  const auto has_room = [&](const ForwardMmaConfig& config) {
+    return shared::forward_mma_memory(config).bytes <= shared_memory_bytes;
+  };
+  for (int heads = fewer_heads_than(packed, problem); heads > 0; heads /= 2) {
+    if (std::ranges::any_of(configs, has_room)) break;
+    if (!all.shape().of_many_rows) append(all.fragments, heads);
+    if (all.shape().plain_follow) append(FragmentKind::fma, heads);
+  }
   return configs;
 }
 

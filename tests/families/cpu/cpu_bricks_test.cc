@@ -123,6 +123,25 @@ TEST_F(CpuBricks, MaximaThatGrow) {
   }
 }
 
+/// Small integers beside a large one, all of them exact: chunks that keep a maximum weigh as the first one does.
+TEST_F(CpuBricks, ScoresFarFromZero) {
+  for (const double level : {250.0, 1000.0, 3000.0, 992e3, 1004e3, -1004e3}) {
+    SCOPED_TRACE(testing::Message() << level);
+    Attention a = of_bf16({.q_rows = 70, .kv_rows = 900, .qk_dim = 2, .v_dim = 8});
+    a.options.scale = a.plain.scale = 1;
+    for (std::int64_t i = 0; i < 70; ++i) {
+      poke_bf16(a.q, {0, 0, i, 0}, 1000);
+      poke_bf16(a.q, {0, 0, i, 1}, static_cast<double>(i % 3));
+    }
+    for (std::int64_t j = 0; j < 900; ++j) {
+      poke_bf16(a.k, {0, 0, j, 0}, level / 1000);
+      poke_bf16(a.k, {0, 0, j, 1}, static_cast<double>(j % 2));
+      for (std::int64_t d = 0; d < 8; ++d) poke_bf16(a.v, {0, 0, j, d}, j < 256 ? 1 : -1);
+    }
+    expect_bricks(a);
+  }
+}
+
 TEST_F(CpuBricks, ScalesOfAnySign) {
   for (const double scale : {-0.7, 0.0, 1e-30, 40.0}) {
     Attention a = of_bf16({.q_rows = 70, .kv_rows = 300, .qk_dim = 16, .v_dim = 16});

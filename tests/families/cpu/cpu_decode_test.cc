@@ -39,6 +39,20 @@ TEST(CpuForward, DecodesInPiecesOfTheKeys) {
   });
 }
 
+/// A head that attends fewer keys than the sequence has may have more pieces than all keys would.
+TEST(CpuForward, DecodesByMasksThatLeaveOneHeadFewerKeys) {
+  for (const auto& [keys, left] : {std::pair{3137, 3136}, {4097, 4096}, {8193, 8192}}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+      SCOPED_TRACE(testing::Message() << left << " of " << keys << " keys, " << name(dtype));
+      Attention a({.q_heads = 3, .q_rows = 1, .kv_rows = keys, .qk_dim = 8, .v_dim = 8}, dtype);
+      const auto last = static_cast<std::int64_t>(left);
+      a.options.mask_mod = mask_mod([&](Expr, Expr h, Expr, Expr j) { return (j < last) | (h > 0); });
+      a.plain.mods.mask = [&](auto, auto h, auto, auto j) { return j < last || h > 0; };
+      expect_plain(a);
+    }
+  }
+}
+
 TEST(CpuForward, DecodesWithTheOtherNormalizersAndTheSameBitsForAnyNumberOfThreads) {
   for (const Normalizer normalizer : {Normalizer::softmax, Normalizer::sigmoid, Normalizer::none}) {
     Attention a({.q_heads = 4, .kv_heads = 2, .q_rows = 2, .kv_rows = 7000, .qk_dim = 32, .v_dim = 32});

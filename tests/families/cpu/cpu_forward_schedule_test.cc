@@ -136,6 +136,18 @@ TEST(CpuSchedule, PiecesFollowTheKeysThatAttend) {
   EXPECT_THAT(keys_of(back < 0), testing::ElementsAre(0));
 }
 
+TEST(CpuSchedule, PartialResultsHaveRoomForThePiecesOfFewerKeys) {
+  for (const std::int64_t kv_heads : {1, 2, 8}) {
+    const problem::AttentionProblem problem = problem_of(8, kv_heads, {{.q_len = 1, .kv_len = 1}});
+    std::int64_t most = 1;
+    for (std::int64_t keys = 1; keys < 70000; keys += 63) {
+      const std::int64_t piece = plan::cpu_forward_piece_keys(problem, keys);
+      most = std::max(most, (keys + piece - 1) / piece);
+      ASSERT_LE(most, plan::cpu_forward_partials(problem, {.q_len = 1, .kv_len = keys}).pieces) << keys;
+    }
+  }
+}
+
 TEST(CpuSchedule, HeadsOfOneTileSeeTheSameBlocks) {
   const problem::AttentionProblem problem = problem_of(8, 1, {{.q_len = 4, .kv_len = 256}});
   const std::int64_t bytes = plan::cpu_forward_pair_bytes(problem, kTileRows);

@@ -103,6 +103,29 @@ TEST(ForwardMma, ComputesWideValuesInSlices) {
   expect_error([&] { offered(f32, caps_of("a100")); }, ErrorCode::unsupported, HasSubstr("bytes of shared memory of"));
 }
 
+// Tiles of as many heads as 64 rows hold have no room there.
+TEST(ForwardMma, PacksFewerHeadsWhereAllHaveNoRoom) {
+  const auto few = [](const char* gpu, std::int64_t queries, std::int64_t heads, std::int64_t dim, DType dtype) {
+    const HopperCall call = {.q_heads = heads,
+                             .q_rows = queries,
+                             .kv_rows = 700,
+                             .dim = dim,
+                             .v_dim = std::min<std::int64_t>(dim, 512),
+                             .dtype = dtype,
+                             .with_lse = false};
+    const auto config = first_of(call, gpu);
+    EXPECT_LE(shared::forward_mma_memory(config).bytes, caps_of(gpu).shared_memory_bytes);
+    return std::array{config.packed_heads, config.rows()};
+  };
+  EXPECT_EQ(few("l4", 4, 16, 512, DType::bf16), (std::array{16, 64}));
+  EXPECT_EQ(few("l4", 4, 16, 576, DType::bf16), (std::array{8, 32}));
+  EXPECT_EQ(few("l4", 9, 4, 576, DType::bf16), (std::array{2, 32}));
+  EXPECT_EQ(few("l4", 20, 1, 576, DType::bf16), (std::array{1, 32}));
+  EXPECT_EQ(few("l4", 9, 4, 320, DType::f32), (std::array{2, 32}));
+  EXPECT_EQ(few("a100", 16, 4, 256, DType::f64), (std::array{2, 32}));
+  EXPECT_EQ(few("l4", 16, 4, 256, DType::f64), (std::array{1, 16}));
+}
+
 TEST(ForwardMma, RefusesInSentences) {
   const device::CudaCaps& a100 = caps_of("a100");
   device::CudaCaps old = a100;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <string_view>
 #include <variant>
 
 #include "heddle/devices.h"
@@ -19,7 +20,8 @@ std::string machine_text(const plan::Request& request) {
   const AttentionProblem& problem = request.problem;
   if (problem.device.kind == DeviceKind::cpu) {
     const device::Caps& caps = request.machine.cpu;
-    return fmt::format("{}, {}, {} cores, L2 {}, L3 {}", caps.name, caps.simd_target, caps.cores, caps.l2_bytes,
+    const std::string_view unit = caps.matrix_unit == device::MatrixUnit::none ? "" : ", AMX";
+    return fmt::format("{}, {}{}, {} cores, L2 {}, L3 {}", caps.name, caps.simd_target, unit, caps.cores, caps.l2_bytes,
                        caps.l3_bytes);
   }
   if (problem.device.kind == DeviceKind::rocm) {

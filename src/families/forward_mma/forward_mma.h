@@ -28,6 +28,9 @@ std::string forward_mma_refuses(const problem::AttentionProblem& problem, const 
 std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps);
 
+/// Of the longest sequence.
+std::int64_t forward_mma_longest_queries(const problem::AttentionProblem& problem);
+
 /// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
 /// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have. `splits` stays 1.
 std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,

@@ -28,7 +28,7 @@ std::string forward_mma_refuses(const problem::AttentionProblem& problem, const 
 std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps);
 
-/// Of the longest sequence.
+/// The longest sequence has so many queries.
 std::int64_t forward_mma_longest_queries(const problem::AttentionProblem& problem);
 
 /// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the

@@ -128,6 +128,14 @@ TEST(DecodeBytesOnHost, SmallWeights) {
   }
 }
 
+// Products of a plain score are scaled behind the maximum, also where CTAs merge rows.
+TEST(DecodeOnHost, LargestScores) {
+  CaseSpec spec = plain(300, 5);
+  spec.with_max_scores = true;
+  AttentionCase c(spec);
+  run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 5});
+}
+
 /// One query of `heads` heads on one, of latent attention.
 CaseSpec latent(std::int64_t keys, std::int64_t heads, std::uint64_t seed) {
   CaseSpec spec = plain(keys, seed);

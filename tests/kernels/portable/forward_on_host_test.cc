@@ -269,6 +269,41 @@ TEST(ForwardOnHost, NegativeScaleOfF64) {
   }
 }
 
+/// 40 queries on 100 keys, of which each row attends a part.
+CaseSpec causal_case(std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.batch = 1;
+  spec.group = 2;
+  spec.q_rows = 40;
+  spec.kv_rows = 100;
+  spec.qk_dim = spec.v_dim = 64;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.mask = "causal";
+  return spec;
+}
+
+// Products of a plain score are scaled behind the maximum; a sink is no score.
+TEST(ForwardOnHost, LargestScores) {
+  for (const bool few : {false, true}) {
+    CaseSpec spec = causal_case(few ? 1 : 2);
+    spec.with_max_scores = true;
+    if (few) spec.q_rows = 2, spec.sinks = "large";
+    AttentionCase c(spec);
+    run_on_host_and_judge(c, {.fragments = FragmentKind::mma, .splits = few ? 3 : 1});
+  }
+}
+
+// An element of o has another size than one of v.
+TEST(ForwardOnHost, SlicesOfOtherOutputs) {
+  CaseSpec spec = causal_case(3);
+  spec.v_dim = 300;
+  spec.o_dtype = DType::f32;
+  AttentionCase c(spec);
+  run_on_host_and_judge(c, {.fragments = FragmentKind::mma});
+}
+
 TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, cases_on_host(5), 5'000'000, 6'000, kWide}); }
 TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
 TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, cases_on_host(5), 13'000'000, 20'000, {DType::f32}}); }

@@ -16,7 +16,7 @@ namespace heddle::portable {
 template <auto kConfig>
 struct FmaFragments : PlainNumbers<kConfig.storage == shared::Storage::f64> {
   using Numbers = PlainNumbers<kConfig.storage == shared::Storage::f64>;
-  using Numbers::brings_queries, Numbers::fused, Numbers::lane, Numbers::larger, Numbers::thread, Numbers::wave;
+  using Numbers::brings_queries, Numbers::clear, Numbers::fused, Numbers::lane, Numbers::larger, Numbers::thread, Numbers::wave;
   using typename Numbers::Real;
   static constexpr int kKeys = 16, kOuts = 16, kOwnRows = 2, kOwnKeys = 4, kOwnOuts = 4, kOutRun = 4;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
@@ -31,13 +31,6 @@ struct FmaFragments : PlainNumbers<kConfig.storage == shared::Storage::f64> {
 
   using Scores = OwnElements<Real, kOwnRows, kOwnKeys>;
   using Out = Scores;
-  static __device__ __forceinline__ void clear(Scores& s) {
-#pragma unroll
-    for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kOwnKeys; ++c) s.x[r][c] = 0;
-    }
-  }
   struct Queries {};  // in shared memory
 
   static __device__ __forceinline__ Real row_max(Real x) {

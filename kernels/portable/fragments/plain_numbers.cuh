@@ -1,6 +1,7 @@
 // Arithmetic of f32 and f64 for fragments that need no other: full precision of the type, subnormal numbers kept.
 #pragma once
 
+#include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma_sync.cuh"
@@ -43,6 +44,14 @@ struct PlainNumbers : WarpOfThreads {
   template <class Params>
   static __device__ __forceinline__ Real scale(const Params& params) {
     return Arithmetic::scale(params);
+  }
+  template <int kRows, int kColumns>
+  static __device__ __forceinline__ void clear(OwnElements<Real, kRows, kColumns>& s) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) s.x[r][c] = 0;
+    }
   }
   static __device__ __forceinline__ Real infinity() { return static_cast<Real>(ptx::infinity()); }
   static __device__ __forceinline__ Real nan() { return static_cast<Real>(__int_as_float(0x7fffffff)); }

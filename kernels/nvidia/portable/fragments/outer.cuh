@@ -33,13 +33,6 @@ struct OuterFragments : PlainNumbers<false> {
 
   using Scores = OwnElements<float, kOwnRows, kOwnKeys>;
   using Out = Scores;
-  static __device__ __forceinline__ void clear(Scores& s) {
-#pragma unroll
-    for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kOwnKeys; ++c) s.x[r][c] = 0;
-    }
-  }
   struct Queries {};  // in shared memory
 
   static __device__ __forceinline__ float row_max(float x) {

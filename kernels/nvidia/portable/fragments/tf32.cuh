@@ -28,14 +28,6 @@ struct Tf32Fragments : PlainNumbers<false> {
 
   using Scores = OwnElements<float, kOwnRows, kOwnKeys>;
   using Out = OwnElements<float, kOwnRows, kOwnOuts>;
-  template <int kColumns>
-  static __device__ __forceinline__ void clear(OwnElements<float, kOwnRows, kColumns>& s) {
-#pragma unroll
-    for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) s.x[r][c] = 0;
-    }
-  }
   struct Queries {};  // in shared memory
 
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }

@@ -1,12 +1,11 @@
 // A tile of attention whose two products AMX computes, from keys and values in bricks. The frame is that of
 // cpu_forward-inl.h: chunks of keys, mods, masks and row statistics in f32. Differences:
 // - A chunk begins where a brick of values does. Scores before its first key are -inf.
-// - Weights are rounded to bf16, as plain attention in bf16 rounds them, over the scores that they come from: row r is
-// the
-//   first half of scores[r]. Row sums: BrickSums.
-// - Once each row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. As long as row sums
-//   stay below kMostSum, no row is rescaled. Where one does not, the chunk is computed once more.
-//   Their exponentials are then less exact than bf16, but exact enough for it, unless lse asks for exact sums.
+// - Weights are rounded to bf16, as plain attention in bf16 rounds them. Those of row r overwrite the first half of
+//   scores[r]. BrickSums has the sums of rows.
+// - Once each row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. No row is rescaled
+//   while row sums stay below kMostSum. Where one does not, the chunk is computed once more.
+// - Unless lse asks for exact sums, exponentials of such chunks are coarser than f32, and finer than bf16.
 // - Tiles whose sums overflow are computed in f32 in place: scaled values would not be exact in bf16.
 
 // A guard that toggles, as Highway's per-target headers have.

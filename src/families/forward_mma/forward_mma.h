@@ -1,5 +1,5 @@
-// The portable forward family on NVIDIA's and AMD's GPUs: what it refuses, its
-// configurations of a problem, its plans, and the text of one kernel.
+// The portable forward family on NVIDIA's and AMD's GPUs: what it refuses, its configurations of a problem, its plans,
+// and the text of one kernel.
 #pragma once
 
 #include <cstdint>

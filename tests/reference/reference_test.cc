@@ -173,6 +173,23 @@ TEST(Reference, Lengths) {
 }
 
 // With normalizer none, one key of v = 1 and t a leaf, o is the leaf.
+// All scores are 0: o is the mean of a sequence's values, 10 p + r in row r of page p.
+TEST(Reference, Pages) {
+  const Tensor q = reals({2, 1, 1, 1}, {0, 0}), k = reals({4, 1, 2, 1}, std::vector<double>(8, 0)),
+               v = reals({4, 1, 2, 1}, {0, 1, 10, 11, 20, 21, 30, 31});
+  const Tensor pages = integers({3, 1, 0, 2}), starts = integers({0, 2, 4}), lengths = integers({3, 4});
+  for (const bool listed : {false, true}) {
+    AttentionOptions options;
+    options.backend = BackendChoice::reference;
+    options.page_table = listed ? pages.view() : TensorView(pages.data(), DType::i32, Dims{2, 2});
+    if (listed) options.page_starts = starts;
+    options.kv_lengths = lengths;
+    const std::vector<double> o = values_of(attention(q, k, v, options).o);
+    EXPECT_DOUBLE_EQ(o[0], (30 + 31 + 10) / 3.0);
+    EXPECT_DOUBLE_EQ(o[1], (0 + 1 + 20 + 21) / 4.0);
+  }
+}
+
 TEST(Reference, LeavesOfAPackedBatch) {
   const Tensor q = Tensor::zeros(DType::f32, {1, 2, 5, 1}), k = Tensor::zeros(DType::f32, {1, 1, 4, 1}),
                v = reals({1, 1, 4, 1}, {1, 1, 1, 1}, DType::f32);

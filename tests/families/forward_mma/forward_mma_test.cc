@@ -98,6 +98,15 @@ TEST(ForwardMma, ComputesWideValuesInSlices) {
   EXPECT_EQ(slices(64, 300), (std::array{2, 156, 8, 8}));
   EXPECT_EQ(slices(160, 160, DType::f64), (std::array{2, 80, 16, 16}));
   EXPECT_EQ(slices(64, 255, DType::f64), (std::array{2, 128, 8, 8}));
+  // Rows stand at multiples of 16 bytes, and the second slice of 255 begins at an odd element.
+  const HopperCall odd = {.q_rows = 300, .kv_rows = 300, .dim = 64, .v_dim = 511, .with_lse = false};
+  AttentionTensors padded = odd.tensors();
+  for (Dims* strides : {&padded.v.strides, &padded.o.strides}) *strides = {512 * 300, 512 * 300, 512, 1};
+  const problem::AttentionProblem problem = odd.problem();
+  const auto configs = plan::forward_mma_configs(problem, plan::portable_mods(problem), padded, 227 << 10);
+  EXPECT_EQ(configs.front().v_dim, 256);
+  EXPECT_EQ(configs.front().kv_bytes, 2);
+  EXPECT_EQ(configs.front().o_bytes, 2);
   // A smaller chip has no room for so wide queries of f32.
   const HopperCall f32 = {.dim = 512, .dtype = DType::f32, .with_lse = false};
   expect_error([&] { offered(f32, caps_of("a100")); }, ErrorCode::unsupported, HasSubstr("bytes of shared memory of"));

@@ -1,4 +1,4 @@
-// What the programs have in common that check and time each kernel in a table of the portable families. `Runner` has a
+// A frame for programs that check and time each kernel in a table of the portable families. `Runner` has a
 // constructor from a Memory, which outlives it, and the number of a kernel on the planner's list, which throws
 // std::out_of_range past the list's end, and base::Rejected; operator()(stream), which runs it; check(memory), a report
 // of the tensors of that run; `name`; and kFlops, those of a pair of a query and a key for each column.

@@ -129,7 +129,7 @@ class RowAttention {
     }
   }
 
-  // Before the scores become weights. Nobody reads the bounds of a row that is NaN.
+  // Before the scores become weights.
   void bound_errors(const RowInputs& row) {
     if (!find_bounds_) return;
     bounds_ = (*find_bounds_)(
@@ -149,6 +149,7 @@ class RowAttention {
     if (poisoned) {
       std::ranges::fill(o_, kNaN);
       top_ = kNaN;
+      bound_errors(row);  // a sink that is NaN or +inf leaves the row its largest score
       return;
     }
     if (m == -kInfinity) return;

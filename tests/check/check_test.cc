@@ -329,6 +329,30 @@ TEST(Check, FailsAWrongLse) {
   failing([](Judged& j) { j.set(j.lse, 5, kNaN); });
 }
 
+// Sums of 256 products err by some units of their terms, whatever the sink makes of the row's weights.
+TEST(Check, JudgesTheLargestScoreBesideAnySink) {
+  for (const float sink : {0.0F, kInfinity, kNaN}) {
+    const Tensor sinks = Tensor::empty(DType::f32, {2});
+    std::fill_n(static_cast<float*>(sinks.data()), 2, sink);
+    AttentionOptions options;
+    options.sinks = sinks;
+    Judged judged(DType::f32, options, {1, 2, 20, 256}, {1, 2, 40, 256});
+    const Tensor largest = Tensor::empty(DType::f32, {1, 2, 20});
+    attention_into({.q = judged.q, .k = judged.k, .v = judged.v, .o = judged.o, .max_scores = largest}, judged.options);
+    const auto check = [&] {
+      return *check_attention(judged.q, judged.k, judged.v, judged.options, judged.o, std::nullopt, largest).max_scores;
+    };
+    const auto move = [&](double by) {
+      for (std::int64_t i = 0; i < largest.count(); ++i) judged.set(largest, i, judged.get(largest, i) + by);
+    };
+    move(2e-6);
+    EXPECT_TRUE(check().passed) << sink;
+    EXPECT_GT(check().max_error, 1e-6) << sink;
+    move(1e-3);
+    EXPECT_FALSE(check().passed) << sink;
+  }
+}
+
 // Tensor cores keep 14 bits of sums of 8-bit products; nobody else is excused.
 TEST(Check, KnowsTheSumsOfAGpuInEightBits) {
   const auto passes = [](DType dtype, BackendChoice backend, double error) {

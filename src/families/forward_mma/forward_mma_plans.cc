@@ -48,14 +48,16 @@ int splits_of(const AttentionProblem& problem, const ForwardMmaConfig& config, c
 
 /// A chip's times for few queries, whose keys CTAs share.
 struct FewQueriesTimes {
-  double launch, split;                       // seconds: of a run; for each CTA of a tile, whose part is merged
+  double launch, split;                       // seconds: of a run; for each CTA of a tile, at least
+  double merged_bytes_per_second;             // of CTAs' parts, which one CTA merges
   double bytes_per_second, paged_per_second;  // of keys and values: dense; in pages
   double flops_per_second;                    // of products: a bound, from forwards of many queries
 };
 /// Fitted to one query of 32 heads on 8, D 128, bf16, in a CUDA graph on an H200: batches of 1 to 256, 1,024 to 65,536
 /// keys, dense and in pages of 16. Dense it errs by up to 5 % there; pages at 1 x 1,024 take a quarter longer, those at
-/// 256 x 1,024 half as long again (docs/notes/portable_family.md).
-constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 3.7e12, 3.0e12, 2.8e14};
+/// 256 x 1,024 half as long again (docs/notes/portable_family.md). How fast parts are merged is from 64 rows of head
+/// dimensions 128 and 256 on an H100.
+constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 2.5e10, 3.7e12, 3.0e12, 2.8e14};
 
 /// Null where nothing was measured.
 const FewQueriesTimes* few_queries_times(const device::CudaCaps& caps) {
@@ -73,7 +75,9 @@ std::optional<Prediction> predict(const AttentionProblem& problem, const Forward
   const double bytes = keys * dims * config.element_bytes();
   const double rate = problem.page_rows > 0 ? times->paged_per_second : times->bytes_per_second;
   const double flops = 2 * dims * keys * config.rows();
-  return Prediction{.seconds = config.value_slices * (times->launch + times->split * (config.splits - 1)) +
+  const double part = 4.0 * config.rows() * static_cast<double>(problem.v_dim) / config.value_slices;
+  const double split = std::max(times->split, part / times->merged_bytes_per_second);
+  return Prediction{.seconds = config.value_slices * (times->launch + split * (config.splits - 1)) +
                                std::max(bytes / rate, flops / times->flops_per_second),
                     .flops = flops,
                     .bytes = bytes};

@@ -23,7 +23,7 @@ double one_rounding(DType dtype, double x) {
 
 double sum_step(const problem::AttentionProblem& problem, bool on_gpu) {
   if (problem.precision == expr::Precision::f64) return kSumUnitF64;
-  if (problem.allow_tf32 && problem.q_dtype == DType::f32) return kTf32SumUnit;
+  if (problem.allow_tf32) return kTf32SumUnit;
   const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.k_dtype) == 1 && size_of(problem.v_dtype) == 1;
   return on_gpu && fp8 ? kFp8SumUnit : kSumUnit;
 }

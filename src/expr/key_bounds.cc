@@ -21,6 +21,13 @@ Interval integers(const Range& x) { return {static_cast<std::int64_t>(x.lo), sta
 
 }  // namespace
 
+bool leaves_holes(const Expr& mask) {
+  if (mask.node()->uses.has(Leaf::h)) return true;
+  return std::ranges::any_of(post_order(mask), [](const Node* node) {
+    return info(node->op).kind == Kind::read && node->uses.intersects({Leaf::kv_idx, Leaf::kv_token});
+  });
+}
+
 Expr with_affine_tokens(const Expr& mask) {
   const auto word = [](const char* name) { return make(Op::param, ExprType::i32, {}, ParamDecl{name}); };
   return rewrite(mask, [&](const Node& node, std::span<const Expr> operands) {

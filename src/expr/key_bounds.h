@@ -18,6 +18,9 @@
 
 namespace heddle::expr {
 
+/// The mask may leave no pair of keys that lie within its bounds: it reads memory by key, or differs by head.
+bool leaves_holes(const Expr& mask);
+
 /// The names of the params that hold what a sequence's q_idx and kv_idx lack to q_token and kv_token (KeyBounds). No
 /// caller's param can have them.
 inline constexpr const char* kQTokenParam = "q_token";

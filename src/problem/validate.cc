@@ -146,6 +146,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.fresh_tokens = options.fresh_tokens.value_or(0);
 #define HEDDLE_FLAG_OPTION(name, shown, help) problem.name = options.name;
 #include "heddle/options.def"
+  problem.allow_tf32 = options.allow_tf32 && problem.q_dtype == DType::f32;  // other types have no such products
   resolve_mods(problem, options);
   return problem;
 }

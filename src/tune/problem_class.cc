@@ -60,7 +60,7 @@ std::string storage_text(const AttentionProblem& problem) {
   add(problem.with_lse_rest, "lse_rest");
   add(problem.with_sinks, "sinks");
   add(problem.batch_invariant, "batch-invariant");
-  add(problem.allow_tf32 && problem.q_dtype == DType::f32, "tf32 products");
+  add(problem.allow_tf32, "tf32 products");
   add(problem.packed, "packed");
   add(problem::sequences_differ(problem), "sequences differ");
   add(problem.shared_kv, "one k and v for all sequences");

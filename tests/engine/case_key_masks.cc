@@ -28,6 +28,28 @@ Expr document_from(AttentionCase& c) {
   return (key() >= Capture("begins", DType::i32, 1)(leaf::b())) & (key() <= own_key());
 }
 
+// Documents by their ids, in pieces and in no order; each query has that of the key at which it stands.
+Expr documents_by_id(AttentionCase& c) {
+  const std::int64_t keys = c.spec().kv_rows, sequences = std::max<std::int64_t>(1, c.sequences());
+  Tensor ids = Tensor::empty(DType::i32, {sequences, keys});
+  std::int32_t id = 0;
+  for (std::int64_t i = 0, left = 0; i < ids.count(); ++i, --left) {
+    if (left == 0) {
+      id = static_cast<std::int32_t>(c.below(4));
+      left = 1 + c.below(90);
+    }
+    static_cast<std::int32_t*>(ids.data())[i] = id;
+  }
+  c.capture("ids", ids);
+  const auto below = [](const Expr& i, std::int64_t bound) {
+    return min(max(i, 0), static_cast<std::int32_t>(bound - 1));  // where only the device knows how many there are
+  };
+  const auto at = [&](const Expr& key) {
+    return Capture("ids", DType::i32, 2)(below(leaf::b(), sequences), below(key, keys));
+  };
+  return (at(key()) == at(own_key())) & (key() <= own_key());
+}
+
 // The last keys are a tree: a query sees of them those at some distances, and of the others a window or all.
 Expr tree_of_last_keys(AttentionCase&) {
   const Expr in_tree = key() >= leaf::kv_len() - leaf::q_len();
@@ -49,6 +71,7 @@ const std::vector<NamedMod>& key_mask_mods() {
       {"middle_keys", [](AttentionCase&) { return abs(key() - 300) <= 130; }},
       {"first_keys", [](AttentionCase&) { return max(key(), 3) < 40; }},
       {"document_from", document_from},
+      {"documents_by_id", documents_by_id},
       {"tree_of_last_keys", tree_of_last_keys},
       {"window_by_head", window_by_head},
   };

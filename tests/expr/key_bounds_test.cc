@@ -77,6 +77,15 @@ TEST(KeyBounds, OfSeveralRowsAreTheirUnion) {
 }
 
 // A sum that may wrap says nothing.
+TEST(KeyBounds, LeaveHolesByKeyAndByHead) {
+  const Capture ids("ids", DType::i32, 1);
+  EXPECT_TRUE(leaves_holes(ids(leaf::q_idx()) == ids(leaf::kv_idx())));
+  EXPECT_TRUE(leaves_holes(ids(leaf::q_token()) == ids(leaf::kv_token() + 1) && leaf::kv_idx() < 9));
+  EXPECT_TRUE(leaves_holes(leaf::q_idx() - leaf::kv_idx() < 8 * leaf::h()));
+  EXPECT_FALSE(leaves_holes(leaf::kv_idx() >= ids(leaf::q_idx())));
+  EXPECT_FALSE(leaves_holes(leaf::kv_idx() <= leaf::q_idx() && leaf::kv_idx() % 128 != 7));
+}
+
 TEST(KeyBounds, KnowThatSumsWrap) {
   EXPECT_EQ(keys_of(kv + (q + 2147483000) < 5, {1, 1000, 600}), one(0, 1000));
   EXPECT_EQ(keys_of(abs(kv * 5000000 - 7) < 9, {1, 1000, 0}), one(0, 1000));

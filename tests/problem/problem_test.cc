@@ -14,6 +14,17 @@
 namespace heddle::test {
 namespace {
 
+// allow_tf32 says something of f32 alone.
+TEST(Problem, Tf32IsOfF32) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
+    Call call(dtype);
+    call.options.allow_tf32 = true;
+    const problem::AttentionProblem problem = call.validate();
+    EXPECT_EQ(problem.allow_tf32, dtype == DType::f32);
+    EXPECT_EQ(to_string(problem).find("tf32 products") != std::string::npos, dtype == DType::f32) << name(dtype);
+  }
+}
+
 TEST(Problem, ResolvesSizesAndDefaults) {
   const problem::AttentionProblem problem = Call().validate();
   EXPECT_EQ(problem.batch, 2);

@@ -2,6 +2,7 @@
 // the ends of tiles.
 #pragma once
 
+#include "portable/decode_mma/blocks_left.cuh"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_tiles.cuh"
 #include "portable/decode_mma/pages_ahead.cuh"
@@ -9,7 +10,7 @@
 
 namespace heddle::portable {
 
-template <auto kConfig, class F, class MaskKeys>
+template <auto kConfig, class F, class Mods, class MaskKeys>
 class BlocksAhead {
  public:
   using OwnLine = Line<kConfig, F, MaskKeys>;
@@ -28,7 +29,7 @@ class BlocksAhead {
         unit_(unit),
         end_(end),
         own_keys_(own_keys) {
-    find_pages();
+    find_blocks();
   }
 
   /// Asks for as many blocks as stand in the ring before the first one is read. Warpgroups ask for a block when they
@@ -44,13 +45,19 @@ class BlocksAhead {
     }
   }
 
-  /// Asks for the next block. A unit without keys of the wave, and the end of the CTA's units, count as one.
+  /// Asks for the next block. A unit without keys of the wave, or of which the mask leaves none, and the end of the
+  /// CTA's units, count as one.
   __device__ __forceinline__ void ask() {
-    if (unit_ >= end_) return stream_.skip_block();
+    if (unit_ >= end_) {
+      left_.keep(false);
+      return stream_.skip_block();
+    }
     const Tile<kConfig> tile = tiles_.at(place_);
     const int key = place_.keys.begin(place_.unit) + own_keys_;
     const shared::KeyRun run = place_.keys.run(place_.unit, tile.kv_len);
-    if (key < run.end && tiles_.has_queries(tile)) {
+    const bool asks = key < run.end && tiles_.has_queries(tile) && left_.has(place_.unit);
+    left_.keep(asks);
+    if (asks) {
       const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
       if constexpr (kConfig.blocks_in_pages()) {
         const int page = pages_.page(place_.unit);
@@ -63,13 +70,20 @@ class BlocksAhead {
     }
     ++unit_;
     if (++place_.unit == place_.units) line_.next(place_);
-    find_pages();
+    find_blocks();
   }
 
+  /// The block that is read next was asked for, unless the wave has no keys of it.
+  __device__ __forceinline__ bool is_left() const { return left_.has_oldest(); }
+
  private:
-  __device__ __forceinline__ void find_pages() {
+  /// Pages of the next blocks, and which of these the mask leaves.
+  __device__ __forceinline__ void find_blocks() {
     if constexpr (kConfig.blocks_in_pages()) {
       if (unit_ < end_) pages_.read(params_, tiles_.at(place_), place_, own_keys_);
+    }
+    if constexpr (kConfig.tested_heads > 0) {
+      if (unit_ < end_) left_.find(params_, tiles_.at(place_), place_, own_keys_);
     }
   }
 
@@ -87,6 +101,7 @@ class BlocksAhead {
   LinePlace<kConfig> place_;  // of the unit to ask for
   int unit_, end_, own_keys_;
   PagesAhead<kConfig, F> pages_;
+  BlocksLeft<kConfig, F, Mods> left_;
 };
 
 }  // namespace heddle::portable

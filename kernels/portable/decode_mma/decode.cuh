@@ -65,7 +65,7 @@ class Decode {
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit);
-    BlocksAhead<kConfig, F, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
+    BlocksAhead<kConfig, F, Mods, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
     ahead.fill_ring();
     if constexpr (kConfig.early) F::wait_for_previous();
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
@@ -95,7 +95,7 @@ class Decode {
       if constexpr (kConfig.by_warpgroups()) {
         const WarpgroupSteps<kConfig, F, Scores> steps(memory_, scores_, has_rows(tile));
         steps.walk(
-            tile, place, stop - unit, stream, [&] { ahead.ask(); }, weights, o);
+            tile, place, stop - unit, stream, [&] { ahead.ask(); }, [&] { return ahead.is_left(); }, weights, o);
         place.unit += stop - unit;
         unit = stop;
       } else {
@@ -104,7 +104,8 @@ class Decode {
           ahead.ask();
           const int kv_first = place.keys.begin(place.unit);
           stream.keys_arrive();
-          const bool any = kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_rows(tile);
+          const bool any =
+              kv_first + own_keys < place.keys.run(place.unit, tile.kv_len).end && has_rows(tile) && ahead.is_left();
           typename F::Scores s[kFragments][kKeyFragments];
           if (any) {
             F::multiply_keys(s, q, stream, wave_key - own_keys);

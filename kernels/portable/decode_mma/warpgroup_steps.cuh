@@ -17,9 +17,9 @@ class WarpgroupSteps {
 
   /// `count` units from `place` on. The first of them may have no key, if the sequence has none; the others have some.
   /// ask() asks for the next block that is not asked for yet, once for each unit.
-  template <class Place, class Ask, int kOutFragments>
+  template <class Place, class Ask, class IsLeft, int kOutFragments>
   __device__ __forceinline__ void walk(const Tile<kConfig>& tile, const Place& place, int count,
-                                       typename F::Stream& stream, Ask&& ask, RowWeights<kConfig, F>& weights,
+                                       typename F::Stream& stream, Ask&& ask, IsLeft&&, RowWeights<kConfig, F>& weights,
                                        typename F::Out (&o)[1][kOutFragments]) const {
     stream.arrives();
     if (place.keys.begin(place.unit) >= place.keys.run(place.unit, tile.kv_len).end) {

@@ -93,6 +93,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.chunked(), fmt::format("{} chunks", config.chunks));
   add(config.prefixed(), fmt::format("prefixes of {}", config.prefix_sequences));
   add(config.masked, config.bounded ? "masked with bounds" : "masked");
+  add(config.tested_heads > 0, "blocks tested");
   add(config.scores != ScoreForm::plain, shared::name(config.scores));
   add(config.weighted, "weighted");
   add(config.by_sequence, "by sequence");

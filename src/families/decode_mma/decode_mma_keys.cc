@@ -111,11 +111,25 @@ DecodeKeys decode_mma_keys(const AttentionProblem& problem, const KernelMods& mo
   return keys;
 }
 
-std::string decode_mma_mask_form(const KernelMods& mods) {
+int decode_mma_tested_heads(const KernelMods& mods, const shared::ForwardMmaConfig& config) {
+  if (!config.masked || !config.device_lengths || config.chunked()) return 0;
+  if (config.prefixed() || (config.wide() && config.by_warpgroups())) return 0;
+  if (!expr::leaves_holes(mods.mask)) return 0;
+  return mods.mask.node()->uses.has(Leaf::h) ? config.packed_heads : 1;
+}
+
+std::string decode_mma_mask_form(const KernelMods& mods, const shared::ForwardMmaConfig& config) {
   if (mods.mask.empty()) return "";
   const expr::KeyBounds bounds(mods.mask);
-  return bounds.bounds() ? fmt::format("computed for each pair; keys are read where {}", bounds.text())
-                         : "computed for each pair; it bounds no keys, so all are read";
+  const std::string left = config.tested_heads > 0
+                               ? fmt::format("blocks of {} keys are read of which it leaves {}", config.block_keys(),
+                                             config.tested_heads > 1 ? "some head a pair" : "a pair")
+                               : "";
+  if (!bounds.bounds()) {
+    return fmt::format("computed for each pair; it bounds no keys, so {}", left.empty() ? "all are read" : left);
+  }
+  return fmt::format("computed for each pair; keys are read where {}{}{}", bounds.text(), left.empty() ? "" : "; ",
+                     left);
 }
 
 }  // namespace heddle::plan

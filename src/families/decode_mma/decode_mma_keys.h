@@ -28,7 +28,13 @@ struct DecodeKeys {
 DecodeKeys decode_mma_keys(const problem::AttentionProblem& problem, const KernelMods& mods, const Bindings& bindings,
                            const shared::ForwardMmaConfig& config);
 
+/// The heads of a tile for which a kernel asks the mask which blocks it leaves (ForwardMmaConfig::tested_heads), where
+/// that may leave some out and no list of blocks says which: with lengths that only the device knows. Tiles of rows of
+/// several sequences, those whose warpgroups share a block, and chunks, whose one kernel would spill, read all within
+/// the bounds.
+int decode_mma_tested_heads(const KernelMods& mods, const shared::ForwardMmaConfig& config);
+
 /// The mask's form for explain(): "computed for each pair; keys are read where q_idx - kv_idx < 128".
-std::string decode_mma_mask_form(const KernelMods& mods);
+std::string decode_mma_mask_form(const KernelMods& mods, const shared::ForwardMmaConfig& config);
 
 }  // namespace heddle::plan

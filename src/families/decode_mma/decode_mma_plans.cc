@@ -61,11 +61,13 @@ std::string describe(const ForwardMmaConfig& config) {
                      config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "");
 }
 
+/// `tests`: blocks that the mask leaves nothing are passed over, where the kernel can.
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const Bindings& bindings, const device::CudaCaps& caps) {
+                 const Bindings& bindings, const device::CudaCaps& caps, bool tests) {
   const DecodeKeys keys = decode_mma_keys(problem, mods, bindings, config);
   config.overlaps = overlaps(problem, config, keys, caps);
   config.early = config.overlaps && problem.fresh_tokens > 0;
+  if (tests) config.tested_heads = decode_mma_tested_heads(mods, config);
   Choice choice;
   Plan& plan = choice.plan;
   plan.device = caps.index;
@@ -83,7 +85,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.yields = yields(config);
   if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
   plan.forms = {.score = portable::describe_score(mods),
-                .mask = decode_mma_mask_form(mods),
+                .mask = decode_mma_mask_form(mods, config),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
   return choice;
 }
@@ -95,7 +97,14 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
   const KernelMods mods = portable_mods(problem);
   const std::vector<ForwardMmaConfig> configs = decode_mma_configs(problem, mods, tensors, caps);
   std::vector<Choice> choices;
-  for (const ForwardMmaConfig& config : configs) choices.push_back(choice_of(problem, config, mods, bindings, caps));
+  const auto add = [&](const ForwardMmaConfig& config, bool tests) {
+    choices.push_back(choice_of(problem, config, mods, bindings, caps, tests));
+  };
+  for (const ForwardMmaConfig& config : configs) {
+    add(config, true);
+    // Where registers do not suffice for that, all blocks are read.
+    if (decode_mma_tested_heads(mods, config) > 0) add(config, false);
+  }
   if (choices.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
@@ -106,7 +115,9 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     for (const Choice& other : choices) {
       if (&other <= &choice) continue;
       const auto& config = other.plan.part<ForwardMmaConfig>();
-      const char* const reason = config.by_warpgroups() == first.by_warpgroups()
+      const char* const reason = config.tested_heads < first.tested_heads
+                                     ? "blocks without a pair are read, unlike with"
+                                 : config.by_warpgroups() == first.by_warpgroups()
                                      ? "fewer bytes are under way, or fewer waves compute, than with"
                                      : "mma.sync computes a block slower than wgmma does with";
       choice.plan.rejected.push_back(fmt::format("{}: {} {}", describe(config), reason, describe(first)));

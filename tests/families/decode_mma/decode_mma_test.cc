@@ -239,6 +239,51 @@ TEST(DecodeMma, MasksBoundTheKeysThatAreRead) {
   EXPECT_EQ(keys_of(call, call.options.bindings).read, 2 * 300);
 }
 
+/// The plans where the device alone knows the lengths.
+std::vector<plan::Choice> offered_there(const HopperCall& call, std::string_view gpu = "h200") {
+  problem::AttentionProblem problem = call.problem();
+  problem.device_lengths = true;
+  return plan::decode_mma(problem, call.tensors(), call.all_options().bindings, caps_of(gpu),
+                          [](BlockSize) { return nullptr; });
+}
+
+// Ids of keys and windows of each head bound no keys of a sequence: blocks are passed over instead, where no list of
+// blocks is known. The same kernel that reads all stands behind.
+TEST(DecodeMma, PassesOverBlocksWithoutAPair) {
+  const auto of = [](const std::vector<plan::Choice>& choices, bool last = false) {
+    return (last ? choices.back() : choices.front()).plan.part<ForwardMmaConfig>();
+  };
+  HopperCall call = few();
+  std::vector<std::int32_t> ids(8192);
+  call.options.bindings.captures["ids"] = ConstTensorView(ids.data(), DType::i32, Dims{8192});
+  call.mask = mods::documents(Capture("ids", DType::i32, 1)) && mods::causal();
+  EXPECT_EQ(of(offered_there(call)).tested_heads, 1);
+  EXPECT_EQ(of(offered_there(call), true).tested_heads, 0);
+  EXPECT_EQ(
+      offered_there(call).front().plan.forms.mask,
+      "computed for each pair; keys are read where q_idx >= kv_idx; blocks of 16 keys are read of which it leaves "
+      "a pair");
+  EXPECT_EQ(of(offered_there(call), true).bounded, true);
+  EXPECT_EQ(offered_there(call).back().plan.forms.mask, "computed for each pair; keys are read where q_idx >= kv_idx");
+  EXPECT_EQ(of(offered_there(invariant(call))).tested_heads, 0);
+  call.mask = mods::documents(Capture("ids", DType::i32, 1));
+  EXPECT_EQ(offered_there(call).front().plan.forms.mask,
+            "computed for each pair; it bounds no keys, so blocks of 16 keys are read of which it leaves a pair");
+  call.mask = leaf::q_idx() - leaf::kv_idx() < 64 * (leaf::h() + 1);
+  call.options.bindings = {};
+  EXPECT_EQ(of(offered_there(call)).tested_heads, 4);
+  EXPECT_EQ(offered_there(call).front().plan.forms.mask,
+            "computed for each pair; keys are read where q_idx - kv_idx < h * 64 + 64; blocks of 16 keys are read of "
+            "which it leaves some head a pair");
+  EXPECT_EQ(of(offered(call)).tested_heads, 0);  // other families have lists of blocks
+  call.mask = mods::causal();
+  EXPECT_EQ(of(offered_there(call)).tested_heads, 0);
+  HopperCall wide = latent(16);
+  wide.mask = leaf::q_idx() - leaf::kv_idx() < 64 * (leaf::h() + 1);
+  EXPECT_EQ(of(offered_there(wide)).tested_heads, 0);  // by wgmma
+  EXPECT_EQ(of(offered_there(wide, "a100")).tested_heads, 16);
+}
+
 // The device alone knows the lengths: the plan does not shrink, the prediction does.
 TEST(DecodeMma, BoundsOfUnknownLengths) {
   HopperCall call = few();

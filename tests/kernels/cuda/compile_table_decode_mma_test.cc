@@ -28,7 +28,8 @@ struct Case {
   DType dtype = DType::bf16, kv_dtype = DType::bf16;
   bool batch_invariant = false;
   bool prefixes = false;
-  std::int64_t v_dim = 0;  // another one than of keys
+  std::int64_t v_dim = 0;    // another one than of keys
+  bool passes_over = false;  // blocks of which the mask leaves no pair
 };
 
 std::vector<Case> cases() {
@@ -87,6 +88,20 @@ std::vector<Case> cases() {
   all.push_back({128, 8, 4, 0, leaf::kv_idx() >= Capture("begins", DType::i32, 2)(leaf::b(), leaf::q_idx())});
   all.push_back({.dim = 192, .queries = 20, .group = 4, .page_rows = 16, .lengths_there = true, .v_dim = 128});
   all.push_back({.dim = 192, .queries = 40, .group = 1, .page_rows = 0, .mask = mods::causal(), .v_dim = 128});
+  // Blocks without a pair are passed over.
+  const Capture ids("ids", DType::i32, 2);
+  const Expr documents = ids(leaf::b(), leaf::q_idx()) == ids(leaf::b(), leaf::kv_idx()) && mods::causal();
+  const Expr of_heads = last < 64 * (leaf::h() + 1) && mods::causal();
+  for (const std::int64_t dim : {64, 128, 256}) {
+    all.push_back({dim, 1, 8, 16, documents, {}, true});
+    all.back().passes_over = dim <= 128;
+    all.push_back({dim, 4, 4, 16, of_heads, {}, true});
+    all.back().passes_over = dim <= 128;
+    all.push_back({dim, 1, 8, 16, documents, {}, true, DType::bf16, DType::e4m3});
+    all.back().passes_over = dim <= 128;
+    all.push_back({dim, 64, 1, 16, documents, {}, true});
+  }
+  all.push_back({576, 1, 32, 64, documents, {}, true, DType::bf16, DType::e4m3});
   return all;
 }
 
@@ -100,6 +115,8 @@ Bindings bindings() {
   static const std::array<std::int32_t, 16> begins{};
   Bindings bindings;
   bindings.params["chunk"] = std::int32_t{4096};
+  static const std::vector<std::int32_t> ids(2 * 8192, 0);
+  bindings.captures["ids"] = ConstTensorView(ids.data(), DType::i32, Dims{2, 8192});
   bindings.captures["begins"] = ConstTensorView(begins.data(), DType::i32, Dims{2, 8});
   return bindings;
 }
@@ -147,6 +164,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
               !c.batch_invariant),
           c.batch_invariant));
       EXPECT_EQ(config.prefixed(), c.prefixes);
+      EXPECT_TRUE(!c.passes_over || config.tested_heads > 0);
       EXPECT_LE(cubin->spill_bytes, most_spills(c));
       fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;

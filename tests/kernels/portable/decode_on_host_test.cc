@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "engine/batch_of_sequences.h"
 #include "engine/deck.h"
@@ -278,6 +280,59 @@ void run_masks(int count, std::uint64_t seed, std::optional<DType> of_keys, bool
 TEST(DecodeOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(40, 50, {}); }
 TEST(DecodeWideOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(20, 65'000, {}, true); }
 TEST(DecodeBytesOnHost, ReadsTheKeysWithinTheMasksBounds) { run_masks(15, 60'000, DType::e4m3); }
+
+// Documents by their ids and windows of each head: of what the mask's bounds leave, blocks without a pair are not read
+// either, by any head of keys alone. Rings go on across them, and across sequences. `most`: of the cases that are
+// drawn.
+void run_holes(int most, const std::vector<DecodeRun>& runs,
+               const std::function<void(CaseSpec&, std::uint64_t)>& change = {}) {
+  for (std::uint64_t seed = 1; seed <= 2 * runs.size(); ++seed) {
+    if (!takes_all() && seed > static_cast<std::uint64_t>(most)) return;
+    CaseSpec spec = plain(700, seed);
+    spec.mask = seed % 2 == 1 ? "documents_by_id" : "window_by_head";
+    spec.sequences = "lengths";
+    spec.q_start = seed % 4 < 2 ? "aligned" : "none";
+    spec.page_rows = seed % 3 == 0 ? 16 : seed % 3 == 1 ? 0 : 5;
+    spec.layout = spec.page_rows > 0 ? Layout::bshd : Layout::bhsd;
+    if (change) change(spec, seed);
+    AttentionCase c(spec);
+    DecodeRun run = runs[seed % runs.size()];
+    run.lengths_there = run.poisons = true;
+    run_decode_on_host_and_judge(c, run);
+  }
+}
+TEST(DecodeOnHost, PassesOverBlocksWithoutAPair) {
+  run_holes(3, {{.gpu = "h200", .gangs = 1}, {.gpu = "h200", .gangs = 4, .runs = 2}, {.gpu = "a100", .gangs = 3}});
+}
+// More units than lanes know at once.
+TEST(DecodeOnHost, PassesOverBlocksOfLongSequences) {
+  run_holes(1, {{.gpu = "h200", .gangs = 2}, {.gpu = "l4", .gangs = 1}}, [](CaseSpec& spec, std::uint64_t) {
+    spec.batch = spec.kv_heads = 1;
+    spec.sequences = "whole";
+    spec.kv_rows = 128 * 70 + 5;
+  });
+}
+TEST(DecodeRowsOnHost, PassesOverBlocksWithoutAPair) {
+  run_holes(2,
+            {{.gpu = "h200", .candidate = 100, .gangs = 2}, {.gpu = "h200", .gangs = 3}, {.gpu = "a100", .gangs = 2}},
+            [](CaseSpec& spec, std::uint64_t seed) {
+              spec.q_rows = seed % 2 == 0 ? 5 : 40;
+              spec.group = seed % 2 == 0 ? 8 : 1;
+              spec.batch = 2;
+            });
+}
+TEST(DecodeWideOnHost, PassesOverBlocksWithoutAPair) {
+  run_holes(1, {{.gpu = "a100", .gangs = 3}}, [](CaseSpec& spec, std::uint64_t seed) {
+    const CaseSpec drawn = spec;
+    spec = latent(500, 16, seed);
+    spec.sequences = "lengths";
+    spec.mask = drawn.mask;
+  });
+}
+TEST(DecodeBytesOnHost, PassesOverBlocksWithoutAPair) {
+  run_holes(1, {{.gpu = "h200", .gangs = 3}},
+            [](CaseSpec& spec, std::uint64_t) { spec.k_dtype = spec.v_dtype = DType::e4m3; });
+}
 
 // More sequences than lanes, each with runs of its own.
 TEST(DecodeOnHost, ManySequencesWithBounds) {

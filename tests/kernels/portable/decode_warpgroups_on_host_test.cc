@@ -70,6 +70,19 @@ TEST(DecodeWarpgroupsOnHost, ReadTheKeysWithinTheMasksBounds) {
       });
 }
 
+// Nor are blocks without a pair, of each warpgroup alone.
+TEST(DecodeWarpgroupsOnHost, PassOverBlocksWithoutAPair) {
+  CaseSpec spec = rows_of(12, 900, 3);
+  spec.batch = 2;
+  spec.kv_heads = 1;
+  spec.sequences = "lengths";
+  spec.q_start = "aligned";
+  spec.mask = "documents_by_id";
+  AttentionCase c(spec);
+  run_decode_on_host_and_judge(
+      c, {.gpu = "h200", .by_warpgroups = true, .gangs = 2, .lengths_there = true, .runs = 2, .poisons = true});
+}
+
 // The first kernels of more queries than a wave's rows are those by warpgroups.
 TEST(DecodeWarpgroupsOnHost, AreTheFirstKernels) {
   AttentionCase c(rows_of(33, 300, 1));

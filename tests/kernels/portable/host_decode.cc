@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "backend/gpu/sequence_spans.h"
 #include "backend/gpu/set_mod_values.h"
 #include "backend/portable/portable_text.h"
 #include "engine/deck.h"
+#include "expr/interpret.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
 #include "families/decode_mma/decode_mma_keys.h"
@@ -21,6 +25,7 @@
 namespace heddle::test {
 namespace {
 
+using expr::Leaf;
 using shared::ForwardMmaConfig;
 using Entry = long long (*)(const shared::DecodeMmaParams&, unsigned ctas, unsigned seed);
 
@@ -63,7 +68,10 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionTens
   }
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
-  if (run.lengths_there) config.by_sequence = config.device_lengths = true;
+  if (run.lengths_there) {
+    config.by_sequence = config.device_lengths = true;
+    config.tested_heads = plan::decode_mma_tested_heads(plan.mods, config);
+  }
   if (run.gangs) plan.grid = *run.gangs * plan::decode_mma_tiles(problem, config);
   return plan;
 }
@@ -87,16 +95,82 @@ void forget_rows(const TensorView& o) {
   }
 }
 
-/// Poisons what no unit holds, and returns the bytes that are to be read of the rest.
+/// Which keys the tiles of a sequence read.
+class KeysRead {
+ public:
+  KeysRead(const problem::AttentionProblem& problem, const plan::Plan& plan, const Bindings& bindings)
+      : problem_(problem), config_(plan.part<ForwardMmaConfig>()) {
+    if (config_.tested_heads > 0) mask_.emplace(problem.mask_mod, bindings, expr::Precision::f32);
+  }
+
+  /// Calls visit(kv head, key) for those of a run of sequence b, for each tile.
+  template <class Visit>
+  void for_each(std::size_t b, const shared::KeyRun& run, Visit&& visit) const {
+    const int block = config_.block_keys();
+    const int tiles = plan::decode_mma_tiles(problem_, config_);
+    const int of_kv_head = tiles / static_cast<int>(problem_.kv_heads);
+    for (int tile = 0; tile < tiles; ++tile) {
+      for (int first = run.begin / config_.run_step() * config_.run_step(); first < run.end; first += block) {
+        const int begin = std::max(first, run.begin), end = std::min(first + block, run.end);
+        if (mask_ && !leaves_some(b, tile, of_kv_head, begin, end)) continue;
+        for (int key = begin; key < end; ++key) visit(tile / of_kv_head, key);
+      }
+    }
+  }
+
+ private:
+  bool leaves_some(std::size_t b, int tile, int of_kv_head, int begin, int end) const {
+    const Sequence& own = problem_.sequences[b];
+    const int query_tiles = plan::decode_mma_query_tiles(problem_, config_), group = static_cast<int>(problem_.group());
+    const int first_head = tile / of_kv_head * group + tile % of_kv_head / query_tiles * config_.packed_heads;
+    const int last_head = std::min(first_head + config_.packed_heads, (tile / of_kv_head + 1) * group);
+    const std::int64_t first_query = config_.tile_queries * (tile % query_tiles);
+    const std::int64_t queries = config_.tile_queries > 0 ? first_query + config_.tile_queries : own.q_len;
+    expr::Element at;
+    at[Leaf::b] = static_cast<int>(b);
+    at[Leaf::q_len] = static_cast<int>(own.q_len);
+    at[Leaf::kv_len] = static_cast<int>(own.kv_len);
+    at[Leaf::q_start] = static_cast<int>(own.q_start);
+    for (int head = first_head; head < last_head; ++head) {
+      for (std::int64_t query = first_query; query < std::min(queries, own.q_len); ++query) {
+        for (int key = begin; key < end; ++key) {
+          at[Leaf::h] = head;
+          at[Leaf::q_idx] = static_cast<int>(own.q_start + query);
+          at[Leaf::q_token] = static_cast<int>(own.q_begin + query);
+          at[Leaf::kv_idx] = key;
+          at[Leaf::kv_token] = static_cast<int>(own.kv_begin + key);
+          if (mask_->boolean(at)) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  const problem::AttentionProblem& problem_;
+  const ForwardMmaConfig& config_;
+  std::optional<expr::Interpreter> mask_;
+};
+
+/// Poisons what no tile reads, and returns the bytes that are to be read of the rest.
 long long poison(AttentionCase& c, const problem::AttentionProblem& problem, const plan::Plan& plan,
                  const Bindings& bindings) {
   const auto& config = plan.part<ForwardMmaConfig>();
-  std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
-  const int step = config.run_step();
-  for (shared::KeyRuns& own : runs) own = held(own, config.kv_block, step);
-  const long long tiles = plan::decode_mma_tiles(problem, config);
-  return poison_outside(c, runs) * tiles * (config.qk_dim + (config.wide() ? 0 : config.v_dim)) *
-         config.kv_element_bytes();
+  const std::vector<shared::KeyRuns> runs = plan::decode_mma_runs(problem, plan.mods, bindings);
+  const KeysRead read(problem, plan, bindings);
+  std::set<std::array<std::int64_t, 3>> kept;
+  long long keys = 0;
+  for (std::size_t b = 0; b < runs.size(); ++b) {
+    const shared::KeyRuns own = held(runs[b], config.kv_block, config.run_step());
+    for (const shared::KeyRun& run : {own.first, own.second}) {
+      read.for_each(b, run, [&](int kv_head, int key) {
+        const auto [entry, row] = c.row_of_key(static_cast<std::int64_t>(b), key);
+        kept.insert({entry, kv_head, row});
+        ++keys;
+      });
+    }
+  }
+  poison_but(c, kept);
+  return keys * (config.qk_dim + (config.wide() ? 0 : config.v_dim)) * config.kv_element_bytes();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // NaN in the keys and values that a mask's bounds leave out of decode_mma's units.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -20,6 +21,13 @@ inline shared::KeyRuns held(const shared::KeyRuns& runs, int block, int step) {
   const int begin = aligned(runs.first.begin), units = (runs.first.end - begin + block - 1) / block;
   if (aligned(runs.second.begin) >= begin + units * block) return runs;
   return {{runs.first.begin, runs.second.end}, shared::kNoKeys};
+}
+
+/// Poisons all keys and values but those that `kept` holds: entry of k's and v's first axis, head, row.
+inline void poison_but(AttentionCase& c, const std::set<std::array<std::int64_t, 3>>& kept) {
+  const auto left_out = [&](std::int64_t b, std::int64_t h, std::int64_t row) { return !kept.contains({b, h, row}); };
+  poison_rows(c.k, left_out);
+  poison_rows(c.v, left_out);
 }
 
 /// Poisons all keys and values but those in the runs of each sequence; returns how many those are, over all sequences.

@@ -340,7 +340,7 @@ inline BackwardList widened(BackwardList list) {
 inline BackwardList sliced(BackwardList list, DType dtype = DType::bf16) {
   static constexpr std::pair<int, int> kDims[] = {{512, 512}, {576, 512}, {320, 320}, {64, 300}, {511, 257}, {300, 64}};
   static constexpr std::pair<int, int> kDimsOfF64[] = {{256, 256}, {160, 160}, {64, 129}, {200, 255}, {256, 64}};
-  for (std::size_t next = list.size(); BackwardSpecs& at : list) {
+  for (std::size_t next = list.size(); auto& at : list) {
     at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = dtype;
     const auto [qk, v] = dtype == DType::f64 ? kDimsOfF64[next % 5] : kDims[next % 6];
     at.spec.qk_dim = qk, at.spec.v_dim = v, ++next;

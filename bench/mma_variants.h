@@ -23,7 +23,7 @@
 namespace heddle::bench {
 
 struct VariantArguments {
-  std::vector<std::int64_t> dims = {64, 128, 256}, lengths = {512, 2048, 8192, 16384};
+  std::vector<std::int64_t> dims = {64, 128, 256, 512}, lengths = {512, 2048, 8192, 16384};
   int kernel = -1;  // all
   int times = 4, device = 0;
   DType dtype = DType::bf16;

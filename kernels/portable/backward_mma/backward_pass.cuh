@@ -5,6 +5,9 @@
 // A step: its q (or k) have arrived, ask for its dO (or v); S; these have arrived, ask for the next q; dP; mods, P and
 // dS; dv += P^T dO; dk += dS^T q. A step has two barriers. After each, the arrived block is there for all waves, and
 // all waves have read the block that the next one overwrites. With one buffer of q a third barrier ends the step.
+//
+// Where a gradient has more columns than a thread has registers, CTAs share them (kConfig.slices): each computes S and
+// dP over all columns, and adds up and stores its own. The first one sums the reads.
 #pragma once
 
 #include "portable/backward_mma/backward_walk.cuh"
@@ -26,6 +29,9 @@ class Backward {
       : params_(params), memory_(memory) {}
 
   __device__ __forceinline__ void run(int cta) {
+    slice_ = cta % kConfig.slices;
+    cta /= kConfig.slices;
+    if (kSliced && ReadGradients::kAny && slice_ > 0 && params_.d_qk.data == nullptr) return;
     const shared::BackwardItem& item = params_.items[cta / kConfig.parts()];
     const BackwardTile<kConfig> tile(params_, item, cta % kConfig.parts());
     row_wave_ = Qk::wave() % kConfig.row_waves;
@@ -51,6 +57,8 @@ class Backward {
   static constexpr shared::BackwardMmaMemory kMemory = shared::backward_mma_memory(kConfig);
   static_assert(kConfig.step % Qk::kKeys == 0 && (!kConfig.d_v || kConfig.of_keys) && (kConfig.d_qk || kConfig.d_v));
   static_assert(shared::kBackwardBlock % kConfig.step == 0);
+  static constexpr bool kSliced = kConfig.slices > 1;
+  static_assert(!kSliced || !(kConfig.d_qk && kConfig.d_v));
   using Scores = typename Qk::Scores[kFragments][kStepFragments];
 
   /// The sums of a gradient; none where the pass does not compute it.
@@ -112,8 +120,8 @@ class Backward {
       if (attends) {
         if constexpr (kConfig.d_qk) Dv::multiply_keys(d_p, of_values, values, 0);
         differentiate(tile, head, first, flags, s, d_p);
-        if constexpr (kConfig.d_v) Dv::add_values(d_v.o, s, values, 0);
-        if constexpr (kConfig.d_qk) Qk::add_values(d_qk.o, d_p, scores, 0);
+        if constexpr (kConfig.d_v) add_columns<Dv>(d_v.o, s, values);
+        if constexpr (kConfig.d_qk) add_columns<Qk>(d_qk.o, d_p, scores);
       }
       if (!kEarly && more) {
         Qk::barrier();
@@ -123,6 +131,19 @@ class Backward {
     scores.end();
     values.end();
     flush_reads(tile);
+  }
+
+  /// The columns of the CTA's slice: o += x step.
+  template <class F, int kColumns>
+  __device__ __forceinline__ void add_columns(typename F::Out (&o)[kFragments][kColumns], const Scores& x,
+                                              const typename F::Stream& step) const {
+    if constexpr (kSliced) {
+      typename F::Stream slice = step;
+      slice.skip_columns(slice_ * kColumns * F::kOuts);
+      F::add_values(o, x, slice, 0);
+    } else {
+      F::add_values(o, x, step, 0);
+    }
   }
 
   /// Sums of reads of the head whose mods have begun.
@@ -244,7 +265,7 @@ class Backward {
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
             [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
-            [&](int i) { return tile.first + row_of(i) < tile.length; }, reads_);
+            [&](int i) { return tile.first + row_of(i) < tile.length && (!kSliced || slice_ == 0); }, reads_);
       }
     }
   }
@@ -256,12 +277,13 @@ class Backward {
     constexpr StorageType kType = output_type(kAsked, kConfig.storage);
     using Bits = typename OutputElement<kType, F>::Bits;
     const int stored = params_.padded_rows > 0 ? params_.padded_rows : tile.length;
+    const int begin = kSliced ? slice_ * kColumns * F::kOuts : 0;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = tile.first + row_of(i);
       if (row >= stored) continue;
       Bits* to = static_cast<Bits*>(out.data) + tile.batch * out.stride[0] + tile.head * out.stride[1] +
-                 (tile.begin + row) * out.stride[2];
+                 (tile.begin + row) * out.stride[2] + begin;
 #pragma unroll
       for (int d = 0; d < kColumns; ++d) {
 #pragma unroll
@@ -270,13 +292,13 @@ class Backward {
           x = row < tile.length ? x : 0;
         }
       }
-      store_columns<kType, kDim, kConfig.gradient_bytes, F>(to, factor, o[i / kOwnRows], i % kOwnRows);
+      store_columns<kType, kDim, kConfig.gradient_bytes, F>(to, factor, o[i / kOwnRows], i % kOwnRows, begin);
     }
   }
 
   const shared::BackwardMmaParams& params_;
   char* memory_;
-  int row_wave_ = 0, head_ = -1;
+  int row_wave_ = 0, head_ = -1, slice_ = 0;
   QueryNumbers<Real> rows_[kConfig.of_keys ? 1 : kRows];
   Elements elements_;
   ReadGradients reads_;

@@ -50,6 +50,8 @@ class CopiedBlocks {
     read_ = ring_.at;
   }
   __device__ __forceinline__ void end() const {}
+  /// Values that are read from now on begin at that column of their rows. For a copy of the stream: keys would, too.
+  __device__ __forceinline__ void skip_columns(int columns) { read_ += columns * kConfig.element_bytes(); }
 
  protected:
   __device__ __forceinline__ explicit CopiedBlocks(char* memory)

@@ -53,23 +53,23 @@ struct alignas(kCount* static_cast<int>(sizeof(Bits))) OutputRun {
   Bits element[kCount];
 };
 
-/// `x[0 .. kCount)`, times `factor`, become elements `column` and on of the row of kDim elements at `to`, whose address
-/// kBytes divide. The column is a multiple of kCount.
+/// `x[0 .. kCount)`, times `factor`, become elements `column` and on behind `to`: element `begin` of a row of kDim
+/// elements, whose address kBytes divide. The column is a multiple of kCount.
 template <StorageType kType, int kDim, int kBytes, class F, int kCount>
 __device__ __forceinline__ void store_neighbours(typename OutputElement<kType, F>::Bits* to, int column,
-                                                 typename F::Real factor, const typename F::Real* x) {
+                                                 typename F::Real factor, const typename F::Real* x, int begin = 0) {
   using Element = OutputElement<kType, F>;
   using Bits = typename Element::Bits;
   OutputRun<Bits, kCount> run;
 #pragma unroll
   for (int e = 0; e < kCount; ++e) run.element[e] = Element::of(x[e] * factor);
   if constexpr (sizeof(Bits) > sizeof(typename F::Real)) F::step();  // else registers would hold the whole row twice
-  if (column + kCount <= kDim) {
+  if (column + kCount <= kDim - begin) {
     *reinterpret_cast<OutputRun<Bits, kCount>*>(to + column) = run;
   } else {
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      if (column + e < kDim) to[column + e] = run.element[e];
+      if (column + e < kDim - begin) to[column + e] = run.element[e];
     }
   }
 }
@@ -80,17 +80,17 @@ constexpr int neighbours_at_once(int most) {
   return kFits < 1 ? 1 : kFits < most ? kFits : most;
 }
 
-/// Row `r` of the thread's rows in these fragments, times `factor`, becomes the row of kDim elements at `to`, whose
-/// address kBytes divide.
+/// Row `r` of the thread's rows in these fragments, times `factor`, becomes the elements from `begin` on, which is at
+/// `to`, of a row of kDim elements, as far as both go. kBytes divide the address.
 template <StorageType kType, int kDim, int kBytes, class F, int kOutFragments>
 __device__ __forceinline__ void store_columns(typename OutputElement<kType, F>::Bits* to, typename F::Real factor,
-                                              const typename F::Out (&o)[kOutFragments], int r) {
+                                              const typename F::Out (&o)[kOutFragments], int r, int begin = 0) {
   constexpr int kRun = neighbours_at_once<kType, kBytes, F>(F::kOutRun);
 #pragma unroll
   for (int d = 0; d < kOutFragments; ++d) {
 #pragma unroll
     for (int c = 0; c < F::kOwnOuts; c += kRun) {
-      store_neighbours<kType, kDim, kBytes, F, kRun>(to, d * F::kOuts + F::own_out(c), factor, &o[d].x[r][c]);
+      store_neighbours<kType, kDim, kBytes, F, kRun>(to, d * F::kOuts + F::own_out(c), factor, &o[d].x[r][c], begin);
     }
   }
 }

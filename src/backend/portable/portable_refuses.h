@@ -14,8 +14,8 @@ namespace heddle::plan {
 struct LargestDims {
   std::int64_t of_keys, of_values, of_f64;  // of_f64: of both
 };
-/// A thread's registers hold the sums of the first ones. Two slices of the values' columns make twice as many, and keys
-/// may be those of latent attention.
+/// A thread's registers hold the sums of the first ones. Slices of columns make twice as many, and keys may be those of
+/// latent attention.
 inline constexpr LargestDims kDimsOfRegisters = {256, 256, 128}, kDimsOfSlices = {576, 512, 256};
 
 /// Empty when kernels may take the problem. Any strides are taken.

@@ -17,12 +17,14 @@ struct PassShape {
   bool shared_rows;
   int stages, ctas;
 };
-/// Kernels for head dims up to `most_dim`. With `values` dk and dv have a pass each.
+/// Kernels for head dims up to `most_dim`, at the last bound CTAs share columns. With `values` dk and dv have a pass
+/// each.
 struct BackwardKernels {
   int most_dim;
   PassShape keys, values, queries;
 };
 constexpr PassShape kNone = {};
+constexpr int kSharedColumns = 576;  // the bound of head dims whose columns CTAs share
 
 // For each bound of head dims the best first. Chosen by registers and shared memory, not measured: two fragments of
 // rows a warp halve what a warp reads of a step for each product, but dk and dv of them take twice the registers.
@@ -41,6 +43,10 @@ constexpr BackwardKernels kMmaKernels[] = {
     {256, {4, 1, 32, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 2, 1}},
     {256, {4, 1, 16, true, 2, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 16, true, 2, 1}},
     {256, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {kSharedColumns, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}},
+    {kSharedColumns, {4, 1, 16, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 32, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
 /// f32 as outer products.
 constexpr BackwardKernels kOuterKernels[] = {
@@ -51,6 +57,7 @@ constexpr BackwardKernels kOuterKernels[] = {
     {128, {4, 1, 32, true, 1, 2}, kNone, {4, 1, 32, true, 1, 2}},
     {128, {2, 1, 32, true, 1, 1}, kNone, {2, 1, 32, true, 1, 1}},
     {256, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}},
+    {kSharedColumns, {2, 1, 32, true, 1, 1}, {2, 1, 32, true, 1, 1}, {2, 1, 32, true, 1, 1}},
 };
 /// f32 by products of tf32.
 constexpr BackwardKernels kTf32Kernels[] = {
@@ -61,6 +68,8 @@ constexpr BackwardKernels kTf32Kernels[] = {
     {128, {2, 1, 32, true, 1, 1}, kNone, {2, 1, 32, true, 1, 1}},
     {256, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}, {4, 1, 32, true, 1, 1}},
     {256, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
 /// Plain multiply-adds: f32, and AMD's 16-bit types without matrix instructions.
 constexpr BackwardKernels kFmaKernels[] = {
@@ -70,6 +79,8 @@ constexpr BackwardKernels kFmaKernels[] = {
     {128, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {256, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {256, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
+    {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
 /// f64: a row has twice as many registers, and bytes of shared memory.
 constexpr BackwardKernels kF64Kernels[] = {
@@ -79,6 +90,8 @@ constexpr BackwardKernels kF64Kernels[] = {
     {128, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
     {128, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {128, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
+    {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
 /// AMD's fragments of 16 rows; of 32 rows and 32 keys.
 constexpr BackwardKernels kWmmaKernels[] = {
@@ -110,7 +123,12 @@ std::span<const BackwardKernels> kernels_of(shared::Storage storage, FragmentKin
   }
 }
 
+/// Columns of a gradient whose sums the registers of one CTA hold.
+int most_columns(shared::Storage storage) { return storage == shared::Storage::f64 ? 128 : 256; }
+
 BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
+  const int most = most_columns(config.storage);
+  if (!(config.d_qk && config.d_v)) config.slices = ((config.d_qk ? config.qk_dim : config.v_dim) + most - 1) / most;
   config.row_waves = shape.row_waves;
   config.row_fragments = shape.row_fragments;
   config.step = shape.step;
@@ -183,7 +201,8 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   rows.sinks = problem.wanted.sinks;
   if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, problem.q_dtype);
 
-  const int dim = std::max(all.qk_dim, all.v_dim), bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+  const int dim = std::max(all.qk_dim, all.v_dim), most = most_columns(all.storage);
+  const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : dim <= most ? most : kSharedColumns;
   std::vector<BackwardMmaKernels> found;
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
@@ -214,7 +233,7 @@ void add_pass(const BackwardMmaConfig& pass, std::vector<Setting>& settings) {
   { "dq " field, "dk and dv " field, "dk " field, "dv " field }
   static constexpr std::string_view kRows[] = HEDDLE_OF_PASS("rows"), kFragments[] = HEDDLE_OF_PASS("row_fragments"),
                                     kStep[] = HEDDLE_OF_PASS("step"), kStages[] = HEDDLE_OF_PASS("stages"),
-                                    kRowBytes[] = HEDDLE_OF_PASS("row_bytes"),
+                                    kSlices[] = HEDDLE_OF_PASS("slices"), kRowBytes[] = HEDDLE_OF_PASS("row_bytes"),
                                     kStepBytes[] = HEDDLE_OF_PASS("step_bytes"),
                                     kShared[] = HEDDLE_OF_PASS("shared_memory_bytes");
 #undef HEDDLE_OF_PASS
@@ -222,6 +241,7 @@ void add_pass(const BackwardMmaConfig& pass, std::vector<Setting>& settings) {
   add(kFragments, pass.row_fragments);
   add(kStep, pass.step);
   add(kStages, pass.stages);
+  if (pass.slices > 1) add(kSlices, pass.slices);
   add(kRowBytes, pass.row_bytes);
   add(kStepBytes, pass.step_bytes);
   add(kShared, shared::backward_mma_memory(pass).bytes);

@@ -67,9 +67,9 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 }
 
 template <class Caps>
-std::string refuses_on(const Request& request, const Caps& caps) {
+std::string refuses_on(const Request& request, const Caps& caps, const LargestDims& largest) {
   const AttentionProblem& problem = request.problem;
-  std::string reason = portable_refuses(problem, request.options, caps);
+  std::string reason = portable_refuses(problem, request.options, caps, largest);
   if (!reason.empty()) return reason;
   std::array<std::string, 6> reasons = {refuse_types(request),          refuse_pages(problem),
                                         refuse_broadcasts(request),     refuses_mma_reads(problem, reads_of(request)),
@@ -94,7 +94,8 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   for (const BackwardMmaConfig& pass : kernels.passes) {
     if (!pass.of_keys && !problem.wanted.q) continue;  // it is there for sums of reads alone
     plan.gradients.push_back(
-        fmt::format("{}: in registers of one CTA, {}; S{} recomputed; the same bits in each run", name_of_pass(pass),
+        fmt::format("{}: in registers of {}, {}; S{} recomputed; the same bits in each run", name_of_pass(pass),
+                    pass.slices > 1 ? fmt::format("{} CTAs that share its columns", pass.slices) : "one CTA",
                     pass.of_keys ? "over the queries of all query heads of the group" : "over the keys",
                     pass.d_qk ? " and dP are" : " is"));
   }
@@ -129,7 +130,7 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
     plan.tile = {shared::kBackwardBlock, shared::kBackwardBlock};
     for (const BackwardMmaConfig& pass : kernels.passes) {
       const TileRows rows = pass.of_keys ? TileRows::keys : TileRows::queries;
-      const auto ctas = static_cast<int>(count_tiles_of(problem, rows, pass.tile())) * pass.parts();
+      const auto ctas = static_cast<int>(count_tiles_of(problem, rows, pass.tile())) * pass.ctas_of_item();
       plan.grid = std::max(plan.grid, ctas);
       plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
     }
@@ -164,10 +165,10 @@ std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t 
 }
 
 std::string backward_mma_refuses(const Request& request, const device::CudaCaps& caps) {
-  return refuses_on(request, caps);
+  return refuses_on(request, caps, kDimsOfSlices);
 }
 std::string backward_mma_refuses(const Request& request, const device::AmdCaps& caps) {
-  return refuses_on(request, caps);
+  return refuses_on(request, caps, kDimsOfRegisters);
 }
 
 std::vector<Choice> backward_mma(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {

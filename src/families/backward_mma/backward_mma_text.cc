@@ -156,6 +156,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   if (any.v_dim != any.qk_dim) name += fmt::format("/{}", any.v_dim);
   for (const BackwardMmaConfig& pass : kernels.passes) {
     add(true, fmt::format("{} {}x{}", plan::name_of_pass(pass), pass.rows(), pass.step));
+    add(pass.slices > 1, fmt::format("in {} slices", pass.slices));
   }
   add(any.masked, "masked");
   add(any.scores != ScoreForm::plain, shared::name(any.scores));

@@ -69,18 +69,22 @@ TEST(BackwardMma, RefusesInSentences) {
   BackwardTensors tensors = call.tensors();
   tensors.dq->dtype = DType::e4m3;
   EXPECT_EQ(call.refusal(tensors), "dq is e4m3; f16, bf16, f32 and f64 are accepted");
-  call.call.dim = 264;
-  EXPECT_EQ(call.refusal(call.tensors()), "q and k have head dimension 264; 1 to 256 are accepted");
+  call.call.dim = 577;
+  EXPECT_EQ(call.refusal(call.tensors()), "q and k have head dimension 577; 1 to 576 are accepted");
+  call.call.dim = 513;
+  EXPECT_EQ(call.refusal(call.tensors()), "v has head dimension 513; 1 to 512 are accepted");
+  call.call.dim = 512;
+  EXPECT_EQ(call.refusal(call.tensors()), "");
   call.call.dim = 64;
   call.call.dtype = DType::f64;
   tensors = call.tensors();
   tensors.lse->dtype = DType::f64;
   EXPECT_EQ(call.refusal(tensors), "");
-  call.call.dim = 200;
+  call.call.dim = 257;
   tensors = call.tensors();
   tensors.lse->dtype = DType::f64;
   EXPECT_EQ(call.refusal(tensors),
-            "q and k have head dimension 200; 1 to 128 are accepted of f64, whose sums take a thread's registers "
+            "q and k have head dimension 257; 1 to 256 are accepted of f64, whose sums take a thread's registers "
             "there");
   call.call.dim = 64;
   call.call.dtype = DType::bf16;

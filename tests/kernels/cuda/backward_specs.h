@@ -336,6 +336,18 @@ inline BackwardList widened(BackwardList list) {
   return list;
 }
 
+/// The list with head dims whose gradients' columns CTAs of backward_mma share, beginning with a pair that it chooses.
+inline BackwardList sliced(BackwardList list, DType dtype = DType::bf16) {
+  static constexpr std::pair<int, int> kDims[] = {{512, 512}, {576, 512}, {320, 320}, {64, 300}, {511, 257}, {300, 64}};
+  static constexpr std::pair<int, int> kDimsOfF64[] = {{256, 256}, {160, 160}, {64, 129}, {200, 255}, {256, 64}};
+  for (std::size_t next = list.size(); auto& at : list) {
+    at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = dtype;
+    const auto [qk, v] = dtype == DType::f64 ? kDimsOfF64[next % 5] : kDims[next % 6];
+    at.spec.qk_dim = qk, at.spec.v_dim = v, ++next;
+  }
+  return list;
+}
+
 /// lse in two words; and with it rows of which some are far from 0 (CaseSpec::far).
 inline BackwardList with_lse_rest(BackwardList list, double far = 0) {
   for (BackwardSpecs& at : list) {
@@ -381,6 +393,7 @@ inline BackwardList few_rows() {
   return list;
 }
 
+inline BackwardList sliced_dims_types_and_layouts() { return types_and_layouts({{512, 500}, {33, 511}, {300, 257}}); }
 inline BackwardList wide_dims_types_and_layouts() { return types_and_layouts({{140, 100}, {33, 247}, {256, 129}}); }
 
 }  // namespace heddle::test

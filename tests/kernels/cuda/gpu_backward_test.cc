@@ -112,6 +112,22 @@ TEST_F(GpuBackwardMma, CapturesInF64) {
   run_all_backwards(of_f64(
       in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs(), captured_without_mask()}))));
 }
+// CTAs share the columns of a gradient.
+TEST_F(GpuBackwardMma, Slices) {
+  run_all_backwards(sliced(joined({ragged_ends(), masked(), grouped(), scored(), weighted(), normalized()})));
+}
+TEST_F(GpuBackwardMma, SlicesOfRows) { run_all_backwards(sliced(joined({sequences(), lengths_there(), sunk()}))); }
+TEST_F(GpuBackwardMma, SlicesOfTypesAndLayouts) { run_all_backwards(sliced_dims_types_and_layouts()); }
+TEST_F(GpuBackwardMma, SlicesOfCaptures) {
+  run_all_backwards(sliced(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}))));
+}
+TEST_F(GpuBackwardMma, SlicesOfF32) {
+  run_all_backwards(sliced(joined({ragged_ends(), scored(), sequences()}), DType::f32));
+}
+TEST_F(GpuBackwardMma, SlicesOfF64) {
+  run_all_backwards(
+      sliced(joined({ragged_ends(), scored(), sequences(), in_any_order(captured_by_keys())}), DType::f64));
+}
 // dk and dv have a pass each.
 TEST_F(GpuBackwardMma, HeadDim128OfF64) {
   BackwardList list = joined({ragged_ends(), scored(), in_any_order(captured_by_keys())});

@@ -178,6 +178,47 @@ TEST(BackwardOnHost, WideOverMma) { judge_all(4, wide_dims_types_and_layouts(), 
 TEST(BackwardOnHost, ScoresOverMma) { judge_all(5, scored(), FragmentKind::mma); }
 TEST(BackwardOnHost, SequencesOverMma) { judge_all(6, sequences(), FragmentKind::mma); }
 
+// CTAs share the columns of a gradient.
+TEST(BackwardOnHost, Slices) {
+  judge_all(0, sliced(joined({ragged_ends(), masked(), grouped(), scored(), weighted(), normalized()})));
+}
+TEST(BackwardOnHost, SlicesOfRows) { judge_all(1, sliced(joined({sequences(), lengths_there(), sunk()}))); }
+TEST(BackwardOnHost, SlicesOfTypesAndLayouts) { judge_all(2, sliced_dims_types_and_layouts()); }
+TEST(BackwardOnHost, SlicesOfCaptures) {
+  judge_all(3, sliced(in_any_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}))));
+}
+TEST(BackwardOnHost, SlicesWithLseRest) {
+  judge_all(4, sliced(with_lse_rest(joined({scored(), sequences(), sunk()}), -3000)));
+}
+TEST(BackwardOnHost, SlicesOfF64) {
+  judge_all(5, sliced(joined({ragged_ends(), scored(), sequences(), in_any_order(captured_by_keys())}), DType::f64));
+}
+/// Small ones: an architecture's instructions take the host long.
+BackwardList sliced_steps(DType dtype) {
+  BackwardList list = sliced(joined({grouped(), scored(), in_any_order(captured_by_keys())}), dtype);
+  for (BackwardSpecs& at : list) {
+    at.spec.q_rows = std::min<std::int64_t>(at.spec.q_rows, 70);
+    at.spec.kv_rows = std::min<std::int64_t>(at.spec.kv_rows, 80);
+    at.spec.group = std::min<std::int64_t>(at.spec.group, 2);
+    at.spec.batch = at.spec.kv_heads = 1;
+  }
+  return list;
+}
+TEST(BackwardOnHost, SlicesOverMma) {
+  judge_all(6, sliced_steps(DType::bf16), FragmentKind::mma);
+  judge_all(6, sliced_dims_types_and_layouts(), FragmentKind::mma);
+}
+TEST(BackwardOnHost, SlicesOverFma) {
+  judge_all(7, sliced_steps(DType::f32), FragmentKind::fma);
+  judge_all(7, sliced_steps(DType::f64), FragmentKind::fma);
+}
+TEST(BackwardOnHost, SlicesOfOuter) { judge_all(0, sliced_steps(DType::f32), FragmentKind::outer); }
+TEST(BackwardOnHost, SlicesOfTf32) {
+  BackwardList list = sliced_steps(DType::f32);
+  for (BackwardSpecs& at : list) at.spec.allow_tf32 = true;
+  judge_all(1, list, FragmentKind::tf32);
+}
+
 // Gradients of captures and params; adds have no order.
 TEST(BackwardOnHost, CapturesByKeys) { judge_all(0, in_any_order(captured_by_keys())); }
 TEST(BackwardOnHost, CapturesByRows) { judge_all(2, in_any_order(captured_by_rows())); }

@@ -52,7 +52,7 @@ struct MmaFragments : WarpOfThreads {
 
   static constexpr int kSteps = kConfig.qk_columns() / 16;  // of the depth of Q K^T
   /// Steps that are unrolled: beside many sums there are no registers for the addresses of all.
-  static constexpr int kStepsAtOnce = kConfig.wide() ? 4 : kSteps;
+  static constexpr int kStepsAtOnce = kConfig.wide() || kConfig.deep() ? 4 : kSteps;
   /// Pairs of a query that are loaded at once: each such step waits for memory.
   static constexpr int kPairsAtOnce = kConfig.wide() ? 24 : 2 * kSteps;
   struct Queries {
@@ -130,14 +130,14 @@ struct MmaFragments : WarpOfThreads {
     /// Bytes of steps k and k + 1: words 2 i and 2 i + 1 are of both halves of the keys, of step k + i.
     __device__ __forceinline__ void key_bytes(unsigned (&words)[4], int key, int k) const {
       const int own = lane() % 16, chunk = k + 1 < kSteps ? k + lane() / 16 : k;
-      ptx::load_matrices<false>(words, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch +
-                                           turned<kMemory.k_pitch>(16 * chunk, own));
+      ptx::load_matrices<false>(
+          words, base_ + kMemory.k + read_ + (key + own) * kMemory.k_pitch + turned<kMemory.k_pitch>(16 * chunk, own));
     }
     /// Bytes of out fragments d and d + 1: words 2 i and 2 i + 1 are of both halves of the keys, of fragment d + i.
     __device__ __forceinline__ void value_bytes(unsigned (&words)[4], int key, int d) const {
       const int own = lane() % 16, chunk = (d + 1) * kOuts < kConfig.v_columns() ? d + lane() / 16 : d;
-      ptx::load_matrices<true>(words, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch +
-                                          turned<kMemory.v_pitch>(16 * chunk, own));
+      ptx::load_matrices<true>(
+          words, base_ + kMemory.v + read_ + (key + own) * kMemory.v_pitch + turned<kMemory.v_pitch>(16 * chunk, own));
     }
     /// Both halves of 16 columns, of 16 keys.
     __device__ __forceinline__ void values(unsigned (&b)[4], int key, int column) const {
@@ -154,7 +154,6 @@ struct MmaFragments : WarpOfThreads {
     }
 
     using Blocks::memory_, Blocks::base_, Blocks::read_;
-
 
     __device__ __forceinline__ ptx::SharedAddress queries_of_wave() const {
       return memory_ + kMemory.q + wave() % kConfig.row_waves * (kConfig.row_fragments * 16 * kMemory.q_pitch);

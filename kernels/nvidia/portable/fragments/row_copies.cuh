@@ -78,7 +78,7 @@ class RowCopies {
                                                   int end, int begin) {
     constexpr int kElement = kConfig.kv_element_bytes(), kChunks = kElement * kColumns / chunk_of(kConfig.kv_bytes);
     // A thread's chunks are of one column where they can be.
-    constexpr int kBeside = kThreads % kChunks == 0 || kChunks > kThreads ? kChunks : 1;
+    constexpr int kBeside = kThreads % kChunks == 0 || (kChunks > kThreads && !kConfig.deep()) ? kChunks : 1;
     constexpr int kTogether = kConfig.wide() ? kChunks & -kChunks : kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
     constexpr int kRounds = (kBlock * kTogether + kThreads - 1) / kThreads;
     const auto copy = [&](int round, auto&& row_at) {
@@ -127,11 +127,12 @@ class RowCopies {
     return most;
   }
 
-  /// Copies that the compiler may begin together: few beside the many sums of wide(), or of outer products. Rows at
-  /// addresses that 8 bytes do not divide take many copies, whose addresses, and halves on their way, would not fit in
-  /// the registers.
+  /// Copies that the compiler may begin together: few beside the many sums of wide(), deep() or of outer products. Rows
+  /// at addresses that 8 bytes do not divide take many copies, whose addresses, and halves on their way, would not fit
+  /// in the registers.
   template <int kBytes>
-  static constexpr int kCopiesAtOnce = kBytes >= 8 && !kConfig.wide() && !kConfig.shape().of_many_rows ? 256 : 4;
+  static constexpr int kCopiesAtOnce =
+      kBytes >= 8 && !kConfig.wide() && !kConfig.deep() && !kConfig.shape().of_many_rows ? 256 : 4;
 };
 
 }  // namespace heddle::portable

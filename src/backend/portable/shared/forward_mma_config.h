@@ -53,6 +53,8 @@ struct ForwardMmaConfig {
   /// decode_mma: four waves of rows, 64 together, and two of keys multiply by wgmma. Keys, values and queries stand in
   /// panels of 64 columns: [panels][rows][128 bytes], swizzled.
   constexpr bool by_warpgroups() const { return fragments == FragmentKind::warpgroup; }
+  /// backward_mma: products over more columns than a thread's registers have sums for.
+  constexpr bool deep() const { return blocks != StepBlocks::keys_and_values && !own_blocks && qk_dim > 256; }
   constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
   constexpr int ring_waves() const { return wide() ? waves() : row_waves; }                      // that share a ring
   constexpr int rings_of_blocks() const { return own_blocks ? waves() / ring_waves() : 1; }
@@ -75,6 +77,7 @@ struct ForwardMmaConfig {
   constexpr int qk_columns() const {
     // Keys that are values, too, are read as whole fragments of O.
     const bool as_values = blocks == StepBlocks::both_ways && !shape().transposed;
+    if (as_values && value_slices > 1) return value_slices * v_columns();
     const int fragment = as_values ? shape().columns : 16;
     return (qk_dim + fragment - 1) / fragment * fragment;
   }
@@ -132,6 +135,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
     if (config.wide()) memory.v_pitch = memory.k_pitch;
     if (config.by_warpgroups()) memory.q_pitch = memory.k_pitch;
   }
+  if (config.blocks == StepBlocks::both_ways && config.value_slices > 1) memory.v_pitch = memory.k_pitch;
   const int keys = config.block_keys() * memory.k_pitch;
   const int values = (transposed ? config.v_columns() : config.block_keys()) * memory.v_pitch;
   // Values that are the keys stand apart only where they are transposed.

@@ -24,6 +24,12 @@ struct BackwardMmaConfig {
   constexpr int threads() const { return row_waves * shape().wave; }
   /// CTAs that share a tile of the lists, which has 64 rows or more.
   constexpr int parts() const { return rows() < kBackwardBlock ? kBackwardBlock / rows() : 1; }
+  constexpr int ctas_of_item() const { return parts() * slices; }
+  /// Columns of a slice of a gradient of `dim` columns: whole fragments, alike of all slices.
+  constexpr int slice_columns(int dim) const {
+    const int fragment = shape().columns, even = (dim + slices - 1) / slices;
+    return (even + fragment - 1) / fragment * fragment;
+  }
   constexpr TileShape tile() const { return {rows() < kBackwardBlock ? 1 : rows() / kBackwardBlock, kBackwardBlock}; }
   constexpr bool operator==(const BackwardMmaConfig&) const = default;
 };
@@ -44,6 +50,10 @@ constexpr ForwardMmaConfig side_of(const BackwardMmaConfig& config, int dim, boo
   side.kv_bytes = config.step_bytes;
   side.blocks = adds ? StepBlocks::both_ways : StepBlocks::keys;
   side.stages = stages;
+  if (adds && config.slices > 1) {
+    side.value_slices = config.slices;
+    side.v_dim = config.slice_columns(dim);
+  }
   return side;
 }
 constexpr ForwardMmaConfig scores_side(const BackwardMmaConfig& config) {

@@ -36,8 +36,8 @@ struct BackwardScales {
 };
 
 struct BackwardMmaParams {
-  // CTA c computes part c % parts of item c / parts. With lengths on the device the list is that for the longest
-  // sequences: a tile, or a step, may lie past the end.
+  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts. With lengths on the device
+  // the list is that for the longest sequences: a tile, or a step, may lie past the end.
   const BackwardItem* items;
   const QueryRun* runs;   // their blocks are of the steps' rows; `head` is a query head in both passes
   RowsOfTensor rows[2];   // of the tile: k and v, or q and dO

@@ -123,6 +123,7 @@ struct HostFragments {
       read_ = ring_.at;
     }
     void end() const {}
+    void skip_columns(int columns) { read_ += columns * static_cast<int>(sizeof(Bits)); }
 
     template <int kFragments, class Row>
     void load_queries(Queries (&q)[kFragments], Row&& row) {

@@ -36,11 +36,24 @@ bool is_empty_row(const QueryRows<T>& rows, T lse, const double* o) {
   return alone && std::all_of(o, o + rows.v_dim, [](double x) { return x == 0; });
 }
 
-}  // namespace
-
+/// q and dO as the plan wants them.
 template <class T>
-void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
-                     double* staging) {
+void pack_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end) {
+  if (memory.at->bricks) {
+    pack(PackTwoWays{.from = rows.q,
+                     .begin = first,
+                     .end = end,
+                     .dim = rows.qk_dim,
+                     .to = memory.q_rows(),
+                     .flags = memory.get<std::uint8_t>(memory.at->q_flags)});
+    pack(PackTwoWays{.from = rows.d_o,
+                     .begin = first,
+                     .end = end,
+                     .dim = rows.v_dim,
+                     .to = memory.d_o_rows(),
+                     .flags = memory.get<std::uint8_t>(memory.at->d_o_flags)});
+    return;
+  }
   pack(PackValues<T>{.from = rows.q,
                      .begin = first,
                      .end = end,
@@ -55,6 +68,14 @@ void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::i
                      .keys = rows.q_len,
                      .panels = memory.get<T>(memory.at->d_o),
                      .flags = memory.get<std::uint8_t>(memory.at->d_o_flags)});
+}
+
+}  // namespace
+
+template <class T>
+void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
+                     double* staging) {
+  pack_queries(rows, memory, first, end);
   if (rows.lse == nullptr) return;
   T *lse = memory.get<T>(memory.at->lse), *delta = memory.get<T>(memory.at->delta);
   double *o = staging, *d_o = staging + rows.v_dim;

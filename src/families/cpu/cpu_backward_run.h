@@ -63,7 +63,7 @@ struct BackwardRun {
 
   const Sequence& sequence(std::int64_t index) const { return problem.sequences[static_cast<std::size_t>(index)]; }
   std::int64_t batch_entry(std::int64_t index) const { return problem.packed ? 0 : index; }
-  /// What dq and dk are multiplied by as they are stored. With bricks, dS is rounded to bf16 before the scale comes to
+  /// The factor of dq and dk as they are stored. With bricks, dS is rounded to bf16 before the scale comes to
   /// it, as plain's is: roundings then err alike, also in tensors of few elements.
   double stored_factor() const { return split.bricks() ? problem.scale : 1; }
   /// A worker's scratch memory.

@@ -1,4 +1,4 @@
-// What a step of the backward does between its products, element by element: mods and their derivatives, then p w, dS
+// A step of the backward between its products, element by element: mods and their derivatives, then p w, dS
 // and the gradients of reads. The f32 kernel and AMX's share it.
 
 // A guard that toggles, as Highway's per-target headers have.

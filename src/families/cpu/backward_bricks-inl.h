@@ -167,22 +167,31 @@ class BrickStep {
 
   template <Normalizer kNormalizer, bool kRest>
   HEDDLE_AMX void differentiate(const Unit& unit) {
+    if (step_.weight || step_.slope || !reads_.empty()) {
+      differentiate_rows<kNormalizer, kRest, true>(unit);
+    } else {
+      differentiate_rows<kNormalizer, kRest, false>(unit);
+    }
+  }
+
+  template <Normalizer kNormalizer, bool kRest, bool kMods>
+  HEDDLE_AMX void differentiate_rows(const Unit& unit) {
     for (std::int64_t even = 0; even < kUnitRows; even += 2) {
       const bool both = even >= unit.begin && even + 1 < unit.end;
       if (both) {
-        differentiate_pair<kNormalizer, kRest, true, true>(unit, even);
+        differentiate_pair<kNormalizer, kRest, kMods, true, true>(unit, even);
       } else if (even >= unit.begin && even < unit.end) {
-        differentiate_pair<kNormalizer, kRest, true, false>(unit, even);
+        differentiate_pair<kNormalizer, kRest, kMods, true, false>(unit, even);
       } else if (even + 1 >= unit.begin && even + 1 < unit.end) {
-        differentiate_pair<kNormalizer, kRest, false, true>(unit, even);
+        differentiate_pair<kNormalizer, kRest, kMods, false, true>(unit, even);
       } else {
-        differentiate_pair<kNormalizer, kRest, false, false>(unit, even);
+        differentiate_pair<kNormalizer, kRest, kMods, false, false>(unit, even);
       }
     }
   }
 
   /// Unit rows `even` and the next, as far as they are the step's: the others' elements are 0.
-  template <Normalizer kNormalizer, bool kRest, bool kEven, bool kOdd>
+  template <Normalizer kNormalizer, bool kRest, bool kMods, bool kEven, bool kOdd>
   HEDDLE_AMX void differentiate_pair(const Unit& unit, std::int64_t even) {
     using D = hn::ScalableTag<float>;
     using V = hn::Vec<D>;
@@ -197,9 +206,9 @@ class BrickStep {
     for (std::int64_t c = 0; c < columns_.count; c += 16) {
       const auto element = [&](std::int64_t odd) HEDDLE_AMX {
         const std::int64_t i = (even + odd - unit.begin) * kScoreStride + c;
-        return DifferentiateVector<kNormalizer>(d, unit.step, unit.buffers, rows[odd], i,
-                                                hn::Mul(hn::Load(d, unit.buffers.scores + i), factor),
-                                                hn::Mul(hn::Load(d, unit.buffers.d_p + i), value_factor));
+        return DifferentiateVector<kNormalizer, kMods>(d, unit.step, unit.buffers, rows[odd], i,
+                                                       hn::Mul(hn::Load(d, unit.buffers.scores + i), factor),
+                                                       hn::Mul(hn::Load(d, unit.buffers.d_p + i), value_factor));
       };
       Differentiated<V> a{hn::Zero(d), hn::Zero(d)}, b = a;
       if constexpr (kEven) a = element(0);

@@ -156,6 +156,26 @@ inline void PackRowsTwoWays(const PackTwoWays& pack) {
   }
 }
 
+/// Products of bf16 may leave the range of f32.
+inline double DotOfBf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
+  __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd()};
+  const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+  const auto add = [&](__m512i x, __m512i y, __m512d* sum) HWY_ATTR {
+    const auto half = [](__m512i words, int which) HWY_ATTR {
+      const __m256i part = which == 0 ? _mm512_castsi512_si256(words) : _mm512_extracti64x4_epi64(words, 1);
+      return _mm512_cvtps_pd(_mm256_castsi256_ps(part));
+    };
+    sum[0] = _mm512_fmadd_pd(half(x, 0), half(y, 0), sum[0]);
+    sum[1] = _mm512_fmadd_pd(half(x, 1), half(y, 1), sum[1]);
+  };
+  for (std::int64_t i = 0; i < count; i += 32) {
+    const __m512i x = LoadElements(a + i, count - i), y = LoadElements(b + i, count - i);
+    add(_mm512_slli_epi32(x, 16), _mm512_slli_epi32(y, 16), sums);
+    add(_mm512_and_si512(x, odd), _mm512_and_si512(y, odd), sums + 2);
+  }
+  return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(sums[0], sums[1]), _mm512_add_pd(sums[2], sums[3])));
+}
+
 /// c = a b, or c += a b. Strides are bytes.
 struct BrickProduct {
   const void* a;  // rows of bf16, whole groups of 16

@@ -25,7 +25,7 @@ namespace heddle::cpu {
 namespace {
 
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
-constexpr std::int64_t kSerialWork = std::int64_t{1} << 20;
+constexpr std::int64_t kSerialWork = std::int64_t{1} << 20, kBrickSerialWork = std::int64_t{1} << 22;
 
 /// One launch: what the workers share.
 template <class T>
@@ -64,7 +64,8 @@ class BackwardLaunch {
     for (const std::vector<KeyTask>& lane : wave.lanes) {
       for (const KeyTask& task : lane) scores += task.cost;
     }
-    if (scores * (run_.problem.qk_dim + run_.problem.v_dim) < kSerialWork) return 1;
+    if (scores * (run_.problem.qk_dim + run_.problem.v_dim) < (run_.split.bricks() ? kBrickSerialWork : kSerialWork))
+      return 1;
     return run_.backward.plan.threads;
   }
 

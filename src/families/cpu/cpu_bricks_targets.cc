@@ -15,6 +15,9 @@ namespace heddle::cpu::HWY_NAMESPACE {
 
 void PackTheBricks(const PackBricks& pack) { PackIntoBricks(pack); }
 void PackBothWays(const PackTwoWays& pack) { detail::PackRowsTwoWays(pack); }
+double DotOfRows(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
+  return detail::DotOfBf16(a, b, count);
+}
 void StepByAmx(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
                const BrickBuffers& bricks) {
   detail::BrickStep<detail::AmxRegisters>(step, operands, buffers, bricks).run();
@@ -46,6 +49,9 @@ void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, d
   unit == device::MatrixUnit::amx ? N_AVX3::AttendByAmx(tile, buffers) : N_AVX3::AttendEmulated(tile, buffers);
 }
 void pack(const PackTwoWays& rows) { N_AVX3::PackBothWays(rows); }
+double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
+  return N_AVX3::DotOfRows(a, b, count);
+}
 void step(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
           const BrickBuffers& bricks, device::MatrixUnit unit) {
   unit == device::MatrixUnit::amx ? N_AVX3::StepByAmx(step, operands, buffers, bricks)
@@ -65,6 +71,7 @@ namespace heddle::cpu {
 void pack(const PackBricks&) { std::abort(); }
 void attend_bricks(const Tile<float>&, const TileBuffers<float>&, device::MatrixUnit) { std::abort(); }
 void pack(const PackTwoWays&) { std::abort(); }
+double dot_of_bf16(const std::uint16_t*, const std::uint16_t*, std::int64_t) { std::abort(); }
 void step(const BackwardStep<float>&, const BrickOperands&, const StepBuffers<float>&, const BrickBuffers&,
           device::MatrixUnit) {
   std::abort();

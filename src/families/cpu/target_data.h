@@ -228,6 +228,8 @@ void attend(const Tile<double>& tile, const TileBuffers<double>& buffers);
 // For AVX-512 alone: on machines whose MatrixUnit is not none.
 void pack(const PackBricks& bricks);
 void pack(const PackTwoWays& rows);
+/// The sum of products in f64, whose order is its own.
+double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count);
 /// A tile of at most kUnitRows rows, from its bricks.
 void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit);
 /// The rows of all pieces become o and lse; tile.piece says nothing.

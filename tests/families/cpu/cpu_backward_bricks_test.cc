@@ -1,7 +1,9 @@
 // The CPU backward of bf16 by AMX, or by the stand-in that computes the same bits, against the reference in float64.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -124,6 +126,22 @@ TEST_F(CpuBackwardBricks, BlocksOfAnySize) {
     training.options.block_mask =
         std::make_shared<const BlockMask>(BlockMask::build(training.options.mask_mod, shape, block));
     expect_bricks(training);
+  }
+}
+
+/// Rows are known to be finite by 64, of which each 32 are packed alone.
+TEST_F(CpuBackwardBricks, RowsThatAreNotFiniteInEachHalfOfAPanel) {
+  for (const std::int64_t row : {70, 100, 129}) {
+    Training training({.q_rows = 130, .kv_rows = 40, .qk_dim = 16, .v_dim = 16}, DType::bf16);
+    training.options.mask_mod = leaf::q_idx() != row;
+    const BackwardTensors inputs = training.inputs();
+    const BackwardResult clean = attention_backward(inputs, training.options);
+    for (const Tensor& x : {training.q, training.d_o}) {
+      std::fill_n(static_cast<std::uint16_t*>(x.data()) + row * 16, 16, std::uint16_t{0x7fc0});
+    }
+    const BackwardResult result = attention_backward(inputs, training.options);
+    EXPECT_EQ(bytes_of(result.dk), bytes_of(clean.dk)) << row;
+    EXPECT_EQ(bytes_of(result.dv), bytes_of(clean.dv)) << row;
   }
 }
 

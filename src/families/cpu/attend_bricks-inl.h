@@ -144,7 +144,7 @@ class BrickTile {
   }
 
   /// Weights in f32 to bf16, in place, and 0 up to whole bricks.
-  void round_weights(const Chunk& chunk) const {
+  HEDDLE_AMX void round_weights(const Chunk& chunk) const {
     for (std::int64_t r = 0; r < tile_.rows(); ++r) {
       const float* row = buffers_.scores + r * plan::kChunk;
       for (std::int64_t i = 0; i < chunk.columns(); i += 32) {

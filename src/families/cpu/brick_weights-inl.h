@@ -57,8 +57,8 @@ HWY_INLINE hn::Vec512<float> Exp2Coarse(hn::Vec512<float> x) {
 /// Rounded p times the mod's weights, rounded again. Plain attention rounds once, but the two rows of sums that a row
 /// of one key has cancel only if p is the number that is summed.
 template <class Registers>
-HWY_INLINE __m512i WeighPairs(const BrickScores& s, std::int64_t r, std::int64_t i, __m512i pairs, __m512 low_score,
-                              __m512 high_score) {
+HEDDLE_AMX HWY_INLINE __m512i WeighPairs(const BrickScores& s, std::int64_t r, std::int64_t i, __m512i pairs,
+                                         __m512 low_score, __m512 high_score) {
   const hn::Full512<float> d;
   const float* weights = s.weights + r * plan::kChunk + i;
   const auto times = [&](__m256i p, const float* weight, __m512 score) HWY_ATTR {
@@ -84,8 +84,8 @@ struct BrickSums {
 /// Rounds p = weigh(score) over a row, and adds it to the row's sums from `from` to `to`, the former multiplied by
 /// `scale`. Returns the sums of rounded weights.
 template <class Registers, bool kWeighted, bool kExact, class Weigh>
-HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::Vec512<float> scale,
-                                      const BrickSums& from, const BrickSums& to, const Weigh& weigh) {
+HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::Vec512<float> scale,
+                                                 const BrickSums& from, const BrickSums& to, const Weigh& weigh) {
   const hn::Full512<float> d;
   const float* row = s.scores + r * plan::kChunk;
   auto exact = kExact ? hn::Mul(hn::Load(d, from.exact_of(r)), scale) : hn::Zero(d);
@@ -109,7 +109,7 @@ HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::
 
 /// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors].
 template <class Registers, bool kWeighted, bool kExact>
-void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
+HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
   const hn::Full512<float> d;
   const auto minus_infinity = hn::Set(d, kMinusInfinity<float>), log2e = hn::Set(d, kLog2E);
   HWY_ALIGN float offsets[16];
@@ -140,7 +140,8 @@ void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickS
 /// kFused: factors are powers of two, so that one operation scales the scores and takes the maximum off, with the same
 /// bits.
 template <class Registers, bool kWeighted, bool kExact, bool kFused>
-bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
+HEDDLE_AMX bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
+                           const BrickSums& new_sums) {
   const hn::Full512<float> d;
   const auto most = hn::Set(d, kMostSum), one = hn::Set(d, 1.0F);
   bool small = true;

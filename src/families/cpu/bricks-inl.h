@@ -33,8 +33,8 @@ HWY_INLINE __m512i LoadElements(const std::uint16_t* from, std::int64_t count) {
   return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
 }
 
-/// Rows of 16 words to columns.
-HWY_INLINE void TransposeWords(const __m512i (&in)[16], std::uint32_t* to) {
+/// Rows of 16 words to columns, which stand `stride` words apart.
+HWY_INLINE void TransposeWords(const __m512i (&in)[16], std::uint32_t* to, std::int64_t stride = 16) {
   __m512i a[16], b[16];
   HWY_UNROLL(8)
   for (int i = 0; i < 8; ++i) {
@@ -55,10 +55,10 @@ HWY_INLINE void TransposeWords(const __m512i (&in)[16], std::uint32_t* to) {
                   low_odd = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
     const __m512i high_even = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88),
                   high_odd = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
-    _mm512_store_si512(to + c * 16, _mm512_shuffle_i32x4(low_even, high_even, 0x88));
-    _mm512_store_si512(to + (c + 4) * 16, _mm512_shuffle_i32x4(low_odd, high_odd, 0x88));
-    _mm512_store_si512(to + (c + 8) * 16, _mm512_shuffle_i32x4(low_even, high_even, 0xdd));
-    _mm512_store_si512(to + (c + 12) * 16, _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd));
+    _mm512_store_si512(to + c * stride, _mm512_shuffle_i32x4(low_even, high_even, 0x88));
+    _mm512_store_si512(to + (c + 4) * stride, _mm512_shuffle_i32x4(low_odd, high_odd, 0x88));
+    _mm512_store_si512(to + (c + 8) * stride, _mm512_shuffle_i32x4(low_even, high_even, 0xdd));
+    _mm512_store_si512(to + (c + 12) * stride, _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd));
   }
 }
 
@@ -126,6 +126,56 @@ inline void PackValueBricks(const PackBricks& pack) {
   }
 }
 
+inline void PackRowsTwoWays(const PackTwoWays& pack) {
+  const PackBricks source = {.from = pack.from, .begin = pack.begin, .end = pack.end, .dim = pack.dim};
+  const std::int64_t stride = plan::round_up(pack.dim, kBrickDepth), columns = plan::round_up(pack.dim, kBrickColumns);
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  for (std::int64_t first = pack.begin; first < pack.end; first += plan::kUnitRows) {
+    std::uint16_t* to = pack.to.columns + first * columns;
+    __mmask32 non_finite = 0;
+    for (std::int64_t dim = 0; dim < pack.dim; dim += kBrickDepth) {
+      __m512i low[16], high[16];
+      for (int i = 0; i < 16; ++i) {
+        const std::int64_t row = first + 2 * i;
+        const __m512i a = PackedRow(source, row).load(dim), b = PackedRow(source, row + 1).load(dim);
+        non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
+                      _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
+        _mm512_store_si512(pack.to.rows + row * stride + dim, a);
+        _mm512_store_si512(pack.to.rows + (row + 1) * stride + dim, b);
+        const Pairs pairs = Interleave(a, b);
+        low[i] = pairs.low, high[i] = pairs.high;
+      }
+      const auto transpose = [&](const __m512i(&rows)[16], std::int64_t column) {
+        TransposeWords(rows, reinterpret_cast<std::uint32_t*>(to + column * plan::kUnitRows));
+      };
+      transpose(low, dim);
+      if (dim + kBrickColumns < columns) transpose(high, dim + kBrickColumns);
+    }
+    std::uint8_t& flag = pack.flags[first / plan::kPanel];
+    flag = (first % plan::kPanel != 0 && flag != 0) || non_finite != 0 ? 1 : 0;
+  }
+}
+
+/// Products of bf16 may leave the range of f32.
+inline double DotOfBf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
+  __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd()};
+  const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+  const auto add = [&](__m512i x, __m512i y, __m512d* sum) HWY_ATTR {
+    const auto half = [](__m512i words, int which) HWY_ATTR {
+      const __m256i part = which == 0 ? _mm512_castsi512_si256(words) : _mm512_extracti64x4_epi64(words, 1);
+      return _mm512_cvtps_pd(_mm256_castsi256_ps(part));
+    };
+    sum[0] = _mm512_fmadd_pd(half(x, 0), half(y, 0), sum[0]);
+    sum[1] = _mm512_fmadd_pd(half(x, 1), half(y, 1), sum[1]);
+  };
+  for (std::int64_t i = 0; i < count; i += 32) {
+    const __m512i x = LoadElements(a + i, count - i), y = LoadElements(b + i, count - i);
+    add(_mm512_slli_epi32(x, 16), _mm512_slli_epi32(y, 16), sums);
+    add(_mm512_and_si512(x, odd), _mm512_and_si512(y, odd), sums + 2);
+  }
+  return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(sums[0], sums[1]), _mm512_add_pd(sums[2], sums[3])));
+}
+
 /// c = a b, or c += a b. Strides are bytes.
 struct BrickProduct {
   const void* a;  // rows of bf16, whole groups of 16
@@ -136,6 +186,7 @@ struct BrickProduct {
   std::int64_t c_stride;
   std::int64_t columns, steps;  // in bricks
   bool add;
+  std::int64_t a_step = 64;  // from 32 steps of a's rows to the next
 };
 
 /// kRows x 16 rows. AMX does not rename its registers: what is stored at once waits for its products. So two sets of
@@ -177,10 +228,10 @@ class BrickMultiply {
     if (store_other) store<2 - kFirst>(column - 1);
     std::int64_t done = 1;
     for (; done + 2 <= p_.steps; done += 2) {
-      step<kFirst, 7>(a + done * 64, b + done * p_.b_step);
-      step<kFirst, 6>(a + (done + 1) * 64, b + (done + 1) * p_.b_step);
+      step<kFirst, 7>(a + done * p_.a_step, b + done * p_.b_step);
+      step<kFirst, 6>(a + (done + 1) * p_.a_step, b + (done + 1) * p_.b_step);
     }
-    if (done < p_.steps) step<kFirst, 7>(a + done * 64, b + done * p_.b_step);
+    if (done < p_.steps) step<kFirst, 7>(a + done * p_.a_step, b + done * p_.b_step);
   }
 
   template <int kFirst, int kRight>

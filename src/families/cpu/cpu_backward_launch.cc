@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <vector>
 
 #include "backend/backends.h"
@@ -10,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/store.h"
 #include "families/cpu/capture_scatter.h"
+#include "families/cpu/cpu_backward_bricks.h"
 #include "families/cpu/cpu_backward_run.h"
 #include "families/cpu/cpu_backward_step.h"
 #include "families/cpu/cpu_backward_unread.h"
@@ -23,7 +25,7 @@ namespace heddle::cpu {
 namespace {
 
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
-constexpr std::int64_t kSerialWork = std::int64_t{1} << 20;
+constexpr std::int64_t kSerialWork = std::int64_t{1} << 20, kBrickSerialWork = std::int64_t{1} << 22;
 
 /// One launch: what the workers share.
 template <class T>
@@ -62,7 +64,8 @@ class BackwardLaunch {
     for (const std::vector<KeyTask>& lane : wave.lanes) {
       for (const KeyTask& task : lane) scores += task.cost;
     }
-    if (scores * (run_.problem.qk_dim + run_.problem.v_dim) < kSerialWork) return 1;
+    if (scores * (run_.problem.qk_dim + run_.problem.v_dim) < (run_.split.bricks() ? kBrickSerialWork : kSerialWork))
+      return 1;
     return run_.backward.plan.threads;
   }
 
@@ -70,6 +73,7 @@ class BackwardLaunch {
 
   struct KeyMemory {
     T *k_columns, *v_columns, *k_rows, *dk, *dv, *staging;
+    BrickOperands bricks;
     std::uint8_t k_flags[plan::kBackwardKeys / plan::kPanel], v_flags[plan::kBackwardKeys / plan::kPanel];
   };
   KeyMemory key_memory(int worker) const {
@@ -79,6 +83,7 @@ class BackwardLaunch {
             run_.scratch<T>(worker, run_.backward.scratch.dk),
             run_.scratch<T>(worker, run_.backward.scratch.dv),
             run_.scratch<T>(worker, run_.backward.scratch.staging),
+            brick_keys(run_, worker),
             {},
             {}};
   }
@@ -125,6 +130,8 @@ class BackwardLaunch {
                  KeyMemory& memory) const {
     const ConstRows from =
         rows_of<ConstRows>(run_.tensors.k, run_.batch_entry(index), kv_head, run_.sequence(index).kv_begin + first);
+    const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
+    if (run_.split.bricks()) return pack_brick_keys(run_, from, keys, memory.bricks, memory.k_flags);
     pack(PackKeys<T>{.from = from,
                      .begin = 0,
                      .end = keys,
@@ -138,15 +145,16 @@ class BackwardLaunch {
                        .keys = plan::kBackwardKeys,
                        .panels = memory.k_rows,
                        .flags = memory.k_flags});
-    const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
     clear_rows_behind(memory.k_rows, columns, keys);
     std::fill_n(memory.dk, plan::kBackwardKeys * columns, T(0));
   }
 
   void pack_values(std::int64_t index, std::int64_t kv_head, std::int64_t first, std::int64_t keys,
                    KeyMemory& memory) const {
-    pack(PackKeys<T>{.from = rows_of<ConstRows>(run_.tensors.v, run_.batch_entry(index), kv_head,
-                                                run_.sequence(index).kv_begin + first),
+    const ConstRows from =
+        rows_of<ConstRows>(run_.tensors.v, run_.batch_entry(index), kv_head, run_.sequence(index).kv_begin + first);
+    if (run_.split.bricks()) return pack_brick_values(run_, from, keys, memory.bricks);
+    pack(PackKeys<T>{.from = from,
                      .begin = 0,
                      .end = keys,
                      .dim = run_.problem.v_dim,
@@ -163,9 +171,14 @@ class BackwardLaunch {
     }
   }
 
-  void store_keys(const std::optional<TensorView>& to, const T* from, std::int64_t dim, std::int64_t index,
+  void store_keys(const std::optional<TensorView>& to, T* from, std::int64_t dim, std::int64_t index,
                   std::int64_t kv_head, std::int64_t first, std::int64_t keys, const KeyMemory& memory) const {
     if (!to) return;
+    if constexpr (std::is_same_v<T, float>) {
+      if (run_.split.bricks()) {
+        transpose_gradients(from == memory.dk ? memory.bricks.dk : memory.bricks.dv, dim, from);
+      }
+    }
     store_panels(StorePanels<T>{
         .from = from,
         .parts = 1,
@@ -174,6 +187,7 @@ class BackwardLaunch {
         .first = 0,
         .rows = keys,
         .dim = dim,
+        .factor = static_cast<T>(from == memory.dk ? run_.stored_factor() : 1.0),
         .to = rows_of<Rows>(*to, run_.batch_entry(index), kv_head, run_.sequence(index).kv_begin + first),
         .staging = memory.staging});
   }
@@ -199,10 +213,18 @@ class BackwardLaunch {
         step.begin = std::max(run->begin * block - first, std::int64_t{0});
         step.end = std::min(run->end * block - first, keys);
         step.mod = run->kind == RunKind::full ? mods.mods().full() : mods.mods().partial();
-        cpu::step(step, buffers);
+        run_step(step, queries, piece, memory, buffers, worker);
         add_reads(step, mods, lane, worker);
       }
     }
+  }
+
+  void run_step(const BackwardStep<T>& step, const QueryMemory& queries, std::int64_t piece, const KeyMemory& memory,
+                const StepBuffers<T>& buffers, int worker) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (run_.split.bricks()) return run_brick_step(run_, step, queries, piece, memory.bricks, buffers, worker);
+    }
+    cpu::step(step, buffers);
   }
 
   BackwardStep<T> head_step(std::int64_t index, std::int64_t head, std::int64_t first, const KeyMemory& memory) const {
@@ -222,9 +244,12 @@ class BackwardLaunch {
                  .dv = run_.tensors.dv ? memory.dv : nullptr,
                  .tile_keys = plan::kBackwardKeys,
                  .non_finite = memory.k_flags[0] != 0 || memory.k_flags[1] != 0};
-    step.score_factor = static_cast<T>(run_.problem.scale * element_or_one(run_.options.q_descale, index, head) *
-                                       element_or_one(run_.options.k_descale, index, kv_head));
+    const double descales =
+        element_or_one(run_.options.q_descale, index, head) * element_or_one(run_.options.k_descale, index, kv_head);
+    step.score_factor = static_cast<T>(run_.problem.scale * descales);
+    step.gradient_factor = run_.split.bricks() ? static_cast<T>(descales) : step.score_factor;
     step.value_factor = static_cast<T>(element_or_one(run_.options.v_descale, index, kv_head));
+    if (run_.split.bricks()) step.column_unit = kBrickDepth;
     return step;
   }
 
@@ -278,7 +303,7 @@ class BackwardLaunch {
   }
 
   void add_reads(const BackwardStep<T>& step, BackwardWorkerMods& mods, std::int64_t lane, int worker) const {
-    const std::int64_t first = step.begin / kColumnUnit * kColumnUnit;
+    const std::int64_t first = step.begin / step.column_unit * step.column_unit;
     TilePosition at = step.at;
     at.kv_first += first;
     at.columns = static_cast<int>(step.end - first);
@@ -315,7 +340,11 @@ class CpuBackwardKernel final : public backend::Kernel {
   nlohmann::ordered_json facts() const override {
     const bool f64 = backward_.problem.precision == expr::Precision::f64;
     nlohmann::ordered_json facts = {
-        {"summary", fmt::format("cpu_backward in {}, {} threads", f64 ? "f64" : "f32", backward_.plan.threads)},
+        {"summary", fmt::format("cpu_backward in {}, {} threads",
+                                backward_.split.bricks() ? "bf16 by AMX"
+                                : f64                    ? "f64"
+                                                         : "f32",
+                                backward_.plan.threads)},
         {"simd", cpu_caps().simd_target},
         {"recomputed", "scores, mods and dP, once for each pair of a query and a key; from the stored lse and o"}};
     for (const auto& [title, lines] : backward_.programs.text()) facts[title] = lines;

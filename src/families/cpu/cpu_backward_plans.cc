@@ -7,10 +7,12 @@
 
 #include "expr/node.h"
 #include "families/cpu/cpu_forward_costs.h"
+#include "families/cpu/target_data.h"
 
 namespace heddle::plan {
 namespace {
 
+using cpu::kBrickColumns, cpu::kBrickDepth;
 using problem::AttentionProblem;
 
 constexpr std::int64_t kWaveBudget = std::int64_t{512} << 20;
@@ -18,6 +20,8 @@ constexpr std::int64_t kLaneBudget = std::int64_t{256} << 20;  // of all lanes' 
 constexpr std::int64_t kCopyLimit = std::int64_t{64} << 20;    // of one gradient's copies, if tasks can own it instead
 constexpr std::int64_t kTasksPerCore = 4;                      // so that the longest do not decide
 constexpr std::int64_t kTileRows = 96, kOtherTileRows[] = {48, 192};
+// With bricks a sum over the tile's queries is loaded and stored once. Masks want smaller blocks.
+constexpr std::int64_t kBrickTileRows = 256, kMaskedBrickTileRows = 128, kSmallBrickTileRows = 64;
 
 std::int64_t element_bytes(const AttentionProblem& problem) {
   return problem.precision == expr::Precision::f64 ? 8 : 4;
@@ -115,15 +119,16 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
     return offset;
   };
   const auto reserve = [&](std::int64_t count) { return reserve_bytes(count * element); };
-  scratch.k_columns = reserve(kBackwardKeys * problem.qk_dim);
-  scratch.v_columns = reserve(kBackwardKeys * problem.v_dim);
+  const std::int64_t step_rows = split.bricks() ? kUnitRows : rows;
+  scratch.k_columns = reserve(split.bricks() ? 0 : kBackwardKeys * problem.qk_dim);
+  scratch.v_columns = reserve(split.bricks() ? 0 : kBackwardKeys * problem.v_dim);
   scratch.k_rows = reserve(kBackwardKeys * qk_panels);
   scratch.dk = reserve(kBackwardKeys * qk_panels);
   scratch.dv = reserve(kBackwardKeys * v_panels);
-  scratch.scores = reserve(rows * kScoreStride);
-  scratch.slopes = reserve(problem.score_mod.empty() ? 0 : rows * kScoreStride);
-  scratch.weights = reserve(problem.weight_mod.empty() ? 0 : rows * kScoreStride);
-  scratch.d_p = reserve(rows * kScoreStride);
+  scratch.scores = reserve(step_rows * kScoreStride);
+  scratch.slopes = reserve(problem.score_mod.empty() ? 0 : step_rows * kScoreStride);
+  scratch.weights = reserve(problem.weight_mod.empty() ? 0 : step_rows * kScoreStride);
+  scratch.d_p = reserve(step_rows * kScoreStride);
   scratch.factors = reserve(rows);
   scratch.attending = reserve_bytes(rows * kScoreStride);
   const std::int64_t longest = std::max(rows, kBackwardKeys);
@@ -136,6 +141,20 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   scratch.offsets = reserve_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
   const std::int64_t rows_of_o = 2 * problem.v_dim * 8 / element;  // o and dO in f64
   scratch.staging = reserve(std::max({kPanel * kPanel, qk_panels, v_panels, rows_of_o}));
+  if (!split.bricks()) return scratch;
+  const std::int64_t qk_columns = round_up(problem.qk_dim, kBrickColumns);
+  const std::int64_t v_columns = round_up(problem.v_dim, kBrickColumns);
+  scratch.k_bricks = reserve_bytes(kBackwardKeys * round_up(problem.qk_dim, kBrickDepth) * 2);
+  scratch.v_bricks = reserve_bytes(kBackwardKeys * round_up(problem.v_dim, kBrickDepth) * 2);
+  scratch.k_row_bricks = reserve_bytes(kBackwardKeys * qk_columns * 2);
+  scratch.dk_columns = reserve(qk_columns * kScoreStride);
+  scratch.dv_columns = reserve(v_columns * kScoreStride);
+  // Callers' masks may begin tiles inside a group of kUnitRows.
+  const std::int64_t brick_rows = round_up(rows, kUnitRows) + kUnitRows;
+  scratch.weight_bricks = reserve_bytes(brick_rows * kBackwardKeys * 2);
+  scratch.d_s_bricks = reserve_bytes(brick_rows * kBackwardKeys * 2);
+  scratch.d_s_rows = reserve_bytes(kUnitRows * kDerivativeStride * 2);
+  scratch.finite_bricks = reserve_bytes(std::max(brick_rows, kBackwardKeys) * std::max(qk_columns, v_columns) * 2);
   return scratch;
 }
 
@@ -149,9 +168,18 @@ CpuBackwardQueries cpu_backward_queries(const AttentionProblem& problem, const C
     return offset;
   };
   const std::int64_t qk_panels = round_up(problem.qk_dim, kPanel), v_panels = round_up(problem.v_dim, kPanel);
-  queries.q = reserve_bytes(q_len * qk_panels * element);
-  queries.d_o = reserve_bytes(q_len * v_panels * element);
-  queries.part_bytes = problem.wanted.q ? q_len * qk_panels * element : 0;
+  queries.bricks = split.bricks();
+  queries.rows = split.bricks() ? round_up(q_len, kUnitRows) : q_len;
+  if (split.bricks()) {
+    queries.q = reserve_bytes(queries.rows * round_up(problem.qk_dim, kBrickDepth) * 2);
+    queries.d_o = reserve_bytes(queries.rows * round_up(problem.v_dim, kBrickDepth) * 2);
+    queries.q_columns = reserve_bytes(queries.rows * round_up(problem.qk_dim, kBrickColumns) * 2);
+    queries.d_o_columns = reserve_bytes(queries.rows * round_up(problem.v_dim, kBrickColumns) * 2);
+  } else {
+    queries.q = reserve_bytes(q_len * qk_panels * element);
+    queries.d_o = reserve_bytes(q_len * v_panels * element);
+  }
+  queries.part_bytes = problem.wanted.q ? queries.rows * qk_panels * element : 0;
   queries.dq = reserve_bytes(split.pieces * queries.part_bytes);
   queries.lse = reserve_bytes(q_len * element);
   queries.delta = reserve_bytes(q_len * element);
@@ -190,6 +218,15 @@ std::int64_t cpu_backward_wave_bytes(const AttentionProblem& problem, const CpuB
 
 namespace {
 
+/// AMX, or its stand-in, where all inputs of products are bf16.
+device::MatrixUnit unit_of(const Request& request) {
+  const AttentionProblem& problem = request.problem;
+  const bool all_bf16 = problem.q_dtype == DType::bf16 && problem.k_dtype == DType::bf16 &&
+                        problem.v_dtype == DType::bf16 && request.backward->d_o.dtype == DType::bf16;
+  return all_bf16 && problem.precision == expr::Precision::f32 ? request.machine.cpu.matrix_unit
+                                                               : device::MatrixUnit::none;
+}
+
 Plan plan_of(const Request& request, std::int64_t tile_rows) {
   const AttentionProblem& problem = request.problem;
   const device::Caps& caps = request.machine.cpu;
@@ -198,6 +235,7 @@ Plan plan_of(const Request& request, std::int64_t tile_rows) {
   };
   CpuBackwardSplit split;
   split.tile_rows = tile_rows;
+  split.unit = unit_of(request);
   split.kv_broadcasts = broadcasts(request.tensors.k) || broadcasts(request.tensors.v);
   split.q_broadcasts = broadcasts(request.tensors.q);
   split.sums = capture_sums(problem, request.options.bindings);
@@ -227,11 +265,20 @@ Plan plan_of(const Request& request, std::int64_t tile_rows) {
 
 }  // namespace
 
-Plan cpu_backward(const Request& request) { return plan_of(request, kTileRows); }
+Plan cpu_backward(const Request& request) {
+  if (unit_of(request) == device::MatrixUnit::none) return plan_of(request, kTileRows);
+  return plan_of(request, request.problem.mask_mod.empty() ? kBrickTileRows : kMaskedBrickTileRows);
+}
 
 std::vector<Plan> cpu_backward_variants(const Request& request) {
   std::vector<Plan> plans;
-  for (const std::int64_t rows : kOtherTileRows) plans.push_back(plan_of(request, rows));
+  if (unit_of(request) == device::MatrixUnit::none) {
+    for (const std::int64_t rows : kOtherTileRows) plans.push_back(plan_of(request, rows));
+    return plans;
+  }
+  const bool masked = !request.problem.mask_mod.empty();
+  plans.push_back(plan_of(request, masked ? kBrickTileRows : kMaskedBrickTileRows));
+  plans.push_back(plan_of(request, kSmallBrickTileRows));
   return plans;
 }
 

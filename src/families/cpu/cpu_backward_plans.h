@@ -24,6 +24,7 @@ namespace heddle::plan {
 inline constexpr std::int64_t kBackwardKeys = 128;  // keys of a tile
 /// A row of scores, in elements. Not a power of two: products read columns of scores.
 inline constexpr std::int64_t kScoreStride = kBackwardKeys + 16;
+inline constexpr std::int64_t kDerivativeStride = kBackwardKeys + 32;  // of dS in bf16: whole lines of the cache
 
 /// Offsets in bytes of a worker's buffers; cpu_backward_step.h says what is in them.
 struct CpuBackwardScratch {
@@ -33,17 +34,24 @@ struct CpuBackwardScratch {
   std::int64_t reads, read_bytes;  // of each read that gets a gradient: [rows][kScoreStride]
   std::int64_t indices, offsets;   // i32 [rows][kScoreStride], i64 [rows][kBackwardKeys]
   std::int64_t staging;            // [kPanel][kPanel]; a row of panels; two rows of o in f64
+  // With bricks (BrickOperands and BrickBuffers say what is in them), else 0 bytes. Of scores, slopes, weights and d_p
+  // there are kUnitRows rows then, and no k_columns and v_columns.
+  std::int64_t k_bricks, v_bricks, k_row_bricks, dk_columns, dv_columns;
+  std::int64_t weight_bricks, d_s_bricks, d_s_rows, finite_bricks;
   std::int64_t bytes;
 };
 CpuBackwardScratch cpu_backward_scratch(const problem::AttentionProblem& problem, const CpuBackwardSplit& split);
 
 /// Offsets in bytes of what the workspace holds of one sequence and query head.
 struct CpuBackwardQueries {
-  std::int64_t q, d_o;              // panels of q_len rows
-  std::int64_t dq, part_bytes;      // panels of each piece
-  std::int64_t lse, delta;          // [q_len]
-  std::int64_t lse_rest;            // [q_len] if the problem has it, else 0 bytes
-  std::int64_t q_flags, d_o_flags;  // a byte for each kPanel rows: one of them is not finite
+  bool bricks;                          // q and d_o are those of TwoWayRows instead
+  std::int64_t rows;                    // of panels: q_len; with bricks up to kUnitRows
+  std::int64_t q, d_o;                  // panels
+  std::int64_t q_columns, d_o_columns;  // with bricks
+  std::int64_t dq, part_bytes;          // panels of each piece
+  std::int64_t lse, delta;              // [q_len]
+  std::int64_t lse_rest;                // [q_len] if the problem has it, else 0 bytes
+  std::int64_t q_flags, d_o_flags;      // a byte for each kPanel rows: one of them is not finite
   std::int64_t bytes;
 };
 CpuBackwardQueries cpu_backward_queries(const problem::AttentionProblem& problem, const CpuBackwardSplit& split,

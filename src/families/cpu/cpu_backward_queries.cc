@@ -29,18 +29,40 @@ double dot(const double* x, const double* y, std::int64_t count) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// In a row in which nothing attends o is 0 whatever dO is: dO.o is then 0, not 0 times what dO holds.
+/// dO.o of row r. Where nothing attends, o is 0 whatever dO is: dO.o is then 0, not 0 times what dO holds.
 template <class T>
-bool is_empty_row(const QueryRows<T>& rows, T lse, const double* o) {
+double dot_of_row(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t r, double* staging) {
+  const T lse = rows.lse[r];
   const bool alone = lse == -kInfinity<T> || (rows.sink != nullptr && lse == *rows.sink);
-  return alone && std::all_of(o, o + rows.v_dim, [](double x) { return x == 0; });
+  if (memory.at->bricks && rows.o.dtype == DType::bf16 && !alone) {
+    const auto row = [&](const ConstRows& x) { return static_cast<const std::uint16_t*>(x.data) + x.offset(r); };
+    return dot_of_bf16(row(rows.d_o), row(rows.o), rows.v_dim);
+  }
+  double *o = staging, *d_o = staging + rows.v_dim;
+  widen(rows.o, r, rows.v_dim, o);
+  widen(rows.d_o, r, rows.v_dim, d_o);
+  const bool empty = alone && std::all_of(o, o + rows.v_dim, [](double x) { return x == 0; });
+  return empty ? 0 : dot(d_o, o, rows.v_dim);
 }
 
-}  // namespace
-
+/// q and dO as the plan wants them.
 template <class T>
-void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
-                     double* staging) {
+void pack_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end) {
+  if (memory.at->bricks) {
+    pack(PackTwoWays{.from = rows.q,
+                     .begin = first,
+                     .end = end,
+                     .dim = rows.qk_dim,
+                     .to = memory.q_rows(),
+                     .flags = memory.get<std::uint8_t>(memory.at->q_flags)});
+    pack(PackTwoWays{.from = rows.d_o,
+                     .begin = first,
+                     .end = end,
+                     .dim = rows.v_dim,
+                     .to = memory.d_o_rows(),
+                     .flags = memory.get<std::uint8_t>(memory.at->d_o_flags)});
+    return;
+  }
   pack(PackValues<T>{.from = rows.q,
                      .begin = first,
                      .end = end,
@@ -55,16 +77,21 @@ void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::i
                      .keys = rows.q_len,
                      .panels = memory.get<T>(memory.at->d_o),
                      .flags = memory.get<std::uint8_t>(memory.at->d_o_flags)});
+}
+
+}  // namespace
+
+template <class T>
+void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
+                     double* staging) {
+  pack_queries(rows, memory, first, end);
   if (rows.lse == nullptr) return;
   T *lse = memory.get<T>(memory.at->lse), *delta = memory.get<T>(memory.at->delta);
-  double *o = staging, *d_o = staging + rows.v_dim;
   for (std::int64_t r = first; r < end; ++r) {
     lse[r] = rows.lse[r];
     if (rows.lse_rest != nullptr) memory.get<T>(memory.at->lse_rest)[r] = rows.lse_rest[r];
     const double d_lse = rows.d_lse != nullptr ? static_cast<double>(rows.d_lse[r]) : 0;
-    widen(rows.o, r, rows.v_dim, o);
-    widen(rows.d_o, r, rows.v_dim, d_o);
-    delta[r] = static_cast<T>((is_empty_row(rows, lse[r], o) ? 0 : dot(d_o, o, rows.v_dim)) - d_lse);
+    delta[r] = static_cast<T>(dot_of_row(rows, memory, r, staging) - d_lse);
   }
 }
 

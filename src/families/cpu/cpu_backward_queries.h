@@ -30,6 +30,9 @@ struct QueryMemory {
   T* get(std::int64_t offset) const {
     return reinterpret_cast<T*>(base + offset);
   }
+  // With bricks.
+  TwoWayRows q_rows() const { return {get<std::uint16_t>(at->q), get<std::uint16_t>(at->q_columns)}; }
+  TwoWayRows d_o_rows() const { return {get<std::uint16_t>(at->d_o), get<std::uint16_t>(at->d_o_columns)}; }
 };
 
 /// Rows [first, end), `first` a multiple of plan::kPanel. staging: [2][v_dim], aligned to 8 bytes.

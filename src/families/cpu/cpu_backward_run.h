@@ -63,6 +63,9 @@ struct BackwardRun {
 
   const Sequence& sequence(std::int64_t index) const { return problem.sequences[static_cast<std::size_t>(index)]; }
   std::int64_t batch_entry(std::int64_t index) const { return problem.packed ? 0 : index; }
+  /// The factor of dq and dk as they are stored. With bricks, dS is rounded to bf16 before the scale comes to
+  /// it, as plain's is: both then round the same numbers, also in tensors of few elements.
+  double stored_factor() const { return split.bricks() ? problem.scale : 1; }
   /// A worker's scratch memory.
   template <class T>
   T* scratch(int worker, std::int64_t offset) const {

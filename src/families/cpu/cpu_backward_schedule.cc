@@ -44,6 +44,7 @@ void BackwardSchedule::add_units() {
 
 // Tiles of one size in a row of the block mask, as few as there must be, in whole groups of the micro-kernel's rows.
 void BackwardSchedule::add_tiles() {
+  const std::int64_t group = split_.bricks() ? plan::kUnitRows : plan::kRowGroup;
   for (const Sequence& queries : problem_.sequences) {
     std::vector<QueryTile>& tiles = tiles_.emplace_back();
     const std::int64_t block_rows = block_mask_ != nullptr ? block_mask_->block().q : queries.q_len;
@@ -51,7 +52,7 @@ void BackwardSchedule::add_tiles() {
       const std::int64_t end = std::min(first + block_rows, queries.q_len);
       const std::int64_t count = plan::round_up(end - first, split_.tile_rows) / split_.tile_rows;
       const std::int64_t rows =
-          std::min(split_.tile_rows, plan::round_up(plan::round_up(end - first, count) / count, plan::kRowGroup));
+          std::min(split_.tile_rows, plan::round_up(plan::round_up(end - first, count) / count, group));
       for (std::int64_t q_first = first; q_first < end; q_first += rows) {
         tiles.push_back({first / block_rows, q_first, std::min(rows, end - q_first)});
       }

@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "families/cpu/cpu_backward_split.h"
 #include "heddle/block_mask.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
-#include "families/cpu/cpu_backward_split.h"
 
 namespace heddle::cpu {
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/caps.h"
 #include "plan/capture_sums.h"
 
 namespace heddle::plan {
@@ -16,7 +17,8 @@ enum class SumOwner : std::uint8_t {
 
 struct CpuBackwardSplit {
   std::int64_t tile_rows = 0;
-  bool kv_broadcasts = false;  // k or v serves all sequences
+  device::MatrixUnit unit = device::MatrixUnit::none;  // for all five products
+  bool kv_broadcasts = false;                          // k or v serves all sequences
   bool q_broadcasts = false;
   bool all_sequences = false;  // a unit takes them all
   bool all_heads = false;      // and all kv heads
@@ -24,6 +26,8 @@ struct CpuBackwardSplit {
   std::int64_t lanes = 0;      // 0: each task is one
   std::vector<CaptureSum> sums{};
   std::vector<SumOwner> owners{};  // of the sums
+
+  bool bricks() const { return unit != device::MatrixUnit::none; }
 };
 
 }  // namespace heddle::plan

@@ -62,7 +62,9 @@ struct BackwardStep {
   StepKeys<T> keys;
   std::int64_t begin, end;  // the run's keys, counted from the tile's first
   T score_factor;           // scale and the descales of q and k
+  T gradient_factor;        // what dS has of it; the rest comes when dq and dk are stored
   T value_factor;           // v's descale
+  std::int64_t column_unit = kColumnUnit;
   TileMod mod, slope, weight;
   std::span<const StepRead<T>> reads;
 };
@@ -82,8 +84,32 @@ struct StepBuffers {
   T* score_copy;  // s; null: not wanted
 };
 
+/// The operands of a step whose products AMX computes. Queries and dO are those of the whole head, from its first row,
+/// and so is dq. Keys and values are the tile's: k and v as bricks of keys, k_rows as bricks of values.
+struct BrickOperands {
+  TwoWayRows q{}, d_o{};
+  float* dq = nullptr;          // panels of panel_rows rows; null: not wanted
+  std::int64_t panel_rows = 0;  // the head's, up to kUnitRows
+  std::byte *k = nullptr, *v = nullptr, *k_rows = nullptr;
+  float *dk = nullptr, *dv = nullptr;  // transposed: [dim up to kBrickColumns][kScoreStride]; null: not wanted
+};
+
+/// A worker's buffers of such steps. p w and dS stand as bricks of pairs of queries,
+/// [rows / kUnitRows][kBackwardKeys / kBrickColumns][brick]; the rows begin with a whole group of kUnitRows.
+struct BrickBuffers {
+  std::byte *weights, *d_s;
+  std::uint16_t* d_s_rows;  // [kUnitRows][kDerivativeStride]
+  std::uint16_t* finite;    // a copy of an operand without rows that are not finite
+};
+
 void step(const BackwardStep<float>& step, const StepBuffers<float>& buffers);
 void step(const BackwardStep<double>& step, const StepBuffers<double>& buffers);
+/// For AVX-512 alone: on machines whose MatrixUnit is not none. scores, slopes, weights and d_p have kUnitRows rows; q,
+/// d_o, dq and the panels of keys of `step` are not read; column_unit is kBrickDepth.
+void step(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
+          const BrickBuffers& bricks, device::MatrixUnit unit);
+/// Gradients of keys, transposed, to panels of kBackwardKeys rows.
+void transpose_gradients(const float* from, std::int64_t dim, float* panels);
 
 /// Sums of panels, row by row, to a tensor.
 template <class T>
@@ -91,6 +117,7 @@ struct StorePanels {
   const T* from;  // the first of `parts` panels of panel_rows rows
   std::int64_t parts, part_stride, panel_rows;
   std::int64_t first, rows, dim;
+  T factor;    // of the sums
   Rows to;     // row 0 is row `first` of the panels
   T* staging;  // [dim, rounded up to kPanel]
 };

@@ -76,11 +76,11 @@ void WaveQueries<T>::prepare(const BackwardWave& wave, int workers) {
     prepare_queries(rows_of_queries(unit), memory, first, end,
                     run_.scratch<double>(worker, run_.backward.scratch.staging));
     const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
+    const std::int64_t last = end == run_.sequence(unit.sequence).q_len ? memory.at->rows : end;
     for (std::int64_t piece = 0; run_.tensors.dq && piece < run_.split.pieces; ++piece) {
       T* dq = memory.get<T>(memory.at->dq + piece * memory.at->part_bytes);
       for (std::int64_t d = 0; d < columns; d += plan::kPanel) {
-        std::fill_n(dq + d * run_.sequence(unit.sequence).q_len + first * plan::kPanel, (end - first) * plan::kPanel,
-                    T(0));
+        std::fill_n(dq + d * memory.at->rows + first * plan::kPanel, (last - first) * plan::kPanel, T(0));
       }
     }
   });
@@ -100,10 +100,11 @@ void WaveQueries<T>::store(const BackwardWave& wave, int workers) const {
         .from = memory.get<T>(memory.at->dq),
         .parts = run_.split.pieces,
         .part_stride = memory.at->part_bytes / static_cast<std::int64_t>(sizeof(T)),
-        .panel_rows = own.q_len,
+        .panel_rows = memory.at->rows,
         .first = first,
         .rows = end - first,
         .dim = run_.problem.qk_dim,
+        .factor = static_cast<T>(run_.stored_factor()),
         .to = rows_of<Rows>(*run_.tensors.dq, run_.batch_entry(unit.sequence), unit.head, own.q_begin + first),
         .staging = run_.scratch<T>(worker, run_.backward.scratch.staging)});
   });
@@ -119,12 +120,12 @@ void WaveQueries<T>::store_broadcast(const BackwardWave& wave, int workers) cons
       if (row >= rows) continue;
       const QueryMemory memory = run_.memory_of(run_.backward.schedule.query_unit(wave, index, head));
       for (std::int64_t piece = 0; piece < run_.split.pieces; ++piece) {
-        add_panel_row(memory.get<const T>(memory.at->dq + piece * memory.at->part_bytes), rows, row, sum);
+        add_panel_row(memory.get<const T>(memory.at->dq + piece * memory.at->part_bytes), memory.at->rows, row, sum);
       }
     }
     const Rows to = rows_of<Rows>(*run_.tensors.dq, 0, head, row);
     for (std::int64_t d = 0; d < run_.problem.qk_dim; ++d) {
-      base::store_element(to.data, to.dtype, d, sum[static_cast<std::size_t>(d)]);
+      base::store_element(to.data, to.dtype, d, run_.stored_factor() * sum[static_cast<std::size_t>(d)]);
     }
   });
 }

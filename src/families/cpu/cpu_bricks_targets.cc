@@ -5,7 +5,8 @@
 // Highway's order: per-target headers after foreach_target.h.
 #include <hwy/highway.h>
 
-#include "families/cpu/attend_bricks-inl.h"  // empty but for AVX-512
+#include "families/cpu/attend_bricks-inl.h"    // empty but for AVX-512
+#include "families/cpu/backward_bricks-inl.h"  // likewise
 
 #if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
 
@@ -13,6 +14,21 @@ HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
 
 void PackTheBricks(const PackBricks& pack) { PackIntoBricks(pack); }
+void PackBothWays(const PackTwoWays& pack) { detail::PackRowsTwoWays(pack); }
+double DotOfRows(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
+  return detail::DotOfBf16(a, b, count);
+}
+void StepByAmx(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
+               const BrickBuffers& bricks) {
+  detail::BrickStep<detail::AmxRegisters>(step, operands, buffers, bricks).run();
+}
+void StepEmulated(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
+                  const BrickBuffers& bricks) {
+  detail::BrickStep<detail::EmulatedRegisters>(step, operands, buffers, bricks).run();
+}
+void TransposeColumns(const float* from, std::int64_t dim, float* panels) {
+  detail::TransposeGradients(from, dim, panels);
+}
 void AttendByAmx(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   AttendBricks<detail::AmxRegisters>(tile, buffers);
 }
@@ -32,6 +48,18 @@ void pack(const PackBricks& bricks) { N_AVX3::PackTheBricks(bricks); }
 void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit) {
   unit == device::MatrixUnit::amx ? N_AVX3::AttendByAmx(tile, buffers) : N_AVX3::AttendEmulated(tile, buffers);
 }
+void pack(const PackTwoWays& rows) { N_AVX3::PackBothWays(rows); }
+double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
+  return N_AVX3::DotOfRows(a, b, count);
+}
+void step(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
+          const BrickBuffers& bricks, device::MatrixUnit unit) {
+  unit == device::MatrixUnit::amx ? N_AVX3::StepByAmx(step, operands, buffers, bricks)
+                                  : N_AVX3::StepEmulated(step, operands, buffers, bricks);
+}
+void transpose_gradients(const float* from, std::int64_t dim, float* panels) {
+  N_AVX3::TransposeColumns(from, dim, panels);
+}
 
 }  // namespace heddle::cpu
 #else
@@ -42,6 +70,13 @@ namespace heddle::cpu {
 // Never called: MatrixUnit is none.
 void pack(const PackBricks&) { std::abort(); }
 void attend_bricks(const Tile<float>&, const TileBuffers<float>&, device::MatrixUnit) { std::abort(); }
+void pack(const PackTwoWays&) { std::abort(); }
+double dot_of_bf16(const std::uint16_t*, const std::uint16_t*, std::int64_t) { std::abort(); }
+void step(const BackwardStep<float>&, const BrickOperands&, const StepBuffers<float>&, const BrickBuffers&,
+          device::MatrixUnit) {
+  std::abort();
+}
+void transpose_gradients(const float*, std::int64_t, float*) { std::abort(); }
 
 }  // namespace heddle::cpu
 #endif

@@ -92,6 +92,22 @@ struct PackBricks {
   std::uint8_t* flags;
 };
 
+/// Rows of bf16 as left operands of both kinds of products. `rows` has them as they are, [rows][dim up to kBrickDepth];
+/// `columns` stand along the sums over rows, [rows / kUnitRows][dim up to kBrickColumns][kUnitRows]. Rows past the last
+/// are 0, up to kUnitRows.
+struct TwoWayRows {
+  std::uint16_t* rows = nullptr;
+  std::uint16_t* columns = nullptr;
+};
+
+/// Rows [begin, end), as above. A flag of each kPanel rows says that one of their elements is NaN or infinite.
+struct PackTwoWays {
+  ConstRows from;
+  std::int64_t begin, end, dim;
+  TwoWayRows to;
+  std::uint8_t* flags;
+};
+
 /// A head's keys and values in bricks.
 struct BrickHead {
   const std::byte* k = nullptr;
@@ -211,6 +227,9 @@ void attend(const Tile<float>& tile, const TileBuffers<float>& buffers);
 void attend(const Tile<double>& tile, const TileBuffers<double>& buffers);
 // For AVX-512 alone: on machines whose MatrixUnit is not none.
 void pack(const PackBricks& bricks);
+void pack(const PackTwoWays& rows);
+/// The sum of products in f64, whose order is its own.
+double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count);
 /// A tile of at most kUnitRows rows, from its bricks.
 void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit);
 /// The rows of all pieces become o and lse; tile.piece says nothing.

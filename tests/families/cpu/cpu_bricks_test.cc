@@ -1,26 +1,18 @@
 // The CPU forward of bf16 by AMX, or by the stand-in that computes the same bits, against plain loops in double.
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "engine/guarded.h"
 #include "families/cpu/cpu_attention.h"
 #include "families/cpu/cpu_choices.h"
+#include "families/cpu/emulated_amx.h"
 
 namespace heddle {
 namespace {
 
-/// Before the library reads it. A machine with AMX runs the tests with HEDDLE_CPU_AMX=auto, too.
-const int kEmulated = setenv("HEDDLE_CPU_AMX", "emulated", 0);
-
-class CpuBricks : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cpu::cpu_caps().matrix_unit == device::MatrixUnit::none) GTEST_SKIP() << "the kernel needs AVX-512";
-  }
-};
+class CpuBricks : public WithBricks {};
 
 void poke_bf16(const Tensor& x, const Dims& index, double value) {
   std::int64_t offset = 0;

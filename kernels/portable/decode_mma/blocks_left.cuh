@@ -76,7 +76,7 @@ class BlocksLeft<kConfig, F, Mods, true> {
     return false;
   }
 
-  /// Of the keys [begin, end), one at least. What they read is asked for together.
+  /// The mask leaves a row one key at least of [begin, end). What eight keys read is asked for together.
   __device__ __forceinline__ static bool row_leaves_some(const shared::ModValues& mod, int b, int h, int q_idx,
                                                          int begin, int end) {
     using Mod = typename Mods::Mask::Mod;

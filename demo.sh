@@ -17,7 +17,8 @@ else  # what the CPU needs: the rest would take twice as long
   build=build/demo
   step "build for the CPU"
   cmake --preset release -B $build -DHEDDLE_FAMILIES='cpu;reference' -DHEDDLE_TESTS=OFF -DHEDDLE_BENCH=OFF \
-    -DHEDDLE_SHARED=OFF >build/configure-demo.log 2>&1 || { cat build/configure-demo.log >&2; exit 1; }
+    -DHEDDLE_C=OFF -DHEDDLE_SHARED=OFF -DHEDDLE_SIMD=native \
+    >build/configure-demo.log 2>&1 || { cat build/configure-demo.log >&2; exit 1; }
   cmake --build $build -j "$(nproc)" --target "${targets[@]}"
 fi
 

@@ -10,6 +10,8 @@ Groups of cells:
 - pages: of 1, 64 and 256 keys;
 - mods: ALiBi, softcap, T5's biases;
 - ragged: lengths that differ, in pages of 16;
+- documents: the keys of the query's document, which their ids tell, of equal documents in pages of 16 (the plain read
+  reads all);
 - prefix: sequences whose first keys stand in the same pages, read once (the plain read reads them once, too);
 - fresh: calls that promise that all but the last token was there when the call before began.
 """
@@ -43,6 +45,7 @@ class Cell:
     mod: str = ""
     lengths: tuple = ()
     note: str = ""
+    document: int = 0  # keys of each document; the last one is attended; 0: all
     prefix: int = 0  # keys that all sequences share, of `s`: whole pages
     fresh: int = 0  # tokens of each sequence that the kernel before may have written; 0: nothing is promised
 
@@ -65,7 +68,7 @@ class Cell:
 
     @property
     def bytes(self):
-        return self.cache_bytes * min(self.window or self.s, self.s) // self.s
+        return self.cache_bytes * min(self.window or self.document or self.s, self.s) // self.s
 
     @property
     def flops(self):
@@ -83,6 +86,8 @@ class Cell:
             parts.append(f"prefix {self.prefix}")
         if self.window:
             parts.append(f"window {self.window}")
+        if self.document:
+            parts.append(f"documents of {self.document}")
         if self.kv_dtype != "bf16":
             parts.append(self.kv_dtype)
         return "/".join(parts + [text for text in (self.mod, self.note) if text])
@@ -147,6 +152,9 @@ def groups(sizes=SIZES, window_sizes=WINDOW_SIZES, page_sizes=(0, 16)):
         "mods": [Cell("mods", batch, s, mod=mod) for batch, s in ((1, 8192), (16, 8192)) for mod in ("", *MODS)],
         "ragged": list(of_ragged()),
         "prefix": list(of_prefix()),
+        "documents": [
+            Cell("documents", batch, 8192, 16, document=keys) for batch in (1, 16) for keys in (1024, 8192)
+        ],
         "fresh": [
             Cell("fresh", batch, s, page, fresh=1, note="fresh tokens")
             for page in page_sizes
@@ -184,5 +192,5 @@ def trial():
     latent = [Cell("latent", 2, 64, page=16, q_heads=4, kv_heads=1, qk_dim=576, v_dim=512)]
     mods = [Cell("mods", 2, 100, mod=mod) for mod in MODS]
     lengths = [Cell("ragged", 3, 50, page=16, lengths=(50, 0, 33), note="three")]
-    prefix = [Cell("prefix", 3, 96, page=16, prefix=64)]
+    prefix = [Cell("prefix", 3, 96, page=16, prefix=64), Cell("documents", 2, 96, page=16, document=32)]
     return prefix + small["plain"] + small["window"] + small["bytes"] + rows + latent + mods + lengths

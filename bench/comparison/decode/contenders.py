@@ -28,7 +28,11 @@ class Heddle:
         if cell.window:
             named["sinks"] = self._view(inputs.sinks, "f32")
             mask = f"kv_len - 1 - kv_idx < {cell.window}"
-        self.captured = {name: self._view(x, "f32") for name, x in inputs.captures.items()}
+        if cell.document:
+            mask = "ids[b, kv_idx] == ids[b, kv_len - 1]"
+        self.captured = {
+            name: self._view(x, "i32" if x.dtype == torch.int32 else "f32") for name, x in inputs.captures.items()
+        }
         captures = (c.Capture * max(1, len(self.captured)))(
             *(c.Capture(name.encode(), c.ctypes.pointer(x)) for name, x in self.captured.items())
         )
@@ -212,7 +216,7 @@ def contenders(inputs, lib, families=FAMILIES):
     if cell.window:
         return
     yield "read", lambda: Read(inputs)
-    if cell.mod or cell.latent or cell.q_len > 1:
+    if cell.mod or cell.latent or cell.document or cell.q_len > 1:
         return
     if cell.prefix:
         yield "cascade", lambda: Cascade(inputs)

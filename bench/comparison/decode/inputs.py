@@ -21,6 +21,9 @@ class Inputs:
             self.captures["slopes"] = 2.0 ** (-8 * torch.arange(1, cell.q_heads + 1, device=device) / cell.q_heads)
         if cell.mod == "T5":
             self.captures["table"] = torch.randn(cell.q_heads, 8 + len(T5_EDGES) + 1, device=device)
+        if cell.document:  # the newest one is document 0
+            ids = (cell.s - 1 - torch.arange(cell.s, device=device, dtype=torch.int32)) // cell.document
+            self.captures["ids"] = ids.expand(cell.batch, cell.s).contiguous()
         self.table = self.lengths = None
         shape = (cell.batch, cell.s, cell.kv_heads)
         if cell.page:
@@ -97,7 +100,7 @@ def judge(inputs, o):
     to 2 is right (heddle/check.h, a)."""
     torch, worst, plain, cell = inputs.torch, 0.0, 0.0, inputs.cell
     for batch in range(min(cell.batch, JUDGED)):
-        k, v = (x[:, -cell.window :] for x in inputs.rows(inputs.caches[0], batch))
+        k, v = (x[:, -(cell.window or cell.document) :] for x in inputs.rows(inputs.caches[0], batch))
         group = cell.q_heads // cell.kv_heads
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
         if k.shape[1] == 0:

@@ -9,17 +9,14 @@ before anything is timed. A line before the first cell of a kernel says whether 
 HEDDLE_CPU_AMX=off gives the f32 kernel's times. OMP_WAIT_POLICY is passive unless it is set, as bench/cpu_forward.py says.
 """
 
-import argparse
 import os
-import statistics
-import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before OpenMP reads it
 
 import torch  # noqa: E402
 from comparison import contenders, library  # noqa: E402
 from cpu_decode import view  # noqa: E402
-from cpu_forward import HEADS, cells  # noqa: E402
+from cpu_forward import HEADS, print_table, take_turns  # noqa: E402
 
 
 def close(ours, theirs):
@@ -53,41 +50,8 @@ def measure(lib, cell, threads, seconds):
     ours()
     for own, other in zip(gradients, theirs()):
         close(own, other)
-    times = {ours: [], theirs: []}
-    end = time.perf_counter() + seconds
-    while len(times[ours]) < 7 or time.perf_counter() < end:
-        for call, seen in times.items():
-            began = time.perf_counter()
-            call()
-            seen.append(time.perf_counter() - began)
-    return plan.explain(), statistics.median(times[ours]), statistics.median(times[theirs])
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1)
-    parser.add_argument("--library")
-    parser.add_argument("filter", nargs="?", default="bf16")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    lib = library.Library(library.find_library(asked.library))
-    print(f"{asked.threads} threads, torch {torch.__version__}")
-    print(f"{'cell':<24} {'us':>10} {'GFLOP/s':>8} {'torch us':>10} {'GFLOP/s':>8} {'torch':>6}")
-    kernel = None
-    for cell in cells():
-        name, _, keys, dim, causal = cell
-        if asked.filter not in name:
-            continue
-        explained, ours, theirs = measure(lib, cell, asked.threads, asked.seconds)
-        summary = next((line.strip() for line in explained.splitlines() if "cpu_backward in" in line), "")
-        if summary != kernel:
-            kernel = summary
-            print(kernel)
-        flops = 10 * HEADS * keys * keys * dim * (0.5 if causal else 1) * 1e-9
-        row = f"{ours * 1e6:10.1f} {flops / ours:8.0f} {theirs * 1e6:10.1f} {flops / theirs:8.0f} {theirs / ours:6.2f}"
-        print(f"{name:<24} {row}", flush=True)
+    return plan.explain(), *take_turns(ours, theirs, seconds)
 
 
 if __name__ == "__main__":
-    main()
+    print_table(__doc__, measure, "cpu_backward", 10)

@@ -48,6 +48,11 @@ def measure(lib, cell, threads, seconds):
 
     ours()
     torch.testing.assert_close(o, theirs(), atol=2e-2 if dtype != torch.float32 else 1e-4, rtol=2e-2)
+    return plan.explain(), *take_turns(ours, theirs, seconds)
+
+
+def take_turns(ours, theirs, seconds):
+    """The median of each one's times."""
     times = {ours: [], theirs: []}
     end = time.perf_counter() + seconds
     while len(times[ours]) < 7 or time.perf_counter() < end:
@@ -55,11 +60,13 @@ def measure(lib, cell, threads, seconds):
             began = time.perf_counter()
             call()
             seen.append(time.perf_counter() - began)
-    return plan.explain(), statistics.median(times[ours]), statistics.median(times[theirs])
+    return statistics.median(times[ours]), statistics.median(times[theirs])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def print_table(about, measure, kind, flops_of_a_pair):
+    """measure(library, cell, threads, seconds): explain()'s text, our seconds, torch's. `kind`: of plan, cpu_forward or
+    cpu_backward. `flops_of_a_pair`: of a query, a key and a dimension."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--library")
@@ -75,15 +82,15 @@ def main():
         if asked.filter not in name:
             continue
         explained, ours, theirs = measure(lib, cell, asked.threads, asked.seconds)
-        summary = next((line.strip() for line in explained.splitlines() if "cpu_forward in" in line), "")
+        summary = next((line.strip() for line in explained.splitlines() if f"{kind} in" in line), "")
         if summary != kernel:
             kernel = summary
             print(kernel)
-        flops = 4 * HEADS * keys * keys * dim * (0.5 if causal else 1) * 1e-9
+        flops = flops_of_a_pair * HEADS * keys * keys * dim * (0.5 if causal else 1) * 1e-9
         row = f"{ours * 1e6:10.1f} {flops / ours:8.0f} {theirs * 1e6:10.1f} {flops / theirs:8.0f} {theirs / ours:6.2f}"
         print(f"{name:<24} {row}", flush=True)
 
 
 if __name__ == "__main__":
     with torch.inference_mode():
-        main()
+        print_table(__doc__, measure, "cpu_forward", 4)

@@ -9,8 +9,8 @@
 #include "base/element.h"
 #include "base/parallel.h"
 #include "reference/dot.h"
-#include "reference/row_offsets.h"
 #include "reference/row_bounds.h"
+#include "reference/row_offsets.h"
 
 namespace heddle::reference {
 namespace {

@@ -10,7 +10,8 @@
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
 #     commit)
 #   - planted faults: a hundred at random. By default ten
-#   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists
+#   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists,
+#     with the SIMD code of this machine alone
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
@@ -30,7 +31,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,17p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,18p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -163,6 +164,7 @@ if $full; then
   note "clang-tidy" tidy
   note "few families" few_families
   step "ASan and UBSan build"
+  asan_options=(-DHEDDLE_SIMD=all)
   build_preset asan
   note "ASan and UBSan" reduced_tests asan
   step "TSan build"
@@ -174,6 +176,7 @@ else
   note "Python" python_tests
   note "ten planted faults" plant_faults --sample 10
   step "ASan and UBSan build of ${asan_programs[*]}"
+  asan_options=(-DHEDDLE_SIMD=native)
   build_preset asan "${asan_programs[@]}"
   note "ASan and UBSan, reduced grid" reduced_tests asan -R "^($(IFS='|' && echo "${asan_programs[*]}|${asan_parts[*]}"))\$"
 fi

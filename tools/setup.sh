@@ -72,6 +72,7 @@ build_preset() {
   local preset=$1 log=build/configure-$1.log options=()
   shift
   if [[ $preset == release ]]; then options=("${release_options[@]}"); fi
+  if [[ $preset == asan ]]; then options=("${asan_options[@]}"); fi
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
     ! cmake --preset "$preset" --fresh "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
@@ -80,6 +81,6 @@ build_preset() {
   cmake --build --preset "$preset" -j "$(nproc)" ${1:+--target "$@"}
 }
 
-release_options=()
+release_options=() asan_options=()
 mkdir -p build
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # so that tools/plant_faults.py finds what the release build left there

@@ -1,5 +1,5 @@
 // decode_mma on the host, every thread of a CTA, against the reference by the one criterion. Each case is a compilation
-// of a second or two, so a fifth of the counts below is drawn; HEDDLE_TEST_FULL=1 draws ten times the counts.
+// of a second or two, so a tenth of the counts below is drawn; HEDDLE_TEST_FULL=1 draws ten times the counts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

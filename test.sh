@@ -9,9 +9,10 @@
 #   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
 #     commit)
-#   - planted faults: a hundred at random. By default ten
-#   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes and lists,
-#     with the SIMD code of this machine alone
+#   - kernels compiled for this machine's CPU or simulated: all tests. By default half of them, and of most lists a part
+#   - planted faults: a hundred at random. By default five
+#   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes, lists and
+#     texts, and for the CPU's kernels and the C interface if the change concerns them
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
@@ -20,23 +21,25 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
-# Programs built and run, with HEDDLE_TEST_REDUCED=1, under ASan and UBSan in every run, and parts of them that are ctest's
-# own tests; --full takes all.
-asan_programs=(base_test files_test expr_test mask_test families_cpu_test engine_test backend_cuda_jit_parts_test
-  backend_jit_test backend_jit_disk_test capi_attention_test capi_block_mask_test capi_errors_test capi_plan_test)
-asan_parts=(engine_poison_test engine_grid_test)
+# Programs that ASan and UBSan watch in every run, with HEDDLE_TEST_REDUCED=1: they read bytes, lists and texts, and need no
+# kernel family. More programs, and parts of them that are ctest's own tests, where the change concerns what computes on the
+# CPU or the C interface. --full takes all.
+asan_programs=(base_test files_test expr_test mask_test backend_cuda_jit_parts_test backend_jit_test backend_jit_disk_test)
+asan_cpu_programs=(families_cpu_test engine_test capi_attention_test capi_block_mask_test capi_errors_test capi_plan_test)
+asan_cpu_parts=(engine_poison_test engine_grid_test)
+computes_on_the_cpu='(^| )(src/(families/cpu|tile_evaluator|backend/cpu|capi)|include/heddle/c\.h|tests/(families/cpu|capi))'
 
 full=false
 case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,18p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,20p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
 
-summary=() failed=false
+summary=() failed=false ctest_runs=0
 
 # note NAME: runs the rest of the arguments; what it was and whether it went well is printed again at the end.
 note() {
@@ -52,11 +55,17 @@ note() {
 
 # tests PRESET [CTEST-ARGUMENTS...]
 tests() {
-  local preset=$1 log=build/ctest-$1.log status=0
+  local preset=$1 log status=0
+  log=build/ctest-$1-$((++ctest_runs)).log
   shift
   ctest --test-dir "build/$preset" -j "$(nproc)" --output-on-failure --no-tests=error "$@" | tee "$log" || status=$?
   ctest_lines=$(grep -E 'tests passed|Total Test time' "$log")
   return $status
+}
+
+# Half of the tests of each program. The seed's low bits choose the cases of some of them, so a higher one chooses the half.
+half_of_tests() {
+  GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & 1)) tests "$@"
 }
 
 reduced_tests() {
@@ -164,7 +173,7 @@ if $full; then
   note "clang-tidy" tidy
   note "few families" few_families
   step "ASan and UBSan build"
-  asan_options=(-DHEDDLE_SIMD=all)
+  asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FAMILIES=all)
   build_preset asan
   note "ASan and UBSan" reduced_tests asan
   step "TSan build"
@@ -172,13 +181,20 @@ if $full; then
   note "TSan" reduced_tests tsan
   note "a hundred planted faults" plant_faults --sample 100
 else
-  note "release" tests release
+  note "release" tests release -LE drawn
+  note "release, half of those drawn" half_of_tests release -L drawn
   note "Python" python_tests
-  note "ten planted faults" plant_faults --sample 10
+  note "five planted faults" plant_faults --sample 5
+  asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FAMILIES=reference)
+  asan_tests=("${asan_programs[@]}")
+  if [[ $HEDDLE_TEST_CHANGED =~ $computes_on_the_cpu ]]; then
+    asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FAMILIES=all)
+    asan_programs+=("${asan_cpu_programs[@]}")
+    asan_tests=("${asan_programs[@]}" "${asan_cpu_parts[@]}")
+  fi
   step "ASan and UBSan build of ${asan_programs[*]}"
-  asan_options=(-DHEDDLE_SIMD=native)
   build_preset asan "${asan_programs[@]}"
-  note "ASan and UBSan, reduced grid" reduced_tests asan -R "^($(IFS='|' && echo "${asan_programs[*]}|${asan_parts[*]}"))\$"
+  note "ASan and UBSan, reduced grid" reduced_tests asan -R "^($(IFS='|' && echo "${asan_tests[*]}"))\$"
 fi
 
 step "summary"

@@ -20,6 +20,7 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "backward_runs.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
@@ -63,7 +64,20 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     config.d_o_stages = 2;
   });
   add("2 stages of dO", [](auto& config) { config.d_o_stages = 2; });
-  add("no dq", [](auto& config) { config.d_q = false; });
+  add("no dq", [](auto& config) {
+    if (!config.d_q_apart) config.d_q = false;
+  });
+  shared::BackwardSm90Config whole = planned;  // dQ by the warpgroups that have the keys
+  if (planned.d_q_apart) {
+    whole.d_q_apart = whole.held = false;
+    whole.q_stages = whole.d_o_stages = 3;
+    add("dq by all", [&](auto& config) { config = whole; });
+  }
+  for (const shared::BackwardSm90Config& apart : plan::with_d_q_apart(whole)) {
+    add(fmt::format("dq apart, K and V in {}{}", apart.held ? "registers" : "memory",
+                    apart.early_numbers ? "" : ", late numbers"),
+        [&](auto& config) { config = apart; });
+  }
   return variants;
 }
 

@@ -1,13 +1,12 @@
 // Single threads of a backward's CTA, each in a warp of its own. The producer loads a tile's keys and values, then
-// walks its runs of query blocks. An adder for each consumer warpgroup adds its finished parts of dQ to memory. One
-// draws tiles.
+// walks its runs of query blocks. An adder for each buffer of dQ adds finished parts to memory. One draws tiles.
 #pragma once
 
+#include "backward_sm90/backward_memory.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
 #include "shared/backward_lists.h"
-#include "backward_sm90/backward_memory.cuh"
 
 namespace heddle {
 
@@ -29,13 +28,14 @@ class BackwardProducer {
       ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
       const int steps = word(shared::kTileSteps);
       if (steps < 0) break;
-      // Keys and values of each tile have a phase, also where none are loaded: its parity is the record's buffer.
-      ptx::barrier_wait(memory_.kv_empty(), slot_of(tiles_) ^ 1);
+      // Keys and values of each tile have a phase, also where none are loaded: its parity is the record's buffer. With
+      // a buffer for each record they are free when the record is.
+      if constexpr (kConfig.kv_buffers() == 1) ptx::barrier_wait(memory_.kv_empty(), slot_of(tiles_) ^ 1);
       if (steps > 0) {
         load_tile();
       } else {
-        ptx::barrier_arrive(memory_.k_full());
-        ptx::barrier_arrive(memory_.v_full());
+        ptx::barrier_arrive(memory_.k_full(kv_buffer()));
+        ptx::barrier_arrive(memory_.v_full(kv_buffer()));
       }
       if constexpr (!kConfig.draws()) break;
       ptx::barrier_arrive(memory_.tile_empty(slot_of(tiles_)));
@@ -45,6 +45,8 @@ class BackwardProducer {
  private:
   // The tile's words stay in shared memory and are read where they are used: registers are few here.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
+
+  __device__ __forceinline__ int kv_buffer() const { return kConfig.kv_buffers() == 1 ? 0 : slot_of(tiles_); }
 
   __device__ __forceinline__ void load_tile() {
     load_keys();
@@ -98,15 +100,17 @@ class BackwardProducer {
 
   __device__ __forceinline__ void load_keys() const {
     constexpr unsigned kBytes = kConfig.qk_panels() * kConfig.keys() * 128;
-    ptx::barrier_arrive_expecting(memory_.k_full(), kBytes);
-    load<kConfig.qk_panels()>(memory_.keys(), kConfig.keys(), maps_.k, memory_.k_full(), key_rows(),
+    const ptx::Address full = memory_.k_full(kv_buffer());
+    ptx::barrier_arrive_expecting(full, kBytes);
+    load<kConfig.qk_panels()>(memory_.keys(kv_buffer()), kConfig.keys(), maps_.k, full, key_rows(),
                               word(shared::kTileKvHead), params_.tensors.k_batched, ptx::kEvictFirst);
   }
   /// Behind the first queries, which are needed sooner.
   __device__ __forceinline__ void load_values() {
     constexpr unsigned kBytes = kConfig.v_panels() * kConfig.keys() * 128;
-    ptx::barrier_arrive_expecting(memory_.v_full(), kBytes);
-    load<kConfig.v_panels()>(memory_.values(), kConfig.keys(), maps_.v, memory_.v_full(), key_rows(),
+    const ptx::Address full = memory_.v_full(kv_buffer());
+    ptx::barrier_arrive_expecting(full, kBytes);
+    load<kConfig.v_panels()>(memory_.values(kv_buffer()), kConfig.keys(), maps_.v, full, key_rows(),
                              word(shared::kTileKvHead), params_.tensors.v_batched, ptx::kEvictFirst);
     values_pending_ = false;
   }
@@ -165,11 +169,12 @@ __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory
   }
 }
 
-/// By one thread for each consumer warpgroup: its parts of dQ.
+/// By one thread for each buffer of dQ: the parts that come there. They are a warpgroup's, or every second step's.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
-                                          const shared::BackwardSm90Params& params, int warpgroup) {
+                                          const shared::BackwardSm90Params& params, int buffer) {
   unsigned parity = 0;
+  [[maybe_unused]] int step = 0;  // of all tiles
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
@@ -186,14 +191,17 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
       const int head = run->head;
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block) {
+        if constexpr (kConfig.d_q_apart) {
+          if ((step++ & (shared::kDqBuffers - 1)) != buffer) continue;
+        }
         const long long number = (first + block) * params.q_heads + head;
-        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
-        ptx::fence_for_tma();  // behind the consumers' stores
-        ptx::bulk_add(params.d_q + (number * kConfig.warpgroups + warpgroup) * kConfig.d_q_part_floats(),
-                      memory.d_q(warpgroup), 4 * kConfig.d_q_part_floats());
+        const long long part = kConfig.d_q_apart ? number : number * kConfig.d_q_parts() + buffer;
+        ptx::barrier_wait(memory.d_q_full(buffer), parity);
+        ptx::fence_for_tma();  // behind the stores of who computed it
+        ptx::bulk_add(params.d_q + part * kConfig.d_q_part_floats(), memory.d_q(buffer), 4 * kConfig.d_q_part_floats());
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
-        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        ptx::barrier_arrive(memory.d_q_empty(buffer));
         parity ^= 1;
       }
     }

@@ -66,6 +66,9 @@ constexpr const char* kProducts = R"(namespace heddle {
 inline void score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate) {
   ptx::ask({d, nullptr, a, b, accumulate != 0, 64, false});
 }
+inline void held_score_product(float (&d)[32], const unsigned* a, unsigned long long b, int accumulate) {
+  ptx::ask({d, a, 0, b, accumulate != 0, 64, false});
+}
 template <int kCount>
 void gradient_product(float (&d)[kCount], const unsigned* a, unsigned long long b, int accumulate) {
   ptx::ask({d, a, 0, b, accumulate != 0, 2 * kCount, true});
@@ -274,6 +277,10 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const AttentionTensors forward = problem::forward_tensors(tensors);
   const plan::Choice& choice = run.last_choice ? planned.choices.back() : planned.choices.front();
   plan::Plan plan = choice.plan;
+  if (run.d_q_apart) {
+    const std::vector<shared::BackwardSm90Config> apart = plan::with_d_q_apart(plan.part<shared::BackwardSm90Config>());
+    if (!apart.empty()) plan.family_part = run.last_choice ? apart.back() : apart.front();
+  }
   const shared::BackwardSm90Config config = plan.part<shared::BackwardSm90Config>();
   const plan::BackwardMods mods = plan::backward_mods(problem);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);

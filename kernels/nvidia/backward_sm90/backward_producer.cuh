@@ -169,12 +169,29 @@ __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory
   }
 }
 
-/// By one thread for each buffer of dQ: the parts that come there. They are a warpgroup's, or every second step's.
+/// The parts of dQ that come to a buffer. d_q_apart: each step has one, and the buffers take turns; else a step has one
+/// for each of them.
+template <auto kConfig>
+struct PartsOfBuffer {
+  int buffer;
+  unsigned step = 0;  // among those of all tiles
+
+  __device__ __forceinline__ bool has_none() const { return kConfig.d_q_apart && step % shared::kDqBuffers != buffer; }
+  __device__ __forceinline__ unsigned parity() const {
+    return (kConfig.d_q_apart ? step / shared::kDqBuffers : step) & 1;
+  }
+  /// The step's part among dQ's sums; `number`: of its block and head.
+  template <class Number>
+  __device__ __forceinline__ Number part(Number number) const {
+    return kConfig.d_q_apart ? number : number * kConfig.d_q_parts() + buffer;
+  }
+};
+
+/// By one thread for each buffer of dQ: the parts that come there.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
                                           const shared::BackwardSm90Params& params, int buffer) {
-  unsigned parity = 0;
-  [[maybe_unused]] int step = 0;  // of all tiles
+  PartsOfBuffer<kConfig> parts{buffer};
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
@@ -190,19 +207,15 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
       if constexpr (kConfig.device_lengths) end = min(end, blocks);
       const int head = run->head;
 #pragma unroll 1
-      for (int block = run->begin; block < end; ++block) {
-        if constexpr (kConfig.d_q_apart) {
-          if ((step++ & (shared::kDqBuffers - 1)) != buffer) continue;
-        }
-        const long long number = (first + block) * params.q_heads + head;
-        const long long part = kConfig.d_q_apart ? number : number * kConfig.d_q_parts() + buffer;
-        ptx::barrier_wait(memory.d_q_full(buffer), parity);
+      for (int block = run->begin; block < end; ++block, ++parts.step) {
+        if (parts.has_none()) continue;
+        const long long part = parts.template part<long long>((first + block) * params.q_heads + head);
+        ptx::barrier_wait(memory.d_q_full(buffer), parts.parity());
         ptx::fence_for_tma();  // behind the stores of who computed it
         ptx::bulk_add(params.d_q + part * kConfig.d_q_part_floats(), memory.d_q(buffer), 4 * kConfig.d_q_part_floats());
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
         ptx::barrier_arrive(memory.d_q_empty(buffer));
-        parity ^= 1;
       }
     }
     if constexpr (!kConfig.draws()) break;
@@ -214,8 +227,8 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
 /// read where they are used: registers are few.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>& memory,
-                                                   const shared::BackwardSm90Params& params, int warpgroup) {
-  unsigned parity = 0;
+                                                   const shared::BackwardSm90Params& params, int buffer) {
+  PartsOfBuffer<kConfig> parts{buffer};
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
@@ -228,19 +241,19 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
 #pragma unroll 1
     for (; run < runs_end; ++run) {
 #pragma unroll 1
-      for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block) {
-        const int part = ((first + block) * params.q_heads + params.runs[run].head) * kConfig.warpgroups + warpgroup;
-        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
-        ptx::fence_for_tma();  // behind the consumers' stores
+      for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block, ++parts.step) {
+        if (parts.has_none()) continue;
+        const int part = parts.part((first + block) * params.q_heads + params.runs[run].head);
+        ptx::barrier_wait(memory.d_q_full(buffer), parts.parity());
+        ptx::fence_for_tma();  // behind the stores of who computed it
         ptx::wait_for_turn(params.turns + part, params.ranks[run]);
-        ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(warpgroup),
+        ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(buffer),
                       4 * kConfig.d_q_part_floats());
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
-        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        ptx::barrier_arrive(memory.d_q_empty(buffer));
         ptx::tma_store_wait();
         ptx::pass_turn(params.turns + part);
-        parity ^= 1;
       }
     }
     if constexpr (!kConfig.draws()) break;

@@ -39,7 +39,13 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     }
     if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
     const int adder = static_cast<int>(threadIdx.x / 32) - 2;
-    if (threadIdx.x % 32 == 0 && adder >= 0) add_parts<kConfig>(memory, params, adder);
+    if (threadIdx.x % 32 == 0 && adder >= 0) {
+      if constexpr (kConfig.ordered) {
+        add_parts_in_order<kConfig>(memory, params, adder);
+      } else {
+        add_parts<kConfig>(memory, params, adder);
+      }
+    }
   } else if (warpgroup <= kConfig.warpgroups) {
     ptx::take_registers<kConfig.consumer_registers()>();
     BackwardHolder<kConfig>(memory, params, warpgroup - 1).run();

@@ -228,7 +228,7 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
 
 std::vector<BackwardSm90Config> with_d_q_apart(BackwardSm90Config config) {
   constexpr int kStages = 4;
-  if (config.columns != shared::kPanelColumns || config.wide || !config.d_q || config.ordered) return {};
+  if (config.columns != shared::kPanelColumns || config.wide || !config.d_q) return {};
   config.d_q_apart = config.held = true;
   config.q_stages = config.d_o_stages = kStages;
   std::vector<BackwardSm90Config> configs;

@@ -131,7 +131,7 @@ TEST(BackwardSm90, DqMayHaveAWarpgroup) {
   }
   call.call.options.score_mod = mods::softcap(20);
   EXPECT_EQ(configs(call).size(), 2U);  // lse and delta stay where they stand
-  EXPECT_TRUE(configs({.deterministic = true}).empty());
+  EXPECT_EQ(configs({.deterministic = true}).size(), 3U);
   EXPECT_TRUE(configs({.dq = false}).empty());
   BackwardCall wider;
   wider.call.dim = 72;

@@ -90,8 +90,7 @@ BackwardList narrow(std::initializer_list<BackwardList> lists) {
   BackwardList list = joined(lists);
   std::erase_if(list, [](const BackwardSpecs& at) {
     const std::string& wanted = at.backward.wanted;
-    return at.spec.qk_dim > 64 || at.spec.v_dim > 64 || at.backward.deterministic ||
-           (wanted.find('q') == std::string::npos && wanted != "all");
+    return at.spec.qk_dim > 64 || at.spec.v_dim > 64 || (wanted.find('q') == std::string::npos && wanted != "all");
   });
   return list;
 }
@@ -168,11 +167,10 @@ TEST(BackwardEmulated, LargeScores256) { run_large(256); }
 
 // With `deterministic`, no order of CTAs, threads and copies changes the bits; all CTAs run at one time. Without it the
 // bits do change, so equal bits are no accident.
-TEST(BackwardEmulated, Deterministic) {
+void expect_one_order(unsigned number, const BackwardList& list, const EmulatedRun& run = {}) {
   const bool full = takes_all();
-  if (!is_drawn(1, 6)) GTEST_SKIP() << "not drawn";
-  const BackwardList list = deterministic();
-  const std::size_t drawn = drawn_case(1, list.size());
+  if (!is_drawn(number, 6)) GTEST_SKIP() << "not drawn";
+  const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!full && i != drawn) continue;
     const auto bits_of = [&](bool deterministic, unsigned seed) {
@@ -182,8 +180,11 @@ TEST(BackwardEmulated, Deterministic) {
       backward_spec.gradient_dtype = DType::f32;
       BackwardCase backward_case(attention_case, backward_spec);
       backward_case.run_forward();
-      run_emulated_backward(backward_case.tensors(), attention_case.options(),
-                            {.seed = seed, .together = true, .device_lengths = list[i].spec.device_lengths});
+      EmulatedRun own = run;
+      own.seed = seed;
+      own.together = true;
+      own.device_lengths = list[i].spec.device_lengths;
+      run_emulated_backward(backward_case.tensors(), attention_case.options(), own);
       if (deterministic) {
         const GradientReport report = check_backward(backward_case.tensors(), attention_case.options());
         EXPECT_TRUE(report.passed) << backward_case.text() << report.text();
@@ -191,10 +192,12 @@ TEST(BackwardEmulated, Deterministic) {
       return backward_case.bits();
     };
     EXPECT_EQ(bits_of(true, 1), bits_of(true, 2));
-    if (i >= 2) continue;
+    if (!list[i].spec.mask.empty() && list[i].spec.mask != "causal") continue;
     EXPECT_NE(bits_of(false, 1), bits_of(false, 2)) << "more than two tiles add to each element";
   }
 }
+TEST(BackwardEmulated, Deterministic) { expect_one_order(1, deterministic()); }
+TEST(BackwardEmulated, ApartDeterministic) { expect_one_order(5, narrow({deterministic()}), {.d_q_apart = true}); }
 
 // Kernels that plans take where the compiler finds no registers for others.
 TEST(BackwardEmulated, FewRegisters) {

@@ -128,6 +128,8 @@ TEST_F(BackwardCompileTable, DqApart) {
   expect_apart_accepted({.name = "D 40", .qk_dim = 40, .wide = false}, 0);
   expect_apart_accepted({.name = "f16", .f16 = true}, 0);
   expect_apart_accepted({.name = "device lengths", .device_lengths = true}, 0);
+  expect_apart_accepted({.name = "ordered", .ordered = true}, 0);
+  expect_apart_accepted({.name = "ordered, device lengths", .device_lengths = true, .ordered = true}, 0);
   expect_apart_accepted({.name = "lse rest", .lse_rest = true}, 0);
   expect_apart_accepted({.name = "causal", .mask = mods::causal()}, 0);
   expect_apart_accepted({.name = "window", .mask = mods::sliding_window(1024)}, 0);

@@ -2,8 +2,8 @@
 // a tile through all of its steps, tile after tile. Its rows of K and V stay in registers (held), so S^T and dP^T read
 // half as much of shared memory, which such steps keep busy; else they are read there.
 //
-// Of a step, dP is asked for before the exponentials and dV before dS, so that both are computed beside arithmetic; the
-// next step's S follows dK. There are two waits a step, and the warpgroups of a CTA meet nowhere: dS has two buffers.
+// dP is asked for before the exponentials and dV before dS, so both are computed beside arithmetic; the next step's S
+// follows dK. A step has two waits for products, and the warpgroups of a CTA meet nowhere: dS has two buffers.
 #pragma once
 
 #include "backward_sm90/backward_products.cuh"

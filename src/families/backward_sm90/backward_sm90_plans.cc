@@ -178,10 +178,6 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
             ? "dq: one tile of keys adds to each element; the same bits in each run"
             : "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
   }
-  if (config.d_q_apart) {
-    plan.gradients.push_back(fmt::format("dq has a warpgroup of its own; those of the keys have K and V in {}",
-                                         config.held ? "registers" : "shared memory"));
-  }
   if (problem.wanted.k || problem.wanted.v) {
     plan.gradients.push_back(
         "dk, dv: in registers of one CTA, over all query heads of the group; the same bits in each run");
@@ -189,6 +185,11 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
   if (problem.wanted.sinks) {
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
+  }
+  if (config.d_q_apart) {
+    plan.gradients.push_back(
+        fmt::format("a warpgroup of its own multiplies for dq; those that own keys have K and V in {}",
+                    config.held ? "registers" : "shared memory"));
   }
   for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }

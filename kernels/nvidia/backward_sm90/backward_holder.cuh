@@ -49,10 +49,10 @@ class BackwardHolder : public BackwardRole<kConfig> {
     ptx::forget(d_v_);
     hold();
     ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
-    int flags = step_flags();
     Numbers numbers;
     numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
     ask_scores();
+    int flags = step_flags();
     ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
     for (fresh_ = true;; fresh_ = false) {
       // In flight: dV and dK of the step before, S of this one. Groups may be in flight over a loop's end only if its
@@ -60,7 +60,6 @@ class BackwardHolder : public BackwardRole<kConfig> {
       const int slot = slot_of(q_);
       const unsigned parity = parity_of(q_);
       q_.advance(kConfig.q_stages);
-      asm volatile("" : "+r"(flags));      // not before it is needed
       flags = __shfl_sync(~0U, flags, 0);  // one value for the warp, and the compiler knows it
       const bool last = (flags & shared::kStepLast) != 0;
       TransposedOrigin at{};
@@ -74,8 +73,8 @@ class BackwardHolder : public BackwardRole<kConfig> {
       ptx::touch(s_);
       ptx::touch(d_k_);
       ptx::touch(d_v_);
-      if (!fresh_) give_back(before(slot, kConfig.q_stages));
       ask_gradients();
+      if (!fresh_) give_back(before(slot, kConfig.q_stages));
       // Behind the last step's queries no others come. The wait ends the compiler's block as well, so that dP is asked
       // for before the exponentials.
       ptx::barrier_wait(memory_.q_full(last ? slot : slot_of(q_)), last ? parity : parity_of(q_));
@@ -91,13 +90,13 @@ class BackwardHolder : public BackwardRole<kConfig> {
       differentiate(cut, bits, drops, at, numbers);
       store_d_s();
       // These are the next step's; after the last step they are whatever stands there, and are forgotten.
-      flags = step_flags();
       numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
       issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), !fresh_);
       ++number_;
       if (last) break;
       ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
       ask_scores();
+      flags = step_flags();  // waited for where they are loaded, so here, where S is waited for anyway
     }
     finish();
   }

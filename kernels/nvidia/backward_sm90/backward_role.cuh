@@ -22,9 +22,17 @@ class BackwardRole {
   // Mods of each score look at where it is.
   static constexpr bool kNeedsOrigin =
       kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
+  // Two registers for what the thread's number decides, instead of some 60 clocks in the way from dS to its store.
+  static constexpr bool kKeepsLane = kConfig.d_q_apart && !kConfig.dropped;
 
   __device__ __forceinline__ BackwardRole(const Memory& memory, const Params& params, int warpgroup)
-      : memory_(memory), params_(params), warpgroup_(warpgroup) {}
+      : memory_(memory), params_(params), warpgroup_(warpgroup) {
+    if constexpr (kKeepsLane) {
+      lane_ = threadIdx.x & 31;
+      d_s_lane_ = d_s_of_lane();
+      asm volatile("" : "+r"(lane_), "+r"(d_s_lane_));
+    }
+  }
 
  protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
   /// Calls walk() for each tile that has steps, and stores dK, and zeros for dV of a tile without steps.
@@ -54,7 +62,7 @@ class BackwardRole {
 
   __device__ __forceinline__ void release(ptx::Address empty) const {
     __syncwarp();  // all its threads have read
-    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
+    if (lane() == 0) ptx::barrier_arrive(empty);
   }
 
   /// Flags of the step whose queries come next, with that of its rows.
@@ -65,7 +73,7 @@ class BackwardRole {
   }
   /// Where the low numbers of the thread's rows begin.
   __device__ __forceinline__ ptx::Address low(int slot) const {
-    return memory_.low(slot) + 4 * shared::low_of_lane(threadIdx.x & 31);
+    return memory_.low(slot) + 4 * shared::low_of_lane(lane());
   }
 
   __device__ __forceinline__ void weigh(int flags, bool cut, unsigned& bits, const TransposedDrops& drops,
@@ -102,7 +110,11 @@ class BackwardRole {
     release(memory_.d_o_empty(before(slot_of(d_o_), kConfig.d_o_stages)));
   }
 
-  __device__ __forceinline__ static int lane_offset() { return 4 * shared::offset_of_lane(threadIdx.x & 31); }
+  __device__ __forceinline__ int lane() const {
+    if constexpr (kKeepsLane) return lane_;
+    return static_cast<int>(threadIdx.x & 31);
+  }
+  __device__ __forceinline__ int lane_offset() const { return 4 * shared::offset_of_lane(lane()); }
   /// The thread's first key, in the tile.
   __device__ __forceinline__ int own_key() const {
     return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
@@ -132,11 +144,15 @@ class BackwardRole {
 
   // dS, in buffers of its own: panels of 64 keys, rows of queries.
 
-  __device__ __forceinline__ void store_d_s() {
+  /// Where the lane's column of the first matrices goes in a panel.
+  __device__ __forceinline__ static ptx::Address d_s_of_lane() {
     const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
     const unsigned chunk = 2 * warp + (matrix & 1);
+    return (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
+  }
+  __device__ __forceinline__ void store_d_s() {
     const ptx::Address to =
-        memory_.d_s(number_ % shared::kDsBuffers, warpgroup_) + (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
+        memory_.d_s(number_ % shared::kDsBuffers, warpgroup_) + (kKeepsLane ? d_s_lane_ : d_s_of_lane());
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const unsigned words[4] = {d_s_[4 * c], d_s_[4 * c + 1], d_s_[4 * c + 2], d_s_[4 * c + 3]};
@@ -167,9 +183,11 @@ class BackwardRole {
   const Memory& memory_;
   const Params& params_;
   int warpgroup_;
-  int number_ = 0;    // of the step, among those of all tiles
-  bool ragged_keys_;  // of the tile
-  bool fresh_;        // the step is its tile's first
+  int lane_;               // kKeepsLane
+  ptx::Address d_s_lane_;  // kKeepsLane: d_s_of_lane()
+  int number_ = 0;         // of the step, among those of all tiles
+  bool ragged_keys_;       // of the tile
+  bool fresh_;             // the step is its tile's first
   ptx::PackedRing tiles_{0}, q_{0}, d_o_{0};
   float s_[32];  // registers: S, then X: 64 keys x 64 queries
   float y_[32];  // dP, 64 keys x 64 queries

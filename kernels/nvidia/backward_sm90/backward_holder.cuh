@@ -32,22 +32,28 @@ class BackwardHolder : public BackwardRole<kConfig> {
   using Base::Base;
 
   __device__ __forceinline__ void run() {
-    this->for_tiles([this] { walk(); });
+    this->for_tiles([this] { return walk(); });
   }
 
  private:
   using Base::attending, Base::before, Base::bits_matter, Base::differentiate, Base::give_back, Base::kNeedsOrigin,
-      Base::lane_offset, Base::origin, Base::own_rows, Base::release, Base::step_flags, Base::store_d_s,
-      Base::store_d_v, Base::weigh;
+      Base::lane_offset, Base::origin, Base::own_rows, Base::step_flags, Base::store_d_s, Base::store_d_v, Base::weigh;
   using Base::d_k_, Base::d_o_, Base::d_s_, Base::d_v_, Base::fresh_, Base::memory_, Base::number_, Base::p_,
-      Base::params_, Base::q_, Base::s_, Base::tiles_, Base::y_;
+      Base::params_, Base::q_, Base::s_, Base::tiles_, Base::warpgroup_, Base::y_;
 
-  __device__ __forceinline__ void walk() {
+  /// Returns whether dK and dV have been summed.
+  __device__ __forceinline__ bool walk() {
+    hold();
+    if constexpr (Base::kPassesBy) {
+      if (!pass_by()) {
+        this->store_zeros();
+        return false;
+      }
+    }
     ptx::forget(s_);
     ptx::forget(y_);
     ptx::forget(d_k_);
     ptx::forget(d_v_);
-    hold();
     ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
     Numbers numbers;
     numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
@@ -84,7 +90,7 @@ class BackwardHolder : public BackwardRole<kConfig> {
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
       numbers.set(memory_.delta(slot) + lane_offset());
       d_o_.advance(kConfig.d_o_stages);
-      ptx::barrier_wait(memory_.d_s_empty(number_ % shared::kDsBuffers), (number_ / shared::kDsBuffers & 1) ^ 1);
+      await_d_s();
       ptx::wgmma_wait<kConfig.frugal ? 0 : 1>();  // then P's registers are free
       ptx::touch(y_);
       differentiate(cut, bits, drops, at, numbers);
@@ -99,6 +105,32 @@ class BackwardHolder : public BackwardRole<kConfig> {
       flags = step_flags();  // waited for where they are loaded, so here, where S is waited for anyway
     }
     finish();
+    return true;
+  }
+
+  /// Passes by the tile's first steps that do not attend the warpgroup's keys, such as those of causal masks before the
+  /// diagonal: their dS is zeros, and no product is asked for. False if there are no others.
+  __device__ __forceinline__ bool pass_by() {
+    for (;;) {
+      ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
+      const int flags = __shfl_sync(~0U, step_flags(), 0);
+      if ((flags & (shared::kStepAttends << warpgroup_)) != 0) return true;
+      // Else dO might be given back before the other warpgroup has given back what stood there.
+      ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
+      await_d_s();
+#pragma unroll
+      for (int i = 0; i < 16; ++i) d_s_[i] = 0;
+      store_d_s();
+      ++number_;
+      q_.advance(kConfig.q_stages);
+      d_o_.advance(kConfig.d_o_stages);
+      give_back(before(slot_of(q_), kConfig.q_stages));
+      if ((flags & shared::kStepLast) != 0) return false;
+    }
+  }
+  /// dS's buffer is free.
+  __device__ __forceinline__ void await_d_s() const {
+    ptx::barrier_wait(memory_.d_s_empty(number_ % shared::kDsBuffers), (number_ / shared::kDsBuffers & 1) ^ 1);
   }
 
   /// The last step's dV and dK have been asked for. dV is stored beside dK.

@@ -22,6 +22,8 @@ class BackwardRole {
   // Mods of each score look at where it is.
   static constexpr bool kNeedsOrigin =
       kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
+  // A warpgroup may pass by a tile's first steps, and by all.
+  static constexpr bool kPassesBy = kConfig.d_q_apart && kConfig.masked;
   // Two registers for what the thread's number decides, instead of some 60 clocks in the way from dS to its store.
   static constexpr bool kKeepsLane = kConfig.d_q_apart && !kConfig.dropped;
 
@@ -35,7 +37,8 @@ class BackwardRole {
   }
 
  protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
-  /// Calls walk() for each tile that has steps, and stores dK, and zeros for dV of a tile without steps.
+  /// Calls walk() for each tile that has steps, which stores dV, and stores dK; and zeros for both in a tile without
+  /// steps. With kPassesBy walk() returns whether it has summed any step.
   template <class Walk>
   __device__ __forceinline__ void for_tiles(const Walk& walk) {
     for (;; tiles_.advance(shared::kTileBuffers)) {
@@ -43,18 +46,27 @@ class BackwardRole {
       const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
       if (steps < 0) break;
       ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
+      [[maybe_unused]] bool summed = true;
       if (steps > 0) {
-        walk();
+        if constexpr (kPassesBy) {
+          summed = walk();
+        } else {
+          walk();
+        }
       } else {
-        ptx::forget(d_k_);
-        ptx::forget(d_v_);
-        store_d_v(false);
+        store_zeros();
       }
       if constexpr (kConfig.kv_buffers() == 1) release(memory_.kv_empty());
-      store_d_k(steps > 0);
+      store_d_k(steps > 0 && summed);
       if constexpr (!kConfig.draws()) break;
       release(memory_.tile_empty(slot_of(tiles_)));
     }
+  }
+  /// No step is summed: dV is stored, and dK's registers hold nothing.
+  __device__ __forceinline__ void store_zeros() {
+    ptx::forget(d_k_);
+    ptx::forget(d_v_);
+    store_d_v(false);
   }
 
   // The tile's and the step's words stay in shared memory and are read where they are used: registers are few.

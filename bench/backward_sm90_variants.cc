@@ -1,7 +1,7 @@
 // Checks each variant of the Hopper backward's configuration against the reference on a small problem, then times it on
 // the grid of bench/compare.py, full and causal, beside the planner's own.
 //
-//   bench_backward_sm90_variants [--dim D,D/V,...] [--lengths N,...] [--only NAME] [--times N] [--device I]
+//   bench_backward_sm90_variants [--dim D,D/V,...] [--lengths N,...] [--only NAME,...] [--times N] [--device I]
 //   [--check-only]
 //
 // Prints TFLOP/s of all kernels of a run (5 products; causal counts half), or why a variant cannot run. Exits 1 if a
@@ -20,6 +20,7 @@
 
 #include "backend/cuda/driver/driver.h"
 #include "backward_runs.h"
+#include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
@@ -63,7 +64,19 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     config.d_o_stages = 2;
   });
   add("2 stages of dO", [](auto& config) { config.d_o_stages = 2; });
-  add("no dq", [](auto& config) { config.d_q = false; });
+  add("no dq", [](auto& config) {
+    if (!config.d_q_apart) config.d_q = false;
+  });
+  shared::BackwardSm90Config whole = planned;  // dQ by the warpgroups that have the keys
+  if (planned.d_q_apart) {
+    whole.d_q_apart = whole.held = false;
+    whole.q_stages = whole.d_o_stages = 3;
+    add("dq by all", [&](auto& config) { config = whole; });
+  }
+  for (const shared::BackwardSm90Config& apart : plan::with_d_q_apart(whole)) {
+    add(fmt::format("dq apart{}{}", apart.held ? "" : " in memory", apart.early_numbers ? "" : " late"),
+        [&](auto& config) { config = apart; });
+  }
   return variants;
 }
 
@@ -97,9 +110,10 @@ class Runner {
   BackwardRuns runs_;
 };
 
-/// Checks gradients of a small problem with ragged ends. Empty where the criterion is met.
+/// Checks gradients of a small problem with ragged ends. Empty where the criterion is met. CTAs that draw get more
+/// tiles than there are multiprocessors.
 std::string check(const Variant& variant, const HeadDims& dims, const Device& gpu, GpuTimer& timer) {
-  const Memory memory(1, 2, 400, dims, true, gpu);
+  const Memory memory(1, variant.config.draws() ? 60 : 2, 400, dims, true, gpu);
   const Runner runner(memory, &variant);
   timer.seconds(1, [&] { runner(timer.stream()); });
   const GradientReport report = check_backward(runner.tensors(), memory.options);
@@ -111,7 +125,7 @@ struct Arguments {
   std::vector<std::int64_t> lengths = {512, 2048, 8192, 16384};
   int times = 4, device = 0;
   bool check_only = false;
-  std::string only;
+  std::vector<std::string> only;  // names of variants; none: all
 };
 
 std::vector<HeadDims> dims_of(std::string_view text) {
@@ -127,6 +141,17 @@ std::vector<HeadDims> dims_of(std::string_view text) {
   return dims;
 }
 
+/// "planned,dq apart"
+std::vector<std::string> names_of(std::string_view text) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    names.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
+
 Arguments parse(int count, char** words) {
   Arguments arguments;
   for (int i = 1; i < count; ++i) {
@@ -138,7 +163,7 @@ Arguments parse(int count, char** words) {
     }
     if (word == "--dim") arguments.dims = dims_of(value);
     if (word == "--lengths") arguments.lengths = numbers_of(value);
-    if (word == "--only") arguments.only = value;
+    if (word == "--only") arguments.only = names_of(value);
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
     if (word == "--device") arguments.device = std::atoi(words[i + 1]);
     ++i;
@@ -216,7 +241,7 @@ int run(const Arguments& arguments) {
     const Memory small(1, 2, 400, dims, true, gpu);
     std::vector<Variant> good;
     for (const Variant& variant : variants_of(Runner(small, nullptr).config)) {
-      if (!arguments.only.empty() && variant.name != arguments.only) continue;
+      if (!arguments.only.empty() && std::ranges::find(arguments.only, variant.name) == arguments.only.end()) continue;
       std::string wrong;
       try {
         wrong = check(variant, dims, gpu, timer);

@@ -6,59 +6,30 @@
 // and the next step's S. Warpgroups meet at dS alone, by a barrier for each panel of 64 keys: no barrier stops all.
 #pragma once
 
-#include "fragments/transposed_weights.cuh"
-#include "ptx/matrix_store.cuh"
-#include "ptx/tma.cuh"
-#include "backward_sm90/backward_memory.cuh"
-#include "backward_sm90/backward_output.cuh"
 #include "backward_sm90/backward_products.cuh"
+#include "backward_sm90/backward_role.cuh"
 
 namespace heddle {
 
 template <auto kConfig>
-class BackwardConsumer {
+class BackwardConsumer : public BackwardRole<kConfig> {
  public:
   // A step waits for the next one's queries before it gives back those of the step before.
   static_assert(kConfig.q_stages >= 3 && kConfig.d_o_stages >= 2);
-  using Memory = BackwardMemory<kConfig>;
-  using Params = shared::BackwardSm90Params;
-  using Weights = TransposedWeights<kConfig, Params>;
-  using Numbers = typename Weights::Numbers;
-  // Mods of each score look at where it is.
-  static constexpr bool kNeedsOrigin =
-      kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
-
-  __device__ __forceinline__ BackwardConsumer(const Memory& memory, const Params& params, int warpgroup)
-      : memory_(memory), params_(params), warpgroup_(warpgroup) {}
+  using Base = BackwardRole<kConfig>;
+  using Numbers = typename Base::Numbers;
+  using Base::Base;
 
   __device__ __forceinline__ void run() {
-    for (;; tiles_.advance(shared::kTileBuffers)) {
-      ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
-      const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
-      if (steps < 0) break;
-      ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
-      if (steps > 0) {
-        walk();
-      } else {
-        ptx::forget(d_k_);
-        ptx::forget(d_v_);
-        store_d_v(false);
-      }
-      release(memory_.kv_empty());
-      store_d_k(steps > 0);
-      if constexpr (!kConfig.draws()) break;
-      release(memory_.tile_empty(slot_of(tiles_)));
-    }
+    this->for_tiles([this] { walk(); });
   }
 
- protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
-  // The tile's and the step's words stay in shared memory and are read where they are used: registers are few.
-  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
-
-  __device__ __forceinline__ void release(ptx::Address empty) const {
-    __syncwarp();  // all its threads have read
-    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
-  }
+ private:
+  using Base::attending, Base::before, Base::bits_matter, Base::differentiate, Base::give_back, Base::kNeedsOrigin,
+      Base::lane_offset, Base::origin, Base::own_rows, Base::release, Base::step_flags, Base::store_d_s,
+      Base::store_d_v, Base::weigh;
+  using Base::d_k_, Base::d_o_, Base::d_s_, Base::d_v_, Base::fresh_, Base::memory_, Base::number_, Base::p_,
+      Base::params_, Base::q_, Base::s_, Base::tiles_, Base::warpgroup_, Base::y_;
 
   // Products of which both operands stand in shared memory keep it busy, and loads and stores wait. So loads stand
   // before products, or where their results are not needed soon. A read of stored data through the other proxy needs a
@@ -139,44 +110,6 @@ class BackwardConsumer {
     }
   }
 
-  /// Flags of the step whose queries come next, with that of its rows.
-  __device__ __forceinline__ int step_flags() const {
-    const int flags = memory_.step_word(slot_of(q_), shared::kStepFlags);
-    if constexpr (kConfig.lse_rest) return flags | memory_.far_flag(slot_of(q_));
-    return flags;
-  }
-  /// Where the low numbers of the thread's rows begin.
-  __device__ __forceinline__ ptx::Address low(int slot) const {
-    return memory_.low(slot) + 4 * shared::low_of_lane(threadIdx.x & 31);
-  }
-
-  __device__ __forceinline__ void weigh(int flags, bool cut, unsigned& bits, const TransposedDrops& drops,
-                                        const TransposedOrigin& at, const Numbers& lse, int slot) {
-    if constexpr (kConfig.lse_rest) {
-      if (flags & shared::kStepFar) {
-        bits = Weights::template weigh<true, true>(s_, p_, bits, drops, params_, at, lse, low(slot));
-        return;
-      }
-    }
-    if (cut) {
-      bits = Weights::template weigh<true, false>(s_, p_, bits, drops, params_, at, lse, 0);
-    } else {
-      bits = Weights::template weigh<false, false>(s_, p_, bits, drops, params_, at, lse, 0);
-    }
-  }
-  __device__ __forceinline__ void differentiate(bool cut, unsigned bits, const TransposedDrops& drops,
-                                                const TransposedOrigin& at, const Numbers& deltas) {
-    if (cut) {
-      Weights::template differentiate<true>(y_, s_, d_s_, bits, drops, params_, at, deltas);
-    } else {
-      Weights::template differentiate<false>(y_, s_, d_s_, bits, drops, params_, at, deltas);
-    }
-  }
-
-  __device__ __forceinline__ ptx::Address own_rows(ptx::Address panel) const {
-    return panel + warpgroup_ * (shared::kWarpgroupRows * 128);
-  }
-
   /// Waits for dO, for the next step's queries, and for what the part of dQ needs. A part's buffer of dS is free when
   /// it is written: none stores dS before its part of two steps ago has ended, and all have waited for the dS between.
   __device__ __forceinline__ void await_step(bool last) const {
@@ -196,56 +129,6 @@ class BackwardConsumer {
     ptx::barrier_wait(queries, parity);
   }
   __device__ __forceinline__ unsigned d_s_parity() const { return (number_ - 1) / shared::kDsBuffers & 1; }
-
-  __device__ __forceinline__ static int before(int slot, int slots) { return (slot == 0 ? slots : slot) - 1; }
-  /// Queries and dO of the step before, whose products have ended.
-  __device__ __forceinline__ void give_back(int queries) const {
-    release(memory_.q_empty(queries));
-    release(memory_.d_o_empty(before(slot_of(d_o_), kConfig.d_o_stages)));
-  }
-
-  __device__ __forceinline__ static int lane_offset() { return 4 * shared::offset_of_lane(threadIdx.x & 31); }
-  /// The thread's first key, in the tile.
-  __device__ __forceinline__ int own_key() const {
-    return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
-  }
-  __device__ __forceinline__ int kv_first() const { return word(shared::kTileKvTile) * kConfig.keys(); }
-  __device__ __forceinline__ TransposedOrigin origin(int slot) const {
-    return {word(shared::kTileBatch), memory_.step_word(slot, shared::kStepHead),
-            memory_.step_word(slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
-                word(shared::kTileQStart),
-            kv_first() + own_key()};
-  }
-
-  /// Some elements of the step do not attend, or may not.
-  __device__ __forceinline__ bool bits_matter(int flags) const {
-    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0) |
-                        (kConfig.lse_rest ? shared::kStepFar : 0);
-    return (flags & decided) != 0 || !(flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
-  }
-  __device__ __forceinline__ unsigned attending(int flags, int slot) const {
-    if (!bits_matter(flags)) return ~0U;
-    if (!(flags & (shared::kStepAttends << warpgroup_))) return 0;
-    return attending_bits<kConfig>(
-        params_.mod, origin(slot),
-        word(shared::kTileQLen) - memory_.step_word(slot, shared::kStepQFirst) - 2 * static_cast<int>(threadIdx.x & 3),
-        word(shared::kTileKvLen) - kv_first() - own_key(), (flags & (shared::kStepPartial << warpgroup_)) != 0);
-  }
-
-  // dS, in buffers of its own: panels of 64 keys, rows of queries.
-
-  __device__ __forceinline__ void store_d_s() {
-    const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
-    const unsigned chunk = 2 * warp + (matrix & 1);
-    const ptx::Address to =
-        memory_.d_s(number_ % shared::kDsBuffers, warpgroup_) + (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const unsigned words[4] = {d_s_[4 * c], d_s_[4 * c + 1], d_s_[4 * c + 2], d_s_[4 * c + 3]};
-      ptx::store_transposed(to + c * (16 * 128), words);
-    }
-    release(memory_.d_s_full(number_ % shared::kDsBuffers));
-  }
 
   // dQ of the step before, each warpgroup a part. A tile's first step computes it too, from whatever stands in memory,
   // and drops it: if some steps lacked the product, the compiler would serialise all products.
@@ -279,37 +162,8 @@ class BackwardConsumer {
       return half_;
     }
   }
-  // `summed`: the tile has steps.
-  __device__ __forceinline__ void store_d_k(bool summed) const {
-    if (params_.d_k.data == nullptr) return;
-    store_gradient<kConfig, kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, head_at(params_.d_k),
-                                              kv_first() + own_key(), summed ? word(shared::kTileKvLen) : 0, stored());
-  }
-  __device__ __forceinline__ void store_d_v(bool summed) const {
-    if (params_.d_v.data == nullptr) return;
-    store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v),
-                                              kv_first() + own_key(), summed ? word(shared::kTileKvLen) : 0, stored());
-  }
-  __device__ __forceinline__ int stored() const {
-    return params_.padded_keys > 0 ? params_.padded_keys : word(shared::kTileKvLen);
-  }
-  __device__ __forceinline__ long long head_at(const shared::RowOutput& out) const {
-    return word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
-           word(shared::kTileKvBegin) * out.stride[2];
-  }
 
-  const Memory& memory_;
-  const Params& params_;
-  int warpgroup_;
-  int number_ = 0;    // of the step, among those of all tiles
-  bool ragged_keys_;  // of the tile
-  bool fresh_;        // the step is its tile's first
-  ptx::PackedRing tiles_{0}, q_{0}, d_o_{0};
-  float s_[32];  // registers: S, then X: 64 keys x 64 queries
-  float y_[32];  // dQ of the step before, 64 queries x 64 columns; then dP, 64 keys x 64 queries
-  float half_[kConfig.d_q_columns() == 64 ? 1 : 16];  // dQ, where a part has 32 columns
-  unsigned p_[16], d_s_[16];
-  float d_k_[kConfig.columns / 2], d_v_[kConfig.columns / 2];  // 64 keys x columns
+  float half_[kConfig.d_q_columns() == 64 ? 1 : 16];  // registers: dQ, where a part has 32 columns, else in y_
 };
 
 }  // namespace heddle

@@ -1,10 +1,10 @@
 // Where the buffers and barriers of a CTA of backward_sm90 lie, by the one layout of backward_sm90_config.h.
 #pragma once
 
-#include "ptx/barrier.cuh"
 #include "backward_sm90/backward_tile_record.cuh"
-#include "ptx/shared_words.cuh"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "ptx/barrier.cuh"
+#include "ptx/shared_words.cuh"
 
 namespace heddle {
 
@@ -19,15 +19,17 @@ struct BackwardMemory {
 
   __device__ __forceinline__ explicit BackwardMemory(const void* dynamic) : base(ptx::address_of(dynamic)) {}
 
-  __device__ __forceinline__ ptx::Address keys() const { return base + kLayout.k; }
-  __device__ __forceinline__ ptx::Address values() const { return base + kLayout.v; }
+  static constexpr int kKeyBytes = shared::tensor_bytes(kConfig, kConfig.keys());
+  __device__ __forceinline__ ptx::Address keys(int buffer = 0) const { return base + kLayout.k + buffer * kKeyBytes; }
+  __device__ __forceinline__ ptx::Address values(int buffer = 0) const { return base + kLayout.v + buffer * kKeyBytes; }
   __device__ __forceinline__ ptx::Address queries(int slot) const { return base + kLayout.q + slot * kStepBytes; }
   __device__ __forceinline__ ptx::Address d_o(int slot) const { return base + kLayout.d_o + slot * kStepBytes; }
   __device__ __forceinline__ ptx::Address d_s(int buffer, int warpgroup) const {
     return base + kLayout.d_s + (buffer * kConfig.warpgroups + warpgroup) * kPanelBytes;
   }
-  __device__ __forceinline__ ptx::Address d_q(int warpgroup) const {
-    return base + kLayout.d_q + warpgroup * (4 * kConfig.d_q_part_floats());
+  /// A part of dQ: that of a warpgroup, or of a step.
+  __device__ __forceinline__ ptx::Address d_q(int buffer) const {
+    return base + kLayout.d_q + buffer * (4 * kConfig.d_q_part_floats());
   }
   __device__ __forceinline__ ptx::Address scratch(int warpgroup) const {
     return base + kLayout.scratch + warpgroup * (4 * kConfig.scratch_floats());
@@ -57,19 +59,25 @@ struct BackwardMemory {
 
   // Barriers. "Full": written, by TMA or by warps; "empty": read by all that read it.
   __device__ __forceinline__ ptx::Address barrier(int index) const { return base + kLayout.barriers + 8 * index; }
-  __device__ __forceinline__ ptx::Address k_full() const { return barrier(0); }
-  __device__ __forceinline__ ptx::Address v_full() const { return barrier(1); }
-  __device__ __forceinline__ ptx::Address kv_empty() const { return barrier(2); }
-  static constexpr int kQ = 3, kDo = kQ + 2 * kConfig.q_stages, kDs = kDo + 2 * kConfig.d_o_stages,
-                       kDq = kDs + shared::kDsBuffers, kTile = kDq + 2 * kConfig.warpgroups;
+  __device__ __forceinline__ ptx::Address k_full(int buffer = 0) const { return barrier(buffer); }
+  __device__ __forceinline__ ptx::Address v_full(int buffer = 0) const {
+    return barrier(kConfig.kv_buffers() + buffer);
+  }
+  /// Where one tile's K and V have room. Two have the barriers of the tiles' records.
+  __device__ __forceinline__ ptx::Address kv_empty() const { return barrier(2 * kConfig.kv_buffers()); }
+  static constexpr int kQ = 2 * kConfig.kv_buffers() + 1, kDo = kQ + 2 * kConfig.q_stages,
+                       kDs = kDo + 2 * kConfig.d_o_stages, kDq = kDs + shared::kDsBuffers,
+                       kTile = kDq + 2 * shared::kDqBuffers, kDsEmpty = kTile + 2 * shared::kTileBuffers;
   __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(kQ + slot); }
   __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(kQ + kConfig.q_stages + slot); }
   __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
   __device__ __forceinline__ ptx::Address d_o_empty(int slot) const { return barrier(kDo + kConfig.d_o_stages + slot); }
   __device__ __forceinline__ ptx::Address d_s_full(int buffer) const { return barrier(kDs + buffer); }
-  __device__ __forceinline__ ptx::Address d_q_full(int warpgroup) const { return barrier(kDq + warpgroup); }
-  __device__ __forceinline__ ptx::Address d_q_empty(int warpgroup) const {
-    return barrier(kDq + kConfig.warpgroups + warpgroup);
+  // d_q_apart.
+  __device__ __forceinline__ ptx::Address d_s_empty(int buffer) const { return barrier(kDsEmpty + buffer); }
+  __device__ __forceinline__ ptx::Address d_q_full(int buffer) const { return barrier(kDq + buffer); }
+  __device__ __forceinline__ ptx::Address d_q_empty(int buffer) const {
+    return barrier(kDq + shared::kDqBuffers + buffer);
   }
 
   __device__ __forceinline__ ptx::Address tile_full(int buffer) const { return barrier(kTile + buffer); }
@@ -79,8 +87,10 @@ struct BackwardMemory {
 
   /// By one thread, before the first __syncthreads.
   __device__ __forceinline__ void initialise() const {
-    ptx::barrier_init(k_full(), 1);
-    ptx::barrier_init(v_full(), 1);
+    for (int buffer = 0; buffer < kConfig.kv_buffers(); ++buffer) {
+      ptx::barrier_init(k_full(buffer), 1);
+      ptx::barrier_init(v_full(buffer), 1);
+    }
     ptx::barrier_init(kv_empty(), kWarps);
     for (int slot = 0; slot < kConfig.q_stages; ++slot) {
       ptx::barrier_init(q_full(slot), 1);
@@ -92,14 +102,17 @@ struct BackwardMemory {
     }
     for (int buffer = 0; buffer < shared::kDsBuffers; ++buffer) {
       ptx::barrier_init(d_s_full(buffer), kWarps);
+      if constexpr (kConfig.d_q_apart) ptx::barrier_init(d_s_empty(buffer), 4);
     }
-    for (int w = 0; w < kConfig.warpgroups; ++w) {
-      ptx::barrier_init(d_q_full(w), 4);
-      ptx::barrier_init(d_q_empty(w), 1);
+    for (int buffer = 0; buffer < shared::kDqBuffers; ++buffer) {
+      ptx::barrier_init(d_q_full(buffer), 4);
+      ptx::barrier_init(d_q_empty(buffer), 1);
     }
     for (int buffer = 0; buffer < shared::kTileBuffers; ++buffer) {
       ptx::barrier_init(tile_full(buffer), 1);
-      ptx::barrier_init(tile_empty(buffer), kWarps + 1 + (kConfig.d_q ? kConfig.warpgroups : 0));
+      // By consumers, the producer, adders, and dQ's warpgroup.
+      ptx::barrier_init(tile_empty(buffer),
+                        kWarps + 1 + (kConfig.d_q ? shared::kDqBuffers : 0) + (kConfig.d_q_apart ? 4 : 0));
     }
     ptx::barrier_init_done();
   }

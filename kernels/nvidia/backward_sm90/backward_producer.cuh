@@ -1,13 +1,12 @@
 // Single threads of a backward's CTA, each in a warp of its own. The producer loads a tile's keys and values, then
-// walks its runs of query blocks. An adder for each consumer warpgroup adds its finished parts of dQ to memory. One
-// draws tiles.
+// walks its runs of query blocks. An adder for each buffer of dQ adds finished parts to memory. One draws tiles.
 #pragma once
 
+#include "backward_sm90/backward_memory.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
 #include "shared/backward_lists.h"
-#include "backward_sm90/backward_memory.cuh"
 
 namespace heddle {
 
@@ -29,13 +28,14 @@ class BackwardProducer {
       ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
       const int steps = word(shared::kTileSteps);
       if (steps < 0) break;
-      // Keys and values of each tile have a phase, also where none are loaded: its parity is the record's buffer.
-      ptx::barrier_wait(memory_.kv_empty(), slot_of(tiles_) ^ 1);
+      // Keys and values of each tile have a phase, also where none are loaded: its parity is the record's buffer. With
+      // a buffer for each record they are free when the record is.
+      if constexpr (kConfig.kv_buffers() == 1) ptx::barrier_wait(memory_.kv_empty(), slot_of(tiles_) ^ 1);
       if (steps > 0) {
         load_tile();
       } else {
-        ptx::barrier_arrive(memory_.k_full());
-        ptx::barrier_arrive(memory_.v_full());
+        ptx::barrier_arrive(memory_.k_full(kv_buffer()));
+        ptx::barrier_arrive(memory_.v_full(kv_buffer()));
       }
       if constexpr (!kConfig.draws()) break;
       ptx::barrier_arrive(memory_.tile_empty(slot_of(tiles_)));
@@ -45,6 +45,8 @@ class BackwardProducer {
  private:
   // The tile's words stay in shared memory and are read where they are used: registers are few here.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
+
+  __device__ __forceinline__ int kv_buffer() const { return kConfig.kv_buffers() == 1 ? 0 : slot_of(tiles_); }
 
   __device__ __forceinline__ void load_tile() {
     load_keys();
@@ -98,15 +100,17 @@ class BackwardProducer {
 
   __device__ __forceinline__ void load_keys() const {
     constexpr unsigned kBytes = kConfig.qk_panels() * kConfig.keys() * 128;
-    ptx::barrier_arrive_expecting(memory_.k_full(), kBytes);
-    load<kConfig.qk_panels()>(memory_.keys(), kConfig.keys(), maps_.k, memory_.k_full(), key_rows(),
+    const ptx::Address full = memory_.k_full(kv_buffer());
+    ptx::barrier_arrive_expecting(full, kBytes);
+    load<kConfig.qk_panels()>(memory_.keys(kv_buffer()), kConfig.keys(), maps_.k, full, key_rows(),
                               word(shared::kTileKvHead), params_.tensors.k_batched, ptx::kEvictFirst);
   }
   /// Behind the first queries, which are needed sooner.
   __device__ __forceinline__ void load_values() {
     constexpr unsigned kBytes = kConfig.v_panels() * kConfig.keys() * 128;
-    ptx::barrier_arrive_expecting(memory_.v_full(), kBytes);
-    load<kConfig.v_panels()>(memory_.values(), kConfig.keys(), maps_.v, memory_.v_full(), key_rows(),
+    const ptx::Address full = memory_.v_full(kv_buffer());
+    ptx::barrier_arrive_expecting(full, kBytes);
+    load<kConfig.v_panels()>(memory_.values(kv_buffer()), kConfig.keys(), maps_.v, full, key_rows(),
                              word(shared::kTileKvHead), params_.tensors.v_batched, ptx::kEvictFirst);
     values_pending_ = false;
   }
@@ -165,11 +169,29 @@ __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory
   }
 }
 
-/// By one thread for each consumer warpgroup: its parts of dQ.
+/// The parts of dQ that come to a buffer. d_q_apart: each step has one, and the buffers take turns; else a step has one
+/// for each of them.
+template <auto kConfig>
+struct PartsOfBuffer {
+  int buffer;
+  unsigned step = 0;  // among those of all tiles
+
+  __device__ __forceinline__ bool has_none() const { return kConfig.d_q_apart && step % shared::kDqBuffers != buffer; }
+  __device__ __forceinline__ unsigned parity() const {
+    return (kConfig.d_q_apart ? step / shared::kDqBuffers : step) & 1;
+  }
+  /// The step's part among dQ's sums; `number`: of its block and head.
+  template <class Number>
+  __device__ __forceinline__ Number part(Number number) const {
+    return kConfig.d_q_apart ? number : number * kConfig.d_q_parts() + buffer;
+  }
+};
+
+/// By one thread for each buffer of dQ: the parts that come there.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
-                                          const shared::BackwardSm90Params& params, int warpgroup) {
-  unsigned parity = 0;
+                                          const shared::BackwardSm90Params& params, int buffer) {
+  PartsOfBuffer<kConfig> parts{buffer};
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
@@ -185,16 +207,15 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
       if constexpr (kConfig.device_lengths) end = min(end, blocks);
       const int head = run->head;
 #pragma unroll 1
-      for (int block = run->begin; block < end; ++block) {
-        const long long number = (first + block) * params.q_heads + head;
-        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
-        ptx::fence_for_tma();  // behind the consumers' stores
-        ptx::bulk_add(params.d_q + (number * kConfig.warpgroups + warpgroup) * kConfig.d_q_part_floats(),
-                      memory.d_q(warpgroup), 4 * kConfig.d_q_part_floats());
+      for (int block = run->begin; block < end; ++block, ++parts.step) {
+        if (parts.has_none()) continue;
+        const long long part = parts.template part<long long>((first + block) * params.q_heads + head);
+        ptx::barrier_wait(memory.d_q_full(buffer), parts.parity());
+        ptx::fence_for_tma();  // behind the stores of who computed it
+        ptx::bulk_add(params.d_q + part * kConfig.d_q_part_floats(), memory.d_q(buffer), 4 * kConfig.d_q_part_floats());
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
-        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
-        parity ^= 1;
+        ptx::barrier_arrive(memory.d_q_empty(buffer));
       }
     }
     if constexpr (!kConfig.draws()) break;
@@ -206,8 +227,8 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
 /// read where they are used: registers are few.
 template <auto kConfig>
 __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>& memory,
-                                                   const shared::BackwardSm90Params& params, int warpgroup) {
-  unsigned parity = 0;
+                                                   const shared::BackwardSm90Params& params, int buffer) {
+  PartsOfBuffer<kConfig> parts{buffer};
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
@@ -220,19 +241,19 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
 #pragma unroll 1
     for (; run < runs_end; ++run) {
 #pragma unroll 1
-      for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block) {
-        const int part = ((first + block) * params.q_heads + params.runs[run].head) * kConfig.warpgroups + warpgroup;
-        ptx::barrier_wait(memory.d_q_full(warpgroup), parity);
-        ptx::fence_for_tma();  // behind the consumers' stores
+      for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block, ++parts.step) {
+        if (parts.has_none()) continue;
+        const int part = parts.part((first + block) * params.q_heads + params.runs[run].head);
+        ptx::barrier_wait(memory.d_q_full(buffer), parts.parity());
+        ptx::fence_for_tma();  // behind the stores of who computed it
         ptx::wait_for_turn(params.turns + part, params.ranks[run]);
-        ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(warpgroup),
+        ptx::bulk_add(params.d_q + static_cast<long long>(part) * kConfig.d_q_part_floats(), memory.d_q(buffer),
                       4 * kConfig.d_q_part_floats());
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
-        ptx::barrier_arrive(memory.d_q_empty(warpgroup));
+        ptx::barrier_arrive(memory.d_q_empty(buffer));
         ptx::tma_store_wait();
         ptx::pass_turn(params.turns + part);
-        parity ^= 1;
       }
     }
     if constexpr (!kConfig.draws()) break;

@@ -6,19 +6,20 @@
 // The generated source defines the reads: classes with kNumber, kSum, kAxes, kKind, kOfWeight, Slope, slope(), index().
 #pragma once
 
-#include "fragments/output_elements.cuh"
+#include "backward_sm90/backward_products.cuh"
+#include "backward_sm90/backward_role.cuh"
 #include "backward_sm90/read_index.cuh"
 #include "families/backward_sm90/shared/backward_reads_params.h"
-#include "backward_sm90/backward_consumer.cuh"
+#include "fragments/output_elements.cuh"
 
 namespace heddle {
 
 using shared::ReadKind;
 
 template <auto kConfig, class... Reads>
-class BackwardReader : public BackwardConsumer<kConfig> {
+class BackwardReader : public BackwardRole<kConfig> {
  public:
-  using Base = BackwardConsumer<kConfig>;
+  using Base = BackwardRole<kConfig>;
   using Weights = typename Base::Weights;
   using Numbers = typename Base::Numbers;
   static constexpr bool kOfWeights = (Reads::kOfWeight || ...);

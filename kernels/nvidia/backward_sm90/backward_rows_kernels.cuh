@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   const long long number = static_cast<long long>(blockIdx.x) * params.q_heads + head;
   if (number == 0 && threadIdx.x == 0) *params.drawn = 0;
   if constexpr (kConfig.ordered) {
-    if (threadIdx.x < kConfig.warpgroups) params.turns[number * kConfig.warpgroups + threadIdx.x] = 0;
+    if (threadIdx.x < kConfig.d_q_parts()) params.turns[number * kConfig.d_q_parts() + threadIdx.x] = 0;
   }
   if constexpr (kConfig.d_q) zero_sums<kConfig>(params.d_q + number * (kConfig.panels() * shared::kPartFloats));
   if constexpr (kConfig.normalizer == Normalizer::softmax) {

@@ -38,7 +38,7 @@ extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launc
   ptx::cluster_barrier();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
-    ptx::give_registers<shared::kWideProducerRegisters>();
+    ptx::give_registers<shared::kProducerRegisters>();
     if (threadIdx.x == 0) {
       const WideProducer<kConfig>::Maps maps = {q_map, k_map, v_map, d_o_map};
       WideProducer<kConfig>(memory, maps, params, rank).run();
@@ -49,13 +49,13 @@ extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launc
       if (threadIdx.x % 32 == 0 && adder >= 0) add_pieces<kConfig>(memory, params, rank, adder);
     }
   } else if (warpgroup == 1) {
-    ptx::take_registers<shared::kWideConsumerRegisters>();
+    ptx::take_registers<shared::kOneOfFourRegisters>();
     WideScores<kConfig>(memory, params, rank).run();
   } else if (warpgroup == 2) {
-    ptx::take_registers<shared::kWideConsumerRegisters>();
+    ptx::take_registers<shared::kOneOfFourRegisters>();
     WideGradients<kConfig>(memory, params, rank).run();
   } else {
-    ptx::give_registers<shared::kWideQueryRegisters>();
+    ptx::give_registers<shared::kQueryRegisters>();
     if constexpr (kConfig.d_q) WideQueries<kConfig>(memory, rank).run();
   }
   ptx::cluster_barrier();  // none leaves before the other has done with its shared memory

@@ -226,6 +226,8 @@ BackwardReadsMemory backward_reads_memory(const AttentionProblem& problem, const
 
 shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const BackwardReads& reads) {
   config.reads = true;
+  if (config.d_q_apart) config.q_stages = config.d_o_stages = 3;
+  config.d_q_apart = config.held = false;
   config.d_q = config.ordered = false;
   config.early_numbers = false;
   config.diagonals = reads.has(ReadKind::diagonals);

@@ -28,6 +28,10 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
 /// The configuration that computes a problem, but for the types of gradients and how they are stored.
 shared::BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods);
 
+/// Configurations for the same work in which a warpgroup of its own computes dQ, the fastest first: each next one takes
+/// fewer registers. Empty where there is none.
+std::vector<shared::BackwardSm90Config> with_d_q_apart(shared::BackwardSm90Config config);
+
 /// Adds what these tensors decide.
 shared::BackwardSm90Config with_gradients(shared::BackwardSm90Config config, const BackwardTensors& tensors);
 

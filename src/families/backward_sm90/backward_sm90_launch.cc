@@ -1,6 +1,6 @@
 // The Hopper backward family's kernels, ready to launch. The main one is backward_sm90/backward_sm90_kernel.cuh of
-// kernels/nvidia, or with head dims above 128 backward_sm90_wide.cuh beside it; backward_rows_kernels.cuh has those
-// around it.
+// kernels/nvidia, or backward_sm90_apart.cuh beside it, or with head dims above 128 backward_sm90_wide.cuh;
+// backward_rows_kernels.cuh has those around it.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -130,6 +130,10 @@ constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x t
 constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
 /// The share of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
 constexpr double kReadsShare = 0.6;
+/// A step where a warpgroup of its own computes dQ. From a prototype's 534 TFLOP/s of the main kernel alone.
+constexpr double kApartStepClocks = 1850;
+/// Such kernels come first where there are some. No GPU has run them yet.
+constexpr bool kPrefersDqApart = false;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -145,7 +149,8 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
   const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
-  const double of_step = kStepClocks[panels - 1], of_tile = kTileClocks[panels - 1];
+  const double of_step = config.d_q_apart ? kApartStepClocks : kStepClocks[panels - 1],
+               of_tile = kTileClocks[panels - 1];
   const double clocks =
       (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
       config.tile_ctas();
@@ -181,6 +186,11 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
+  if (config.d_q_apart) {
+    plan.gradients.push_back(
+        fmt::format("a warpgroup of its own multiplies for dq; those that own keys have K and V in {}",
+                    config.held ? "registers" : "shared memory"));
+  }
   for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }
 
@@ -215,6 +225,22 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
   config.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);
   return config;
+}
+
+std::vector<BackwardSm90Config> with_d_q_apart(BackwardSm90Config config) {
+  constexpr int kStages = 4;
+  if (config.columns != shared::kPanelColumns || config.wide || !config.d_q) return {};
+  config.d_q_apart = config.held = true;
+  config.q_stages = config.d_o_stages = kStages;
+  std::vector<BackwardSm90Config> configs;
+  // A score_mod and its derivative leave no registers for them.
+  config.early_numbers = config.scores != shared::ScoreForm::mapped;
+  if (config.early_numbers) configs.push_back(config);
+  config.early_numbers = false;
+  configs.push_back(config);
+  config.held = false;
+  configs.push_back(config);
+  return configs;
 }
 
 BackwardSm90Config with_gradients(BackwardSm90Config config, const BackwardTensors& tensors) {
@@ -271,6 +297,23 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   return workspace;
 }
 
+/// The best first. Where the compiler finds no registers for a mod: without lse and delta in registers beside products,
+/// then with little of the mod's own there.
+std::vector<BackwardSm90Config> configs_of(const BackwardSm90Config& config) {
+  std::vector<BackwardSm90Config> configs;
+  if (kPrefersDqApart) configs = with_d_q_apart(config);
+  configs.push_back(config);
+  if (config.early_numbers) {
+    configs.push_back(config);
+    configs.back().early_numbers = false;
+  }
+  if (config.scores != shared::ScoreForm::plain || config.weighted || config.dropped) {
+    configs.push_back(configs.back());
+    configs.back().frugal = true;
+  }
+  return configs;
+}
+
 /// Limits of kernels for head dims above 128: the pass for reads holds two panels, and pairs of CTAs take no turns.
 std::string refuse_wide(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardReads& reads) {
   constexpr int kMost = 2 * shared::kPanelColumns;
@@ -315,7 +358,6 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.tile = {shared::kStepQueries, config.keys()};
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
-  plan.family_part = config;
   const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // With no queries the draw counter is never zeroed, so launch one CTA per tile.
   const auto tiles = static_cast<int>(schedule.items.size());
@@ -323,23 +365,18 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
                                                          : std::min(tiles, std::max(1, caps.multiprocessors));
   const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
   plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
-  plan.predicted = predict(problem, config, schedule, caps);
-  if (reads.visits_pairs()) plan.predicted->seconds *= 1 + kReadsShare;
   set_access(request, plan);
   const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
   plan.workspace_bytes = work.workspace_bytes;
-  plan.predicted->bytes += work.bytes;
-  plan.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
-  describe(problem, config, mods, reads, plan);
-  std::vector<Choice> choices = {std::move(choice)};
-  // Where the compiler finds no registers for a mod: without these beside products, then with little of its own.
-  if (config.early_numbers) {
-    choices.push_back(choices.front());
-    choices.back().plan.part<shared::BackwardSm90Config>().early_numbers = false;
-  }
-  if (config.scores != shared::ScoreForm::plain || config.weighted || config.dropped) {
-    choices.push_back(choices.back());
-    choices.back().plan.part<shared::BackwardSm90Config>().frugal = true;
+  std::vector<Choice> choices;
+  for (const BackwardSm90Config& each : configs_of(config)) {
+    Plan& own = choices.emplace_back(choice).plan;
+    own.family_part = each;
+    own.predicted = predict(problem, each, schedule, caps);
+    if (reads.visits_pairs()) own.predicted->seconds *= 1 + kReadsShare;
+    own.predicted->bytes += work.bytes;
+    own.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
+    describe(problem, each, mods, reads, own);
   }
   return choices;
 }

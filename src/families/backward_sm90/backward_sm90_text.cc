@@ -20,6 +20,8 @@ using shared::BackwardSm90Config;
 /// In namespace heddle, of a kernel that is not wide:
 ///   score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x 64 x 16, both operands in shared memory, columns contiguous in memory (K-major);
+///   held_score_product(float (&d)[32], const unsigned* a, unsigned long long b, int accumulate)
+/// the same with a in four registers (d_q_apart);
 ///   gradient_product(float (&d)[columns / 2], const unsigned* a, unsigned long long b, int accumulate)
 /// d (+)= a b, 64 x columns x 16: a in four registers, b in shared memory with its rows contiguous (MN-major);
 ///   query_product(float (&d)[d_q_columns / 2], unsigned long long a, unsigned long long b, int accumulate)
@@ -40,19 +42,21 @@ std::string products_text(const BackwardSm90Config& config) {
                                    .immediates = immediates};
     return cuda::product_text(product, kStep);
   };
-  const auto gradient = [&](int columns) {
+  const auto of_registers = [&](const char* name, int columns, const char* immediates) {
     const cuda::Product product = {
-        .name = "gradient_product",
+        .name = name,
         .parameters = "const unsigned* a, unsigned long long b, int accumulate",
         .a_operand = fmt::format("{{{}}}", cuda::operands(columns / 2, 4)),
         .inputs = "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate)",
         .columns = columns,
         .input_count = 6,
         .types = types,
-        .immediates = "1, 1, 1"};
+        .immediates = immediates};
     return cuda::product_text(product, kStep);
   };
+  const auto gradient = [&](int columns) { return of_registers("gradient_product", columns, "1, 1, 1"); };
   std::vector<std::string> texts = {of_two("score_product", kQueries, "1, 1, 0, 0")};
+  if (config.d_q_apart) texts.push_back(of_registers("held_score_product", kQueries, "1, 1, 0"));
   if (config.wide) {
     for (const int panels : {1, 2}) texts.push_back(gradient(panels * shared::kPanelColumns));
     texts.push_back(of_two("query_product", shared::kPanelColumns, "1, 1, 0, 1"));
@@ -105,6 +109,7 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   add(config.lse_rest, "lse rest");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(!config.d_q, "no dq");
+  add(config.d_q_apart, config.held ? "dq apart, held" : "dq apart");
   return name;
 }
 
@@ -126,8 +131,9 @@ jit::Source main_source(const BackwardSm90Config& config, const plan::BackwardMo
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = source_before_kernel(config, mods, own, "backward_sm90");
-  source.text += config.wide ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
-                             : "#include \"backward_sm90/backward_sm90_kernel.cuh\"\n";
+  source.text += config.wide        ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
+                 : config.d_q_apart ? "#include \"backward_sm90/backward_sm90_apart.cuh\"\n"
+                                    : "#include \"backward_sm90/backward_sm90_kernel.cuh\"\n";
   return source;
 }
 

@@ -109,6 +109,36 @@ TEST(BackwardSm90, FitsInSharedMemory) {
   }
 }
 
+// A warpgroup of its own computes dQ: which problems have such kernels, and how they differ.
+TEST(BackwardSm90, DqMayHaveAWarpgroup) {
+  const auto configs = [](const BackwardCall& call) {
+    const problem::AttentionProblem problem = call.problem();
+    return plan::with_d_q_apart(plan::backward_sm90_config(problem, plan::backward_mods(problem)));
+  };
+  BackwardCall call;
+  const std::vector<shared::BackwardSm90Config> plain = configs(call);
+  ASSERT_EQ(plain.size(), 3U);
+  EXPECT_TRUE(plain[0].held && plain[0].early_numbers);
+  EXPECT_TRUE(plain[1].held && !plain[1].early_numbers);
+  EXPECT_TRUE(!plain[2].held && !plain[2].early_numbers);
+  for (const shared::BackwardSm90Config& config : plain) {
+    EXPECT_TRUE(config.d_q_apart);
+    const shared::BackwardSm90Memory memory = shared::backward_sm90_memory(config);
+    EXPECT_LE(memory.bytes, plan::kSm90SharedMemory);
+    for (const int swizzled : {memory.k, memory.v, memory.q, memory.d_o, memory.d_s}) EXPECT_EQ(swizzled % 1024, 0);
+    EXPECT_EQ(config.threads(), 512);
+    EXPECT_LE(128 * (2 * config.consumer_registers() + config.producer_registers() + shared::kQueryRegisters), 65536);
+    EXPECT_EQ(4 * config.d_q_part_floats(), shared::kPartBytes);
+  }
+  call.call.options.score_mod = mods::softcap(20);
+  EXPECT_EQ(configs(call).size(), 2U);  // lse and delta stay where they stand
+  EXPECT_EQ(configs({.deterministic = true}).size(), 3U);
+  EXPECT_TRUE(configs({.dq = false}).empty());
+  BackwardCall wider;
+  wider.call.dim = 72;
+  EXPECT_TRUE(configs(wider).empty());
+}
+
 // Above 128 columns a pair of CTAs has a tile.
 TEST(BackwardSm90, FitsInSharedMemoryWithWideHeads) {
   for (const auto& [qk, v, of_q, of_d_o] :
@@ -274,7 +304,7 @@ TEST(BackwardSm90, PlacesOfRowsAndParts) {
 
 TEST(BackwardSm90, ExplainsGradients) {
   const plan::Plan plan = BackwardCall().plan();
-  ASSERT_EQ(plan.gradients.size(), 3U);
+  ASSERT_EQ(plan.gradients.size(), plan.part<shared::BackwardSm90Config>().d_q_apart ? 4U : 3U);
   EXPECT_EQ(plan.gradients[1], "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
   EXPECT_GT(plan.predicted->seconds, 0);
   EXPECT_EQ(plan.predicted->flops, 2.0 * 5 * 64 * 2 * 4 * 200 * 300);

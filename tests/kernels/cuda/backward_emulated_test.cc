@@ -37,11 +37,11 @@ void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, EmulatedRun 
 
 // Each kernel takes seconds to compile. Without HEDDLE_TEST_FULL the first list is run and a sixth of the others, drawn
 // by HEDDLE_TEST_SEED, and of a list one case.
-void judge_all(unsigned number, const BackwardList& list) {
+void judge_all(unsigned number, const BackwardList& list, const EmulatedRun& run = {}) {
   if (number > 0 && !is_drawn(number, 6)) GTEST_SKIP() << "not drawn";
   const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (takes_all() || i == drawn) judge(list[i].spec, list[i].backward);
+    if (takes_all() || i == drawn) judge(list[i].spec, list[i].backward, run);
   }
 }
 
@@ -84,6 +84,40 @@ TEST(BackwardEmulated, WideNormalizers) { judge_all(14, widened(normalized())); 
 TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
 TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
 TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
+
+// A warpgroup of its own computes dQ.
+BackwardList narrow(std::initializer_list<BackwardList> lists) {
+  BackwardList list = joined(lists);
+  std::erase_if(list, [](const BackwardSpecs& at) {
+    const std::string& wanted = at.backward.wanted;
+    return at.spec.qk_dim > 64 || at.spec.v_dim > 64 || (wanted.find('q') == std::string::npos && wanted != "all");
+  });
+  return list;
+}
+BackwardList apart_mods() { return narrow({masked(), scored(), weighted(), normalized()}); }
+BackwardList apart_rows() { return narrow({sequences(), lengths_there(), sunk(), few_rows(), captured_by_keys()}); }
+BackwardList apart_far() { return narrow({far_scores(), far_rows()}); }
+TEST(BackwardEmulated, ApartTiles) {
+  judge_all(0, narrow({one_tile(), ragged_ends(), types_and_layouts({{64, 33}})}), {.d_q_apart = true});
+}
+TEST(BackwardEmulated, ApartMods) { judge_all(1, apart_mods(), {.d_q_apart = true}); }
+TEST(BackwardEmulated, ApartRows) { judge_all(2, apart_rows(), {.d_q_apart = true}); }
+TEST(BackwardEmulated, ApartFar) { judge_all(3, apart_far(), {.d_q_apart = true}); }
+// K and V in shared memory, lse and delta where they stand.
+TEST(BackwardEmulated, ApartFewRegisters) {
+  judge_all(4, narrow({one_tile(), ragged_ends(), masked(), weighted(), normalized(), sequences(), far_scores()}),
+            {.last_choice = true, .d_q_apart = true});
+}
+// More tiles than CTAs, in the second case some without steps.
+TEST(BackwardEmulated, ApartAnyOrder) {
+  for (const char* mask : {"", "causal"}) {
+    CaseSpec spec = backward_spec(330, 900, 64);
+    spec.mask = mask;
+    for (unsigned order = 1; order <= (takes_all() ? 6U : 1U); ++order) {
+      judge(spec, rows_wanted(), {.seed = order, .last_choice = order % 2 == 0, .d_q_apart = true});
+    }
+  }
+}
 
 // lse in two words, and rows of which one word has too few digits: blocks with and without such rows.
 TEST(BackwardEmulated, LseRestNearZero) { judge_all(18, with_lse_rest(joined({ragged_ends(), sunk()}))); }
@@ -135,11 +169,10 @@ TEST(BackwardEmulated, LargeScores256) { run_large(256); }
 
 // With `deterministic`, no order of CTAs, threads and copies changes the bits; all CTAs run at one time. Without it the
 // bits do change, so equal bits are no accident.
-TEST(BackwardEmulated, Deterministic) {
+void expect_one_order(unsigned number, const BackwardList& list, const EmulatedRun& run = {}) {
   const bool full = takes_all();
-  if (!is_drawn(1, 6)) GTEST_SKIP() << "not drawn";
-  const BackwardList list = deterministic();
-  const std::size_t drawn = drawn_case(1, list.size());
+  if (!is_drawn(number, 6)) GTEST_SKIP() << "not drawn";
+  const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!full && i != drawn) continue;
     const auto bits_of = [&](bool deterministic, unsigned seed) {
@@ -149,8 +182,11 @@ TEST(BackwardEmulated, Deterministic) {
       backward_spec.gradient_dtype = DType::f32;
       BackwardCase backward_case(attention_case, backward_spec);
       backward_case.run_forward();
-      run_emulated_backward(backward_case.tensors(), attention_case.options(),
-                            {.seed = seed, .together = true, .device_lengths = list[i].spec.device_lengths});
+      EmulatedRun own = run;
+      own.seed = seed;
+      own.together = true;
+      own.device_lengths = list[i].spec.device_lengths;
+      run_emulated_backward(backward_case.tensors(), attention_case.options(), own);
       if (deterministic) {
         const GradientReport report = check_backward(backward_case.tensors(), attention_case.options());
         EXPECT_TRUE(report.passed) << backward_case.text() << report.text();
@@ -158,10 +194,12 @@ TEST(BackwardEmulated, Deterministic) {
       return backward_case.bits();
     };
     EXPECT_EQ(bits_of(true, 1), bits_of(true, 2));
-    if (i >= 2) continue;
+    if (!list[i].spec.mask.empty() && list[i].spec.mask != "causal") continue;
     EXPECT_NE(bits_of(false, 1), bits_of(false, 2)) << "more than two tiles add to each element";
   }
 }
+TEST(BackwardEmulated, Deterministic) { expect_one_order(1, deterministic()); }
+TEST(BackwardEmulated, ApartDeterministic) { expect_one_order(5, narrow({deterministic()}), {.d_q_apart = true}); }
 
 // Kernels that plans take where the compiler finds no registers for others.
 TEST(BackwardEmulated, FewRegisters) {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,20 +49,30 @@ struct Case {
        lse_rest = false;
 };
 
-void expect_accepted(const Case& at) {
-  SCOPED_TRACE(at.name);
+problem::AttentionProblem problem_of(const Case& at) {
   problem::AttentionProblem problem = problem_of(at.mask, at.score, at.weight, at.normalizer);
   problem.qk_dim = at.qk_dim;
   problem.v_dim = at.v_dim;
   if (at.f16) problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = DType::f16;
   problem.wanted.q = at.d_q;
   problem.with_lse_rest = at.lse_rest;
-  const plan::BackwardMods mods = plan::backward_mods(problem);
+  return problem;
+}
+shared::BackwardSm90Config config_of(const Case& at, const problem::AttentionProblem& problem,
+                                     const plan::BackwardMods& mods) {
   shared::BackwardSm90Config config = plan::backward_sm90_config(problem, mods);
   config.by_sequence = at.by_sequence || at.device_lengths;
   config.device_lengths = at.device_lengths;
   config.ordered = at.ordered;
   config.vectorised_gradients = at.wide;
+  return config;
+}
+
+void expect_accepted(const Case& at) {
+  SCOPED_TRACE(at.name);
+  const problem::AttentionProblem problem = problem_of(at);
+  const plan::BackwardMods mods = plan::backward_mods(problem);
+  shared::BackwardSm90Config config = config_of(at, problem, mods);
   const auto source_of = [&] { return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all())); };
   if (!in_sample(source_of())) return;
   try {
@@ -83,6 +95,56 @@ void expect_accepted(const Case& at) {
   } catch (const Error& error) {
     ADD_FAILURE() << error.what();
   }
+}
+
+/// A warpgroup of its own computes dQ. `choice`: the first of the kernels that is accepted.
+void expect_apart_accepted(Case at, int choice) {
+  at.qk_dim = at.v_dim = std::min(at.qk_dim, 64);
+  SCOPED_TRACE(at.name);
+  const problem::AttentionProblem problem = problem_of(at);
+  const plan::BackwardMods mods = plan::backward_mods(problem);
+  const auto source_of = [&](const shared::BackwardSm90Config& config) {
+    return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all()));
+  };
+  const std::vector<shared::BackwardSm90Config> configs = plan::with_d_q_apart(config_of(at, problem, mods));
+  ASSERT_LT(choice, std::ssize(configs));
+  if (!in_sample(source_of(configs[static_cast<std::size_t>(choice)]))) return;
+  for (int i = 0; i <= choice; ++i) {
+    try {
+      const std::shared_ptr<const jit::Cubin> cubin = jit::build(source_of(configs[static_cast<std::size_t>(i)]));
+      EXPECT_EQ(i, choice) << "an earlier one is accepted";
+      EXPECT_EQ(cubin->spill_bytes, 0);
+      fmt::print("{}, dq apart: choice {}, {} moves to uniform registers, {:.0f} ms\n", at.name, i,
+                 moves_to_uniform_registers(cubin->bytes), cubin->compile_ms);
+      return;
+    } catch (const jit::Rejected& rejected) {
+      if (i == choice) ADD_FAILURE() << rejected.what();
+    }
+  }
+}
+
+TEST_F(BackwardCompileTable, DqApart) {
+  expect_apart_accepted({.name = "plain"}, 0);
+  expect_apart_accepted({.name = "D 40", .qk_dim = 40, .wide = false}, 0);
+  expect_apart_accepted({.name = "f16", .f16 = true}, 0);
+  expect_apart_accepted({.name = "device lengths", .device_lengths = true}, 0);
+  expect_apart_accepted({.name = "ordered", .ordered = true}, 0);
+  expect_apart_accepted({.name = "ordered, device lengths", .device_lengths = true, .ordered = true}, 0);
+  expect_apart_accepted({.name = "lse rest", .lse_rest = true}, 0);
+  expect_apart_accepted({.name = "causal", .mask = mods::causal()}, 0);
+  expect_apart_accepted({.name = "window", .mask = mods::sliding_window(1024)}, 0);
+  expect_apart_accepted({.name = "causal, by sequence", .mask = mods::causal(), .by_sequence = true}, 0);
+  expect_apart_accepted({.name = "causal, lse rest", .mask = mods::causal(), .lse_rest = true}, 0);
+  expect_apart_accepted(
+      {.name = "ALiBi, causal", .mask = mods::causal(), .score = mods::alibi(Capture("slopes", DType::f32, 1))}, 0);
+  expect_apart_accepted({.name = "dropout", .weight = mods::dropout(0.1, param("seed", ExprType::i32))}, 0);
+  expect_apart_accepted({.name = "sigmoid", .normalizer = Normalizer::sigmoid}, 0);
+  expect_apart_accepted({.name = "none", .normalizer = Normalizer::none}, 0);
+  // A mapped score has one choice less.
+  expect_apart_accepted({.name = "softcap", .score = mods::softcap(20)}, 0);
+  expect_apart_accepted({.name = "softcap, causal", .mask = mods::causal(), .score = mods::softcap(20)}, 0);
+  expect_apart_accepted(
+      {.name = "bias", .score = leaf::score() + Capture("bias", DType::f32, 2)(leaf::q_idx(), leaf::kv_idx())}, 2);
 }
 
 TEST_F(BackwardCompileTable, PlainKernels) {

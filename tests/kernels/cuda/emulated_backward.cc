@@ -66,6 +66,9 @@ constexpr const char* kProducts = R"(namespace heddle {
 inline void score_product(float (&d)[32], unsigned long long a, unsigned long long b, int accumulate) {
   ptx::ask({d, nullptr, a, b, accumulate != 0, 64, false});
 }
+inline void held_score_product(float (&d)[32], const unsigned* a, unsigned long long b, int accumulate) {
+  ptx::ask({d, a, 0, b, accumulate != 0, 64, false});
+}
 template <int kCount>
 void gradient_product(float (&d)[kCount], const unsigned* a, unsigned long long b, int accumulate) {
   ptx::ask({d, a, 0, b, accumulate != 0, 2 * kCount, true});
@@ -218,6 +221,16 @@ MapBytes map_of(ConstTensorView tensor, const problem::AttentionProblem& problem
   return bytes;
 }
 
+/// Configurations in which a warpgroup of its own computes dQ, if there are some and they are asked for; else the
+/// others.
+std::vector<shared::BackwardSm90Config> configs_for(const PlannedBackward& planned, bool d_q_apart) {
+  std::vector<shared::BackwardSm90Config> configs;
+  for (const plan::Choice& choice : planned.choices) configs.push_back(choice.plan.part<shared::BackwardSm90Config>());
+  std::erase_if(configs, [](const shared::BackwardSm90Config& config) { return config.d_q_apart; });
+  std::vector<shared::BackwardSm90Config> apart = plan::with_d_q_apart(configs.front());
+  return d_q_apart && !apart.empty() ? apart : configs;
+}
+
 struct Reads {
   const backend::PrepareArguments& prepared;
   const backend::RunArguments& arguments;
@@ -272,9 +285,11 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const PlannedBackward planned = plan_backward(tensors, options, run.device_lengths);
   const problem::AttentionProblem& problem = planned.problem;
   const AttentionTensors forward = problem::forward_tensors(tensors);
-  const plan::Choice& choice = run.last_choice ? planned.choices.back() : planned.choices.front();
+  const plan::Choice& choice = planned.choices.front();
   plan::Plan plan = choice.plan;
-  const shared::BackwardSm90Config config = plan.part<shared::BackwardSm90Config>();
+  const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
+  const shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
+  plan.family_part = config;
   const plan::BackwardMods mods = plan::backward_mods(problem);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
   reads.apart = reads.apart && !run.mixed_partials;

@@ -13,7 +13,8 @@ struct EmulatedRun {
   unsigned seed = 1;            // of the order of threads, copies and products
   bool mixed_partials = false;  // of rows and distances, as where they would take much memory
   bool together = false;        // CTAs run at one time, as those that wait for each other always do
-  bool last_choice = false;     // of the plan's: the kernel that needs the fewest registers
+  bool last_choice = false;     // the kernel that needs the fewest registers
+  bool d_q_apart = false;       // a warpgroup of its own computes dQ, where there is such a kernel
   bool device_lengths = false;  // lengths and starts are as if in a GPU's memory
 };
 

@@ -4,7 +4,8 @@
 //
 // A tile is 64 * warpgroups keys of one head, and a CTA computes one, or one after the other: K and V stay in shared
 // memory, dK and dV in the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread
-// of the producer warpgroup loads Q, dO and the rows' numbers; the other warps add finished parts of dQ to memory.
+// of the producer warpgroup loads Q, dO and the rows' numbers; the other warps add finished parts of dQ to memory. The
+// consumers compute dQ, or a warpgroup of its own does (d_q_apart).
 #pragma once
 
 #include "families/backward_sm90/shared/backward_sm90_params.h"
@@ -19,10 +20,11 @@ namespace heddle::shared {
 inline constexpr int kStepQueries = 64;
 inline constexpr int kScratchRow = 65;
 inline constexpr int kDsBuffers = 2;    // steps whose dS stands in shared memory
+inline constexpr int kDqBuffers = 2;    // parts of dQ that do, each with a thread that adds it: of a step, or of two
 inline constexpr int kTileBuffers = 2;  // tiles whose records do
-// Registers a thread of a wide kernel after its four warpgroups have traded theirs: 512 in all, as ForwardSm90Config
+// Registers a thread of a kernel of four warpgroups after they have traded theirs: 512 in all, as ForwardSm90Config
 // says.
-inline constexpr int kWideConsumerRegisters = 208, kWideQueryRegisters = 72, kWideProducerRegisters = 24;
+inline constexpr int kOneOfFourRegisters = 208, kQueryRegisters = 72, kProducerRegisters = 24;
 
 struct BackwardSm90Config {
 #define HEDDLE_FIELD(type, name, value) type name = value;
@@ -35,13 +37,14 @@ struct BackwardSm90Config {
   /// Keys of a CTA: rows that TMA brings at once.
   constexpr int cta_keys() const { return wide ? kWarpgroupRows : keys(); }
   constexpr int tile_ctas() const { return wide ? warpgroups : 1; }
-  constexpr int threads() const { return wide ? 512 : 128 * (warpgroups + 1); }
+  constexpr int threads() const { return wide || d_q_apart ? 512 : 128 * (warpgroups + 1); }
   // Panels of 64 columns: of the tensors, and of the products. What the tensors lack stays zero.
   constexpr int panels() const { return columns / kPanelColumns; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
-  /// A step's dQ is 64 queries x columns; each warpgroup computes this many of its columns.
-  constexpr int d_q_columns() const { return columns / warpgroups; }
+  /// A step's dQ is 64 queries x columns. It leaves in as many parts as warpgroups compute it, each of so many columns.
+  constexpr int d_q_parts() const { return d_q_apart ? 1 : warpgroups; }
+  constexpr int d_q_columns() const { return columns / d_q_parts(); }
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
@@ -49,33 +52,37 @@ struct BackwardSm90Config {
   /// The pass of reads: what a warpgroup's threads show each other, in floats. Odd rows keep diagonals in banks of
   /// their own.
   constexpr int scratch_floats() const { return diagonals ? 64 * kScratchRow : row_sums ? 4 * 64 : 0; }
+  /// Tiles whose K and V stand in shared memory. With two, each has the number of its tile's record.
+  constexpr int kv_buffers() const { return d_q_apart ? kTileBuffers : 1; }
   // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
-  constexpr int consumer_registers() const { return 240; }
-  constexpr int producer_registers() const { return 24; }
+  constexpr int consumer_registers() const { return d_q_apart ? kOneOfFourRegisters : 240; }
+  constexpr int producer_registers() const { return kProducerRegisters; }
   constexpr bool operator==(const BackwardSm90Config&) const = default;
 };
 
 /// Offsets in bytes in dynamic shared memory, which begins at a multiple of 1024, where the swizzle repeats. Tensors
 /// stand in panels of 64 columns, rows of 128 bytes.
 struct BackwardSm90Memory {
-  int k, v;      // [panels][keys]
+  int k, v;      // [kv_buffers][panels][keys]
   int q;         // [q_stages][panels][64]
   int d_o;       // [d_o_stages][panels][64]
   int d_s;       // [kDsBuffers][warpgroups][64 queries][64 keys]
-  int d_q;       // [warpgroups] parts, as backward_rows.h says
+  int d_q;       // [kDqBuffers] parts, as backward_rows.h says
   int scratch;   // [warpgroups][scratch_floats()]
   int rows;      // [q_stages] numbers of 64 queries
   int tile;      // BackwardTile [kTileBuffers]
   int steps;     // BackwardStep [q_stages]
-  int barriers;  // 8 bytes each: k full, v full, both empty; q full, empty [q_stages]; dO full, empty [d_o_stages];
-                 // dS full [kDsBuffers]; dQ full, empty [warpgroups]; tile full, empty [kTileBuffers]
+  int barriers;  // 8 bytes each: k full, v full [kv_buffers], both empty; q full, empty [q_stages]; dO full, empty
+                 // [d_o_stages]; dS full [kDsBuffers]; dQ full, empty [kDqBuffers]; tile full, empty [kTileBuffers];
+                 // d_q_apart: dS empty [kDsBuffers]
   int bytes;     // to ask for
 };
 
 constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return config.panels() * rows * 128; }
 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
-  return 3 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * config.warpgroups + 2 * kTileBuffers;
+  return 2 * config.kv_buffers() + 1 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * kDqBuffers +
+         2 * kTileBuffers + (config.d_q_apart ? kDsBuffers : 0);
 }
 
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
@@ -86,12 +93,12 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
     at += bytes;
     return offset;
   };
-  memory.k = reserve(tensor_bytes(config, config.keys()));
-  memory.v = reserve(tensor_bytes(config, config.keys()));
+  memory.k = reserve(config.kv_buffers() * tensor_bytes(config, config.keys()));
+  memory.v = reserve(config.kv_buffers() * tensor_bytes(config, config.keys()));
   memory.q = reserve(config.q_stages * tensor_bytes(config, kStepQueries));
   memory.d_o = reserve(config.d_o_stages * tensor_bytes(config, kStepQueries));
   memory.d_s = reserve(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
-  memory.d_q = reserve(config.d_q ? config.warpgroups * 4 * config.d_q_part_floats() : 0);
+  memory.d_q = reserve(config.d_q ? kDqBuffers * 4 * config.d_q_part_floats() : 0);
   memory.scratch = reserve(config.warpgroups * 4 * config.scratch_floats());
   memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
   memory.tile = reserve(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));

@@ -157,7 +157,9 @@ class Cta {
   void progress() { ++progress_; }
   /// Something that happens later.
   void later(std::function<void()> job) {
-    const std::uint64_t delay = random_() % 4 == 0 ? random_() % kLongestDelay : 0;
+    const unsigned draw = random_() % 32;
+    const std::uint64_t longest = draw == 0 ? kVeryLongDelay : draw < 8 ? kLongestDelay : 1;
+    const std::uint64_t delay = random_() % longest;
     jobs_.push_back({time_ + delay, std::move(job)});
   }
 
@@ -211,8 +213,8 @@ class Cta {
     ++cta.progress_;
   }
 
-  // Some of what happens by itself takes long, and others overtake it.
-  static constexpr std::uint64_t kLongestDelay = 400, kRareDelay = 64;
+  // Some of what happens by itself takes long, and others overtake it; a little takes as long as several steps.
+  static constexpr std::uint64_t kLongestDelay = 400, kVeryLongDelay = 10000, kRareDelay = 64;
 
   /// One of the things that are to happen: a copy, an add, or a warpgroup's oldest product.
   void work() {

@@ -184,15 +184,16 @@ static void test_numbers(void) {
 static void test_tensor_options(void) {
   const heddle_tensor wrong = {.data = &c, .dtype = HEDDLE_F32, .rank = -3};
   const heddle_tensor** const fields[] = {
-      &options.sinks,    &options.q_lengths,   &options.kv_lengths,   &options.cu_seqlens_q, &options.cu_seqlens_kv,
-      &options.q_start,  &options.q_descale,   &options.k_descale,    &options.v_descale,    &options.page_table,
-      &options.kv_start, &options.page_starts, &options.prefix_group, &options.prefix_len};
-  const char* const sentences[] = {"sinks.rank is -3",        "q_lengths.rank is -3",     "kv_lengths.rank is -3",
-                                   "cu_seqlens_q.rank is -3", "cu_seqlens_kv.rank is -3", "q_start.rank is -3",
-                                   "q_descale.rank is -3",    "k_descale.rank is -3",     "v_descale.rank is -3",
-                                   "page_table.rank is -3",   "kv_start.rank is -3",      "page_starts.rank is -3",
-                                   "prefix_group.rank is -3", "prefix_len.rank is -3"};
-  for (int i = 0; i < 14; ++i) {
+      &options.sinks,         &options.q_lengths,  &options.kv_lengths, &options.cu_seqlens_q,
+      &options.cu_seqlens_kv, &options.q_start,    &options.q_descale,  &options.k_descale,
+      &options.v_descale,     &options.page_table, &options.kv_start,   &options.page_starts,
+      &options.prefix_group,  &options.prefix_len, &options.q_rest,     &options.k_rest};
+  const char* const sentences[] = {
+      "sinks.rank is -3",         "q_lengths.rank is -3",  "kv_lengths.rank is -3", "cu_seqlens_q.rank is -3",
+      "cu_seqlens_kv.rank is -3", "q_start.rank is -3",    "q_descale.rank is -3",  "k_descale.rank is -3",
+      "v_descale.rank is -3",     "page_table.rank is -3", "kv_start.rank is -3",   "page_starts.rank is -3",
+      "prefix_group.rank is -3",  "prefix_len.rank is -3", "q_rest.rank is -3",     "k_rest.rank is -3"};
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; ++i) {
     *fields[i] = &wrong;
     EXPECT_INVALID(sentences[i]);
   }

@@ -3,6 +3,7 @@
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "backend/portable/shared/prefix_table.h"
+#include "portable/fragments/split_rows.cuh"
 #include "shared/mod_values.h"
 #include "shared/paging.h"
 #include "shared/strided.h"
@@ -92,15 +93,26 @@ struct Tile : SequencesOfTile<kConfig.prefixed()> {
     if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? span_at(row).q_start : q_start;
     return q_start;
   }
+  /// Where a row's query is; null: there is none. `params`: a ForwardParams.
+  template <class Params>
+  __device__ __forceinline__ auto query_row(const Params& params, int row) const {
+    if constexpr (kConfig.q_first == 0) {
+      return row_in(params.q, row);
+    } else {
+      constexpr int kFirst = kConfig.q_first_bytes();
+      const char* const first = row_in(params.q, row);
+      return SplitRow<kFirst>{first, first == nullptr ? nullptr : row_in(params.q_rest, row) - kFirst};
+    }
+  }
+
+ private:
   /// Where a row's query is in that tensor; null: there is none.
-  __device__ __forceinline__ const char* query_row(const shared::RowsOfTensor& q, int row) const {
+  __device__ __forceinline__ const char* row_in(const shared::RowsOfTensor& q, int row) const {
     if (!has(row)) return nullptr;
     const long long at =
         batch_of(row) * q.stride[0] + head_of(row) * q.stride[1] + (q_begin_of(row) + query_of(row)) * q.stride[2];
     return static_cast<const char*>(q.data) + at * kConfig.q_element_bytes();
   }
-
- private:
   // prefixed: the sequence whose place the row has, whether or not it shares the keys.
   __device__ __forceinline__ int batch_at(int row) const {
     if constexpr (!kConfig.prefixed()) return batch;
@@ -176,5 +188,17 @@ class KeySource {
   int batch_, first_entry_;
   const char* base_;
 };
+
+/// Rows of keys of the tile. `params`: a ForwardParams.
+template <auto kConfig, class Params>
+__device__ __forceinline__ auto keys_of(const Params& params, const Tile<kConfig>& tile) {
+  const KeySource<kConfig> keys(params.k, params.table, tile);
+  if constexpr (kConfig.k_first == 0) {
+    return keys;
+  } else {
+    const KeySource<kConfig> rest(params.k_rest, params.table, tile);
+    return SplitSource<kConfig.k_first_bytes(), KeySource<kConfig>>(keys, rest);
+  }
+}
 
 }  // namespace heddle::portable

@@ -3,14 +3,18 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "portable/fragments/split_rows.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 
-/// The thread's copies of a block of `kDim` columns, which it may ask for a panel at a time.
-template <auto kConfig, int kDim = kConfig.qk_dim>
+/// The thread's copies of a block of `kDim` columns, which it may ask for a panel at a time. The first kFirst bytes of
+/// rows stand apart from the others; 0: they do not.
+template <auto kConfig, int kDim = kConfig.qk_dim, int kFirst = kConfig.k_first_bytes()>
 class PanelCopies {
+  using Row = typename RowPlace<kFirst>::Type;
+  static_assert(kFirst % 128 == 0);  // a panel is one place's
   static constexpr int kBlock = kConfig.block_keys();
   static constexpr int kThreads = kConfig.ring_waves() * 32;  // that share a ring
   /// Eight threads copy a line of a row.
@@ -33,7 +37,7 @@ class PanelCopies {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int key = first + own + i * kRowsAtOnce;
-      rows_[i] = source.row(key < last ? key : last) + chunk * 16;
+      rows_[i] = behind(source.row(key < last ? key : last), chunk * 16);
       valid_[i] = key < end && key >= begin ? 16 : 0;
     }
     any_ = true;
@@ -41,7 +45,7 @@ class PanelCopies {
   /// For no block.
   __device__ __forceinline__ void begin_none() {
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) rows_[i] = nullptr, valid_[i] = 0;
+    for (int i = 0; i < kRounds; ++i) rows_[i] = Row{}, valid_[i] = 0;
     any_ = false;
   }
   /// Asks for a panel of the block at `to`, if `asks`.
@@ -50,7 +54,7 @@ class PanelCopies {
     const ptx::SharedAddress at = to + place(own, chunk) + panel * panel_bytes(kBlock);
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      ptx::copy_async_of_line(at + i * (kRowsAtOnce * 128), rows_[i] + panel * 128, valid_[i], any_ && asks);
+      ptx::copy_async_of_line(at + i * (kRowsAtOnce * 128), byte_of(rows_[i], panel * 128), valid_[i], any_ && asks);
     }
   }
 
@@ -58,7 +62,7 @@ class PanelCopies {
   /// Among those that share the ring.
   __device__ __forceinline__ static int thread() { return WarpOfThreads::thread() % kThreads; }
 
-  const char* rows_[kRounds];
+  Row rows_[kRounds];
   int valid_[kRounds];
   bool any_;
 };

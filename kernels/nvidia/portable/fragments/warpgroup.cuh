@@ -50,13 +50,13 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       const int chunk = wave() / kConfig.row_waves * 4 + lane() % 4;
 #pragma unroll 1
       for (int r = 0; r < kOwnRows; ++r) {
-        const char* const from = row(r);
+        const auto from = row(r);
         const int to = kMemory.q + Copies::place(wave() % kConfig.row_waves * 16 + Base::own_row(r), chunk);
         Chunk chunks[kPanels];
 #pragma unroll
         for (int i = 0; i < kPanels; ++i) {
           chunks[i] = {};
-          if (from != nullptr) chunks[i] = *reinterpret_cast<const Chunk*>(from + i * 128 + chunk * 16);
+          if (from != nullptr) chunks[i] = *reinterpret_cast<const Chunk*>(byte_of(from, i * 128 + chunk * 16));
         }
 #pragma unroll
         for (int i = 0; i < kPanels; ++i) {

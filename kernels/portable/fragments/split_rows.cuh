@@ -38,6 +38,11 @@ struct RowPlace<0> {
   using Type = const char*;
 };
 
+/// Elements from a row to the next one, in both places.
+struct RowStrides {
+  long long first, rest;
+};
+
 /// Rows of two tensors of keys: a source (tile.cuh) of the first kFirst bytes of each, and one of the others.
 template <int kFirst, class Source>
 class SplitSource {
@@ -52,10 +57,11 @@ class SplitSource {
   __device__ __forceinline__ SplitRow<kFirst> below(const SplitRow<kFirst>& row, int rows) const {
     return {first_.below(row.first, rows), rest_.below(row.rest, rows)};
   }
+  __device__ __forceinline__ RowStrides strides() const { return {first_.stride(), rest_.stride()}; }
   __device__ __forceinline__ int page_of(int j) const { return first_.page_of(j); }
   __device__ __forceinline__ auto in_page(int j, int page) const {
-    using InPage = typename Source::InPage;
-    return SplitSource<kFirst, InPage>(first_.in_page(j, page), rest_.in_page(j, page));
+    using InPage = typename Source::InPageByReference;
+    return SplitSource<kFirst, InPage>(first_.in_page_by_reference(j, page), rest_.in_page_by_reference(j, page));
   }
 
  private:

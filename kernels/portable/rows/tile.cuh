@@ -158,23 +158,35 @@ class KeySource {
              (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.kv_element_bytes();
     }
   }
-  /// Rows that lie in one page from row j on, whose number is `page`, whatever the table holds.
-  class InPage {
+  /// Rows that lie in one page from row j on, whose number is `page`, whatever the table holds. `Stride`: the number of
+  /// units of kUnit bytes from a row to the next one, or a reference to the parameter, which takes no registers.
+  template <class Stride, int kUnit>
+  class RowsInPage {
    public:
     static constexpr bool kLinear = true;
-    __device__ __forceinline__ InPage(const char* row, int number, long long stride)
+    __device__ __forceinline__ RowsInPage(const char* row, int number, Stride stride)
         : row_(row), number_(number), stride_(stride) {}
-    __device__ __forceinline__ const char* row(int j) const { return row_ + (j - number_) * stride_; }
-    __device__ __forceinline__ const char* below(const char* row, int rows) const { return row + rows * stride_; }
+    __device__ __forceinline__ const char* row(int j) const { return below(row_, j - number_); }
+    __device__ __forceinline__ const char* below(const char* row, int rows) const {
+      return row + rows * (stride_ * kUnit);
+    }
+    __device__ __forceinline__ Stride stride() const { return stride_; }
 
    private:
     const char* row_;
     int number_;
-    long long stride_;
+    Stride stride_;
   };
+  using InPage = RowsInPage<long long, 1>;
+  using InPageByReference = RowsInPage<const long long&, kConfig.kv_element_bytes()>;
   __device__ __forceinline__ InPage in_page(int j, int page) const {
     return {row(j, page), j, tensor_.stride[2] * kConfig.kv_element_bytes()};
   }
+  __device__ __forceinline__ InPageByReference in_page_by_reference(int j, int page) const {
+    return {row(j, page), j, tensor_.stride[2]};
+  }
+  /// Elements from a row to the next one.
+  __device__ __forceinline__ const long long& stride() const { return tensor_.stride[2]; }
   /// The table's entry for row j, whatever it holds.
   __device__ __forceinline__ int page_of(int j) const {
     constexpr int kPageRows = kConfig.page_rows > 0 ? kConfig.page_rows : 1;

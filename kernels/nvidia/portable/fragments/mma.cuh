@@ -215,7 +215,7 @@ struct MmaFragments : WarpOfThreads {
       const unsigned low = element<unsigned short>(from, column), high = element<unsigned short>(from, column + 1);
       return high << 16 | low;
     }
-    /// Of a query; 0 behind its last column.
+    /// An element of a query; 0 behind its last column.
     template <class Element, class Row>
     __device__ __forceinline__ static unsigned element(const Row& from, int column) {
       if (column >= kConfig.qk_dim) return 0;

@@ -63,7 +63,7 @@ class RowCopies {
  private:
   static constexpr int chunk_of(int bytes) { return bytes == 1 ? 2 : bytes; }
 
-  /// Those from `at` on. The first of them are there, `left`.
+  /// Two bytes from `at` on. The first `left` of them are there.
   template <int kElement, int kBytes, class Row>
   __device__ __forceinline__ static unsigned short two_bytes(const Row& from, int at, int left) {
     const auto both = [&] { return *reinterpret_cast<const unsigned short*>(byte_of(from, at)); };

@@ -330,6 +330,9 @@ typedef struct heddle_run_options {
   // NULL: the planned ones. What the mask reads must have the planned values.
   const heddle_bindings* bindings;
   void* stream;  // CUDA: as heddle_attention_options.stream
+  // NULL: the planned ones. Else this run's, as the plan has them but for the address. Since version 13.
+  const heddle_tensor* q_rest;
+  const heddle_tensor* k_rest;
 } heddle_run_options;
 
 /// An attention, or its backward, planned once and run many times.

@@ -115,6 +115,8 @@ int main(void) {
   FIELD(heddle_run_options, workspace);
   FIELD(heddle_run_options, bindings);
   FIELD(heddle_run_options, stream);
+  FIELD(heddle_run_options, q_rest);
+  FIELD(heddle_run_options, k_rest);
   END(",");
   BEGIN(heddle_append);
   FIELD(heddle_append, struct_size);

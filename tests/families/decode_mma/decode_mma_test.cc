@@ -162,6 +162,22 @@ TEST(DecodeMma, TakesRowsOfTwoTensors) {
   EXPECT_EQ(first_of(odd).kv_bytes, 2);
   odd.kv_dtype = DType::e4m3;
   EXPECT_EQ(first_of(odd).kv_bytes, 1);
+  // Rows of 256 bytes each, cut behind 210 or 208.
+  const auto bytes_of_padded = [](std::int64_t columns) {
+    HopperCall call = few();
+    call.k_rest = columns;
+    AttentionTensors padded = call.tensors();
+    AttentionOptions options = call.all_options();
+    for (ConstTensorView* view : {&padded.k, &*options.k_rest}) {
+      view->strides = {128 * view->shape[2] * view->shape[1], 128 * view->shape[2], 128, 1};
+    }
+    const problem::AttentionProblem problem = call.problem();
+    return plan::decode_mma_configs(problem, plan::portable_mods(problem), padded, options, caps_of("h200"))
+        .front()
+        .kv_bytes;
+  };
+  EXPECT_EQ(bytes_of_padded(23), 2);
+  EXPECT_EQ(bytes_of_padded(24), 16);
 }
 
 // Hopper's warpgroups multiply 64 rows at once, whatever rows there are. Kernels by mma.sync follow, and stand alone

@@ -46,7 +46,7 @@ CaseSpec latent(std::int64_t heads, DType of_keys, std::uint64_t seed) {
   spec.kv_heads = 1;
   spec.group = heads;
   spec.q_rows = 1;
-  spec.kv_rows = 150;
+  spec.kv_rows = 300;
   spec.qk_dim = 576;
   spec.v_dim = 512;
   spec.q_rest = spec.k_rest = 64;
@@ -70,6 +70,21 @@ TEST(DecodeSplitRowsOnHost, LatentAttention) {
     if (!is_drawn(static_cast<unsigned>(++seed), 2)) continue;
     AttentionCase c(latent(heads, of_keys, seed));
     run_decode_on_host_and_judge(c, {.gpu = gpu, .gangs = 3, .lengths_there = seed % 2 == 1, .runs = 2});
+  }
+}
+
+// Whole blocks of rows that follow each other, 16 bytes a copy: dense, and in pages.
+TEST(DecodeSplitRowsOnHost, WholeBlocks) {
+  for (const std::int64_t page_rows : {0, 16}) {
+    CaseSpec spec = latent(4, DType::bf16, 3);
+    spec.qk_dim = spec.v_dim = 64;
+    spec.q_rest = 16;
+    spec.k_rest = 24;
+    spec.values_in_keys = false;
+    spec.sequences = "whole";
+    spec.page_rows = page_rows;
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "a100", .gangs = 2});
   }
 }
 

@@ -58,7 +58,7 @@ class BlocksAhead {
     const bool asks = key < run.end && tiles_.has_queries(tile) && left_.has(place_.unit);
     left_.keep(asks);
     if (asks) {
-      const auto keys = keys_of(params_, tile);
+      const KeysOf<kConfig> keys(params_, tile);
       const KeySource<kConfig> values(params_.v, params_.table, tile);
       if constexpr (kConfig.blocks_in_pages()) {
         const int page = pages_.page(place_.unit);

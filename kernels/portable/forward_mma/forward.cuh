@@ -82,7 +82,7 @@ class Forward {
   __device__ __forceinline__ void walk_steps(Walk walk, const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
                                              typename F::Out (&o)[kFragments][kOutFragments]) {
     scores_.begin(tile);
-    const auto keys = keys_of(params_, tile);
+    const KeysOf<kConfig> keys(params_, tile);
     const KeySource<kConfig> values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
@@ -109,7 +109,7 @@ class Forward {
   /// Likewise, with the blocks of later steps under way.
   __device__ __forceinline__ void walk_ring(Walk walk, const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
                                             typename F::Out (&o)[kFragments][kOutFragments]) {
-    const auto keys = keys_of(params_, tile);
+    const KeysOf<kConfig> keys(params_, tile);
     const KeySource<kConfig> values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     typename F::Queries q[kFragments];

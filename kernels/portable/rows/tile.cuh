@@ -201,16 +201,24 @@ class KeySource {
   const char* base_;
 };
 
-/// Rows of keys of the tile. `params`: a ForwardParams.
-template <auto kConfig, class Params>
-__device__ __forceinline__ auto keys_of(const Params& params, const Tile<kConfig>& tile) {
-  const KeySource<kConfig> keys(params.k, params.table, tile);
-  if constexpr (kConfig.k_first == 0) {
-    return keys;
-  } else {
-    const KeySource<kConfig> rest(params.k_rest, params.table, tile);
-    return SplitSource<kConfig.k_first_bytes(), KeySource<kConfig>>(keys, rest);
-  }
-}
+/// Keys of a tile. Constructed in place: clang spills registers of some kernels for AMD where a function returns them.
+template <auto kConfig, bool kSplit = (kConfig.k_first > 0)>
+class KeysOf : public KeySource<kConfig> {
+ public:
+  /// `params`: a ForwardParams.
+  template <class Params>
+  __device__ __forceinline__ KeysOf(const Params& params, const Tile<kConfig>& tile)
+      : KeySource<kConfig>(params.k, params.table, tile) {}
+};
+template <auto kConfig>
+class KeysOf<kConfig, true> : public SplitSource<kConfig.k_first_bytes(), KeySource<kConfig>> {
+  using Source = KeySource<kConfig>;
+
+ public:
+  template <class Params>
+  __device__ __forceinline__ KeysOf(const Params& params, const Tile<kConfig>& tile)
+      : SplitSource<kConfig.k_first_bytes(), Source>(Source(params.k, params.table, tile),
+                                                     Source(params.k_rest, params.table, tile)) {}
+};
 
 }  // namespace heddle::portable

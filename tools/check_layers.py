@@ -84,7 +84,7 @@ KERNELS_MAY_INCLUDE = {
     "common/sequences": (),
     "common/around": ("common/mods", "common/sequences", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
     "portable/fragments": ("nvidia/ptx", *PORTABLE),
-    "portable/rows": (),
+    "portable/rows": ("portable/fragments",),
     "nvidia/ptx": (),
     "nvidia/mods": ("nvidia/ptx",),
     "nvidia/portable/fragments": ("nvidia/ptx", "portable/fragments"),

@@ -156,6 +156,13 @@ struct AttentionOptions {
   /// factor for a tensor of another dtype is an error.
   std::optional<ConstTensorView> q_descale{}, k_descale{}, v_descale{};
 
+  /// Queries, or keys, as two tensors each: the last columns of every row stand in q_rest [B, Hq, Sq, R] and in k_rest
+  /// [B, Hkv, Skv, R] (with a page_table [pages, Hkv, page_size, R]), the ones before in q and k, whose dtype and other
+  /// extents they have. Dqk is the sum of both head dimensions. Each may be given without the other, and k_rest may be
+  /// cut elsewhere than q_rest. So multi-head latent attention needs no copy that puts its parts beside each other: v
+  /// is k then. Kernels read both places; a backward refuses them.
+  std::optional<ConstTensorView> q_rest{}, k_rest{};
+
   /// A block mask made before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences) must
   /// be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is built
   /// from mask_mod.

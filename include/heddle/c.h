@@ -33,7 +33,7 @@
 // 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
 // 11: heddle_attention_options.prefix_group and prefix_len.
 // 12: heddle_attention_options.allow_tf32.
-#define HEDDLE_C_VERSION 12
+#define HEDDLE_C_VERSION 13
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -233,6 +233,11 @@ typedef struct heddle_attention_options {
   // version 11.
   const heddle_tensor* prefix_group;
   const heddle_tensor* prefix_len;
+
+  // NULL: q and k have all columns. Else the last columns of every query [B, Hq, Sq, R], and of every key [B, Hkv, Skv,
+  // R] (pages where k is), of q's and k's dtype; Dqk is the sum of both. A backward refuses them. Since version 13.
+  const heddle_tensor* q_rest;
+  const heddle_tensor* k_rest;
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],
@@ -325,6 +330,9 @@ typedef struct heddle_run_options {
   // NULL: the planned ones. What the mask reads must have the planned values.
   const heddle_bindings* bindings;
   void* stream;  // CUDA: as heddle_attention_options.stream
+  // NULL: the planned ones. Else this run's, as the plan has them but for the address. Since version 13.
+  const heddle_tensor* q_rest;
+  const heddle_tensor* k_rest;
 } heddle_run_options;
 
 /// An attention, or its backward, planned once and run many times.

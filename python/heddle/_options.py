@@ -49,6 +49,8 @@ class PagedOptions(ArrayOptions, total=False):
 
     page_table: Array | None
     page_starts: Array | None
+    q_rest: Array | None
+    k_rest: Array | None
 
 
 class Options(ModOptions, PagedOptions, total=False):

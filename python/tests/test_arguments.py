@@ -73,7 +73,7 @@ CASES = {
             k_descale=Beside(scales, q=e4m3[0], k=e4m3[1], v=e4m3[2]),
             v_descale=Beside(scales, q=e4m3[0], k=e4m3[1], v=e4m3[2]), normalizer="sigmoid",
             block_mask=Beside(mask, mask_mod=None), backend="cuda",
-            clamp_reads="yes", tuning="never heard of",
+            q_rest=Beside(3 * q, q_rest=q, k_rest=q), k_rest=Beside(3 * q, q_rest=q, k_rest=q), clamp_reads="yes", tuning="never heard of",
         ),
         dict(threads=SPEED, stream="a GPU's", fresh_tokens="a GPU's",
              prefix_group="a promise", prefix_len="a promise", batch_invariant="of other batches", allow_tf32="a GPU's"),

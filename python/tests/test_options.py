@@ -43,6 +43,7 @@ CASES = {
     "page_table": {"page_table": PAGES, "kv_lengths": np.array([14, 18], np.int32)},
     "page_starts": {"page_table": np.array([9, 3, 0, 2, 4, 5, -1], np.int32), "page_starts": np.array([1, 3, 6], np.int32),
                     "kv_lengths": np.array([7, 9], np.int32)},
+    "q_rest and k_rest": {"q_rest": Q[..., 5:], "k_rest": K[..., 3:]},
     "q_start": {"q_start": np.array([4, -2], np.int32), "mask_mod": heddle.mods.causal()},
     "kv_start": {"kv_start": np.array([-4, 3], np.int64), "mask_mod": heddle.mods.causal()},
     "prefixes": {"page_table": np.array([[4, 1, 0], [4, 1, 5]], np.int32), "prefix_group": np.array([0, 0], np.int32),
@@ -58,6 +59,8 @@ CASES = {
 def tensors_of(name):
     if name == "cu_seqlens":
         return PACKED
+    if name == "q_rest and k_rest":
+        return Q[..., :5], K[..., :3], V
     return (Q, POOL_K, POOL_V) if name in ("page_table", "page_starts", "prefixes") else (Q, K, V)
 
 
@@ -88,7 +91,8 @@ def test_each_option(name):
     o, lse = got if with_lse else (got, None)
     report = heddle.check(q, k, v, o, lse, **options)
     assert report, report
-    changes_something = name not in ("nothing", "backend", "threads", "stream", "cu_seqlens", "page_table", "page_starts", "prefixes")
+    changes_something = name not in ("nothing", "backend", "threads", "stream", "cu_seqlens", "page_table", "page_starts", "prefixes",
+                                         "q_rest and k_rest")
     if changes_something:  # else the check might ignore the option as the call does
         assert not heddle.check(q, k, v, o)
     plan = heddle.AttentionPlan(q, k, v, return_lse=with_lse, **options)
@@ -96,6 +100,25 @@ def test_each_option(name):
     np.testing.assert_array_equal(again[0] if with_lse else again, o)
     assert heddle.explain(q, k, v, **options).stages["plan"]["backend"] == plan.backend
     assert plan.backend == options.get("backend", "cpu")
+
+
+def test_rows_of_two_arrays_are_those_of_one():
+    whole, lse = heddle.attention(Q, K, V, return_lse=True)
+    parts = dict(q_rest=Q[..., 5:], k_rest=K[..., 3:])
+    o = heddle.attention(Q[..., :5], K[..., :3], V, **parts)
+    np.testing.assert_allclose(o, whole, atol=1e-6)
+    assert "q[2, 4, 13, 5 + 3] f32 k[.., 2, 17, 3 + 5]" in str(heddle.explain(Q[..., :5], K[..., :3], V, **parts))
+    plan = heddle.AttentionPlan(Q[..., :5], K[..., :3], V, **parts)
+    np.testing.assert_allclose(plan.run(Q[..., :5], K[..., :3], V, **(parts | {"q_rest": (2 * Q)[..., 5:]})),
+                               heddle.attention(np.concatenate([Q[..., :5], 2 * Q[..., 5:]], -1), K, V), atol=1e-6)
+    with pytest.raises(ValueError, match="q_rest is f32 .* the planned f32"):
+        plan.run(Q[..., :5], K[..., :3], V, **(parts | {"q_rest": Q[..., 4:]}))
+    with pytest.raises(ValueError, match=r"^q has head dimension 5 and k 3 \+ 5; the same is accepted"):
+        heddle.attention(Q[..., :5], K[..., :3], V, k_rest=K[..., 3:])
+    with pytest.raises(ValueError, match="k_rest is f64; f32, k's dtype, is accepted"):
+        heddle.attention(Q, K[..., :3], V, k_rest=K[..., 3:].astype(np.float64))
+    with pytest.raises(ValueError, match="q_rest is given; a backward takes queries and keys that are one tensor each"):
+        heddle.attention_backward(Q[..., :5], K, V, whole, lse, whole, q_rest=Q[..., 5:])
 
 
 def test_packed_and_paged_are_what_they_say():

@@ -5,6 +5,7 @@
 
 struct heddle_plan {
   heddle::AttentionPlan plan;
+  heddle::AttentionOptions options;  // as planned, or updated: for runs that change some of them
 };
 
 namespace heddle::capi {
@@ -15,7 +16,8 @@ heddle_status create(const auto* tensors, const heddle_attention_options* option
   return call([&] {
     require(plan, "plan", "place for a heddle_plan*");
     *plan = nullptr;
-    *plan = new heddle_plan{{to_tensors(tensors), to_options(options)}};
+    const AttentionOptions planned = to_options(options);
+    *plan = new heddle_plan{{to_tensors(tensors), planned}, planned};
   });
 }
 
@@ -30,6 +32,13 @@ heddle_status run(const heddle_plan* plan, const auto* tensors, const heddle_run
     if (given.bindings != nullptr) {
       bindings = to_bindings(given.bindings);
       run.bindings = &bindings;
+    }
+    AttentionOptions changed;
+    if (given.q_rest != nullptr || given.k_rest != nullptr) {
+      changed = plan->options;
+      if (given.q_rest != nullptr) changed.q_rest = to_optional_view("q_rest", given.q_rest);
+      if (given.k_rest != nullptr) changed.k_rest = to_optional_view("k_rest", given.k_rest);
+      run.options = &changed;
     }
     plan->plan.run(views, run);
   });
@@ -66,7 +75,11 @@ heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindi
   return call([&] {
     require(plan, "plan", "heddle_plan");
     require(bindings, "bindings", "heddle_bindings");
-    plan->plan.update(to_bindings(bindings));
+    const heddle::Bindings given = to_bindings(bindings);
+    plan->plan.update(given);
+    heddle::Bindings& known = plan->options.bindings;
+    for (const auto& [name, value] : given.params) known.params.insert_or_assign(name, value);
+    for (const auto& [name, view] : given.captures) known.captures.insert_or_assign(name, view);
   });
 }
 

@@ -7,7 +7,7 @@
 namespace heddle {
 AttentionResult attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                           const AttentionOptions& options, bool with_lse) {
-  const problem::Outputs outputs = problem::outputs_of(q, k, v, options.page_table || options.page_starts);
+  const problem::Outputs outputs = problem::outputs_of(q, k, v, options);
   AttentionTensors tensors = {q, k, v, TensorView(nullptr, outputs.o_dtype, outputs.o_shape, q.device), {}};
   if (with_lse) tensors.lse = TensorView(nullptr, outputs.lse_dtype, outputs.lse_shape, q.device);
   engine::check_not_capturing(q.device, options.stream, "attention");

@@ -47,6 +47,8 @@ Json problem_json(const problem::AttentionProblem& problem) {
           {"q_rows", problem.q_rows},
           {"kv_rows", problem.kv_rows},
           {"qk_dim", problem.qk_dim},
+          {"q_rest_dim", problem.q_rest_dim},
+          {"k_rest_dim", problem.k_rest_dim},
           {"v_dim", problem.v_dim},
           {"q_dtype", name(problem.q_dtype)},
           {"k_dtype", name(problem.k_dtype)},

@@ -162,7 +162,7 @@ constexpr Family kFamilies[] = {
          },
      .candidates =
          [](const Request& asked, const RowsOf& rows_of) {
-           return decode_mma(asked.problem, asked.tensors, asked.options.bindings, Nvidia::caps(asked), rows_of);
+           return decode_mma(asked.problem, asked.tensors, asked.options, Nvidia::caps(asked), rows_of);
          },
      .settings = [](const Plan& plan) { return decode_mma_settings(plan.part<shared::ForwardMmaConfig>()); },
      .untried = [](const Request& asked, const Plan&) { return portable_untried(Nvidia::caps(asked)); },

@@ -81,6 +81,11 @@ std::string describe_flags(const AttentionProblem& problem) {
   return text;
 }
 
+// "576", or "512 + 64" of two tensors.
+std::string describe_dim(std::int64_t all, std::int64_t rest) {
+  return rest == 0 ? fmt::format("{}", all) : fmt::format("{} + {}", all - rest, rest);
+}
+
 // Results in a problem's description: a forward's "-> bf16 o, lse", or a backward's gradients.
 std::string describe_results(const AttentionProblem& problem) {
   if (problem.pass == Pass::forward) {
@@ -125,10 +130,11 @@ std::string to_string(const AttentionProblem& problem) {
   const std::int64_t tensor_batch = problem.packed ? 1 : problem.batch;
   return fmt::format("{} {} {} q[{}, {}, {}, {}] {} k[.., {}, {}, {}] {} v[.., {}, {}, {}] -> {}; scale {}; {}{}{}",
                      name(problem.pass), name(problem.normalizer), heddle::name(problem.q_dtype), tensor_batch,
-                     problem.q_heads, problem.q_rows, problem.qk_dim, heddle::name(problem.k_dtype), problem.kv_heads,
-                     problem.kv_rows, problem.qk_dim, heddle::name(problem.v_dtype), problem.kv_heads, problem.kv_rows,
-                     problem.v_dim, describe_results(problem), problem.scale, describe_sequences(problem),
-                     problem.with_sinks ? "; sinks" : "", describe_flags(problem));
+                     problem.q_heads, problem.q_rows, describe_dim(problem.qk_dim, problem.q_rest_dim),
+                     heddle::name(problem.k_dtype), problem.kv_heads, problem.kv_rows,
+                     describe_dim(problem.qk_dim, problem.k_rest_dim), heddle::name(problem.v_dtype), problem.kv_heads,
+                     problem.kv_rows, problem.v_dim, describe_results(problem), problem.scale,
+                     describe_sequences(problem), problem.with_sinks ? "; sinks" : "", describe_flags(problem));
 }
 
 bool sequences_differ(const AttentionProblem& problem) {

@@ -28,6 +28,7 @@ struct AttentionProblem {
   std::int64_t q_heads = 0, kv_heads = 0;
   std::int64_t q_rows = 0, kv_rows = 0;  // padded sizes of the tensors: Sq, Skv (packed: the totals)
   std::int64_t qk_dim = 0, v_dim = 0;
+  std::int64_t q_rest_dim = 0, k_rest_dim = 0;  // of qk_dim: the last columns, which q_rest and k_rest have; 0: none
   DType q_dtype{}, k_dtype{}, v_dtype{}, o_dtype{};
   bool packed = false;
   std::int64_t page_rows = 0;  // rows of a page of k and v, which a table finds for each sequence; 0: no pages
@@ -101,8 +102,9 @@ struct Outputs {
   Dims o_shape, lse_shape;
   DType o_dtype, lse_dtype;
 };
-/// `paged`: the first axis of k and v is pages. Throws as validate does when q, k and v do not fit each other.
-Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, bool paged = false);
+/// Throws as validate does when q, k, v and the options' q_rest and k_rest do not fit each other.
+Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                   const AttentionOptions& options = {});
 
 /// The intervals of the leaves over the whole problem, for range analysis. Meaningful only when the problem has
 /// elements.

@@ -42,11 +42,43 @@ void check_input_shapes(const ConstTensorView& q, const ConstTensorView& k, cons
   }
   if (v.shape[1] != kv_heads) refuse("k has {} heads and v {}; as many are accepted", kv_heads, v.shape[1]);
   if (v.shape[2] != k.shape[2]) refuse("k has {} rows and v {}; as many are accepted", k.shape[2], v.shape[2]);
-  if (q.shape[3] != k.shape[3]) {
-    refuse("q has head dimension {} and k {}; the same is accepted", q.shape[3], k.shape[3]);
-  }
-  if (q.shape[3] == 0) refuse("q and k have head dimension 0; at least 1 is accepted");
   if (v.shape[3] == 0) refuse("v has head dimension 0; at least 1 is accepted");
+}
+
+/// Checks q_rest or k_rest, the last columns of `of`.
+void check_rest(std::string_view name, const ConstTensorView& rest, std::string_view of_name,
+                const ConstTensorView& of) {
+  check_rows(name, rest, 4, "[B, H, S, R]");
+  if (rest.dtype != of.dtype) {
+    refuse("{} is {}; {}, {}'s dtype, is accepted", name, heddle::name(rest.dtype), heddle::name(of.dtype), of_name);
+  }
+  if (!(rest.device == of.device)) {
+    refuse("{} is on {}; {} is accepted, where {} is", name, problem::name(rest.device), problem::name(of.device),
+           of_name);
+  }
+  const bool fits = rest.shape[0] == of.shape[0] && rest.shape[1] == of.shape[1] && rest.shape[2] == of.shape[2];
+  if (!fits || rest.shape[3] == 0) {
+    refuse("{} has shape {}; [{}, {}, {}, R] is accepted, {}'s but for the last extent, which is at least 1", name,
+           to_string(rest.shape), of.shape[0], of.shape[1], of.shape[2], of_name);
+  }
+}
+
+/// "64", or "512 + 64": the head dimension of a tensor and of its rest.
+std::string describe_dim(const ConstTensorView& view, const std::optional<ConstTensorView>& rest) {
+  return rest ? fmt::format("{} + {}", view.shape[3], rest->shape[3]) : fmt::format("{}", view.shape[3]);
+}
+
+/// q and k, each with its rest, have one head dimension.
+void check_head_dims(const ConstTensorView& q, const ConstTensorView& k, const AttentionOptions& options) {
+  if (options.q_rest) check_rest("q_rest", *options.q_rest, "q", q);
+  if (options.k_rest) check_rest("k_rest", *options.k_rest, "k", k);
+  const std::int64_t of_q = q.shape[3] + rest_dim(options.q_rest), of_k = k.shape[3] + rest_dim(options.k_rest);
+  if (of_q != of_k) {
+    refuse("q has head dimension {} and k {}; the same is accepted", describe_dim(q, options.q_rest),
+           describe_dim(k, options.k_rest));
+  }
+  if (of_q > kLargestExtent) refuse("q and q_rest have head dimension {}; up to {} are accepted", of_q, kLargestExtent);
+  if (q.shape[3] == 0 || k.shape[3] == 0) refuse("q and k have head dimension 0; at least 1 is accepted");
 }
 
 /// Checks lse, max_scores or lse_rest.
@@ -84,12 +116,17 @@ void check_rows(std::string_view name, const ConstTensorView& view, int rank, st
   }
 }
 
-Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, bool paged) {
+std::int64_t rest_dim(const std::optional<ConstTensorView>& rest) { return rest ? rest->shape[3] : 0; }
+
+Outputs outputs_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                   const AttentionOptions& options) {
+  const bool paged = options.page_table || options.page_starts;
   check_rows("q", q, 4, "[B, Hq, Sq, Dqk]");
   check_rows("k", k, 4, "[B, Hkv, Skv, Dqk]");
   check_rows("v", v, 4, "[B, Hkv, Skv, Dv]");
   check_input_dtypes(q.dtype, k.dtype, v.dtype);
   check_input_shapes(q, k, v);
+  check_head_dims(q, k, options);
   if (paged && k.shape[0] != v.shape[0]) {
     refuse("k has {} pages and v {}; as many are accepted", k.shape[0], v.shape[0]);
   }

@@ -88,7 +88,7 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   if (options.page_starts && !paged) {
     refuse("page_starts is given without page_table, the list of pages; both are accepted");
   }
-  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v, paged);
+  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v, options);
   check_outputs(tensors, outputs);
 
   AttentionProblem problem;
@@ -98,7 +98,9 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.q_rows = tensors.q.shape[2];
   problem.kv_rows = tensors.k.shape[2];
   if (paged) resolve_pages(tensors, options, problem);
-  problem.qk_dim = tensors.q.shape[3];
+  problem.q_rest_dim = rest_dim(options.q_rest);
+  problem.k_rest_dim = rest_dim(options.k_rest);
+  problem.qk_dim = tensors.q.shape[3] + problem.q_rest_dim;
   problem.v_dim = tensors.v.shape[3];
   problem.q_dtype = tensors.q.dtype;
   problem.k_dtype = tensors.k.dtype;

@@ -23,6 +23,9 @@ void check_forward_results(const BackwardTensors& tensors, const AttentionOption
   if (options.batch_invariant) {
     refuse("batch_invariant is true; a backward takes false: it is a promise about o and lse, which a forward makes");
   }
+  for (const auto& [name, rest] : {std::pair("q_rest", &options.q_rest), {"k_rest", &options.k_rest}}) {
+    if (*rest) refuse("{} is given; a backward takes queries and keys that are one tensor each", name);
+  }
   if (options.page_table) {
     refuse("page_table is given; a backward takes keys and values that are not in pages");
   }

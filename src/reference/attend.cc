@@ -55,6 +55,19 @@ std::vector<double> load_keys(const ConstTensorView& view, const AttentionProble
   return rows;
 }
 
+/// Rows of `columns` columns, and behind each the columns of its row in `rest`.
+std::vector<double> beside(const std::vector<double>& rows, std::int64_t columns, const std::vector<double>& rest,
+                           std::int64_t rest_columns) {
+  std::vector<double> whole;
+  whole.reserve(rows.size() + rest.size());
+  auto from = rest.begin();
+  for (auto row = rows.begin(); row != rows.end(); row += columns, from += rest_columns) {
+    whole.insert(whole.end(), row, row + columns);
+    whole.insert(whole.end(), from, from + rest_columns);
+  }
+  return whole;
+}
+
 double descale_of(const std::optional<ConstTensorView>& factor, std::int64_t b, std::int64_t head) {
   if (!factor) return 1;
   return get_element(*factor, {factor->shape[0] == 1 ? 0 : b, factor->shape[1] == 1 ? 0 : head});
@@ -235,7 +248,11 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
   const std::int64_t tensor_batch = problem.packed ? 0 : task.b;
   const AttentionTensors& tensors = arguments.tensors;
   const AttentionOptions& options = *arguments.options;
-  const auto keys = load_keys(tensors.k, problem, options, task.b, task.kv_head);
+  auto keys = load_keys(tensors.k, problem, options, task.b, task.kv_head);
+  if (options.k_rest) {
+    keys = beside(keys, problem.qk_dim - problem.k_rest_dim,
+                  load_keys(*options.k_rest, problem, options, task.b, task.kv_head), problem.k_rest_dim);
+  }
   auto values = load_keys(tensors.v, problem, options, task.b, task.kv_head);
   const double v_descale = descale_of(options.v_descale, task.b, task.kv_head);
   for (double& x : values) x *= v_descale;
@@ -251,7 +268,11 @@ void run_task(const AttentionProblem& problem, const backend::RunArguments& argu
         visit(index, nullptr, compute.past_the_end());
         continue;
       }
-      const auto query = load_rows(tensors.q, tensor_batch, h, index.row, 1);
+      auto query = load_rows(tensors.q, tensor_batch, h, index.row, 1);
+      if (options.q_rest) {
+        const auto rest = load_rows(*options.q_rest, tensor_batch, h, index.row, 1);
+        query.insert(query.end(), rest.begin(), rest.end());
+      }
       const RowInputs row = {{task.b, h, i}, sequence.kv_len, scale,       v_descale,
                              sink,           query,           keys.data(), values.data()};
       visit(index, &row, compute(row));

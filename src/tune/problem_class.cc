@@ -68,6 +68,8 @@ std::string storage_text(const AttentionProblem& problem) {
   add(problem.device_starts || problem.device_kv_starts, "starts on the device");
   add(problem.fresh_tokens > 0, "fresh tokens");
   add(problem.with_prefixes, "prefixes");
+  add(problem.q_rest_dim > 0, fmt::format("{} columns of q apart", problem.q_rest_dim));
+  add(problem.k_rest_dim > 0, fmt::format("{} columns of k apart", problem.k_rest_dim));
   if (problem.page_rows > 0)
     text += fmt::format(", {}pages of {}", problem.listed_pages ? "listed " : "", problem.page_rows);
   return text;

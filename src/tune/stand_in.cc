@@ -63,7 +63,10 @@ StandIn::StandIn(const plan::Request& request) : tensors_(request.tensors), opti
   replace(tensors_.lse);
   replace(tensors_.max_scores);
   replace(tensors_.lse_rest);
-  for (auto* view : {&options_.sinks, &options_.q_descale, &options_.k_descale, &options_.v_descale}) replace(*view);
+  for (auto* view : {&options_.sinks, &options_.q_rest, &options_.k_rest, &options_.q_descale, &options_.k_descale,
+                     &options_.v_descale}) {
+    replace(*view);
+  }
   if (options_.page_table) {
     const std::int64_t pages = std::max<std::int64_t>(1, tensors_.k.shape[0]);
     replace_integers(options_.page_table,

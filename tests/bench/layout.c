@@ -74,6 +74,8 @@ int main(void) {
   FIELD(heddle_attention_options, page_starts);
   FIELD(heddle_attention_options, prefix_group);
   FIELD(heddle_attention_options, prefix_len);
+  FIELD(heddle_attention_options, q_rest);
+  FIELD(heddle_attention_options, k_rest);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);
@@ -113,6 +115,8 @@ int main(void) {
   FIELD(heddle_run_options, workspace);
   FIELD(heddle_run_options, bindings);
   FIELD(heddle_run_options, stream);
+  FIELD(heddle_run_options, q_rest);
+  FIELD(heddle_run_options, k_rest);
   END(",");
   BEGIN(heddle_append);
   FIELD(heddle_append, struct_size);

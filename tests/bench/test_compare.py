@@ -392,7 +392,7 @@ class Decode(unittest.TestCase):
 
     def test_tables(self):
         line = decode.line(self.entry(cudnn={"alone": 12.4, "in_a_row": 8.1}))
-        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | - | - | - | 1.0 / - | 12.4 / 8.1 | - | - | - | 0.08 / - | 0.90 | ok |")
+        self.assertEqual(line, "| B1/S64 | 12.3 / 8.0 | - | - | - | - | - | - | 1.0 / - | 12.4 / 8.1 | - | - | - | 0.08 / - | 0.90 | ok |")
         text = decode.markdown([self.entry(fa2={"error": "none here"})], {"flashinfer": "no module"})
         self.assertIn("- B1/S64 fa2: none here", text)
         self.assertIn("- flashinfer is not installed: no module", text)

@@ -90,7 +90,7 @@ static void test_struct_sizes(void) {
   tensors.struct_size = offsetof(heddle_attention_tensors, max_scores) - 1;  // version 1 had all before it
   EXPECT_INVALID("tensors.struct_size is 47");
   options.struct_size = 4097;
-  EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 256 here, is accepted");
+  EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 272 here, is accepted");
   options.struct_size = UINT64_MAX;
   EXPECT_INVALID("options.struct_size is 18446744073709551615");
   const heddle_bindings bindings = {.struct_size = 8};
@@ -101,7 +101,7 @@ static void test_struct_sizes(void) {
   EXPECT_OK(heddle_attention_into(&tensors, &newer.known));
   newer.later = (uint64_t)1 << 63;
   EXPECT_ERROR(heddle_attention_into(&tensors, &newer.known), HEDDLE_ERROR_UNSUPPORTED,
-               "options uses fields past byte 256, newer than version 12");
+               "options uses fields past byte 272, newer than version 13");
 
   heddle_plan* plan = NULL;
   const heddle_run_options run = {.struct_size = 31};
@@ -184,15 +184,16 @@ static void test_numbers(void) {
 static void test_tensor_options(void) {
   const heddle_tensor wrong = {.data = &c, .dtype = HEDDLE_F32, .rank = -3};
   const heddle_tensor** const fields[] = {
-      &options.sinks,    &options.q_lengths,   &options.kv_lengths,   &options.cu_seqlens_q, &options.cu_seqlens_kv,
-      &options.q_start,  &options.q_descale,   &options.k_descale,    &options.v_descale,    &options.page_table,
-      &options.kv_start, &options.page_starts, &options.prefix_group, &options.prefix_len};
-  const char* const sentences[] = {"sinks.rank is -3",        "q_lengths.rank is -3",     "kv_lengths.rank is -3",
-                                   "cu_seqlens_q.rank is -3", "cu_seqlens_kv.rank is -3", "q_start.rank is -3",
-                                   "q_descale.rank is -3",    "k_descale.rank is -3",     "v_descale.rank is -3",
-                                   "page_table.rank is -3",   "kv_start.rank is -3",      "page_starts.rank is -3",
-                                   "prefix_group.rank is -3", "prefix_len.rank is -3"};
-  for (int i = 0; i < 14; ++i) {
+      &options.sinks,         &options.q_lengths,  &options.kv_lengths, &options.cu_seqlens_q,
+      &options.cu_seqlens_kv, &options.q_start,    &options.q_descale,  &options.k_descale,
+      &options.v_descale,     &options.page_table, &options.kv_start,   &options.page_starts,
+      &options.prefix_group,  &options.prefix_len, &options.q_rest,     &options.k_rest};
+  const char* const sentences[] = {
+      "sinks.rank is -3",         "q_lengths.rank is -3",  "kv_lengths.rank is -3", "cu_seqlens_q.rank is -3",
+      "cu_seqlens_kv.rank is -3", "q_start.rank is -3",    "q_descale.rank is -3",  "k_descale.rank is -3",
+      "v_descale.rank is -3",     "page_table.rank is -3", "kv_start.rank is -3",   "page_starts.rank is -3",
+      "prefix_group.rank is -3",  "prefix_len.rank is -3", "q_rest.rank is -3",     "k_rest.rank is -3"};
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; ++i) {
     *fields[i] = &wrong;
     EXPECT_INVALID(sentences[i]);
   }
@@ -260,7 +261,7 @@ static void test_runs(void) {
 static void test_last_error(void) {
   EXPECT(heddle_plan_run(NULL, NULL, NULL) == HEDDLE_ERROR_INVALID_ARGUMENT);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
-  EXPECT(heddle_c_version() == 12 && heddle_version() != NULL);
+  EXPECT(heddle_c_version() == 13 && heddle_version() != NULL);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
   EXPECT(heddle_attention_into(&tensors, NULL) == HEDDLE_OK);
   EXPECT(strcmp(heddle_last_error(), "") == 0);

@@ -110,6 +110,47 @@ static void test_update(void) {
   heddle_plan_destroy(plan);
 }
 
+// The case's queries, or keys, from column `first` on, as a view of their own; `of` keeps those before.
+static heddle_tensor cut_off(heddle_tensor* of, int64_t first) {
+  heddle_tensor rest = *of;
+  rest.data = (float*)of->data + first;
+  rest.shape[3] = of->shape[3] - first;
+  of->shape[3] = first;
+  return rest;
+}
+
+// A plan's runs bring their own q_rest and k_rest, also after an update of the mask.
+static void test_rows_of_two_tensors(void) {
+  heddle_plan* plan = NULL;
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    attention_case c = plan_case(seed);
+    attention_case cut = c;
+    const heddle_tensor q_rest = cut_off(&cut.q_view, 10), k_rest = cut_off(&cut.k_view, 21);
+    const heddle_attention_tensors tensors = tensors_of(&cut, true);
+    const heddle_bindings bindings = {sizeof bindings, kParams, 1, NULL, 0};
+    if (plan == NULL) {
+      const heddle_param wide[] = {{.name = "window", .type = HEDDLE_PARAM_I32, .integer = 90}};
+      const heddle_bindings before = {sizeof before, wide, 1, NULL, 0};
+      const heddle_attention_options options = {.struct_size = sizeof options,
+                                                .mask_mod = "q_idx >= kv_idx and q_idx - kv_idx <= window",
+                                                .bindings = &before,
+                                                .q_rest = &q_rest,
+                                                .k_rest = &k_rest};
+      EXPECT_OK(heddle_plan_create(&tensors, &options, &plan));
+      EXPECT_OK(heddle_plan_update(plan, &bindings));
+    }
+    const heddle_run_options run = {.struct_size = sizeof run, .q_rest = &q_rest, .k_rest = &k_rest};
+    EXPECT_OK(heddle_plan_run(plan, &tensors, &run));
+    EXPECT(largest_error(&c, true) < kTolerance);
+    heddle_tensor other = q_rest;
+    other.shape[3] -= 1;
+    const heddle_run_options wrong = {.struct_size = sizeof wrong, .q_rest = &other};
+    EXPECT_ERROR(heddle_plan_run(plan, &tensors, &wrong), HEDDLE_ERROR_INVALID_ARGUMENT, "q_rest is f32");
+    free_case(&c);
+  }
+  heddle_plan_destroy(plan);
+}
+
 static void test_explain(void) {
   heddle_plan* plan = make_plan();
   const char* text = NULL;
@@ -196,6 +237,7 @@ static void test_sentences_belong_to_threads(void) {
 int main(void) {
   test_runs();
   test_update();
+  test_rows_of_two_tensors();
   test_explain();
   test_two_threads();
   test_sentences_belong_to_threads();

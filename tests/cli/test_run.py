@@ -51,6 +51,18 @@ class Run(ProgramTest):
         self.assertEqual(out["lse"][:2], ("F32", [1, 2, 5]))
         self.assert_close(out["o"][2], attention(tensors))
 
+    def test_rows_of_two_tensors(self):
+        tensors = small_inputs()
+        cut = dict(tensors)
+        for name, columns in (("q", 1), ("k", 3)):
+            dtype, (batch, heads, rows, dim), values = tensors[name]
+            starts = range(0, len(values), dim)
+            cut[name] = dtype, [batch, heads, rows, columns], [x for i in starts for x in values[i : i + columns]]
+            cut[f"{name}_last"] = (dtype, [batch, heads, rows, dim - columns],
+                                   [x for i in starts for x in values[i + columns : i + dim]])
+        out = self.run_small(cut, "--q-rest", "q_last", "--k-rest", "k_last")
+        self.assert_close(out["o"][2], attention(tensors))
+
     def test_tensors_that_nothing_reads_may_be_of_any_type(self):
         tensors = small_inputs()
         odd = {"spin": ("C64", [1], bytes(8)), "deep": ("U8", [1] * 9, bytes(1))}

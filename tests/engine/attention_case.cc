@@ -65,20 +65,21 @@ std::string CaseSpec::text() const {
   const char* normalizers[] = {"softmax", "none", "sigmoid"};
   const char* layouts[] = {"bhsd", "bshd", "gaps", "sliced", "padded", "reversed", "expanded", "one_row"};
   return fmt::format(
-      "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {} q {} k {} v {} o {} layout {} shared batch {}{} "
+      "seed {} B {} Hkv {} group {} Sq {} Skv {} Dqk {} Dv {}{} q {} k {} v {} o {} layout {} shared batch {}{} "
       "sequences {} "
       "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {}{} "
       "scale {} descale "
       "{} "
       "{}{}{} threads {} alignment {} {}pages of {}{}{}",
-      seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim, name(q_dtype), name(k_dtype), name(v_dtype),
-      o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)], share_q_batch ? "q" : "",
-      share_kv_batch ? "kv" : "", sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight,
-      sinks, block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows,
-      normalizers[static_cast<int>(normalizer)], spread, late, far == 0 ? "" : fmt::format(" far {}", far),
-      scale ? fmt::format("{}", *scale) : "default", descale, with_lse ? "lse" : "no lse",
-      with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads, alignment,
-      listed_pages ? "listed " : "", page_rows, prefixes ? " prefixes" : "",
+      seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim,
+      q_rest + k_rest == 0 ? "" : fmt::format(" (apart: {} of q, {} of k)", q_rest, k_rest), name(q_dtype),
+      name(k_dtype), name(v_dtype), o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)],
+      share_q_batch ? "q" : "", share_kv_batch ? "kv" : "", sequences, q_start, kv_start,
+      device_lengths ? " there" : "", score, mask, weight, sinks,
+      block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
+      spread, late, far == 0 ? "" : fmt::format(" far {}", far), scale ? fmt::format("{}", *scale) : "default", descale,
+      with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads,
+      alignment, listed_pages ? "listed " : "", page_rows, prefixes ? " prefixes" : "",
       tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
@@ -88,16 +89,29 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   const auto side = [&] { return below(4) == 0 ? GuardedMemory::Side::start : GuardedMemory::Side::end; };
   const auto tensor = [&](DType dtype, const Dims& shape) { return GuardedTensor(dtype, shape, spec.layout, side()); };
   make_sequences();
-  q = tensor(spec.q_dtype, {spec.share_q_batch ? 1 : batch, spec.q_heads(), spec.q_rows, spec.qk_dim});
+  const auto queries = [&](std::int64_t dim) {
+    return tensor(spec.q_dtype, {spec.share_q_batch ? 1 : batch, spec.q_heads(), spec.q_rows, dim});
+  };
+  q = queries(spec.qk_dim - spec.q_rest);
   if (spec.page_rows > 0) make_pages();
-  k = tensor(spec.k_dtype, kv_shape(batch, spec.qk_dim));
+  k = tensor(spec.k_dtype, kv_shape(batch, spec.qk_dim - spec.k_rest));
   v = tensor(spec.v_dtype, kv_shape(batch, spec.v_dim));
   const double spread = std::sqrt(spec.spread);
   fill(q, spread, q_lengths_);
   fill(k, spread, kv_lengths_);
   fill(v, 1, kv_lengths_);
+  if (spec.q_rest > 0) {
+    q_rest = queries(spec.q_rest);
+    fill(q_rest, spread, q_lengths_);
+    options_.q_rest = q_rest.view();
+  }
+  if (spec.k_rest > 0) {
+    k_rest = tensor(spec.k_dtype, kv_shape(batch, spec.k_rest));
+    fill(k_rest, spread, kv_lengths_);
+    options_.k_rest = k_rest.view();
+  }
   if (spec.prefixes) make_prefixes();
-  const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view(), spec.page_rows > 0);
+  const problem::Outputs outputs = problem::outputs_of(q.view(), k.view(), v.view(), options_);
   const bool overlaps = spec.layout == Layout::expanded || spec.layout == Layout::one_row;
   const Layout layout = overlaps ? Layout::bhsd : spec.layout;
   o = GuardedTensor(spec.o_dtype.value_or(outputs.o_dtype), {batch, spec.q_heads(), spec.q_rows, spec.v_dim}, layout,
@@ -258,6 +272,7 @@ void AttentionCase::make_prefixes() {
     }
     for (std::int64_t key = 0; most != b && key < shared(b); ++key) {
       copy_key(k, most, b, key);
+      if (spec_.k_rest > 0) copy_key(k_rest, most, b, key);
       if (!spec_.values_in_keys) copy_key(v, most, b, key);
     }
   }
@@ -285,18 +300,18 @@ void AttentionCase::fill(const GuardedTensor& tensor, double spread, const std::
   const double limit = dtype == DType::e4m3 ? 400 : 50000;
   std::normal_distribution<double> normal;
   tensor.for_each_element([&](const Dims& index, std::int64_t offset) {
-    const bool paged = spec_.page_rows > 0 && (&tensor == &k || &tensor == &v);
+    const bool of_keys = &tensor == &k || &tensor == &k_rest, paged = spec_.page_rows > 0 && (of_keys || &tensor == &v);
     if (paged && index[row_axis] >= page_used_[static_cast<std::size_t>(index[0])]) return;
     if (spec_.sequences == "lengths" && !paged) {
       const auto own = static_cast<std::size_t>(index[0]);
       const bool shared = tensor.view().shape[0] == 1 && !lengths.empty();
       if (index[row_axis] >= (shared ? *std::ranges::max_element(lengths) : lengths[own])) return;
     }
-    if (&tensor == &k || &tensor == &v) {
+    if (of_keys || &tensor == &v) {
       if (spec_.sequences == "slots" && !counts(index[row_axis])) return;
     }
     const bool is_late =
-        &tensor == &k &&
+        of_keys &&
         4 * (index[row_axis] + (paged ? page_first_[static_cast<std::size_t>(index[0])] : 0)) >= 3 * spec_.kv_rows;
     const double x = std::clamp((is_late ? spec_.late : 1) * spread * normal(rng_), -limit, limit);
     base::store_element(tensor.view().data, dtype, offset, x);

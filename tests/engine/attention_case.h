@@ -23,6 +23,7 @@ struct CaseSpec {
   std::optional<DType> o_dtype;  // the default one otherwise
   Layout layout = Layout::bhsd;
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
+  std::int64_t q_rest = 0, k_rest = 0;                 // of Dqk: columns that stand in tensors of their own
   bool values_in_keys = false;                         // v is the first columns of k, in its memory
   std::string sequences = "whole";                     // whole, lengths, packed, slots: packed, not all keys count
   std::int64_t page_rows = 0;    // k and v are pages of so many rows, in any order; 0: they are not. Packed: q alone is
@@ -72,6 +73,7 @@ class AttentionCase {
   const AttentionOptions& options() const { return options_; }
 
   GuardedTensor q, k, v, o, lse_rows;  // lse_rows: [B, H, 1, S]
+  GuardedTensor q_rest, k_rest;        // where the spec has them
   GuardedTensor max_score_rows;        // with_max_scores: as lse_rows
   GuardedTensor lse_rest_rows;         // with_lse_rest: as lse_rows
 

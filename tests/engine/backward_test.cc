@@ -293,6 +293,25 @@ TEST_P(Backward, RefusesPages) {
                "page_table is given; a backward takes keys and values that are not in pages");
 }
 
+TEST_P(Backward, RefusesRowsOfTwoTensors) {
+  Training training(GetParam());
+  const BackwardTensors tensors = training.inputs();
+  const auto refused = [&](std::optional<ConstTensorView> AttentionOptions::*rest, const ConstTensorView& of,
+                           std::string_view name) {
+    BackwardTensors cut = tensors;
+    ConstTensorView& first = &of == &tensors.q ? cut.q : cut.k;
+    const ConstTensorView one(static_cast<const std::byte*>(of.data) + (of.shape[3] - 1) * size_of(of.dtype), of.dtype,
+                              {of.shape[0], of.shape[1], of.shape[2], 1}, of.strides, of.device);
+    first.shape[3] -= 1;
+    AttentionOptions options = training.options;
+    options.*rest = one;
+    expect_error([&] { attention_backward(cut, options); }, ErrorCode::invalid_argument,
+                 std::string(name) + " is given; a backward takes queries and keys that are one tensor each");
+  };
+  refused(&AttentionOptions::q_rest, tensors.q, "q_rest");
+  refused(&AttentionOptions::k_rest, tensors.k, "k_rest");
+}
+
 TEST_P(Backward, RunsRefuseOtherGradientsThanPlanned) {
   const Training training(GetParam());
   const Tensor dq = Tensor::empty(DType::f32, {2, 4, 9, 8}), d_slopes = Tensor::empty(DType::f32, {4});

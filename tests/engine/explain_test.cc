@@ -147,11 +147,11 @@ TEST(Explain, HasAKeyForEveryFigure) {
   const Json full = engine::explanation(problem, &mask, "on cuda:0", hopper_plan(), {{"summary", "x"}});
   using Keys = std::vector<std::string>;
   EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "tuned", "rejected", "kernel"}));
-  EXPECT_EQ(
-      keys_of(full["problem"]),
-      Keys({"summary", "device",    "pass",         "normalizer", "sinks",    "scale",  "batch",      "packed",
-            "lengths", "page_rows", "listed_pages", "q_heads",    "kv_heads", "q_rows", "kv_rows",    "qk_dim",
-            "v_dim",   "q_dtype",   "k_dtype",      "v_dtype",    "o_dtype",  "lse",    "max_scores", "lse_rest"}));
+  EXPECT_EQ(keys_of(full["problem"]),
+            Keys({"summary", "device",  "pass",       "normalizer",   "sinks",   "scale",    "batch",
+                  "packed",  "lengths", "page_rows",  "listed_pages", "q_heads", "kv_heads", "q_rows",
+                  "kv_rows", "qk_dim",  "q_rest_dim", "k_rest_dim",   "v_dim",   "q_dtype",  "k_dtype",
+                  "v_dtype", "o_dtype", "lse",        "max_scores",   "lse_rest"}));
   EXPECT_EQ(keys_of(full["mods"]), Keys({"score", "mask", "weight"}));
   EXPECT_EQ(keys_of(full["mods"]["mask"]), Keys({"given", "simplified", "form"}));
   EXPECT_EQ(keys_of(full["mask"]), Keys({"from_lists", "found", "block", "full", "partial", "empty", "density", "runs",
@@ -179,6 +179,36 @@ TEST(Explain, PredictsWhatACpuDoes) {
   EXPECT_GT(predicted["seconds"], 0);
   EXPECT_THAT(plan.explain(), testing::ContainsRegex("\npredicted  [0-9.]+ [mu]?s for 39.9 MFLOP and 430 KiB: [0-9.]+ "
                                                      "[MG]FLOP/s, [0-9.]+ GB/s\n"));
+}
+
+// Some family of every GPU takes queries and keys of two tensors, however many queries there are.
+TEST(Explain, FamiliesThatTakeRowsOfTwoTensors) {
+  using testing::HasSubstr;
+  const auto explained = [](std::string_view gpu, DType dtype, std::int64_t queries, std::int64_t dim) {
+    AttentionTensors tensors;
+    tensors.q = {nullptr, dtype, {1, 8, queries, dim - 24}};
+    tensors.k = {nullptr, dtype, {1, 1, 1024, dim - 64}};
+    tensors.v = tensors.k;
+    tensors.v.shape[3] = dim > 256 ? 512 : 64;
+    tensors.o = {nullptr, dtype, {1, 8, queries, tensors.v.shape[3]}};
+    AttentionOptions options;
+    options.q_rest = ConstTensorView(nullptr, dtype, {1, 8, queries, 24});
+    options.k_rest = ConstTensorView(nullptr, dtype, {1, 1, 1024, 64});
+    return explain_on(gpu, tensors, options).text;
+  };
+  for (const char* gpu : {"h200", "a100"}) {
+    for (const std::int64_t dim : {128, 576}) {
+      EXPECT_THAT(explained(gpu, DType::bf16, 1, dim), HasSubstr("decode_mma")) << gpu << " " << dim;
+      const std::string many = explained(gpu, DType::f16, 100, dim);
+      EXPECT_THAT(many, HasSubstr("forward_mma")) << gpu << " " << dim;
+      EXPECT_THAT(many, HasSubstr(dim == 128 ? "q[1, 8, 100, 104 + 24] f16 k[.., 1, 1024, 64 + 64]"
+                                             : "q[1, 8, 100, 552 + 24] f16 k[.., 1, 1024, 512 + 64]"));
+    }
+    EXPECT_THAT(explained(gpu, DType::f32, 100, 128), HasSubstr("forward_mma")) << gpu;
+  }
+  EXPECT_THAT(explained("h200", DType::bf16, 100, 128),
+              HasSubstr("q_rest is given; queries of one tensor are accepted"));
+  EXPECT_THAT(explained("mi300x", DType::bf16, 100, 128), HasSubstr("forward_mma"));
 }
 
 // Nothing of them is read: the memory is not there.

@@ -8,6 +8,7 @@
 
 #include "engine/conditioning.h"
 #include "engine/grid_specs.h"
+#include "engine/split_specs.h"
 #include "expr/random_expression.h"
 
 namespace heddle::test {
@@ -34,6 +35,20 @@ TEST(Grid, AgreesWithTheReferenceOnManyKeys) {
     spec.kv_rows = kv_rows.deal();
     spec.batch = std::min<std::int64_t>(spec.batch, 2);
     if (spec.q_rows > 2) spec.kv_heads = spec.group = 1;
+    if (!is_taken(i)) continue;
+    AttentionCase attention_case(spec);
+    run_and_judge(attention_case);
+  }
+}
+
+// Queries, keys or both in two tensors: packed, in place, and in pieces of the keys.
+TEST(Grid, RowsOfTwoTensors) {
+  SplitSpecs<SpecSource> source(33, SpecSource());
+  Deck<std::int64_t> few({1, 1, 3, 7}, 34);
+  for (int i = 0; i < scaled(200); ++i) {
+    CaseSpec spec = source.draw();
+    spec.seed += 2'000'000;
+    if (i % 2 == 1) spec.q_rows = few.deal();
     if (!is_taken(i)) continue;
     AttentionCase attention_case(spec);
     run_and_judge(attention_case);

@@ -32,12 +32,13 @@ struct HopperCall {
   bool values_in_keys = false;  // v is the first columns of k
   AttentionOptions options{};
   std::optional<DType> o_dtype{}, kv_dtype{};  // else dtype
+  std::int64_t q_rest = 0, k_rest = 0;         // of dim: columns that stand in tensors of their own
 
   AttentionTensors tensors() const {
     const std::int64_t kv_batch = shared_kv ? 1 : batch;
     AttentionTensors tensors;
-    tensors.q = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim}};
-    tensors.k = {nullptr, kv_dtype.value_or(dtype), Dims{kv_batch, kv_heads, kv_rows, dim}};
+    tensors.q = {nullptr, dtype, Dims{batch, q_heads, q_rows, dim - q_rest}};
+    tensors.k = {nullptr, kv_dtype.value_or(dtype), Dims{kv_batch, kv_heads, kv_rows, dim - k_rest}};
     tensors.v = {nullptr, kv_dtype.value_or(dtype), Dims{kv_batch, kv_heads, kv_rows, v_dim == 0 ? dim : v_dim}};
     if (values_in_keys) {
       tensors.v = tensors.k;
@@ -51,6 +52,12 @@ struct HopperCall {
   AttentionOptions all_options() const {
     AttentionOptions all = options;
     if (!mask.empty()) all.mask_mod = mask;
+    const AttentionTensors own = tensors();
+    const auto beside = [](ConstTensorView view, std::int64_t columns) {
+      return ConstTensorView(nullptr, view.dtype, Dims{view.shape[0], view.shape[1], view.shape[2], columns});
+    };
+    if (q_rest > 0) all.q_rest = beside(own.q, q_rest);
+    if (k_rest > 0) all.k_rest = beside(own.k, k_rest);
     return all;
   }
   problem::AttentionProblem problem() const {

@@ -430,6 +430,67 @@ TEST(Refusals, Sinks) {
       "sinks is f32; f64 is accepted for f64 inputs", Call(DType::f64));
 }
 
+/// With 5 of 16 columns of q, or 3 of k's, in a tensor of its own.
+Call with_rest(bool of_queries) {
+  Call c;
+  if (of_queries) {
+    c.q(DType::f32, {2, 4, 6, 11});
+    c.options.q_rest = c.keep(Tensor::zeros(DType::f32, {2, 4, 6, 5}));
+  } else {
+    c.k(DType::f32, {2, 2, 8, 13});
+    c.options.k_rest = c.keep(Tensor::zeros(DType::f32, {2, 2, 8, 3}));
+  }
+  return c;
+}
+
+TEST(Refusals, RowsOfTwoTensors) {
+  Call both = with_rest(true);
+  both.k(DType::f32, {2, 2, 8, 13});
+  both.options.k_rest = both.keep(Tensor::zeros(DType::f32, {2, 2, 8, 3}));
+  both.validate_all();
+  const auto rest = [](Call& c, DType dtype, const Dims& shape) { return c.keep(Tensor::zeros(dtype, shape)); };
+  refused(
+      [&](Call& c) {
+        c.options.q_rest = rest(c, DType::f32, {2, 4, 6, 4});
+      },
+      "q has head dimension 11 + 4 and k 16; the same is accepted", with_rest(true));
+  refused([&](Call& c) { c.options.k_rest.reset(); }, "q has head dimension 16 and k 13; the same is accepted",
+          with_rest(false));
+  refused(
+      [&](Call& c) {
+        c.options.q_rest = rest(c, DType::bf16, {2, 4, 6, 5});
+      },
+      "q_rest is bf16; f32, q's dtype, is accepted", with_rest(true));
+  for (const Dims& shape : {Dims{1, 4, 6, 5}, Dims{2, 2, 6, 5}, Dims{2, 4, 7, 5}, Dims{2, 4, 6, 0}}) {
+    refused([&](Call& c) { c.options.q_rest = rest(c, DType::f32, shape); },
+            "q_rest has shape " + to_string(shape) +
+                "; [2, 4, 6, R] is accepted, q's but for the last extent, which is at least 1",
+            with_rest(true));
+  }
+  refused(
+      [&](Call& c) {
+        c.options.k_rest = rest(c, DType::f32, {2, 2, 9, 3});
+      },
+      "k_rest has shape [2, 2, 9, 3]; [2, 2, 8, R] is accepted, k's but for the last extent, which is at least 1",
+      with_rest(false));
+  refused(
+      [&](Call& c) {
+        c.options.k_rest = rest(c, DType::f32, {2, 8, 3});
+      },
+      "k_rest has shape [2, 8, 3]; 4 axes [B, H, S, R] are accepted", with_rest(false));
+  refused(
+      [](Call& c) {
+        c.options.q_rest->strides = {120, 30, 1, 6};
+      },
+      "q_rest has strides [120, 30, 1, 6]; a last stride of 1 is accepted (permute or copy it)", with_rest(true));
+  refused([](Call& c) { c.options.q_rest->device = kGpu; }, "q_rest is on cuda:0; the CPU is accepted, where q is",
+          with_rest(true));
+  refused([](Call& c) { c.options.q_rest->data = nullptr; }, "q_rest is f32 [2, 4, 6, 5] but its data is null",
+          with_rest(true));
+  refused([](Call& c) { c.tensors.o.data = const_cast<void*>(c.options.q_rest->data); },
+          "o overlaps q_rest in memory; an output that shares no byte with an input is accepted", with_rest(true));
+}
+
 TEST(Refusals, Descales) {
   refused(
       [](Call& c) {

@@ -47,8 +47,7 @@ class MovableAttention {
         v(normal_tensor(v_shape, seed + 2)),
         options(given) {
     options.threads = 1;
-    const bool paged = options.page_table.has_value();
-    const problem::Outputs outputs = problem::outputs_of(q, k, v, paged);
+    const problem::Outputs outputs = problem::outputs_of(q, k, v, options);
     o_ = Tensor::zeros(DType::f64, outputs.o_shape);
     d_o = normal_tensor(outputs.o_shape, seed + 3);
     tensors_ = {q, k, v, o_, {}};

@@ -8,13 +8,14 @@ from comparison import library as c
 from comparison.decode.inputs import SCORE_TEXTS
 
 FAMILIES = ("decode_mma", "forward_mma", "forward_sm90")
-OURS = ("heddle", "batch_invariant", "unshared", *FAMILIES)
+OURS = ("heddle", "batch_invariant", "unshared", "apart", *FAMILIES)
 
 
 class Heddle:
     """One plan, run on the cache of any layer."""
 
-    def __init__(self, inputs, lib, batch_invariant=False, shares=True):
+    def __init__(self, inputs, lib, batch_invariant=False, shares=True, apart=0):
+        """`apart`: the last columns of queries and of keys stand in tensors of their own."""
         torch, cell = inputs.torch, inputs.cell
         self.inputs, self.lib = inputs, lib
         self.o = torch.full((*inputs.q.shape[:3], cell.v_dim), math.nan, device=inputs.device, dtype=inputs.q.dtype)
@@ -46,17 +47,39 @@ class Heddle:
             fresh_tokens=cell.fresh,
             **{name: c.ctypes.pointer(view) for name, view in named.items()},
         )
-        self.kept = named
+        self.kept, self.rests = named, []
         self.tensors = [
             c.attention_tensors(
                 self._view(inputs.q, "bf16"), *(self._view(x, cell.kv_dtype) for x in cache), self._view(self.o, "bf16")
             )
             for cache in inputs.caches
         ]
+        if apart:
+            self._cut(apart)
         self.plan = lib.plan(self.tensors[0], self.attention)
         count = self.plan.workspace_bytes()
         self.workspace = torch.empty(max(count, 1), dtype=torch.uint8, device=inputs.device)
         self.options = c.RunOptions(workspace=self.workspace.data_ptr() if count else None)
+
+    def _cut(self, apart):
+        """Copies of the queries and the caches in two tensors each, as engines hold latent attention."""
+        inputs, cell = self.inputs, self.inputs.cell
+        first = cell.qk_dim - apart
+
+        def parts(x):
+            return [x[..., columns].transpose(1, 2).contiguous().transpose(1, 2) for columns in (slice(first), slice(first, None))]
+
+        q, keys = parts(inputs.q), [parts(k) for k, _ in inputs.caches]
+        self.copies = q, keys
+        self.tensors = [
+            c.attention_tensors(self._view(q[0], "bf16"), self._view(k, cell.kv_dtype),
+                                self._view(k[..., : cell.v_dim], cell.kv_dtype), self._view(self.o, "bf16"))
+            for k, _ in keys
+        ]
+        self.rests = [self._view(rest, cell.kv_dtype) for _, rest in keys]
+        self.q_rest = self._view(q[1], "bf16")
+        self.attention.q_rest = c.ctypes.pointer(self.q_rest)
+        self.attention.k_rest = c.ctypes.pointer(self.rests[0])
 
     def _view(self, x, dtype):
         device = "cpu" if self.inputs.device == "cpu" else "cuda"
@@ -65,6 +88,8 @@ class Heddle:
     def __call__(self, layer=0):
         if self.inputs.device != "cpu":
             self.options.stream = self.inputs.torch.cuda.current_stream().cuda_stream
+        if self.rests:
+            self.options.k_rest = c.ctypes.pointer(self.rests[layer])
         self.plan.run(self.tensors[layer], self.options)
         return self.o
 
@@ -204,6 +229,8 @@ def contenders(inputs, lib, families=FAMILIES):
     yield "batch_invariant", lambda: Heddle(inputs, lib, batch_invariant=True)
     if cell.prefix:
         yield "unshared", lambda: Heddle(inputs, lib, shares=False)
+    if cell.latent:
+        yield "apart", lambda: Heddle(inputs, lib, apart=cell.qk_dim - cell.v_dim)
     if inputs.device == "cpu":
         return
     for name in families:

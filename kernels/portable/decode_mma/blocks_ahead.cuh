@@ -58,7 +58,8 @@ class BlocksAhead {
     const bool asks = key < run.end && tiles_.has_queries(tile) && left_.has(place_.unit);
     left_.keep(asks);
     if (asks) {
-      const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+      const KeysOf<kConfig> keys(params_, tile);
+      const KeySource<kConfig> values(params_.v, params_.table, tile);
       if constexpr (kConfig.blocks_in_pages()) {
         const int page = pages_.page(place_.unit);
         stream_.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);

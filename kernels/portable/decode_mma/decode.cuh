@@ -89,7 +89,7 @@ class Decode {
       clear(o);
       // Warpgroups' rows leave through the memory of the queries when a chunk ends.
       if (!kConfig.chunked() || begins || kConfig.by_warpgroups()) {
-        stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+        stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
         apply_descales(q, tile);
       }
       if constexpr (kConfig.by_warpgroups()) {

@@ -82,11 +82,12 @@ class Forward {
   __device__ __forceinline__ void walk_steps(Walk walk, const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
                                              typename F::Out (&o)[kFragments][kOutFragments]) {
     scores_.begin(tile);
-    const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+    const KeysOf<kConfig> keys(params_, tile);
+    const KeySource<kConfig> values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
     typename F::Queries q[kFragments];
-    stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+    stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
     typename F::Scores s[kFragments][kKeyFragments];
     for (bool more = true; more;) {
       const int flags = walk.flags() >> unit(), kv_first = walk.block() * kConfig.kv_block;
@@ -108,10 +109,11 @@ class Forward {
   /// Likewise, with the blocks of later steps under way.
   __device__ __forceinline__ void walk_ring(Walk walk, const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights,
                                             typename F::Out (&o)[kFragments][kOutFragments]) {
-    const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+    const KeysOf<kConfig> keys(params_, tile);
+    const KeySource<kConfig> values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     typename F::Queries q[kFragments];
-    stream.load_queries(q, [&](int i) { return tile.query_row(params_.q, scores_.row_of(i)); });
+    stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
     struct Step {
       int block, flags;
     };

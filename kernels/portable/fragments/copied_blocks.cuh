@@ -32,8 +32,8 @@ class CopiedBlocks {
   __device__ __forceinline__ void values_arrive() const { arrive(); }
 
   /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
-  template <class Source>
-  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first, int end) {
+  template <class Keys, class Values>
+  __device__ __forceinline__ void ask_block(const Keys& keys, const Values& values, int first, int end) {
     Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
                                                             end);
     Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,

@@ -9,6 +9,7 @@
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/plain_numbers.cuh"
+#include "portable/fragments/split_rows.cuh"
 #include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
@@ -54,7 +55,7 @@ struct FmaFragments : PlainNumbers<kConfig.storage == shared::Storage::f64> {
     __device__ __forceinline__ void load_queries(Queries (&)[kFragments], Row&& row) {
 #pragma unroll
       for (int i = 0; i < kFragments * kOwnRows; ++i) {
-        const char* from = row(i);
+        const auto from = row(i);
         if (!brings_queries(kConfig.row_waves)) break;
         copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.q_bytes, 4>(
             base_ + kMemory.q + row_of(i) * kMemory.k_pitch, from, from != nullptr, lane() % 4);
@@ -120,13 +121,13 @@ struct FmaFragments : PlainNumbers<kConfig.storage == shared::Storage::f64> {
                                                               key < end, own % kTogether);
       }
     }
-    template <int kDim, int kColumns, int kBytes, int kTogether>
-    __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own) {
+    template <int kDim, int kColumns, int kBytes, int kTogether, class Row>
+    __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const Row& from, bool there, int own) {
       constexpr int kChunks = kSize * kColumns / kBytes;
 #pragma unroll 4
       for (int chunk = own; chunk < kChunks; chunk += kTogether) {
         const int at = chunk * kBytes, left = there ? kSize * kDim - at : 0;
-        ptx::copy_async<kBytes>(to + at, left > 0 ? from + at : from, left < 0 ? 0 : left < kBytes ? left : kBytes);
+        ptx::copy_async<kBytes>(to + at, byte_of(from, left > 0 ? at : 0), left < 0 ? 0 : left < kBytes ? left : kBytes);
       }
     }
 

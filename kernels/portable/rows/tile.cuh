@@ -3,6 +3,7 @@
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "backend/portable/shared/prefix_table.h"
+#include "portable/fragments/split_rows.cuh"
 #include "shared/mod_values.h"
 #include "shared/paging.h"
 #include "shared/strided.h"
@@ -92,15 +93,26 @@ struct Tile : SequencesOfTile<kConfig.prefixed()> {
     if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? span_at(row).q_start : q_start;
     return q_start;
   }
+  /// Where a row's query is; null: there is none. `params`: a ForwardParams.
+  template <class Params>
+  __device__ __forceinline__ auto query_row(const Params& params, int row) const {
+    if constexpr (kConfig.q_first == 0) {
+      return row_in(params.q, row);
+    } else {
+      constexpr int kFirst = kConfig.q_first_bytes();
+      const char* const first = row_in(params.q, row);
+      return SplitRow<kFirst>{first, first == nullptr ? nullptr : row_in(params.q_rest, row) - kFirst};
+    }
+  }
+
+ private:
   /// Where a row's query is in that tensor; null: there is none.
-  __device__ __forceinline__ const char* query_row(const shared::RowsOfTensor& q, int row) const {
+  __device__ __forceinline__ const char* row_in(const shared::RowsOfTensor& q, int row) const {
     if (!has(row)) return nullptr;
     const long long at =
         batch_of(row) * q.stride[0] + head_of(row) * q.stride[1] + (q_begin_of(row) + query_of(row)) * q.stride[2];
     return static_cast<const char*>(q.data) + at * kConfig.q_element_bytes();
   }
-
- private:
   // prefixed: the sequence whose place the row has, whether or not it shares the keys.
   __device__ __forceinline__ int batch_at(int row) const {
     if constexpr (!kConfig.prefixed()) return batch;
@@ -146,23 +158,35 @@ class KeySource {
              (page * tensor_.stride[0] + j % kConfig.page_rows * tensor_.stride[2]) * kConfig.kv_element_bytes();
     }
   }
-  /// Rows that lie in one page from row j on, whose number is `page`, whatever the table holds.
-  class InPage {
+  /// Rows that lie in one page from row j on, whose number is `page`, whatever the table holds. `Stride`: the number of
+  /// units of kUnit bytes from a row to the next one, or a reference to the parameter, which takes no registers.
+  template <class Stride, int kUnit>
+  class RowsInPage {
    public:
     static constexpr bool kLinear = true;
-    __device__ __forceinline__ InPage(const char* row, int number, long long stride)
+    __device__ __forceinline__ RowsInPage(const char* row, int number, Stride stride)
         : row_(row), number_(number), stride_(stride) {}
-    __device__ __forceinline__ const char* row(int j) const { return row_ + (j - number_) * stride_; }
-    __device__ __forceinline__ const char* below(const char* row, int rows) const { return row + rows * stride_; }
+    __device__ __forceinline__ const char* row(int j) const { return below(row_, j - number_); }
+    __device__ __forceinline__ const char* below(const char* row, int rows) const {
+      return row + rows * (stride_ * kUnit);
+    }
+    __device__ __forceinline__ Stride stride() const { return stride_; }
 
    private:
     const char* row_;
     int number_;
-    long long stride_;
+    Stride stride_;
   };
+  using InPage = RowsInPage<long long, 1>;
+  using InPageByReference = RowsInPage<const long long&, kConfig.kv_element_bytes()>;
   __device__ __forceinline__ InPage in_page(int j, int page) const {
     return {row(j, page), j, tensor_.stride[2] * kConfig.kv_element_bytes()};
   }
+  __device__ __forceinline__ InPageByReference in_page_by_reference(int j, int page) const {
+    return {row(j, page), j, tensor_.stride[2]};
+  }
+  /// Elements from a row to the next one.
+  __device__ __forceinline__ const long long& stride() const { return tensor_.stride[2]; }
   /// The table's entry for row j, whatever it holds.
   __device__ __forceinline__ int page_of(int j) const {
     constexpr int kPageRows = kConfig.page_rows > 0 ? kConfig.page_rows : 1;
@@ -175,6 +199,26 @@ class KeySource {
   const shared::PageTable& table_;
   int batch_, first_entry_;
   const char* base_;
+};
+
+/// Keys of a tile. Constructed in place: clang spills registers of some kernels for AMD where a function returns them.
+template <auto kConfig, bool kSplit = (kConfig.k_first > 0)>
+class KeysOf : public KeySource<kConfig> {
+ public:
+  /// `params`: a ForwardParams.
+  template <class Params>
+  __device__ __forceinline__ KeysOf(const Params& params, const Tile<kConfig>& tile)
+      : KeySource<kConfig>(params.k, params.table, tile) {}
+};
+template <auto kConfig>
+class KeysOf<kConfig, true> : public SplitSource<kConfig.k_first_bytes(), KeySource<kConfig>> {
+  using Source = KeySource<kConfig>;
+
+ public:
+  template <class Params>
+  __device__ __forceinline__ KeysOf(const Params& params, const Tile<kConfig>& tile)
+      : SplitSource<kConfig.k_first_bytes(), Source>(Source(params.k, params.table, tile),
+                                                     Source(params.k_rest, params.table, tile)) {}
 };
 
 }  // namespace heddle::portable

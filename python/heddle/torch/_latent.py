@@ -43,9 +43,9 @@ class BatchMLAPagedAttentionWrapper:
     """Absorbed multi-head latent attention: all heads read one row of the cache a token, as keys whole, and as values its
     latent part.
 
-    - The cache's parts, ckv_cache [pages, page_size, latent] and kpe_cache [pages, page_size, rope], are slices of one
-      tensor [pages, page_size, latent + rope]: a kernel reads a row once, as keys and values. Two buffers: ValueError.
-    - The queries' parts are slices of one tensor, too, or two tensors, which are copied into one.
+    The cache's parts, ckv_cache [pages, page_size, latent] and kpe_cache [pages, page_size, rope], are two tensors, or
+    slices of one; so are the queries' parts. Kernels read them where they are and copy nothing. A row of ckv_cache is read
+    once, as a part of a key and as a value.
 
     With use_cuda_graph the list of pages and the lengths stay where they are, as with the wrappers of decoding.
 
@@ -100,17 +100,14 @@ class BatchMLAPagedAttentionWrapper:
             raise RuntimeError("run() is called before plan()")
         refuse(profiler_buffer=profiler_buffer, kv_len=kv_len, page_table=page_table)
         self._check(q_nope=q_nope, q_pe=q_pe, ckv_cache=ckv_cache, kpe_cache=kpe_cache)
-        cache = joined(ckv_cache, kpe_cache)
-        if cache is None:
-            raise ValueError("ckv_cache and kpe_cache are two buffers; slices [..., :latent] and [..., latent:] of one tensor "
-                             "are accepted, of which kernels read a row once as keys and values")
-        q = joined(q_nope, q_pe)
-        keys = cache.unsqueeze(2)
+        q, cache = joined(q_nope, q_pe), joined(ckv_cache, kpe_cache)  # one tensor takes the kernels fewer registers
+        keys = (ckv_cache if cache is None else cache).unsqueeze(2)
         found, logs = serving.varlen_func(
-            torch.cat((q_nope, q_pe), -1) if q is None else q, keys, keys[..., :self._dims[1]], self._starts, None,
-            self._longest, self._pages.most_keys(keys.shape[1]), seqused_k=self._pages.lengths,
-            page_table=self._pages.pages, page_starts=self._pages.starts, softmax_scale=self._scale, causal=self._causal,
-            out=out, return_softmax_lse=True)
+            q_nope if q is None else q, keys, keys[..., :self._dims[1]], self._starts, None, self._longest,
+            self._pages.most_keys(keys.shape[1]), seqused_k=self._pages.lengths, page_table=self._pages.pages,
+            page_starts=self._pages.starts, softmax_scale=self._scale, causal=self._causal, out=out,
+            return_softmax_lse=True, q_rest=q_pe if q is None else None,
+            k_rest=kpe_cache.unsqueeze(2) if cache is None else None)
         if not return_lse:
             return found
         logs = logs.transpose(0, 1) * (1.0 if return_lse_base_on_e else LOG2_E)
@@ -124,3 +121,7 @@ class BatchMLAPagedAttentionWrapper:
                 wanted = ", ".join(str(extent) for extent in ends)
                 raise ValueError(f"{name} has shape {list(x.shape)}; [{'rows' if len(ends) == 2 else 'pages, page_size'}, "
                                  f"{wanted}] is accepted, as planned")
+        for name, of in (("q_pe", "q_nope"), ("kpe_cache", "ckv_cache")):
+            if given[name].shape[:2] != given[of].shape[:2]:
+                raise ValueError(f"{name} has shape {list(given[name].shape)}, and {of} {list(given[of].shape)}; equal extents "
+                                 "but for the last one are accepted")

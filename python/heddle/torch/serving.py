@@ -59,7 +59,8 @@ def varlen_func(
     page_starts: torch.Tensor | None = None, q_descale: Descale = None,
     k_descale: Descale = None, v_descale: Descale = None, score_mod: Callable[..., torch.Tensor] | None = None,
     mask_mod: Callable[..., torch.Tensor] | None = None, out: torch.Tensor | None = None,
-    return_softmax_lse: bool = False, version: int = 0,
+    return_softmax_lse: bool = False, version: int = 0, q_rest: torch.Tensor | None = None,
+    k_rest: torch.Tensor | None = None,
 ) -> Any:
     """Attention of packed queries q [T, Hq, D] over packed keys or a paged cache.
 
@@ -73,6 +74,8 @@ def varlen_func(
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
     - score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
+    - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of keys,
+      where they are tensors of their own. They have no gradient.
 
     Returns out [T, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [Hq, T]).
 
@@ -95,6 +98,10 @@ def varlen_func(
     set_queries(call, cu_seqlens_q, max_seqlen_q)
     set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"),
              page_starts)
+    if q_rest is not None:
+        call.options["q_rest"] = heads_first(q_rest)
+    if k_rest is not None:
+        call.options["k_rest"] = heads_first(k_rest) if page_table is None else k_rest.transpose(1, 2)
     return attend_packed(call, q, v, out)
 
 

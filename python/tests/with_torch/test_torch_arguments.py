@@ -136,7 +136,9 @@ CASES = {
              softcap=1.0,
              sinks=torch.zeros(H), page_table=table, page_starts=used, q_descale=Beside(scales, **E4M3), k_descale=Beside(scales, **E4M3),
              v_descale=Beside(scales, **E4M3), score_mod=twice, mask_mod=near, out=torch.zeros_like(packed[0]),
-             return_softmax_lse=True),
+             return_softmax_lse=True, 
+             q_rest=Beside(3 * packed[0], q_rest=packed[0], k_rest=packed[0]),
+             k_rest=Beside(3 * packed[0], q_rest=packed[0], k_rest=packed[0])),
         dict(version="it tells a GPU that a mask's tensors have changed"),
     ),
     "with_kvcache": Case(

@@ -96,23 +96,27 @@ class LatentCache:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("apart", [False, True], ids=["one tensor", "two tensors"])
+@pytest.mark.parametrize("apart", [(), ("q",), ("cache",), ("q", "cache")], ids=str)
 def test_latent_attention(causal, apart):
     cache, starts = LatentCache(16, 8), torch.tensor([0, *torch.tensor(QUERIES).cumsum(0)], dtype=torch.int32)
     q = torch.randn(sum(QUERIES), HEADS, 24)
     wrapper = flashinfer.BatchMLAPagedAttentionWrapper()
     wrapper.plan(starts, cache.lists.indptr, cache.lists.indices, torch.tensor(LENGTHS), HEADS, 16, 8, PAGE, causal, 0.3)
-    parts = [x.clone() for x in cache.parts(q)] if apart else cache.parts(q)
-    out, lse = wrapper.run(*parts, *cache.parts(cache.pages), return_lse=True)
+    parts, caches = cache.parts(q), cache.parts(cache.pages)
+    if "q" in apart:
+        parts = [x.clone() for x in parts]
+    if "cache" in apart:
+        caches = [x.clone() for x in caches]
+    out, lse = wrapper.run(*parts, *caches, return_lse=True)
     for b, n in enumerate(LENGTHS):
         own = slice(starts[b], starts[b + 1])
         rows = cache.rows[b].unsqueeze(1)
         want = reference(q[own], rows, rows[..., :16], scale=0.3, **({"window": (-1, 0)} if causal else {}))
         agree((out[own], lse[own]), want)
-    natural = wrapper.run(*parts, *cache.parts(cache.pages), return_lse=True, return_lse_base_on_e=True)[1]
+    natural = wrapper.run(*parts, *caches, return_lse=True, return_lse_base_on_e=True)[1]
     torch.testing.assert_close(natural, lse * math.log(2.0))
     into, of_lse = torch.empty_like(out), torch.empty_like(lse)
-    wrapper.run(*parts, *cache.parts(cache.pages), into, of_lse, True)
+    wrapper.run(*parts, *caches, into, of_lse, True)
     assert torch.equal(into, out) and torch.equal(of_lse, lse)
 
 
@@ -124,11 +128,8 @@ def test_latent_attention_refuses():
     with pytest.raises(RuntimeError, match="before plan"):
         wrapper.run(*q, *cache.parts(cache.pages))
     wrapper.plan(*planned, kv_layout="independent-split", scale_mode="default", enable_pdl=True)
-    with pytest.raises(ValueError, match="ckv_cache and kpe_cache are two buffers"):
-        wrapper.run(*q, *(x.clone() for x in cache.parts(cache.pages)))
-    swapped = cache.pages[..., 8:], cache.pages[..., :8]
-    with pytest.raises(ValueError, match="ckv_cache and kpe_cache are two buffers"):
-        wrapper.run(*q, *swapped)
+    with pytest.raises(ValueError, match=r"kpe_cache has shape \[\d+, 4, 8\], and ckv_cache \[\d+, 4, 16\]; equal extents"):
+        wrapper.run(*q, cache.pages[..., :16], cache.pages[1:, :, 16:])
     with pytest.raises(ValueError, match=r"q_pe has shape \[5, 6, 16\]; \[rows, 6, 8\] is accepted"):
         wrapper.run(q[0], q[0], *cache.parts(cache.pages))
     for given in ({"kv_len": ones}, {"page_table": ones}, {"profiler_buffer": ones}):

@@ -394,10 +394,11 @@ def test_lists_of_pages(page):
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["one tensor", "two tensors"])
-def test_latent_attention(apart):
-    """Multi-head latent attention of a list of pages: keys and values are one buffer, queries one or two."""
-    lengths, page, heads = torch.tensor([300, 17, 0, 64], dtype=torch.int32), 64, 16
+@pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("apart", [(), ("q",), ("cache",), ("q", "cache")], ids=str)
+def test_latent_attention(apart, heads):
+    """Multi-head latent attention of a list of pages: queries and the cache's parts are one tensor or two, each."""
+    lengths, page = torch.tensor([300, 17, 0, 64], dtype=torch.int32), 64
     counts = (lengths + page - 1) // page
     indptr = torch.tensor([0, *counts.cumsum(0)], dtype=torch.int32)
     indices = torch.randperm(int(counts.sum()) + 3, generator=GENERATOR)[: int(counts.sum())].to(torch.int32)
@@ -405,8 +406,9 @@ def test_latent_attention(apart):
     wrapper = flashinfer.BatchMLAPagedAttentionWrapper()
     given = torch.arange(5, dtype=torch.int32), indptr, indices, lengths
     wrapper.plan(*(x.to(DEVICE) for x in given), heads, 512, 64, page, True, 192**-0.5)
-    parts = [x.clone() if apart else x for x in (q[..., :512], q[..., 512:])]
-    out, lse = wrapper.run(*parts, cache[..., :512], cache[..., 512:], return_lse=True)
+    parts = [x.clone() if "q" in apart else x for x in (q[..., :512], q[..., 512:])]
+    caches = [x.clone() if "cache" in apart else x for x in (cache[..., :512], cache[..., 512:])]
+    out, lse = wrapper.run(*parts, *caches, return_lse=True)
     for b, n in enumerate(lengths.tolist()):
         rows = cache[indices[indptr[b] : indptr[b + 1]].to(DEVICE).long()].flatten(0, 1)[:n].double()
         scores = torch.einsum("hd,kd->hk", q[b].double(), rows) * 192**-0.5

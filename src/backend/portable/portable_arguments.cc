@@ -1,5 +1,7 @@
 #include "backend/portable/portable_arguments.h"
 
+#include <tuple>
+
 #include "backend/gpu/page_tables.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
@@ -13,6 +15,8 @@ void set_constants(const backend::PrepareArguments& arguments, shared::ForwardPa
   gpu::set_strides(tensors.q, problem.packed, params.q);
   gpu::set_strides(tensors.k, problem.packed && !paged, params.k);
   gpu::set_strides(tensors.v, problem.packed && !paged, params.v);
+  gpu::set_strides(arguments.options.q_rest, problem.packed, params.q_rest);
+  gpu::set_strides(arguments.options.k_rest, problem.packed && !paged, params.k_rest);
   if (paged) params.table = gpu::planned_table(problem, arguments.options, tensors.k.shape[0]);
   params.group = static_cast<int>(problem.group());
   params.scale = problem.scale * arguments.plan.mods.factor;
@@ -43,6 +47,13 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   params.q.data = tensors.q.data;
   params.k.data = tensors.k.data;
   params.v.data = tensors.v.data;
+  for (const auto& [name, rest, bytes, to] :
+       {std::tuple("q_rest", &arguments.options->q_rest, config.q_bytes, &params.q_rest),
+        {"k_rest", &arguments.options->k_rest, config.kv_bytes, &params.k_rest}}) {
+    if (!*rest) continue;
+    gpu::check_address(name, (*rest)->data, bytes);
+    to->data = (*rest)->data;
+  }
   params.outputs.o = tensors.o.data;
   if (tensors.lse) params.outputs.lse = static_cast<float*>(tensors.lse->data);
   if (tensors.lse_rest) params.lse_rest.data = static_cast<float*>(tensors.lse_rest->data);

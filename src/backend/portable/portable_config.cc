@@ -73,10 +73,17 @@ int headroom_of(const AttentionProblem& problem, const KernelMods& mods, shared:
   return std::clamp(15 - static_cast<int>(std::ceil(std::log2(mods.weight_bound))), 0, kMost);
 }
 
+/// A power of two that divides the addresses of rows of q_rest or k_rest, and the bytes of a row that stand before them.
+int alignment_of_rest(const std::optional<ConstTensorView>& rest, int bytes_before) {
+  if (!rest) return 16;
+  return std::min(row_alignment(*rest), 1 << std::countr_zero(static_cast<unsigned>(bytes_before | 16)));
+}
+
 }  // namespace
 
 shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const KernelMods& mods,
-                                        const AttentionTensors& tensors, MmaTarget target) {
+                                        const AttentionTensors& tensors, const AttentionOptions& options,
+                                        MmaTarget target) {
   shared::ForwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
@@ -102,8 +109,11 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   all.device_lengths = problem.device_lengths;
   all.page_rows = static_cast<int>(problem.page_rows);
   all.listed_pages = problem.listed_pages;
-  all.q_bytes = row_alignment(tensors.q);
-  all.kv_bytes = std::min(row_alignment(tensors.k), row_alignment(tensors.v));
+  if (problem.q_rest_dim > 0) all.q_first = static_cast<int>(problem.qk_dim - problem.q_rest_dim);
+  if (problem.k_rest_dim > 0) all.k_first = static_cast<int>(problem.qk_dim - problem.k_rest_dim);
+  all.q_bytes = std::min(row_alignment(tensors.q), alignment_of_rest(options.q_rest, all.q_first_bytes()));
+  all.kv_bytes = std::min(
+      {row_alignment(tensors.k), row_alignment(tensors.v), alignment_of_rest(options.k_rest, all.k_first_bytes())});
   all.o_bytes = row_alignment(tensors.o);
   all.o_type = output_type_of(problem.o_dtype, converts ? DType::f16 : problem.q_dtype);
   return all;

@@ -38,10 +38,11 @@ struct MmaTarget {
 };
 inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::outer,
                                       shared::FragmentKind::tf32, shared::FragmentKind::fma, true};
-/// A forward kernel's configuration as a problem, its mods and the alignment of its rows decide it: all but its tile
-/// and its waves.
+/// A forward kernel's configuration as a problem, its mods and the alignment of its rows (of `options`: q_rest and
+/// k_rest) decide it: all but its tile and its waves.
 shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,
-                                        const AttentionTensors& tensors, MmaTarget target);
+                                        const AttentionTensors& tensors, const AttentionOptions& options,
+                                        MmaTarget target);
 /// The fragments of an AMD chip: "gfx1100". A chip without the matrix instructions that are known multiplies plainly.
 MmaTarget amd_target(std::string_view architecture);
 

@@ -82,9 +82,14 @@ class BrickTile {
       for (std::int64_t r = 0; r < tile_.at.rows; ++r, row += stride) {
         const auto* from =
             static_cast<const std::uint16_t*>(tile_.q.data) + tile_.q.offset(r) + head * tile_.q_head_stride;
+        const ConstRows& rest = tile_.q_rest.rows;
+        const std::int64_t apart = tile_.q_rest.columns, first = tile_.qk_dim - apart;
         for (std::int64_t dim = 0; dim < stride; dim += kBrickDepth) {
-          _mm512_store_si512(row + dim, LoadElements(from + dim, tile_.qk_dim - dim));
+          _mm512_store_si512(row + dim, dim < first ? LoadElements(from + dim, first - dim) : _mm512_setzero_si512());
         }
+        if (apart == 0) continue;
+        std::copy_n(static_cast<const std::uint16_t*>(rest.data) + rest.offset(r) + head * tile_.q_rest_head_stride,
+                    apart, row + first);
       }
     }
     std::fill(row, queries_ + plan::round_up(tile_.rows(), kGroup) * stride, std::uint16_t{0});

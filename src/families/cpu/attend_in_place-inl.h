@@ -22,6 +22,7 @@
 #include "families/cpu/chunks-inl.h"
 #include "families/cpu/keys_in_place-inl.h"
 #include "families/cpu/keys_in_quads-inl.h"
+#include "families/cpu/pack-inl.h"
 #include "families/cpu/probabilities-inl.h"
 #include "families/cpu/row_addresses-inl.h"
 #include "families/cpu/stored_rows-inl.h"
@@ -68,7 +69,7 @@ struct InPlaceWay {
     quads = kQuadRows > 1 &&
             (converts ? rows >= kLeastConvertedRows : rows >= kLeastQuadRows || rows == kQuadRows * kQuadVectors);
     pair = quads ? 8 : 2 * lanes;
-    stage_k = tile.qk_dim % pair != 0 || (quads && converts && !kWideRegisters);
+    stage_k = tile.k_rest.columns > 0 || tile.qk_dim % pair != 0 || (quads && converts && !kWideRegisters);
     restage_k = care.on && !stage_k && LosesNan(tile.k.dtype);
     stage_v = care.on || (rows >= kStageRows && size_of(tile.v.dtype) == 1) || tile.v_dim % (2 * lanes) != 0;
     near = !stage_k && !stage_v && (kWideRegisters || rows < kFarRows);
@@ -185,7 +186,11 @@ inline void ScoresInPlace(const Tile<float>& tile, const TileBuffers<float>& buf
   const bool staged = way.stage_k || way.restage_k;
   RowAddresses f32_keys;
   if (way.stage_k) {
-    f32_keys = StageRows(stored, tile.k.dtype, count, tile.qk_dim, way.k_dim, 0, way.care.on, buffers.chunk_keys);
+    const std::int64_t apart = tile.k_rest.columns, first = tile.qk_dim - apart;
+    f32_keys = StageRows(stored, tile.k.dtype, count, first, way.k_dim, 0, way.care.on, buffers.chunk_keys);
+    for (std::int64_t i = 0; apart > 0 && i < count; ++i) {
+      LoadRow(tile.k_rest.rows, chunk.first + i, 0, apart, buffers.chunk_keys + i * way.k_dim + first);
+    }
   } else if (way.restage_k) {
     f32_keys = RestageKeys(stored, count, way.k_dim, way.pair, buffers.staging, buffers.chunk_keys);
   }
@@ -300,7 +305,7 @@ inline WalkEnd WalkInPlace(const Tile<float>& tile, const TileBuffers<float>& bu
   if (walk.done()) return WalkEnd::no_key;
   ArrangeQueries(tile, buffers, way);
   const auto keys_of = [&](const Chunk& chunk) {
-    return AddressesOf(tile.k, tile.qk_dim, chunk.first, chunk.end - chunk.first);
+    return AddressesOf(tile.k, tile.qk_dim - tile.k_rest.columns, chunk.first, chunk.end - chunk.first);
   };
   RowAddresses keys = keys_of(walk.chunk()), values;
   Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near);

@@ -66,14 +66,30 @@ HWY_INLINE void TransposeWords(const __m512i (&in)[16], std::uint32_t* to, std::
 struct PackedRow {
   const std::uint16_t* data;
   std::int64_t count;
+  const std::uint16_t* rest = nullptr;  // the columns behind these, if they stand apart
+  std::int64_t rest_count = 0;
 
   PackedRow(const PackBricks& pack, std::int64_t row)
-      : data(static_cast<const std::uint16_t*>(pack.from.data)), count(row < pack.end ? pack.dim : 0) {
-    if (count > 0) data += pack.from.offset(row);
+      : data(static_cast<const std::uint16_t*>(pack.from.data)),
+        count(row < pack.end ? pack.dim - pack.rest.columns : 0) {
+    if (count == 0) return;
+    data += pack.from.offset(row);
+    if (pack.rest.columns == 0) return;
+    rest = static_cast<const std::uint16_t*>(pack.rest.rows.data) + pack.rest.rows.offset(row);
+    rest_count = pack.rest.columns;
   }
   /// 32 elements from dimension `dim` on; 0 past the row's end.
   HWY_INLINE __m512i load(std::int64_t dim) const {
+    if (rest_count > 0 && dim + kBrickDepth > count) return load_rest(dim);
     return count <= dim ? _mm512_setzero_si512() : LoadElements(data + dim, count - dim);
+  }
+
+ private:
+  __m512i load_rest(std::int64_t dim) const {
+    alignas(64) std::uint16_t both[kBrickDepth] = {};
+    const std::int64_t end = std::min(dim + kBrickDepth, count + rest_count);
+    for (std::int64_t i = dim; i < end; ++i) both[i - dim] = i < count ? data[i] : rest[i - count];
+    return _mm512_load_si512(both);
   }
 };
 

@@ -55,7 +55,9 @@ void LoadQueries(const Tile<T>& tile, const TileBuffers<T>& buffers) {
     const double descale = tile.q_descale ? tile.q_descale[head] : 1;
     factor = std::fill_n(factor, tile.at.rows, static_cast<T>(tile.q_scale * descale));
     for (std::int64_t r = 0; r < tile.at.rows; ++r, row += buffers.q_stride) {
-      LoadRow(tile.q, r, head * tile.q_head_stride, tile.qk_dim, row);
+      const std::int64_t apart = tile.q_rest.columns, first = tile.qk_dim - apart;
+      LoadRow(tile.q, r, head * tile.q_head_stride, first, row);
+      if (apart > 0) LoadRow(tile.q_rest.rows, r, head * tile.q_rest_head_stride, apart, row + first);
       std::fill(row + tile.qk_dim, row + buffers.q_stride, T(0));
     }
   }
@@ -79,7 +81,8 @@ PackedHead<T> PackChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, cons
                    .end = end,
                    .dim = tile.qk_dim,
                    .panels = buffers.chunk_keys,
-                   .staging = buffers.staging});
+                   .staging = buffers.staging,
+                   .rest = SkipRows(tile.k_rest, first)});
   Pack(PackValues<T>{.from = SkipRows(tile.v, first),
                      .begin = 0,
                      .end = end,

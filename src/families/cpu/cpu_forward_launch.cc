@@ -152,7 +152,8 @@ class Launch {
                                .end = end,
                                .dim = values ? problem_.v_dim : problem_.qk_dim,
                                .bricks = workspace_ + unit->offset,
-                               .flags = values ? v_flags(*unit) : nullptr});
+                               .flags = values ? v_flags(*unit) : nullptr,
+                               .rest = values ? RestOfRows{} : rest_of_keys(unit->sequence, unit->kv_head)});
       }
       T* panels = reinterpret_cast<T*>(workspace_ + unit->offset);
       if (values) {
@@ -169,7 +170,8 @@ class Launch {
                          .end = end,
                          .dim = problem_.qk_dim,
                          .panels = panels,
-                         .staging = buffers(worker).staging});
+                         .staging = buffers(worker).staging,
+                         .rest = rest_of_keys(unit->sequence, unit->kv_head)});
       }
     });
   }
@@ -187,6 +189,11 @@ class Launch {
                   .rows = problem_.page_rows,
                   .page_stride = view.strides[0]};
     return rows;
+  }
+
+  RestOfRows rest_of_keys(std::int64_t index, std::int64_t kv_head) const {
+    if (problem_.k_rest_dim == 0) return {};
+    return {keys_of(*run_.options->k_rest, index, kv_head), problem_.k_rest_dim};
   }
 
   std::uint8_t* v_flags(const PackedUnit& unit) const {
@@ -237,9 +244,14 @@ class Launch {
     tile.normalizer = problem_.normalizer;
     tile.q = rows_of<ConstRows>(run_.tensors.q, entry, task.head, row);
     tile.q_head_stride = run_.tensors.q.strides[1];
+    if (options.q_rest) {
+      tile.q_rest = {rows_of<ConstRows>(*options.q_rest, entry, task.head, row), problem_.q_rest_dim};
+      tile.q_rest_head_stride = options.q_rest->strides[1];
+    }
     tile.q_scale = problem_.scale * element_or_one(options.k_descale, task.sequence, kv_head);
     tile.q_descale = per_head<float>(options.q_descale, task.sequence, task.head);
     tile.k = keys_of(run_.tensors.k, task.sequence, kv_head);
+    tile.k_rest = rest_of_keys(task.sequence, kv_head);
     tile.v = keys_of(run_.tensors.v, task.sequence, kv_head);
     if (task.k_unit >= 0 && forward_.part.bricks()) tile.bricks = brick_head(wave, task);
     if (task.k_unit >= 0 && !forward_.part.bricks()) tile.head = packed_head(wave, task);

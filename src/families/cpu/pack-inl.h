@@ -42,6 +42,16 @@ void LoadRow(const ConstRows& rows, std::int64_t row, std::int64_t first, std::i
   }
 }
 
+/// Likewise, of rows of `dim` columns, the last of which stand in `rest`.
+template <class T>
+void LoadRow(const ConstRows& rows, const RestOfRows& rest, std::int64_t dim, std::int64_t row, std::int64_t first,
+             std::int64_t count, T* to) {
+  const std::int64_t cut = dim - rest.columns;
+  const std::int64_t before = std::clamp<std::int64_t>(cut - first, 0, count);
+  if (before > 0) LoadRow(rows, row, first, before, to);
+  if (before < count) LoadRow(rest.rows, row, first + before - cut, count - before, to + before);
+}
+
 /// `count` elements rounded to their storage, `first` elements after the start of a row.
 template <class T>
 void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t row, std::int64_t first) {
@@ -71,6 +81,10 @@ inline ConstRows SkipRows(const ConstRows& rows, std::int64_t count) {
     rest.data = static_cast<const std::byte*>(rows.data) + count * rows.stride * size_of(rows.dtype);
   }
   return rest;
+}
+
+inline RestOfRows SkipRows(const RestOfRows& rest, std::int64_t count) {
+  return {rest.columns > 0 ? SkipRows(rest.rows, count) : ConstRows{}, rest.columns};
 }
 
 namespace detail {
@@ -147,7 +161,8 @@ void Pack(const PackKeys<T>& keys) {
   for (std::int64_t first = keys.begin; first < keys.end; first += plan::kPanel) {
     const std::int64_t count = std::min(plan::kPanel, keys.end - first);
     T* panel = keys.panels + first * keys.dim;
-    if (count == plan::kPanel && keys.from.dtype == detail::kDType<T> && keys.from.pages.table == nullptr) {
+    if (count == plan::kPanel && keys.from.dtype == detail::kDType<T> && keys.from.pages.table == nullptr &&
+        keys.rest.columns == 0) {
       const T* rows = static_cast<const T*>(keys.from.data) + first * keys.from.stride;
       detail::Transpose(rows, keys.from.stride, keys.dim, panel);
       continue;
@@ -156,7 +171,7 @@ void Pack(const PackKeys<T>& keys) {
     for (std::int64_t dim = 0; dim < keys.dim; dim += plan::kPanel) {
       const std::int64_t dims = std::min(plan::kPanel, keys.dim - dim);
       for (std::int64_t key = 0; key < count; ++key) {
-        LoadRow(keys.from, first + key, dim, dims, keys.staging + key * plan::kPanel);
+        LoadRow(keys.from, keys.rest, keys.dim, first + key, dim, dims, keys.staging + key * plan::kPanel);
       }
       detail::Transpose(keys.staging, plan::kPanel, dims, panel + dim * plan::kPanel);
     }

@@ -34,6 +34,11 @@ struct ConstRows {
     return pages.table[row / pages.rows * pages.table_stride] * pages.page_stride + row % pages.rows * stride;
   }
 };
+/// Rows whose last `columns` columns stand in tensors of their own; 0: none do.
+struct RestOfRows {
+  ConstRows rows{};
+  std::int64_t columns = 0;
+};
 struct Rows {
   void* data = nullptr;
   DType dtype{};
@@ -69,6 +74,7 @@ struct PackKeys {
   std::int64_t begin, end, dim;
   T* panels;
   T* staging;
+  RestOfRows rest{};  // of the keys' columns
 };
 
 /// Values [begin, end), as above, to panels [ceil(dim / kPanel)][keys][kPanel], with 0 past `dim`. A flag of each
@@ -90,6 +96,7 @@ struct PackBricks {
   std::int64_t begin, end, dim;
   std::byte* bricks;
   std::uint8_t* flags;
+  RestOfRows rest{};  // of keys
 };
 
 /// Rows of bf16 as left operands of both kinds of products. `rows` has them as they are, [rows][dim up to kBrickDepth];
@@ -187,7 +194,8 @@ struct Tile {
   Normalizer normalizer;
 
   ConstRows q;
-  std::int64_t q_head_stride;
+  RestOfRows q_rest, k_rest;
+  std::int64_t q_head_stride, q_rest_head_stride;
   double q_scale;            // scale and the descale of k
   PerHead<float> q_descale;  // from head at.h on
   BrickHead bricks;          // where keys and values are packed in bricks;

@@ -26,10 +26,10 @@ std::string decode_mma_refuses(const problem::AttentionProblem& problem, const A
                                const AttentionOptions& options, const device::CudaCaps& caps);
 
 /// The kernels for a problem that is not refused, best first: those whose CTAs fit a multiprocessor. What depends on
-/// the strides is as `tensors` have them.
+/// the strides is as `tensors` and `options` have them.
 std::vector<shared::ForwardMmaConfig> decode_mma_configs(const problem::AttentionProblem& problem,
                                                          const KernelMods& mods, const AttentionTensors& tensors,
-                                                         const device::CudaCaps& caps);
+                                                         const AttentionOptions& options, const device::CudaCaps& caps);
 
 /// Which sequences' keys a kernel reads once, if the caller says that sequences share keys: a sentence for explain().
 std::string decode_mma_prefixes(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config);
@@ -47,9 +47,9 @@ std::vector<Setting> decode_mma_settings(const shared::ForwardMmaConfig& config)
 
 /// The family's plans, best first, at least one. Throws Error(unsupported) when no kernel fits, and where the mask
 /// leaves few of the keys within the bounds that it has: the kernels read all keys there. Planning weighs with the
-/// values of `bindings`.
+/// values of the options' bindings.
 std::vector<Choice> decode_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
-                               const Bindings& bindings, const device::CudaCaps& caps, const RowsOf& rows_of);
+                               const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of);
 
 }  // namespace heddle::plan
 

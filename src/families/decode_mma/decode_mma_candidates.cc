@@ -311,8 +311,9 @@ std::string decode_mma_prefixes(const AttentionProblem& problem, const ForwardMm
 }
 
 std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                 const AttentionTensors& tensors, const device::CudaCaps& caps) {
-  ForwardMmaConfig all = forward_config(problem, mods, tensors, kNvidia);
+                                                 const AttentionTensors& tensors, const AttentionOptions& options,
+                                                 const device::CudaCaps& caps) {
+  ForwardMmaConfig all = forward_config(problem, mods, tensors, options, kNvidia);
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
   all.bounded = !mods.mask.empty() && expr::KeyBounds(mods.mask).bounds();

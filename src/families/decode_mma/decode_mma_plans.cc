@@ -93,12 +93,12 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
 }  // namespace
 
 std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
-                               const Bindings& bindings, const device::CudaCaps& caps, const RowsOf& rows_of) {
+                               const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
-  const std::vector<ForwardMmaConfig> configs = decode_mma_configs(problem, mods, tensors, caps);
+  const std::vector<ForwardMmaConfig> configs = decode_mma_configs(problem, mods, tensors, options, caps);
   std::vector<Choice> choices;
   const auto add = [&](const ForwardMmaConfig& config, bool tests) {
-    choices.push_back(choice_of(problem, config, mods, bindings, caps, tests));
+    choices.push_back(choice_of(problem, config, mods, options.bindings, caps, tests));
   };
   for (const ForwardMmaConfig& config : configs) {
     add(config, true);
@@ -109,7 +109,7 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
   }
-  check_density(problem, decode_mma_keys(problem, mods, bindings, configs.front()), rows_of);
+  check_density(problem, decode_mma_keys(problem, mods, options.bindings, configs.front()), rows_of);
   const auto& first = choices.front().plan.part<ForwardMmaConfig>();
   for (Choice& choice : choices) {
     for (const Choice& other : choices) {

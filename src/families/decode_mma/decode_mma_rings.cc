@@ -48,7 +48,8 @@ std::vector<ForwardMmaConfig> decode_mma_warpgroup_rings(ForwardMmaConfig config
   constexpr int kPanel = 64, kSharedValueColumns = 256;  // o has products of 128 columns for each of two warpgroups
   const bool shares = warpgroups == Warpgroups::one_ring;
   const bool fits = caps.major == 9 && !config.converts() && config.q_bytes == 16 && config.kv_bytes == 16 &&
-                    config.qk_dim % kPanel == 0 && config.v_dim % (shares ? kSharedValueColumns : kPanel) == 0;
+                    config.qk_dim % kPanel == 0 && config.k_first % kPanel == 0 &&
+                    config.v_dim % (shares ? kSharedValueColumns : kPanel) == 0;
   if (!fits) return {};
   config.fragments = shared::FragmentKind::warpgroup;
   config.row_fragments = 1;

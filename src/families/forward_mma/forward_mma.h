@@ -32,9 +32,10 @@ std::string forward_mma_refuses(const problem::AttentionProblem& problem, const 
 std::int64_t forward_mma_longest_queries(const problem::AttentionProblem& problem);
 
 /// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
-/// strides is as `tensors` have them. `shared_memory_bytes`: that a CTA may have. `splits` stays 1.
+/// strides is as `tensors` and `options` have them. `shared_memory_bytes`: that a CTA may have. `splits` stays 1.
 std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,
                                                           const KernelMods& mods, const AttentionTensors& tensors,
+                                                          const AttentionOptions& options,
                                                           std::int64_t shared_memory_bytes, MmaTarget target = kNvidia);
 
 /// Why the kernel does not fit: a sentence without a subject. Empty when it does. `callers`: the block mask that was

@@ -173,9 +173,9 @@ std::string forward_mma_refuses(const AttentionProblem& problem, const Attention
 }
 
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                  const AttentionTensors& tensors, std::int64_t shared_memory_bytes,
-                                                  MmaTarget target) {
-  const ForwardMmaConfig all = in_slices(forward_config(problem, mods, tensors, target), problem);
+                                                  const AttentionTensors& tensors, const AttentionOptions& options,
+                                                  std::int64_t shared_memory_bytes, MmaTarget target) {
+  const ForwardMmaConfig all = in_slices(forward_config(problem, mods, tensors, options, target), problem);
   const int dim = std::min(std::max(all.qk_dim, all.v_dim), most_columns(all.storage));
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256, packed = packed_heads_of(problem);
   std::vector<ForwardMmaConfig> configs;

@@ -126,7 +126,8 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
   const KernelMods mods = portable_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, caps.shared_memory_bytes, target)) {
+  for (const ForwardMmaConfig& config :
+       forward_mma_configs(problem, mods, tensors, options, caps.shared_memory_bytes, target)) {
     std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
     if (!reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
@@ -156,7 +157,8 @@ std::vector<Choice> variants_of(const AttentionProblem& problem, const Attention
                                 const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
   std::vector<Choice> choices;
-  for (const ForwardMmaConfig& config : forward_mma_configs(problem, mods, tensors, caps.shared_memory_bytes, target)) {
+  for (const ForwardMmaConfig& config :
+       forward_mma_configs(problem, mods, tensors, options, caps.shared_memory_bytes, target)) {
     if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
     const int planned =
         choice_of(problem, config, mods, caps, times, rows_of).plan.part<shared::ForwardMmaConfig>().splits;

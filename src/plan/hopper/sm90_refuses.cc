@@ -58,6 +58,8 @@ std::string refuse_types(const AttentionProblem& problem) {
 }
 
 std::string refuse_options(const AttentionProblem& problem) {
+  if (problem.q_rest_dim > 0) return "q_rest is given; queries of one tensor are accepted";
+  if (problem.k_rest_dim > 0) return "k_rest is given; keys of one tensor are accepted";
   if (is_fp8(problem.q_dtype) && problem.normalizer != Normalizer::softmax) {
     return fmt::format("normalizer is {} and q is {}; softmax is accepted for q, k and v of 8 bits",
                        problem::name(problem.normalizer), name(problem.q_dtype));

@@ -200,6 +200,26 @@ TEST_F(CpuBricks, SequencesOfManyLengths) {
   expect_bricks(b);
 }
 
+/// Queries and keys of two tensors each become the same operands, so the results have the same bits.
+TEST_F(CpuBricks, RowsOfTwoTensors) {
+  const Attention whole = of_bf16({.q_heads = 4, .kv_heads = 2, .q_rows = 70, .kv_rows = 170, .qk_dim = 100});
+  const Attention::Result wanted = whole.run();
+  const auto columns = [](const Tensor& of, std::int64_t first, std::int64_t end) {
+    return copy(slice(ConstTensorView(of), 3, first, end), DType::bf16);
+  };
+  for (const std::int64_t cut : {1, 32, 40, 64, 99}) {
+    Attention a = whole;
+    const Tensor q_rest = columns(whole.q, cut, 100), k_rest = columns(whole.k, 100 - cut, 100);
+    a.q = columns(whole.q, 0, cut);
+    a.k = columns(whole.k, 0, 100 - cut);
+    a.options.q_rest = q_rest;
+    a.options.k_rest = k_rest;
+    const Attention::Result got = a.run();
+    EXPECT_EQ(bytes_of(got.o), bytes_of(wanted.o)) << cut;
+    EXPECT_EQ(bytes_of(got.lse), bytes_of(wanted.lse)) << cut;
+  }
+}
+
 TEST_F(CpuBricks, SharedKeysAndPages) {
   Attention a =
       of_bf16({.batch = 3, .q_heads = 4, .kv_heads = 2, .q_rows = 50, .kv_rows = 170, .qk_dim = 24, .v_dim = 40});

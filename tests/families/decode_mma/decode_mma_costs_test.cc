@@ -19,7 +19,7 @@ constexpr plan::DecodeMemoryTimes kH100 = {9e-6, 3.12e12, 3.0e12};
 double predicted_us(const HopperCall& call, bool by_warpgroups) {
   const problem::AttentionProblem problem = call.problem();
   const Bindings bindings;
-  for (const plan::Choice& choice : plan::decode_mma(problem, call.tensors(), bindings, caps_of("h100"),
+  for (const plan::Choice& choice : plan::decode_mma(problem, call.tensors(), {.bindings = bindings}, caps_of("h100"),
                                                      [&](BlockSize block) { return call.rows_of(block); })) {
     const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
     if (config.by_warpgroups() != by_warpgroups) continue;

@@ -27,7 +27,7 @@ std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
 }
 
 std::vector<plan::Choice> offered(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma(call.problem(), call.tensors(), call.all_options().bindings, caps_of(gpu),
+  return plan::decode_mma(call.problem(), call.tensors(), call.all_options(), caps_of(gpu),
                           [&](BlockSize block) { return call.rows_of(block); });
 }
 ForwardMmaConfig first_of(const HopperCall& call, std::string_view gpu = "h200") {
@@ -134,6 +134,50 @@ TEST(DecodeMma, TakesValuesThatAreTheFirstColumnsOfTheKeys) {
   }
   // Keys are read, and their columns are not read again.
   EXPECT_DOUBLE_EQ(offered(latent(64)).front().plan.predicted->bytes, 2.0 * 8192 * 576 * 2);
+}
+
+// Queries and keys in two tensors each: the same kernels, which read as many bytes at once as divide the cut, too.
+TEST(DecodeMma, TakesRowsOfTwoTensors) {
+  HopperCall apart = latent(16);
+  apart.q_rest = apart.k_rest = 64;
+  EXPECT_EQ(refusal(apart), "");
+  const ForwardMmaConfig config = first_of(apart);
+  EXPECT_TRUE(config.by_warpgroups());
+  EXPECT_EQ(config.q_first, 512);
+  EXPECT_EQ(config.k_first, 512);
+  EXPECT_EQ(config.qk_dim, 576);
+  EXPECT_EQ(config.q_bytes, 16);
+  EXPECT_EQ(first_of(latent(16)).q_first, 0);
+  EXPECT_DOUBLE_EQ(offered(apart).front().plan.predicted->bytes, offered(latent(16)).front().plan.predicted->bytes);
+  // Warpgroups read whole panels of keys from one place; queries may be cut at any 16 bytes.
+  apart.q_rest = 72;
+  EXPECT_TRUE(first_of(apart).by_warpgroups());
+  apart.k_rest = 32;
+  EXPECT_FALSE(first_of(apart).by_warpgroups());
+  EXPECT_EQ(first_of(apart).kv_bytes, 16);
+  HopperCall odd = few();
+  odd.q_rest = 24;
+  odd.k_rest = 23;
+  EXPECT_EQ(first_of(odd).q_bytes, 16);
+  EXPECT_EQ(first_of(odd).kv_bytes, 2);
+  odd.kv_dtype = DType::e4m3;
+  EXPECT_EQ(first_of(odd).kv_bytes, 1);
+  // Rows of 256 bytes each, cut behind 210 or 208.
+  const auto bytes_of_padded = [](std::int64_t columns) {
+    HopperCall call = few();
+    call.k_rest = columns;
+    AttentionTensors padded = call.tensors();
+    AttentionOptions options = call.all_options();
+    for (ConstTensorView* view : {&padded.k, &*options.k_rest}) {
+      view->strides = {128 * view->shape[2] * view->shape[1], 128 * view->shape[2], 128, 1};
+    }
+    const problem::AttentionProblem problem = call.problem();
+    return plan::decode_mma_configs(problem, plan::portable_mods(problem), padded, options, caps_of("h200"))
+        .front()
+        .kv_bytes;
+  };
+  EXPECT_EQ(bytes_of_padded(23), 2);
+  EXPECT_EQ(bytes_of_padded(24), 16);
 }
 
 // Hopper's warpgroups multiply 64 rows at once, whatever rows there are. Kernels by mma.sync follow, and stand alone
@@ -243,8 +287,7 @@ TEST(DecodeMma, MasksBoundTheKeysThatAreRead) {
 std::vector<plan::Choice> offered_there(const HopperCall& call, std::string_view gpu = "h200") {
   problem::AttentionProblem problem = call.problem();
   problem.device_lengths = true;
-  return plan::decode_mma(problem, call.tensors(), call.all_options().bindings, caps_of(gpu),
-                          [](BlockSize) { return nullptr; });
+  return plan::decode_mma(problem, call.tensors(), call.all_options(), caps_of(gpu), [](BlockSize) { return nullptr; });
 }
 
 // Ids of keys and windows of each head bound no keys of a sequence: blocks are passed over instead, where no list of

@@ -16,7 +16,7 @@ namespace {
 using shared::ForwardMmaConfig;
 
 std::vector<plan::Choice> tiles_offered(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma(call.problem(), call.tensors(), call.all_options().bindings, caps_of(gpu),
+  return plan::decode_mma(call.problem(), call.tensors(), call.all_options(), caps_of(gpu),
                           [&](BlockSize block) { return call.rows_of(block); });
 }
 int count_by_warpgroups(const HopperCall& call, std::string_view gpu = "h200") {

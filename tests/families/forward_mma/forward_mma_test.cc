@@ -103,7 +103,7 @@ TEST(ForwardMma, ComputesWideValuesInSlices) {
   AttentionTensors padded = odd.tensors();
   for (Dims* strides : {&padded.v.strides, &padded.o.strides}) *strides = {512 * 300, 512 * 300, 512, 1};
   const problem::AttentionProblem problem = odd.problem();
-  const auto configs = plan::forward_mma_configs(problem, plan::portable_mods(problem), padded, 227 << 10);
+  const auto configs = plan::forward_mma_configs(problem, plan::portable_mods(problem), padded, {}, 227 << 10);
   EXPECT_EQ(configs.front().v_dim, 256);
   EXPECT_EQ(configs.front().kv_bytes, 2);
   EXPECT_EQ(configs.front().o_bytes, 2);

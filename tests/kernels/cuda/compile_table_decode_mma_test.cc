@@ -30,6 +30,7 @@ struct Case {
   bool prefixes = false;
   std::int64_t v_dim = 0;    // another one than of keys
   bool passes_over = false;  // blocks of which the mask leaves no pair
+  std::int64_t apart = 0;    // columns of queries and of keys that stand in tensors of their own
 };
 
 std::vector<Case> cases() {
@@ -63,6 +64,30 @@ std::vector<Case> cases() {
       all.push_back({576, 1, heads, 64, {}, {}, true, DType::bf16, kv});
       all.push_back({576, 2, heads, 64, mods::causal(), {}, true, DType::bf16, kv});
     }
+  }
+  for (const std::int64_t heads : {16, 64}) {  // as engines hold latent attention
+    for (const DType kv : {DType::bf16, DType::e4m3}) {
+      all.push_back({.dim = 576,
+                     .queries = 1,
+                     .group = heads,
+                     .page_rows = 64,
+                     .lengths_there = true,
+                     .kv_dtype = kv,
+                     .apart = 64});
+      all.push_back({.dim = 576, .queries = 1, .group = heads, .page_rows = 0, .kv_dtype = kv, .apart = 64});
+      all.push_back({.dim = 576,
+                     .queries = 2,
+                     .group = heads,
+                     .page_rows = 64,
+                     .mask = mods::causal(),
+                     .lengths_there = true,
+                     .kv_dtype = kv,
+                     .apart = 64});
+    }
+  }
+  for (const std::int64_t dim : {64, 128, 192}) {
+    all.push_back({.dim = dim, .queries = 1, .group = 8, .page_rows = 16, .lengths_there = true, .apart = 24});
+    all.push_back({.dim = dim, .queries = 48, .group = 1, .page_rows = 16, .lengths_there = true, .apart = dim - 64});
   }
   all.push_back({128, 31, 2, 64, mods::causal(), alibi, true});
   for (const std::int64_t dim : {64, 128, 256, 576}) {
@@ -141,7 +166,9 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                      .dtype = c.dtype,
                      .values_in_keys = c.dim > 256,
                      .options = {.bindings = bindings(), .batch_invariant = c.batch_invariant},
-                     .kv_dtype = c.kv_dtype};
+                     .kv_dtype = c.kv_dtype,
+                     .q_rest = c.apart,
+                     .k_rest = c.apart};
   problem::AttentionProblem problem = call.problem();
   problem.score_mod = c.score;
   problem.page_rows = c.page_rows;
@@ -150,7 +177,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   problem.with_prefixes = c.prefixes;
   const plan::KernelMods mods = plan::portable_mods(problem);
   const auto choices =
-      plan::decode_mma(problem, call.tensors(), bindings(), gpu.caps, [](BlockSize) { return nullptr; });
+      plan::decode_mma(problem, call.tensors(), call.all_options(), gpu.caps, [](BlockSize) { return nullptr; });
   for (const plan::Choice& choice : choices) {
     const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
     EXPECT_LE(shared::decode_mma_memory(config).bytes, gpu.caps.shared_memory_bytes);

@@ -145,7 +145,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
   for (shared::ForwardMmaConfig config :
-       plan::forward_mma_configs(problem, mods, tensors, gpu.caps.shared_memory_bytes)) {
+       plan::forward_mma_configs(problem, mods, tensors, options, gpu.caps.shared_memory_bytes)) {
     if (!plan::forward_mma_misfit(config, problem, gpu.caps.shared_memory_bytes, nullptr).empty()) continue;
     ++tried;
     const int bytes = shared::forward_mma_memory(config).bytes;

@@ -198,8 +198,8 @@ AttentionOptions GpuCase::options_there() {
     view = there_view;
   };
   for (auto& [name, view] : there.bindings.captures) move(view);
-  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::q_descale, &AttentionOptions::k_descale,
-                      &AttentionOptions::v_descale}) {
+  for (auto member : {&AttentionOptions::page_table, &AttentionOptions::q_rest, &AttentionOptions::k_rest,
+                      &AttentionOptions::q_descale, &AttentionOptions::k_descale, &AttentionOptions::v_descale}) {
     if (there.*member) move(*(there.*member));
   }
   if (there.sinks) place_sinks(*there.sinks);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/portable/portable_config.h"
+#include "engine/split_specs.h"
 #include "families/decode_mma/decode_mma_keys.h"
 #include "kernels/cuda/changing_tables.h"
 #include "kernels/cuda/gpu_test.h"
@@ -95,6 +96,21 @@ TEST_F(GpuDecodeMma, WideWithLengthsOnTheDevice) {
 TEST_F(GpuDecodeMma, BytesWithLengthsOnTheDevice) {
   DecodeBytesSpecs source(770'000, 200'000, 2100);
   run_all(with_lengths_there(drawn(100, source)));
+}
+
+// Queries and keys of two tensors each.
+TEST_F(GpuDecodeMma, RowsOfTwoTensors) {
+  SplitSpecs<DecodeSpecs> source(850'000, DecodeSpecs(850'000, 200'000, 2100));
+  run_all(drawn(100, source));
+  SplitSpecs<DecodeBytesSpecs> of_bytes(851'000, DecodeBytesSpecs(851'000, 200'000, 2100));
+  run_all(with_lengths_there(drawn(60, of_bytes)));
+  SplitSpecs<DecodeRowsSpecs> of_rows(852'000, DecodeRowsSpecs(852'000, 200'000, 2100));
+  run_all(with_lengths_there(drawn(60, of_rows)));
+}
+TEST_F(GpuDecodeMma, WideRowsOfTwoTensors) {
+  SplitSpecs<DecodeWideSpecs> source(860'000, DecodeWideSpecs(860'000, 400'000, 2100));
+  run_all(drawn(80, source));
+  run_all(with_lengths_there(drawn(80, source)));
 }
 
 // Sequences that begin with equal keys.

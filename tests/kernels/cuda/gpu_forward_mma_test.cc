@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/split_specs.h"
 #include "kernels/cuda/gpu_test.h"
 #include "kernels/portable/specs.h"
 
@@ -17,7 +18,8 @@ class GpuForwardMma : public GpuTest {
   ScopedVariable family_{"HEDDLE_FAMILY", "forward_mma"};
 };
 
-std::vector<CaseSpec> drawn(int count, PortableSpecs& source) {
+template <class Specs>
+std::vector<CaseSpec> drawn(int count, Specs& source) {
   std::vector<CaseSpec> specs;
   while (std::ssize(specs) < (reduced() ? count / 10 : count)) {
     const CaseSpec spec = source.draw();
@@ -32,6 +34,12 @@ void run_and_judge_all(const std::vector<CaseSpec>& specs) {
 
 TEST_F(GpuForwardMma, Grid) {
   PortableSpecs source(610'000, 200'000, {DType::bf16, DType::bf16, DType::f16});
+  run_and_judge_all(drawn(120, source));
+}
+
+// Queries and keys of two tensors each.
+TEST_F(GpuForwardMma, RowsOfTwoTensors) {
+  SplitSpecs<PortableSpecs> source(615'000, PortableSpecs(615'000, 200'000, {DType::bf16, DType::f16, DType::f32}));
   run_and_judge_all(drawn(120, source));
 }
 

@@ -62,7 +62,7 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionTens
     throw Error(ErrorCode::unsupported, reason);
   }
   std::vector<plan::Choice> choices =
-      plan::decode_mma(problem, tensors, options.bindings, caps, [](BlockSize) { return nullptr; });
+      plan::decode_mma(problem, tensors, options, caps, [](BlockSize) { return nullptr; });
   if (run.by_warpgroups) {
     std::ranges::stable_partition(
         choices, [](const plan::Choice& choice) { return choice.plan.part<ForwardMmaConfig>().by_warpgroups(); });

@@ -28,6 +28,7 @@ inline void poison_but(AttentionCase& c, const std::set<std::array<std::int64_t,
   const auto left_out = [&](std::int64_t b, std::int64_t h, std::int64_t row) { return !kept.contains({b, h, row}); };
   poison_rows(c.k, left_out);
   poison_rows(c.v, left_out);
+  if (c.spec().k_rest > 0) poison_rows(c.k_rest, left_out);
 }
 
 /// Poisons all keys and values but those in the runs of each sequence; returns how many those are, over all sequences.
@@ -44,6 +45,7 @@ inline long long poison_outside(AttentionCase& c, const std::vector<shared::KeyR
   const auto left_out = [&](std::int64_t b, std::int64_t, std::int64_t row) { return !kept.contains({b, row}); };
   poison_rows(c.k, left_out);
   poison_rows(c.v, left_out);
+  if (c.spec().k_rest > 0) poison_rows(c.k_rest, left_out);
   return keys;
 }
 

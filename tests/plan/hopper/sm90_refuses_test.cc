@@ -117,6 +117,15 @@ TEST(ForwardSm90Refuses, OtherNormalizersInEightBits) {
   }
 }
 
+TEST(ForwardSm90Refuses, RowsOfTwoTensors) {
+  Refusal r;
+  r.problem.q_rest_dim = 64;
+  EXPECT_EQ(r.sentence(), "q_rest is given; queries of one tensor are accepted");
+  r.problem.q_rest_dim = 0;
+  r.problem.k_rest_dim = 64;
+  EXPECT_EQ(r.sentence(), "k_rest is given; keys of one tensor are accepted");
+}
+
 TEST(ForwardSm90Refuses, NoMixtureOfEightBits) {
   const ConstTensorView view(nullptr, DType::f32, {4});
   for (const DType q : {DType::e4m3, DType::e5m2}) {

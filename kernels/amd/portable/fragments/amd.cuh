@@ -10,6 +10,7 @@
 #include "portable/amd_instructions.cuh"
 #include "portable/fragments/of_each_thread.cuh"
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/split_rows.cuh"
 #include "shared/strided.h"
 
 namespace heddle::portable {
@@ -140,7 +141,7 @@ struct AmdFragments : OfEachThread {
     __device__ __forceinline__ void load_queries(Queries (&q)[kFragments], Row&& row) {
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
-        const char* from = row(f);
+        const auto from = row(f);
         if constexpr (kConfig.shared_queries) {
           constexpr int kSharing = kWave / kRows;  // threads of a row
 #pragma unroll
@@ -215,7 +216,7 @@ struct AmdFragments : OfEachThread {
       return kMemory.q + wave() % kConfig.row_waves * (kConfig.wave_rows() * kMemory.k_pitch);
     }
     template <class Source>
-    __device__ __forceinline__ static const char* row_of(const Source& source, int key, int end) {
+    __device__ __forceinline__ static auto row_of(const Source& source, int key, int end) {
       const int last = end > 0 ? end - 1 : 0;
       return source.row(key < last ? key : last);
     }
@@ -240,18 +241,20 @@ struct AmdFragments : OfEachThread {
     }
 
     /// Two neighbours of a row in global memory; what is not there is 0.
-    template <int kDim, int kBytes>
-    __device__ __forceinline__ static unsigned two(const char* from, int column, bool there) {
+    template <int kDim, int kBytes, class Row>
+    __device__ __forceinline__ static unsigned two(const Row& from, int column, bool there) {
       if (!there || column >= kDim) return 0;
-      const auto* half = reinterpret_cast<const unsigned short*>(from) + column;
-      if (kBytes >= 4 && (kDim % 2 == 0 || column + 1 < kDim)) return *reinterpret_cast<const unsigned*>(half);
-      return (column + 1 < kDim ? static_cast<unsigned>(half[1]) << 16 : 0U) | half[0];
+      if (kBytes >= 4 && (kDim % 2 == 0 || column + 1 < kDim)) {
+        return *reinterpret_cast<const unsigned*>(byte_of(from, 2 * column));
+      }
+      const auto half = [&](int c) { return *reinterpret_cast<const unsigned short*>(byte_of(from, 2 * c)); };
+      return (column + 1 < kDim ? static_cast<unsigned>(half(column + 1)) << 16 : 0U) | half(column);
     }
-    template <int kDim, int kBytes>
-    __device__ __forceinline__ static void load(Chunk& to, const char* from, int column, bool there) {
+    template <int kDim, int kBytes, class Row>
+    __device__ __forceinline__ static void load(Chunk& to, const Row& from, int column, bool there) {
       if (kBytes == 16 && (kDim % 8 == 0 || column + 8 <= kDim)) {
         to = Chunk{};
-        if (there && (kDim % 8 != 0 || column < kDim)) to = *reinterpret_cast<const Chunk*>(from + 2 * column);
+        if (there && (kDim % 8 != 0 || column < kDim)) to = *reinterpret_cast<const Chunk*>(byte_of(from, 2 * column));
       } else {
 #pragma unroll
         for (int w = 0; w < 4; ++w) to.word[w] = two<kDim, kBytes>(from, column + 2 * w, there);

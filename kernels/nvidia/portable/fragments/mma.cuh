@@ -9,6 +9,7 @@
 #include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/row_copies.cuh"
+#include "portable/fragments/split_rows.cuh"
 #include "portable/fragments/warp.cuh"
 #include "portable/fragments/wave_blocks.cuh"
 #include "ptx/math.cuh"
@@ -86,7 +87,7 @@ struct MmaFragments : WarpOfThreads {
       for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
-          const char* from = row(f * kOwnRows + r);
+          const auto from = row(f * kOwnRows + r);
           const ptx::SharedAddress to = queries_of_wave() + (16 * f + own_row(r)) * kMemory.q_pitch;
           if constexpr (kConfig.shared_queries && !kConfig.own_blocks) {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
@@ -165,7 +166,8 @@ struct MmaFragments : WarpOfThreads {
       return kConfig.converts() ? i / 2 * 16 + lane() % 4 * 4 + i % 2 * 2 : 8 * i + lane() % 4 * 2;
     }
     /// The thread's pair number i of a query, as halves; of bf16 beside f16, times `power`.
-    __device__ __forceinline__ static unsigned query_halves(const char* from, int i, float power) {
+    template <class Row>
+    __device__ __forceinline__ static unsigned query_halves(const Row& from, int i, float power) {
       const unsigned both = two(from, pair_column(i));
       if constexpr (kConfig.q_fp8 != shared::Fp8::none) return halves_of_neighbours<kConfig.q_fp8>(both).low;
       if constexpr (!kConfig.q_bf16) return both;
@@ -180,7 +182,8 @@ struct MmaFragments : WarpOfThreads {
     }
     /// The power of two that brings the largest finite element of a row of bf16 to 2^14, by all threads of the row: f16
     /// then holds all elements down to 2^-31 of it exactly. At most 2^126, whose inverse is a normal number.
-    __device__ __forceinline__ static float power_of(const char* from) {
+    template <class Row>
+    __device__ __forceinline__ static float power_of(const Row& from) {
       float largest = 0;
       const auto see = [&](float x) {
         if (fabsf(x) < ptx::infinity()) largest = fmaxf(largest, fabsf(x));
@@ -199,17 +202,24 @@ struct MmaFragments : WarpOfThreads {
     }
 
     /// Two neighbours of a query, as they are stored.
-    __device__ __forceinline__ static unsigned two(const char* from, int column) {
+    template <class Row>
+    __device__ __forceinline__ static unsigned two(const Row& from, int column) {
       if (from == nullptr) return 0;
       if constexpr (kConfig.q_element_bytes() == 1) {
-        const auto* bytes = reinterpret_cast<const unsigned char*>(from) + column;
-        const unsigned low = column < kConfig.qk_dim ? bytes[0] : 0, high = column + 1 < kConfig.qk_dim ? bytes[1] : 0;
+        const unsigned low = element<unsigned char>(from, column), high = element<unsigned char>(from, column + 1);
         return high << 8 | low;
       }
-      const auto* half = reinterpret_cast<const unsigned short*>(from) + column;
-      if (kConfig.q_bytes >= 4 && column + 1 < kConfig.qk_dim) return *reinterpret_cast<const unsigned*>(half);
-      const unsigned low = column < kConfig.qk_dim ? half[0] : 0, high = column + 1 < kConfig.qk_dim ? half[1] : 0;
+      if (kConfig.q_bytes >= 4 && column + 1 < kConfig.qk_dim) {
+        return *reinterpret_cast<const unsigned*>(byte_of(from, 2 * column));
+      }
+      const unsigned low = element<unsigned short>(from, column), high = element<unsigned short>(from, column + 1);
       return high << 16 | low;
+    }
+    /// An element of a query; 0 behind its last column.
+    template <class Element, class Row>
+    __device__ __forceinline__ static unsigned element(const Row& from, int column) {
+      if (column >= kConfig.qk_dim) return 0;
+      return *reinterpret_cast<const Element*>(byte_of(from, column * static_cast<int>(sizeof(Element))));
     }
   };
 

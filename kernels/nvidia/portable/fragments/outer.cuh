@@ -66,7 +66,7 @@ struct OuterFragments : PlainNumbers<false> {
     __device__ __forceinline__ void load_queries(Queries (&)[kFragments], Row&& row) {
 #pragma unroll
       for (int i = 0; i < kFragments * kOwnRows; ++i) {
-        const char* from = row(i);
+        const auto from = row(i);
         RowCopies<kConfig>::template copy_row<kConfig.qk_dim, kConfig.qk_columns(), 4, kConfig.q_bytes, 8>(
             memory_ + kMemory.q + row_of(i) * kMemory.q_pitch, from, from != nullptr, key_lane(), 0);
       }

@@ -18,8 +18,8 @@ class PanelBlocks {
  public:
   /// The next block to be asked for, by copy_panel() for each of its panels and end_of_ask() behind them. Rows outside
   /// of `run` become 0.
-  template <class Source>
-  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first,
+  template <class Keys, class Values>
+  __device__ __forceinline__ void ask_block(const Keys& keys, const Values& values, int first,
                                             const shared::KeyRun& run) {
     keys_.begin(keys, first, run.end, run.begin);
     if constexpr (!kConfig.wide()) values_.begin(values, first, run.end, run.begin);
@@ -84,7 +84,7 @@ class PanelBlocks {
 
  private:
   using KeyCopies = PanelCopies<kConfig>;
-  using ValueCopies = PanelCopies<kConfig, kConfig.v_dim>;
+  using ValueCopies = PanelCopies<kConfig, kConfig.v_dim, 0>;
   using Slot = RingSlot<kConfig.stages, kMemory.stage>;
   /// Which of those that share a ring.
   __device__ __forceinline__ static int group() {

@@ -3,14 +3,21 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "portable/fragments/split_rows.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma_sync.cuh"
 
 namespace heddle::portable {
 
-/// The thread's copies of a block of `kDim` columns, which it may ask for a panel at a time.
-template <auto kConfig, int kDim = kConfig.qk_dim>
+/// The thread's copies of a block of `kDim` columns, which it may ask for a panel at a time. The first kFirst bytes of
+/// rows stand apart from the others; 0: they do not.
+template <auto kConfig, int kDim = kConfig.qk_dim, int kFirst = kConfig.k_first_bytes()>
 class PanelCopies {
+  using Row = typename RowPlace<kFirst>::Type;
+  static_assert(kFirst % 128 == 0);  // a panel is one place's
+  /// Rows of a block that follow each other are found from the thread's first one, where two places of each would take
+  /// registers that kernels with lengths on the device lack.
+  static constexpr bool kStrides = kFirst > 0 && (kConfig.page_rows == 0 || kConfig.blocks_in_pages());
   static constexpr int kBlock = kConfig.block_keys();
   static constexpr int kThreads = kConfig.ring_waves() * 32;  // that share a ring
   /// Eight threads copy a line of a row.
@@ -33,15 +40,24 @@ class PanelCopies {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int key = first + own + i * kRowsAtOnce;
-      rows_[i] = source.row(key < last ? key : last) + chunk * 16;
-      valid_[i] = key < end && key >= begin ? 16 : 0;
+      if (!kStrides || i == 0) rows_[i] = behind(source.row(key < last ? key : last), chunk * 16);
+      const bool is_valid = key < end && key >= begin;
+      if constexpr (kStrides) {
+        flags_ = (i == 0 ? kAny : flags_) | (is_valid ? 1U << i : 0U);
+      } else {
+        valid_[i] = is_valid ? 16 : 0;
+      }
     }
+    if constexpr (kStrides) strides_ = source.strides();
     any_ = true;
   }
   /// For no block.
   __device__ __forceinline__ void begin_none() {
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) rows_[i] = nullptr, valid_[i] = 0;
+    for (int i = 0; i < kRounds; ++i) valid_[i] = 0;
+    flags_ = 0;
+#pragma unroll
+    for (Row& row : rows_) row = Row{};
     any_ = false;
   }
   /// Asks for a panel of the block at `to`, if `asks`.
@@ -50,17 +66,37 @@ class PanelCopies {
     const ptx::SharedAddress at = to + place(own, chunk) + panel * panel_bytes(kBlock);
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      ptx::copy_async_of_line(at + i * (kRowsAtOnce * 128), rows_[i] + panel * 128, valid_[i], any_ && asks);
+      ptx::copy_async_of_line(at + i * (kRowsAtOnce * 128), place_of(i, panel * 128), valid(i), any() && asks);
     }
   }
 
  private:
+  static constexpr unsigned kAny = 1U << 31;
+  __device__ __forceinline__ bool any() const { return kStrides ? (flags_ & kAny) != 0 : any_; }
+  __device__ __forceinline__ int valid(int i) const {
+    if constexpr (kStrides) return there(i) * 16;
+    return valid_[i];
+  }
+  /// kStrides: 1 for a row of the block, 0 for none.
+  __device__ __forceinline__ int there(int i) const { return static_cast<int>(flags_ >> i & 1U); }
+  /// Byte `at` of the thread's row i; of a row that is not there, of its first one. (A product: choosing between two
+  /// distances takes a register more.)
+  __device__ __forceinline__ const char* place_of(int i, int at) const {
+    if constexpr (kStrides) {
+      const long long stride = at < kFirst ? strides_.first : strides_.rest;
+      return byte_of(rows_[0], at) + there(i) * (i * kRowsAtOnce * stride * kConfig.kv_element_bytes());
+    } else {
+      return byte_of(rows_[i], at);
+    }
+  }
   /// Among those that share the ring.
   __device__ __forceinline__ static int thread() { return WarpOfThreads::thread() % kThreads; }
 
-  const char* rows_[kRounds];
+  Row rows_[kStrides ? 1 : kRounds];
+  RowStrides strides_;  // kStrides
   int valid_[kRounds];
   bool any_;
+  unsigned flags_;  // kStrides: instead of both
 };
 
 }  // namespace heddle::portable

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "portable/fragments/split_rows.cuh"
 #include "portable/fragments/warp.cuh"
 #include "ptx/mma_sync.cuh"
 
@@ -36,8 +37,8 @@ class RowCopies {
 
   /// Chunks `own`, own + kTogether, ... of a row of elements of kElement bytes at an address that kBytes divide,
   /// swizzled by `turn`.
-  template <int kDim, int kColumns, int kElement, int kBytes, int kTogether>
-  __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const char* from, bool there, int own,
+  template <int kDim, int kColumns, int kElement, int kBytes, int kTogether, class Row>
+  __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const Row& from, bool there, int own,
                                                   int turn) {
     constexpr int kChunk = chunk_of(kBytes), kChunks = kElement * kColumns / kChunk;
 #pragma unroll kCopiesAtOnce < kBytes>
@@ -46,9 +47,9 @@ class RowCopies {
       if (kChunks % kTogether != 0 && chunk >= kChunks) break;
       const int at = chunk * kChunk, left = there ? kElement * kDim - at : 0;
       if constexpr (kChunk == 2) {
-        ptx::store_half(to + (at ^ turn), two_bytes<kElement, kBytes>(from + at, left));
+        ptx::store_half(to + (at ^ turn), two_bytes<kElement, kBytes>(from, at, left));
       } else {
-        const char* const chunk_begin = left > 0 ? from + at : from;
+        const char* const chunk_begin = byte_of(from, left > 0 ? at : 0);
         const int valid = left < 0 ? 0 : left < kBytes ? left : kBytes;
         if constexpr (kConfig.own_blocks && kBytes == 16 && kElement * kDim % 128 == 0) {
           ptx::copy_async_of_line(to + (at ^ turn), chunk_begin, valid);
@@ -62,13 +63,14 @@ class RowCopies {
  private:
   static constexpr int chunk_of(int bytes) { return bytes == 1 ? 2 : bytes; }
 
-  /// The first of them are there, `left`.
-  template <int kElement, int kBytes>
-  __device__ __forceinline__ static unsigned short two_bytes(const char* from, int left) {
-    if constexpr (kElement == 2) return left > 0 ? *reinterpret_cast<const unsigned short*>(from) : 0;
-    if (kBytes >= 2 && left >= 2) return *reinterpret_cast<const unsigned short*>(from);
-    const auto* bytes = reinterpret_cast<const unsigned char*>(from);
-    const unsigned low = left > 0 ? bytes[0] : 0, high = left > 1 ? bytes[1] : 0;
+  /// Two bytes from `at` on. The first `left` of them are there.
+  template <int kElement, int kBytes, class Row>
+  __device__ __forceinline__ static unsigned short two_bytes(const Row& from, int at, int left) {
+    const auto both = [&] { return *reinterpret_cast<const unsigned short*>(byte_of(from, at)); };
+    if constexpr (kElement == 2) return left > 0 ? both() : 0;
+    if (kBytes >= 2 && left >= 2) return both();
+    const auto byte = [&](int i) { return *reinterpret_cast<const unsigned char*>(byte_of(from, at + i)); };
+    const unsigned low = left > 0 ? byte(0) : 0, high = left > 1 ? byte(1) : 0;
     return static_cast<unsigned short>(high << 8 | low);
   }
 
@@ -92,7 +94,7 @@ class RowCopies {
     const int last = end > 0 ? end - 1 : 0;
     const auto inside = [&](int key) { return kWhole || key < last ? key : last; };
     if constexpr (kWhole && Source::kLinear && kThreads % kTogether == 0) {
-      const char* steady = source.row(first + copier() / kTogether);
+      auto steady = source.row(first + copier() / kTogether);
 #pragma unroll kCopiesAtOnce < kConfig.kv_bytes>
       for (int i = 0; i < kRounds; ++i) {
         copy(i, [&](int) { return steady; });

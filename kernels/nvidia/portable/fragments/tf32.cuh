@@ -45,7 +45,7 @@ struct Tf32Fragments : PlainNumbers<false> {
     __device__ __forceinline__ void load_queries(Queries (&)[kFragments], Row&& row) {
 #pragma unroll
       for (int i = 0; i < kFragments * kOwnRows; ++i) {
-        const char* from = row(i);
+        const auto from = row(i);
         const int to = i / kOwnRows * kRows + own_row(i % kOwnRows);
         RowCopies<kConfig>::template copy_row<kConfig.qk_dim, kConfig.qk_columns(), 4, kConfig.q_bytes, 4>(
             queries() + to * kMemory.q_pitch, from, from != nullptr, lane() % 4, 0);

@@ -50,17 +50,24 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       const int chunk = wave() / kConfig.row_waves * 4 + lane() % 4;
 #pragma unroll 1
       for (int r = 0; r < kOwnRows; ++r) {
-        const char* const from = row(r);
+        const auto from = row(r);
         const int to = kMemory.q + Copies::place(wave() % kConfig.row_waves * 16 + Base::own_row(r), chunk);
-        Chunk chunks[kPanels];
+        // Where keys stand in two tensors, kernels with lengths on the device lack the registers for all at once.
+        constexpr int kAtOnce = kConfig.k_first > 0 && kPanels % 3 == 0 ? 3 : kPanels;
+#pragma unroll 1
+        for (int first = 0; first < kPanels; first += kAtOnce) {
+          Chunk chunks[kAtOnce];
 #pragma unroll
-        for (int i = 0; i < kPanels; ++i) {
-          chunks[i] = {};
-          if (from != nullptr) chunks[i] = *reinterpret_cast<const Chunk*>(from + i * 128 + chunk * 16);
-        }
+          for (int i = 0; i < kAtOnce; ++i) {
+            chunks[i] = {};
+            const int at = (first + i) * 128 + chunk * 16;
+            if (from != nullptr) chunks[i] = *reinterpret_cast<const Chunk*>(byte_of(from, at));
+          }
 #pragma unroll
-        for (int i = 0; i < kPanels; ++i) {
-          *reinterpret_cast<Chunk*>(ptx::dynamic_memory() + to + i * Copies::panel_bytes(kConfig.rows())) = chunks[i];
+          for (int i = 0; i < kAtOnce; ++i) {
+            char* const panel = ptx::dynamic_memory() + to + (first + i) * Copies::panel_bytes(kConfig.rows());
+            *reinterpret_cast<Chunk*>(panel) = chunks[i];
+          }
         }
       }
       ptx::fence_for_tma();

@@ -18,8 +18,8 @@ class WaveBlocks {
 
  public:
   /// Asks for the next block, of keys and values: each is a group of copies. Rows outside of `run` become 0.
-  template <class Source>
-  __device__ __forceinline__ void ask_block(const Source& keys, const Source& values, int first,
+  template <class Keys, class Values>
+  __device__ __forceinline__ void ask_block(const Keys& keys, const Values& values, int first,
                                             const shared::KeyRun& run) {
     Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
                                                             run.end, run.begin);

@@ -38,6 +38,8 @@ struct ForwardMmaConfig {
   constexpr bool converts() const { return k_fp8 != Fp8::none; }
   constexpr int q_element_bytes() const { return q_fp8 != Fp8::none ? 1 : element_bytes(); }  // in memory
   constexpr int kv_element_bytes() const { return converts() ? 1 : element_bytes(); }
+  constexpr int q_first_bytes() const { return q_first * q_element_bytes(); }
+  constexpr int k_first_bytes() const { return k_first * kv_element_bytes(); }
   constexpr int waves() const { return row_waves * key_waves; }
   constexpr int wave_keys() const { return kv_block / key_waves; }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }

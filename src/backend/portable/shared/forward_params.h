@@ -11,9 +11,10 @@ namespace heddle::shared {
 
 struct ForwardParams {
   RowsOfTensor q, k, v;
-  int group;      // query heads that read one head of keys
-  double scale;   // what a product q.k is multiplied by: scale, times the factor of the score_mod
-  float scale32;  // the same, for all storage but f64
+  RowsOfTensor q_rest, k_rest;  // q_first, k_first: the last columns of q and of k
+  int group;                    // query heads that read one head of keys
+  double scale;                 // what a product q.k is multiplied by: scale, times the factor of the score_mod
+  float scale32;                // the same, for all storage but f64
   Outputs outputs;
   ModValues mod;
   Sinks sinks;

@@ -10,6 +10,7 @@
 #include "lanes.h"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/ring_slot.cuh"
+#include "portable/fragments/split_rows.cuh"
 #include "shared/strided.h"
 
 namespace heddle::portable {
@@ -109,8 +110,8 @@ struct HostFragments {
       arrive();
     }
     void values_arrive() const { arrive(); }
-    template <class Source>
-    void ask_block(const Source& keys, const Source& values, int first, int end) {
+    template <class Keys, class Values>
+    void ask_block(const Keys& keys, const Values& values, int first, int end) {
       ask(keys, kMemory.k + asked_.at, kMemory.k_pitch, kConfig.qk_dim, kConfig.qk_columns(), first, end);
       ask(values, kMemory.v + asked_.at, kMemory.v_pitch, kConfig.v_dim, kConfig.v_columns(), first, end);
       asked_.advance();
@@ -128,10 +129,12 @@ struct HostFragments {
     template <int kFragments, class Row>
     void load_queries(Queries (&q)[kFragments], Row&& row) {
       for (int i = 0; i < kFragments * kOwnRows; ++i) {
-        const char* from = row(i);
+        const auto from = row(i);
         for (int d = 0; d < kConfig.qk_columns(); ++d) {
           const bool there = from != nullptr && d < kConfig.qk_dim;
-          q[i / kOwnRows].x[i % kOwnRows][d] = there ? Element::value(reinterpret_cast<const Bits*>(from)[d]) : 0;
+          Real& x = q[i / kOwnRows].x[i % kOwnRows][d];
+          x = 0;
+          if (there) x = Element::value(*reinterpret_cast<const Bits*>(byte_of(from, d * static_cast<int>(sizeof(Bits)))));
         }
       }
     }
@@ -148,9 +151,15 @@ struct HostFragments {
     void ask(const Source& source, int to, int pitch, int dim, int columns, int first, int end) const {
       for (int row = thread(); row < kConfig.kv_block; row += threads()) {
         const int key = first + row, last = end > 0 ? end - 1 : 0, bytes = static_cast<int>(sizeof(Bits));
-        lanes::copy({memory_ + to + row * pitch, source.row(key < last ? key : last), columns * bytes,
-                     key < end ? dim * bytes : 0});
+        copy_row(memory_ + to + row * pitch, source.row(key < last ? key : last), columns * bytes,
+                 key < end ? dim * bytes : 0);
       }
+    }
+    static void copy_row(char* to, const char* from, int bytes, int valid) { lanes::copy({to, from, bytes, valid}); }
+    template <int kFirst>
+    static void copy_row(char* to, const SplitRow<kFirst>& from, int bytes, int valid) {
+      copy_row(to, from.first, kFirst, valid < kFirst ? valid : kFirst);
+      copy_row(to + kFirst, from.rest + kFirst, bytes - kFirst, valid < kFirst ? 0 : valid - kFirst);
     }
     char* memory_;
     int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled

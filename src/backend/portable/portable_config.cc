@@ -73,7 +73,8 @@ int headroom_of(const AttentionProblem& problem, const KernelMods& mods, shared:
   return std::clamp(15 - static_cast<int>(std::ceil(std::log2(mods.weight_bound))), 0, kMost);
 }
 
-/// A power of two that divides the addresses of rows of q_rest or k_rest, and the bytes of a row that stand before them.
+/// A power of two that divides the addresses of rows of q_rest or k_rest, and the bytes of a row that stand before
+/// them.
 int alignment_of_rest(const std::optional<ConstTensorView>& rest, int bytes_before) {
   if (!rest) return 16;
   return std::min(row_alignment(*rest), 1 << std::countr_zero(static_cast<unsigned>(bytes_before | 16)));

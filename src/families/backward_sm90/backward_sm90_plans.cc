@@ -130,10 +130,8 @@ constexpr double kStepClocks[] = {2250, 3650, 3200, 4100};  // of 64 queries x t
 constexpr double kTileClocks[] = {8300, 13600, 13000, 15000};
 /// The share of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
 constexpr double kReadsShare = 0.6;
-/// A step where a warpgroup of its own computes dQ. From a prototype's 534 TFLOP/s of the main kernel alone.
-constexpr double kApartStepClocks = 1850;
-/// Such kernels come first where there are some. No GPU has run them yet.
-constexpr bool kPrefersDqApart = false;
+/// Where a warpgroup of its own computes dQ: from both kernels' times in one run on an H100, S 512, 2048 and 8192.
+constexpr double kApartStepClocks = 1850, kApartTileClocks = 5500;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -150,7 +148,7 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double sms = std::max(1, caps.multiprocessors);
   const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
   const double of_step = config.d_q_apart ? kApartStepClocks : kStepClocks[panels - 1],
-               of_tile = kTileClocks[panels - 1];
+               of_tile = config.d_q_apart ? kApartTileClocks : kTileClocks[panels - 1];
   const double clocks =
       (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
       config.tile_ctas();
@@ -300,8 +298,7 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
 /// The best first. Where the compiler finds no registers for a mod: without lse and delta in registers beside products,
 /// then with little of the mod's own there.
 std::vector<BackwardSm90Config> configs_of(const BackwardSm90Config& config) {
-  std::vector<BackwardSm90Config> configs;
-  if (kPrefersDqApart) configs = with_d_q_apart(config);
+  std::vector<BackwardSm90Config> configs = with_d_q_apart(config);
   configs.push_back(config);
   if (config.early_numbers) {
     configs.push_back(config);

@@ -127,7 +127,7 @@ struct FmaFragments : PlainNumbers<kConfig.storage == shared::Storage::f64> {
 #pragma unroll 4
       for (int chunk = own; chunk < kChunks; chunk += kTogether) {
         const int at = chunk * kBytes, left = there ? kSize * kDim - at : 0;
-        ptx::copy_async<kBytes>(to + at, byte_of(from, left > 0 ? at : 0), left < 0 ? 0 : left < kBytes ? left : kBytes);
+        ptx::copy_async<kBytes>(to + at, byte_of_if(left > 0, from, at), left < 0 ? 0 : left < kBytes ? left : kBytes);
       }
     }
 

@@ -49,7 +49,7 @@ class RowCopies {
       if constexpr (kChunk == 2) {
         ptx::store_half(to + (at ^ turn), two_bytes<kElement, kBytes>(from, at, left));
       } else {
-        const char* const chunk_begin = byte_of(from, left > 0 ? at : 0);
+        const char* const chunk_begin = byte_of_if(left > 0, from, at);
         const int valid = left < 0 ? 0 : left < kBytes ? left : kBytes;
         if constexpr (kConfig.own_blocks && kBytes == 16 && kElement * kDim % 128 == 0) {
           ptx::copy_async_of_line(to + (at ^ turn), chunk_begin, valid);

@@ -23,7 +23,9 @@ __device__ __forceinline__ const char* byte_of(const SplitRow<kFirst>& row, int 
 
 /// Where byte `at` is if it is there, else any byte of the row. (Choosing between addresses instead of distances takes
 /// fewer registers.)
-__device__ __forceinline__ const char* byte_of_if(bool there, const char* row, int at) { return there ? row + at : row; }
+__device__ __forceinline__ const char* byte_of_if(bool there, const char* row, int at) {
+  return there ? row + at : row;
+}
 template <int kFirst>
 __device__ __forceinline__ const char* byte_of_if(bool there, const SplitRow<kFirst>& row, int at) {
   return byte_of(row, there ? at : 0);

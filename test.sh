@@ -9,10 +9,11 @@
 #   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
 #     commit)
-#   - kernels compiled for this machine's CPU or simulated: all tests. By default half of them, and of most lists a part
-#   - planted faults: a hundred at random. By default five
-#   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads bytes, lists and
-#     texts, and for the CPU's kernels and the C interface if the change concerns them
+#   - kernels compiled for this machine's CPU or simulated: all tests. By default a quarter of them, and of most lists a part
+#   - planted faults: a hundred at random. By default four
+#   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
+#     and files, and for masks, the CPU's kernels and the C interface if the change concerns them
+#   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
@@ -21,13 +22,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
-# Programs that ASan and UBSan watch in every run, with HEDDLE_TEST_REDUCED=1: they read bytes, lists and texts, and need no
-# kernel family. More programs, and parts of them that are ctest's own tests, where the change concerns what computes on the
-# CPU or the C interface. --full takes all.
-asan_programs=(base_test files_test expr_test mask_test backend_cuda_jit_parts_test backend_jit_test backend_jit_disk_test)
-asan_cpu_programs=(families_cpu_test engine_test capi_attention_test capi_block_mask_test capi_errors_test capi_plan_test)
-asan_cpu_parts=(engine_poison_test engine_grid_test)
-computes_on_the_cpu='(^| )(src/(families/cpu|tile_evaluator|backend/cpu|capi)|include/heddle/c\.h|tests/(families/cpu|capi))'
+# Programs that ASan and UBSan watch in every run, with HEDDLE_TEST_REDUCED=1: they read texts and files, and are built
+# with their rooms alone (HEDDLE_FRONT). More programs, and parts of them that are ctest's own tests, where the change
+# concerns rooms that compute on the CPU, read lists, keep kernels, or are the C interface. --full takes all.
+asan_programs=(base_test files_test expr_test backend_jit_test)
+asan_more_programs=(mask_test families_cpu_test engine_test capi_attention_test capi_block_mask_test capi_errors_test
+  capi_plan_test backend_jit_disk_test backend_cuda_jit_parts_test)
+asan_more_parts=(engine_poison_test engine_grid_test)
+watched_rooms='(^| )(src/(mask|families/cpu|tile_evaluator|backend/(cpu|jit)|capi)|include/heddle/c\.h|tests/(mask|families/cpu|backend/jit|capi))'
 
 full=false
 case "${*}" in
@@ -50,7 +52,7 @@ note() {
     verdict=FAILED
     failed=true
   fi
-  summary+=("$(printf '%-30s %s in %d s' "$name" "$verdict" $((SECONDS - start)))" ${ctest_lines:+"$ctest_lines"})
+  summary+=("$(printf '%-36s %s in %d s' "$name" "$verdict" $((SECONDS - start)))" ${ctest_lines:+"$ctest_lines"})
 }
 
 # tests PRESET [CTEST-ARGUMENTS...]
@@ -63,9 +65,10 @@ tests() {
   return $status
 }
 
-# Half of the tests of each program. The seed's low bits choose the cases of some of them, so a higher one chooses the half.
-half_of_tests() {
-  GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & 1)) tests "$@"
+# A quarter of the tests of each program. The seed's low bits choose the cases of some of them, so higher ones choose the
+# quarter.
+quarter_of_tests() {
+  GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & 3)) tests "$@"
 }
 
 reduced_tests() {
@@ -160,6 +163,7 @@ export HEDDLE_TEST_CHANGED
 echo "HEDDLE_TEST_SEED=$HEDDLE_TEST_SEED"
 
 step "release build"
+if $full; then release_options+=(-DHEDDLE_BENCH=ON); else release_options+=(-DHEDDLE_BENCH=OFF); fi
 build_preset release
 if $full; then
   bring_torch build/torch-oldest torch==2.11.0 transformers==5.17.0
@@ -173,7 +177,7 @@ if $full; then
   note "clang-tidy" tidy
   note "few families" few_families
   step "ASan and UBSan build"
-  asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FAMILIES=all)
+  asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan
   note "ASan and UBSan" reduced_tests asan
   step "TSan build"
@@ -182,15 +186,15 @@ if $full; then
   note "a hundred planted faults" plant_faults --sample 100
 else
   note "release" tests release -LE drawn
-  note "release, half of those drawn" half_of_tests release -L drawn
+  note "release, a quarter of those drawn" quarter_of_tests release -L drawn
   note "Python" python_tests
-  note "five planted faults" plant_faults --sample 5
-  asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FAMILIES=reference)
+  note "four planted faults" plant_faults --sample 4
+  asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
   asan_tests=("${asan_programs[@]}")
-  if [[ $HEDDLE_TEST_CHANGED =~ $computes_on_the_cpu ]]; then
-    asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FAMILIES=all)
-    asan_programs+=("${asan_cpu_programs[@]}")
-    asan_tests=("${asan_programs[@]}" "${asan_cpu_parts[@]}")
+  if [[ $HEDDLE_TEST_CHANGED =~ $watched_rooms ]]; then
+    asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=OFF)
+    asan_programs+=("${asan_more_programs[@]}")
+    asan_tests=("${asan_programs[@]}" "${asan_more_parts[@]}")
   fi
   step "ASan and UBSan build of ${asan_programs[*]}"
   build_preset asan "${asan_programs[@]}"

@@ -21,7 +21,10 @@ class BackwardConsumer : public BackwardRole<kConfig> {
   using Base::Base;
 
   __device__ __forceinline__ void run() {
-    this->for_tiles([this] { walk(); });
+    this->for_tiles([this] {
+      walk();
+      return true;
+    });
   }
 
  private:

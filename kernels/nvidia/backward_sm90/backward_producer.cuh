@@ -2,6 +2,7 @@
 // walks its runs of query blocks. An adder for each buffer of dQ adds finished parts to memory. One draws tiles.
 #pragma once
 
+#include "backward_sm90/backward_maps.cuh"
 #include "backward_sm90/backward_memory.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
@@ -16,11 +17,7 @@ class BackwardProducer {
   using Memory = BackwardMemory<kConfig>;
   using Params = shared::BackwardSm90Params;
 
-  struct Maps {
-    const ptx::TensorMap &q, &k, &v, &d_o;
-  };
-
-  __device__ __forceinline__ BackwardProducer(const Memory& memory, const Maps& maps, const Params& params)
+  __device__ __forceinline__ BackwardProducer(const Memory& memory, const BackwardMaps& maps, const Params& params)
       : memory_(memory), maps_(maps), params_(params) {}
 
   __device__ __forceinline__ void run() {
@@ -142,7 +139,7 @@ class BackwardProducer {
   }
 
   const Memory& memory_;
-  const Maps& maps_;
+  const BackwardMaps& maps_;
   const Params& params_;
   ptx::PackedRing tiles_{0}, q_{1}, d_o_{1};
   bool values_pending_ = true;
@@ -257,6 +254,25 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
       }
     }
     if constexpr (!kConfig.draws()) break;
+  }
+}
+
+/// All threads of the producer warpgroup, the CTA's first.
+template <auto kConfig>
+__device__ __forceinline__ void run_producers(const BackwardMemory<kConfig>& memory, const BackwardMaps& maps,
+                                              const shared::BackwardSm90Params& params) {
+  ptx::give_registers<kConfig.producer_registers()>();
+  if (threadIdx.x == 0) BackwardProducer<kConfig>(memory, maps, params).run();
+  if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
+  if constexpr (kConfig.d_q) {
+    const int adder = static_cast<int>(threadIdx.x / 32) - 2;
+    if (threadIdx.x % 32 == 0 && adder >= 0) {
+      if constexpr (kConfig.ordered) {
+        add_parts_in_order<kConfig>(memory, params, adder);
+      } else {
+        add_parts<kConfig>(memory, params, adder);
+      }
+    }
   }
 }
 

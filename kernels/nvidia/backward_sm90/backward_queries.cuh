@@ -29,15 +29,11 @@ class BackwardQueries {
         compute(number, tile);
         leave(number);
       }
-      release(memory_.tile_empty(tile));
+      ptx::barrier_arrive_by_warp(memory_.tile_empty(tile));
     }
   }
 
  private:
-  __device__ __forceinline__ static void release(ptx::Address barrier) {
-    __syncwarp();  // all its threads have read, or written
-    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(barrier);
-  }
   /// How often a buffer has been used before, as the parity of its barriers.
   __device__ __forceinline__ static unsigned parity(int number) { return number / shared::kDsBuffers & 1; }
 
@@ -49,7 +45,7 @@ class BackwardQueries {
     issue_queries<kConfig>(d_q_, memory_.d_s(buffer, 0), memory_.keys(tile));
     ptx::wgmma_wait<0>();
     ptx::touch(d_q_);
-    release(memory_.d_s_empty(buffer));
+    ptx::barrier_arrive_by_warp(memory_.d_s_empty(buffer));
   }
   __device__ __forceinline__ void leave(int number) const {
     const int buffer = number % shared::kDqBuffers;
@@ -59,7 +55,7 @@ class BackwardQueries {
     for (int j = 0; j < 8; ++j) {
       ptx::store_floats(to + j * (128 * 16), d_q_[4 * j], d_q_[4 * j + 1], d_q_[4 * j + 2], d_q_[4 * j + 3]);
     }
-    release(memory_.d_q_full(buffer));
+    ptx::barrier_arrive_by_warp(memory_.d_q_full(buffer));
   }
 
   const Memory& memory_;

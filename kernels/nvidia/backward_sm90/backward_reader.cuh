@@ -89,8 +89,8 @@ class BackwardReader : public BackwardRole<kConfig> {
     } else {
       bits = Weights::template gradients<false>(s_, y_, z_, bits, drops, params_, at, lse, deltas, 0);
     }
-    this->release(memory_.q_empty(slot));
-    this->release(memory_.d_o_empty(d_o_slot));
+    ptx::barrier_arrive_by_warp(memory_.q_empty(slot));
+    ptx::barrier_arrive_by_warp(memory_.d_o_empty(d_o_slot));
     (add<Reads>(at, bits, block, number), ...);
     return (flags & shared::kStepLast) != 0;
   }

@@ -39,16 +39,14 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   using namespace heddle;
   extern __shared__ __align__(1024) char dynamic[];
   const BackwardMemory<kConfig> memory(dynamic);
+  const BackwardMaps maps = {q_map, k_map, v_map, d_o_map};
   if (threadIdx.x == 0) memory.initialise();
   zero_missing_panels<kConfig>(memory);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<kConfig.producer_registers()>();
-    if (threadIdx.x == 0) {
-      const BackwardProducer<kConfig>::Maps maps = {q_map, k_map, v_map, d_o_map};
-      BackwardProducer<kConfig>(memory, maps, params).run();
-    }
+    if (threadIdx.x == 0) BackwardProducer<kConfig>(memory, maps, params).run();
     if (threadIdx.x == 32) bring_tile<kConfig>(memory, params, reads);
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();

@@ -1,44 +1,41 @@
-// A warpgroup's share of the backward, in any form of the kernel: 64 keys of a tile, tile after tile. Who derives from
-// it has the loop over the tile's steps, where the order of products is; here are a step's arithmetic, dS, and what the
+// A warpgroup's share of the backward to head dimension 128: 64 keys of a tile, tile after tile. Who derives from it
+// has the loop over the tile's steps, where the order of products is; here are a step's arithmetic, dS, and what the
 // tile's end stores.
 #pragma once
 
+#include "backward_sm90/backward_keys.cuh"
 #include "backward_sm90/backward_memory.cuh"
-#include "backward_sm90/backward_output.cuh"
-#include "fragments/transposed_weights.cuh"
-#include "ptx/matrix_store.cuh"
-#include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
 
 template <auto kConfig>
-class BackwardRole {
+class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, BackwardRole<kConfig>> {
  public:
-  using Memory = BackwardMemory<kConfig>;
-  using Params = shared::BackwardSm90Params;
-  using Weights = TransposedWeights<kConfig, Params>;
-  using Numbers = typename Weights::Numbers;
-  // Mods of each score look at where it is.
-  static constexpr bool kNeedsOrigin =
-      kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
+  using Base = BackwardKeys<kConfig, BackwardMemory<kConfig>, BackwardRole<kConfig>>;
+  using typename Base::Memory, typename Base::Numbers, typename Base::Params, typename Base::Weights;
   // A warpgroup may pass by a tile's first steps, and by all.
   static constexpr bool kPassesBy = kConfig.d_q_apart && kConfig.masked;
   // Two registers for what the thread's number decides, instead of some 60 clocks in the way from dS to its store.
   static constexpr bool kKeepsLane = kConfig.d_q_apart && !kConfig.dropped;
 
   __device__ __forceinline__ BackwardRole(const Memory& memory, const Params& params, int warpgroup)
-      : memory_(memory), params_(params), warpgroup_(warpgroup) {
+      : Base(memory, params, warpgroup) {
     if constexpr (kKeepsLane) {
       lane_ = threadIdx.x & 31;
-      d_s_lane_ = d_s_of_lane();
+      d_s_lane_ = Base::d_s_of_lane();
       asm volatile("" : "+r"(lane_), "+r"(d_s_lane_));
     }
   }
 
+  // The tile's and the step's words stay in shared memory and are read where they are used: registers are few.
+  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
+
  protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
-  /// Calls walk() for each tile that has steps, which stores dV, and stores dK; and zeros for both in a tile without
-  /// steps. With kPassesBy walk() returns whether it has summed any step.
+  using Base::kv_first, Base::memory_, Base::warpgroup_, Base::params_, Base::ragged_keys_;
+
+  /// Calls walk() for each tile that has steps, which stores dV and returns whether it has summed any, and stores dK;
+  /// and zeros for both in a tile without steps.
   template <class Walk>
   __device__ __forceinline__ void for_tiles(const Walk& walk) {
     for (;; tiles_.advance(shared::kTileBuffers)) {
@@ -46,18 +43,14 @@ class BackwardRole {
       const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
       if (steps < 0) break;
       ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
-      [[maybe_unused]] bool summed = true;
+      bool summed = false;
       if (steps > 0) {
-        if constexpr (kPassesBy) {
-          summed = walk();
-        } else {
-          walk();
-        }
+        summed = walk();
       } else {
         store_zeros();
       }
       if constexpr (kConfig.kv_buffers() == 1) release(memory_.kv_empty());
-      store_d_k(steps > 0 && summed);
+      store_d_k(summed);
       if constexpr (!kConfig.draws()) break;
       release(memory_.tile_empty(slot_of(tiles_)));
     }
@@ -69,13 +62,7 @@ class BackwardRole {
     store_d_v(false);
   }
 
-  // The tile's and the step's words stay in shared memory and are read where they are used: registers are few.
-  __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
-
-  __device__ __forceinline__ void release(ptx::Address empty) const {
-    __syncwarp();  // all its threads have read
-    if (lane() == 0) ptx::barrier_arrive(empty);
-  }
+  __device__ __forceinline__ void release(ptx::Address empty) const { ptx::barrier_arrive_by_warp(empty, lane()); }
 
   /// Flags of the step whose queries come next, with that of its rows.
   __device__ __forceinline__ int step_flags() const {
@@ -127,78 +114,25 @@ class BackwardRole {
     return static_cast<int>(threadIdx.x & 31);
   }
   __device__ __forceinline__ int lane_offset() const { return 4 * shared::offset_of_lane(lane()); }
-  /// The thread's first key, in the tile.
-  __device__ __forceinline__ int own_key() const {
-    return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
-  }
-  __device__ __forceinline__ int kv_first() const { return word(shared::kTileKvTile) * kConfig.keys(); }
-  __device__ __forceinline__ TransposedOrigin origin(int slot) const {
-    return {word(shared::kTileBatch), memory_.step_word(slot, shared::kStepHead),
-            memory_.step_word(slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
-                word(shared::kTileQStart),
-            kv_first() + own_key()};
-  }
 
-  /// Some elements of the step do not attend, or may not.
-  __device__ __forceinline__ bool bits_matter(int flags) const {
-    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0) |
-                        (kConfig.lse_rest ? shared::kStepFar : 0);
-    return (flags & decided) != 0 || !(flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
-  }
-  __device__ __forceinline__ unsigned attending(int flags, int slot) const {
-    if (!bits_matter(flags)) return ~0U;
-    if (!(flags & (shared::kStepAttends << warpgroup_))) return 0;
-    return attending_bits<kConfig>(
-        params_.mod, origin(slot),
-        word(shared::kTileQLen) - memory_.step_word(slot, shared::kStepQFirst) - 2 * static_cast<int>(threadIdx.x & 3),
-        word(shared::kTileKvLen) - kv_first() - own_key(), (flags & (shared::kStepPartial << warpgroup_)) != 0);
-  }
-
-  // dS, in buffers of its own: panels of 64 keys, rows of queries.
-
-  /// Where the lane's column of the first matrices goes in a panel.
-  __device__ __forceinline__ static ptx::Address d_s_of_lane() {
-    const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
-    const unsigned chunk = 2 * warp + (matrix & 1);
-    return (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
-  }
+  /// dS, in one of two buffers.
   __device__ __forceinline__ void store_d_s() {
-    const ptx::Address to =
-        memory_.d_s(number_ % shared::kDsBuffers, warpgroup_) + (kKeepsLane ? d_s_lane_ : d_s_of_lane());
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const unsigned words[4] = {d_s_[4 * c], d_s_[4 * c + 1], d_s_[4 * c + 2], d_s_[4 * c + 3]};
-      ptx::store_transposed(to + c * (16 * 128), words);
-    }
+    const ptx::Address at = kKeepsLane ? d_s_lane_ : Base::d_s_of_lane();
+    Base::store_panel(memory_.d_s(number_ % shared::kDsBuffers, warpgroup_) + at, d_s_);
     release(memory_.d_s_full(number_ % shared::kDsBuffers));
   }
 
   // `summed`: the tile has steps.
   __device__ __forceinline__ void store_d_k(bool summed) const {
-    if (params_.d_k.data == nullptr) return;
-    store_gradient<kConfig, kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, head_at(params_.d_k),
-                                              kv_first() + own_key(), summed ? word(shared::kTileKvLen) : 0, stored());
+    this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, summed);
   }
   __device__ __forceinline__ void store_d_v(bool summed) const {
-    if (params_.d_v.data == nullptr) return;
-    store_gradient<kConfig, kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, head_at(params_.d_v),
-                                              kv_first() + own_key(), summed ? word(shared::kTileKvLen) : 0, stored());
-  }
-  __device__ __forceinline__ int stored() const {
-    return params_.padded_keys > 0 ? params_.padded_keys : word(shared::kTileKvLen);
-  }
-  __device__ __forceinline__ long long head_at(const shared::RowOutput& out) const {
-    return word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
-           word(shared::kTileKvBegin) * out.stride[2];
+    this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, summed);
   }
 
-  const Memory& memory_;
-  const Params& params_;
-  int warpgroup_;
   int lane_;               // kKeepsLane
   ptx::Address d_s_lane_;  // kKeepsLane: d_s_of_lane()
   int number_ = 0;         // of the step, among those of all tiles
-  bool ragged_keys_;       // of the tile
   bool fresh_;             // the step is its tile's first
   ptx::PackedRing tiles_{0}, q_{0}, d_o_{0};
   float s_[32];  // registers: S, then X: 64 keys x 64 queries

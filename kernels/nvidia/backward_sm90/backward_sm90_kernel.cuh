@@ -13,10 +13,10 @@
 // the mods' functions.
 #pragma once
 
-#include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "backward_sm90/backward_consumer.cuh"
 #include "backward_sm90/backward_memory.cuh"
 #include "backward_sm90/backward_producer.cuh"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
 
 namespace heddle {
 
@@ -43,33 +43,16 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   using namespace heddle;
   extern __shared__ __align__(1024) char dynamic[];
   const BackwardMemory<kConfig> memory(dynamic);
+  const BackwardMaps maps = {q_map, k_map, v_map, d_o_map};
   if (threadIdx.x == 0) {
-    ptx::prefetch_map(k_map);
-    ptx::prefetch_map(q_map);
-    ptx::prefetch_map(v_map);
-    ptx::prefetch_map(d_o_map);
+    maps.prefetch();
     memory.initialise();
   }
   zero_missing_panels<kConfig>(memory);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
-    ptx::give_registers<kConfig.producer_registers()>();
-    if (threadIdx.x == 0) {
-      const BackwardProducer<kConfig>::Maps maps = {q_map, k_map, v_map, d_o_map};
-      BackwardProducer<kConfig>(memory, maps, params).run();
-    }
-    if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
-    if constexpr (kConfig.d_q) {
-      const int adder = static_cast<int>(threadIdx.x / 32) - 2;
-      if (threadIdx.x % 32 == 0 && adder >= 0) {
-        if constexpr (kConfig.ordered) {
-          add_parts_in_order<kConfig>(memory, params, adder);
-        } else {
-          add_parts<kConfig>(memory, params, adder);
-        }
-      }
-    }
+    run_producers<kConfig>(memory, maps, params);
   } else {
     ptx::take_registers<kConfig.consumer_registers()>();
     BackwardConsumer<kConfig>(memory, params, warpgroup - 1).run();

@@ -27,11 +27,9 @@ extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launc
   extern __shared__ __align__(1024) char dynamic[];
   const WideMemory<kConfig> memory(dynamic);
   const int rank = ptx::cluster_rank();
+  const BackwardMaps maps = {q_map, k_map, v_map, d_o_map};
   if (threadIdx.x == 0) {
-    ptx::prefetch_map(k_map);
-    ptx::prefetch_map(q_map);
-    ptx::prefetch_map(v_map);
-    ptx::prefetch_map(d_o_map);
+    maps.prefetch();
     memory.initialise();
     memory.fetch_tile(params, static_cast<int>(blockIdx.x) / shared::kPair);
   }
@@ -39,10 +37,7 @@ extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launc
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::give_registers<shared::kProducerRegisters>();
-    if (threadIdx.x == 0) {
-      const WideProducer<kConfig>::Maps maps = {q_map, k_map, v_map, d_o_map};
-      WideProducer<kConfig>(memory, maps, params, rank).run();
-    }
+    if (threadIdx.x == 0) WideProducer<kConfig>(memory, maps, params, rank).run();
     if constexpr (kConfig.d_q) {
       if (threadIdx.x == 32) send_d_s<kConfig>(memory, rank);
       const int adder = static_cast<int>(threadIdx.x / 32) - 2;

@@ -2,7 +2,6 @@
 // shared memory for dQ.
 #pragma once
 
-#include "ptx/matrix_store.cuh"
 #include "backward_sm90/backward_wide_role.cuh"
 
 namespace heddle {
@@ -20,7 +19,6 @@ class WideGradients : WideRole<kConfig> {
   using Base = WideRole<kConfig>;
   using Base::memory_;
   using Base::params_;
-  using Base::rank_;
   using Base::steps_;
   using typename Base::Numbers;
   using typename Base::Weights;
@@ -31,7 +29,7 @@ class WideGradients : WideRole<kConfig> {
   __device__ __forceinline__ void run() {
     ptx::forget(d_k_);
     if (steps_ > 0) walk();
-    this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, steps_ > 0);
+    this->template leave<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale);
   }
 
  private:
@@ -44,14 +42,14 @@ class WideGradients : WideRole<kConfig> {
       const int slot = slot_of(q_);
       ptx::wgmma_wait<1>();
       ptx::touch(d_k_);
-      if (number > 0) this->release(memory_.q_empty(slot == 0 ? kConfig.q_stages - 1 : slot - 1));
+      if (number > 0) ptx::barrier_arrive_by_warp(memory_.q_empty(slot == 0 ? kConfig.q_stages - 1 : slot - 1));
       ptx::barrier_wait(memory_.q_full(slot), parity_of(q_));  // its numbers and its record
       const int flags = this->flags_of(slot);
       Numbers deltas;  // loaded beside products, where they have registers
       deltas.set(memory_.delta(slot) + this->lane_offset());
       ptx::wgmma_wait<0>();
       ptx::touch(d_p_);
-      this->release(memory_.d_o_empty(slot_of(d_o_)));
+      ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
       d_o_.advance(kConfig.d_o_stages);
       differentiate(flags, slot, number, deltas);
       if constexpr (kConfig.d_q) store_d_s(number);
@@ -86,21 +84,14 @@ class WideGradients : WideRole<kConfig> {
     } else {
       Weights::template differentiate<false>(d_p_, factors, d_s_, bits, drops, params_, at, deltas);
     }
-    this->release(memory_.factors_empty());
+    ptx::barrier_arrive_by_warp(memory_.factors_empty());
   }
 
   /// A panel of the CTA's 64 keys, rows of queries.
   __device__ __forceinline__ void store_d_s(int number) const {
     ptx::barrier_wait(memory_.d_s_empty(), (number & 1) ^ 1);
-    const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
-    const unsigned chunk = 2 * warp + (matrix & 1);
-    const ptx::Address to = memory_.d_s(rank_) + (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const unsigned words[4] = {d_s_[4 * c], d_s_[4 * c + 1], d_s_[4 * c + 2], d_s_[4 * c + 3]};
-      ptx::store_transposed(to + c * (16 * 128), words);
-    }
-    this->release(memory_.d_s_stored());
+    Base::store_panel(memory_.d_s(this->warpgroup_) + Base::d_s_of_lane(), d_s_);
+    ptx::barrier_arrive_by_warp(memory_.d_s_stored());
   }
 
   ptx::PackedRing q_{0}, d_o_{0};

@@ -2,6 +2,7 @@
 // query blocks; one brings dS to the other CTA; one for each buffer adds finished pieces of dQ to memory.
 #pragma once
 
+#include "backward_sm90/backward_maps.cuh"
 #include "backward_sm90/wide_memory.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/tma.cuh"
@@ -15,11 +16,8 @@ class WideProducer {
   using Memory = WideMemory<kConfig>;
   using Params = shared::BackwardSm90Params;
 
-  struct Maps {
-    const ptx::TensorMap &q, &k, &v, &d_o;
-  };
-
-  __device__ __forceinline__ WideProducer(const Memory& memory, const Maps& maps, const Params& params, int rank)
+  __device__ __forceinline__ WideProducer(const Memory& memory, const BackwardMaps& maps, const Params& params,
+                                          int rank)
       : memory_(memory), maps_(maps), params_(params), rank_(rank) {}
 
   __device__ __forceinline__ void run() {
@@ -127,7 +125,7 @@ class WideProducer {
   }
 
   const Memory& memory_;
-  const Maps& maps_;
+  const BackwardMaps& maps_;
   const Params& params_;
   int rank_;
   ptx::PackedRing q_{1}, d_o_{1};

@@ -69,8 +69,7 @@ class WideQueries {
         const int i = 16 * piece + 4 * j;
         ptx::store_floats(to + j * (128 * 16), d_q_[i], d_q_[i + 1], d_q_[i + 2], d_q_[i + 3]);
       }
-      __syncwarp();
-      if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(memory_.d_q_full(piece));
+      ptx::barrier_arrive_by_warp(memory_.d_q_full(piece));
     }
   }
 

@@ -11,9 +11,7 @@ class WideScores : WideRole<kConfig> {
   using Base = WideRole<kConfig>;
   using Base::memory_;
   using Base::params_;
-  using Base::rank_;
   using Base::steps_;
-  using Base::word;
   using typename Base::Numbers;
   using typename Base::Weights;
 
@@ -23,7 +21,7 @@ class WideScores : WideRole<kConfig> {
   __device__ __forceinline__ void run() {
     ptx::forget(d_v_);
     if (steps_ > 0) walk();
-    this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, steps_ > 0);
+    this->template leave<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F);
   }
 
  private:
@@ -42,7 +40,7 @@ class WideScores : WideRole<kConfig> {
       ptx::touch(s_);
       ptx::touch(d_v_);
       if (number > 0) {
-        this->release(memory_.d_o_empty(slot_of(d_o_)));
+        ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
         d_o_.advance(kConfig.d_o_stages);
       }
       weigh(flags, slot, number, lse);
@@ -70,7 +68,7 @@ class WideScores : WideRole<kConfig> {
     if constexpr (Base::kNeedsOrigin) at = this->origin(slot);
     TransposedDrops drops{};
     if constexpr (kConfig.dropped) drops = draw_transposed(params_.mod, at);
-    unsigned bits = attending(flags, slot);
+    unsigned bits = this->attending(flags, slot);
     const int t = this->own_thread();
     const auto store = [&](int j) {
       ptx::store_floats(memory_.factors(t) + j * (128 * 16), s_[4 * j], s_[4 * j + 1], s_[4 * j + 2], s_[4 * j + 3]);
@@ -88,7 +86,7 @@ class WideScores : WideRole<kConfig> {
     } else {
       bits = Weights::template weigh<false, false>(s_, p_, bits, drops, params_, at, lse, 0, leave);
     }
-    this->release(memory_.q_empty(slot));
+    ptx::barrier_arrive_by_warp(memory_.q_empty(slot));
     if constexpr (!kConfig.frugal) {
       ptx::barrier_wait(memory_.factors_empty(), (number & 1) ^ 1);
 #pragma unroll
@@ -96,16 +94,7 @@ class WideScores : WideRole<kConfig> {
     }
     ptx::store_word(memory_.bits(t), static_cast<int>(bits));
     if constexpr (kConfig.dropped) ptx::store_word(memory_.draws(t), static_cast<int>(drops.bits));
-    this->release(memory_.factors_full());
-  }
-
-  __device__ __forceinline__ unsigned attending(int flags, int slot) const {
-    if (!this->bits_matter(flags)) return ~0U;
-    if (!(flags & (shared::kStepAttends << rank_))) return 0;
-    return attending_bits<kConfig>(
-        params_.mod, this->origin(slot),
-        word(shared::kTileQLen) - memory_.step_word(slot, shared::kStepQFirst) - 2 * static_cast<int>(threadIdx.x & 3),
-        word(shared::kTileKvLen) - this->kv_first() - this->own_key(), (flags & (shared::kStepPartial << rank_)) != 0);
+    ptx::barrier_arrive_by_warp(memory_.factors_full());
   }
 
   ptx::PackedRing q_{0}, d_o_{0};

@@ -20,6 +20,14 @@ __device__ __forceinline__ void barrier_init_done() {
 __device__ __forceinline__ void barrier_arrive(Address barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// One arrival of a warp, behind what all its threads have read or written. `lane`: the thread's number in it.
+__device__ __forceinline__ void barrier_arrive_by_warp(Address barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
+__device__ __forceinline__ void barrier_arrive_by_warp(Address barrier) {
+  barrier_arrive_by_warp(barrier, static_cast<int>(threadIdx.x & 31));
+}
 /// Arrives, and lets the phase wait for `bytes` bytes of TMA.
 __device__ __forceinline__ void barrier_arrive_expecting(Address barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -63,8 +71,7 @@ __device__ __forceinline__ void barrier_wait(Address first, unsigned first_parit
       "@!a bra of_fourth;\n"
       "done:\n"
       "}" ::"r"(first),
-      "r"(first_parity), "r"(second), "r"(second_parity), "r"(third), "r"(third_parity), "r"(fourth),
-      "r"(fourth_parity)
+      "r"(first_parity), "r"(second), "r"(second_parity), "r"(third), "r"(third_parity), "r"(fourth), "r"(fourth_parity)
       : "memory");
 }
 

@@ -19,6 +19,13 @@ inline void barrier_arrive(Address barrier) {
   own.complete();
   cta().progress();
 }
+inline void barrier_arrive_by_warp(Address barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
+inline void barrier_arrive_by_warp(Address barrier) {
+  barrier_arrive_by_warp(barrier, static_cast<int>(threadIdx.x & 31));
+}
 inline void barrier_arrive_expecting(Address barrier, unsigned bytes) {
   cta().barrier(barrier).bytes += bytes;
   barrier_arrive(barrier);

@@ -1,0 +1,91 @@
+// 64 keys of a tile, which one warpgroup owns, in any form of the backward: where its elements lie, which of them
+// attend, and where their gradients are stored. The backward's S^T and dP^T are 64 keys x 64 queries a step.
+#pragma once
+
+#include "backward_sm90/backward_output.cuh"
+#include "fragments/transposed_weights.cuh"
+#include "ptx/matrix_store.cuh"
+#include "ptx/tma.cuh"
+
+namespace heddle {
+
+/// Role: who derives from it, with word(), which reads the record of the tile at hand.
+template <auto kConfig, class KernelMemory, class Role>
+class BackwardKeys {
+ public:
+  using Memory = KernelMemory;
+  using Params = shared::BackwardSm90Params;
+  using Weights = TransposedWeights<kConfig, Params>;
+  using Numbers = typename Weights::Numbers;
+  // Mods of each score look at where it is.
+  static constexpr bool kNeedsOrigin =
+      kConfig.scores != shared::ScoreForm::plain || kConfig.weighted || kConfig.dropped;
+
+  __device__ __forceinline__ BackwardKeys(const Memory& memory, const Params& params, int warpgroup)
+      : memory_(memory), params_(params), warpgroup_(warpgroup) {}
+
+ protected:
+  /// The thread's first key, in the tile.
+  __device__ __forceinline__ int own_key() const {
+    return 64 * warpgroup_ + 16 * static_cast<int>((threadIdx.x >> 5) & 3) + static_cast<int>((threadIdx.x & 31) >> 2);
+  }
+  __device__ __forceinline__ int kv_first() const { return word(shared::kTileKvTile) * kConfig.keys(); }
+  __device__ __forceinline__ TransposedOrigin origin(int slot) const {
+    return {word(shared::kTileBatch), memory_.step_word(slot, shared::kStepHead),
+            memory_.step_word(slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
+                word(shared::kTileQStart),
+            kv_first() + own_key()};
+  }
+
+  /// Some elements of the step do not attend, or may not.
+  __device__ __forceinline__ bool bits_matter(int flags) const {
+    const int decided = shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0) |
+                        (kConfig.lse_rest ? shared::kStepFar : 0);
+    return (flags & decided) != 0 || !(flags & (shared::kStepAttends << warpgroup_)) || ragged_keys_;
+  }
+  __device__ __forceinline__ unsigned attending(int flags, int slot) const {
+    if (!bits_matter(flags)) return ~0U;
+    if (!(flags & (shared::kStepAttends << warpgroup_))) return 0;
+    return attending_bits<kConfig>(
+        params_.mod, origin(slot),
+        word(shared::kTileQLen) - memory_.step_word(slot, shared::kStepQFirst) - 2 * static_cast<int>(threadIdx.x & 3),
+        word(shared::kTileKvLen) - kv_first() - own_key(), (flags & (shared::kStepPartial << warpgroup_)) != 0);
+  }
+
+  /// Where the lane's column of the first matrices goes in a panel of dS: 64 keys, rows of queries.
+  __device__ __forceinline__ static ptx::Address d_s_of_lane() {
+    const unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
+    const unsigned chunk = 2 * warp + (matrix & 1);
+    return (8 * (matrix >> 1) + row) * 128 + (chunk ^ row) * 16;
+  }
+  /// Stores dS. `to`: d_s_of_lane() in the panel.
+  __device__ __forceinline__ static void store_panel(ptx::Address to, const unsigned (&d_s)[16]) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const unsigned words[4] = {d_s[4 * c], d_s[4 * c + 1], d_s[4 * c + 2], d_s[4 * c + 3]};
+      ptx::store_transposed(to + c * (16 * 128), words);
+    }
+  }
+
+  /// Stores dK or dV of the thread's keys. `summed`: the tile has steps; else zeros.
+  template <shared::StorageType kType, int kCount>
+  __device__ __forceinline__ void store(const shared::RowOutput& out, int dim, const float (&d)[kCount], float factor,
+                                        bool summed) const {
+    if (out.data == nullptr) return;
+    const int kv_len = word(shared::kTileKvLen);
+    const long long head_at = word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
+                              word(shared::kTileKvBegin) * out.stride[2];
+    store_gradient<kConfig, kType>(out, dim, d, factor, head_at, kv_first() + own_key(), summed ? kv_len : 0,
+                                   params_.padded_keys > 0 ? params_.padded_keys : kv_len);
+  }
+
+  const Memory& memory_;
+  const Params& params_;
+  int warpgroup_;     // among those that own keys of the tile; each CTA of a pair has one
+  bool ragged_keys_;  // the sequence ends among the CTA's keys
+
+ private:
+  __device__ __forceinline__ int word(unsigned offset) const { return static_cast<const Role*>(this)->word(offset); }
+};
+
+}  // namespace heddle

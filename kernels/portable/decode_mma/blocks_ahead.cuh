@@ -61,8 +61,7 @@ class BlocksAhead {
       const KeysOf<kConfig> keys(params_, tile);
       const KeySource<kConfig> values(params_.v, params_.table, tile);
       if constexpr (kConfig.blocks_in_pages()) {
-        const int page = pages_.page(place_.unit);
-        stream_.ask_block(keys.in_page(key, page), values.in_page(key, page), key, run);
+        stream_.ask_block(pages_.block(keys, key, place_.unit), pages_.block(values, key, place_.unit), key, run);
       } else {
         stream_.ask_block(keys, values, key, run);
       }

@@ -12,26 +12,38 @@ template <auto kConfig, class F>
 class PagesAhead {
  public:
   /// Reads the pages of the units from the one at `place` on, unless they have been read. By all threads of the wave,
-  /// some time before page(). `own_keys`: where the wave's block of a unit begins.
+  /// some time before block(). `own_keys`: where the wave's block of a unit begins.
   __device__ __forceinline__ void read(const shared::DecodeMmaParams& params, const Tile<kConfig>& tile,
                                        const LinePlace<kConfig>& place, int own_keys) {
     if (place.unit != 0 && place.unit - first_ < kUnits) return;
     first_ = place.unit;
     const int unit = first_ + F::lane();
     if (unit >= place.units) return;
-    const int key = place.keys.begin(unit) + own_keys;
-    if (key < place.keys.run(unit, tile.kv_len).end) {
-      page_ = KeySource<kConfig>(params.k, params.table, tile).page_of(key);
+    const int key = place.keys.begin(unit) + own_keys, end = place.keys.run(unit, tile.kv_len).end;
+    const KeySource<kConfig> keys(params.k, params.table, tile);
+#pragma unroll
+    for (int i = 0; i < kPages; ++i) {
+      if (key + i * kConfig.page_rows < end) pages_[i] = keys.page_of(key + i * kConfig.page_rows);
     }
   }
 
-  /// The page of the wave's block of a unit.
-  __device__ __forceinline__ int page(int unit) const { return F::from_lane(page_, unit - first_); }
+  /// Where the wave's block of a unit, which begins with `key`, is among the keys or values of `source`.
+  template <class Source>
+  __device__ __forceinline__ auto block(const Source& source, int key, int unit) const {
+    if constexpr (kPages == 1) {
+      return source.in_page(key, page(0, unit));
+    } else {
+      return source.in_two_pages(key, {page(0, unit), page(1, unit)});
+    }
+  }
 
  private:
   static constexpr int kUnits = kConfig.shape().wave;
-  int first_ = -kUnits;  // the unit whose page lane 0 has
-  int page_ = 0;
+  static constexpr int kPages = kConfig.blocks_in_two_pages() ? 2 : 1;
+  __device__ __forceinline__ int page(int i, int unit) const { return F::from_lane(pages_[i], unit - first_); }
+
+  int first_ = -kUnits;  // the unit whose pages lane 0 has
+  int pages_[kPages] = {};
 };
 
 }  // namespace heddle::portable

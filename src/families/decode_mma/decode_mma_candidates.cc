@@ -149,13 +149,16 @@ std::vector<ForwardMmaConfig> wide_configs(const ForwardMmaConfig& all, const At
 }
 
 /// Kernels for each size of units that pays. A unit of 8 bits takes memory half as long as one of 16, and a wave
-/// computes it no faster, so a wave then has twice the keys, if there are two such units for each multiprocessor and no
-/// unit crosses a page. A guess, not measured. Beside the sums of two fragments of rows there are no registers for it.
+/// computes it no faster, so a wave then has twice the keys, if there are two such units for each multiprocessor and a
+/// wave's keys lie in one page or in two. Beside the sums of two fragments of rows there are no registers for it.
 std::vector<ForwardMmaConfig> of_all_units(const ForwardMmaConfig& config, const AttentionProblem& problem,
                                            const device::CudaCaps& caps) {
   const int fragment = config.shape().columns, twice = 2 * fragment;
   std::vector<ForwardMmaConfig> configs = decode_mma_rings(config, fragment, caps.shared_memory_bytes);
-  if (!config.converts() || config.row_fragments > 1 || config.page_rows % twice != 0) return configs;
+  if (!config.converts() || config.row_fragments > 1 ||
+      (config.page_rows % twice != 0 && config.page_rows != fragment)) {
+    return configs;
+  }
   std::vector<ForwardMmaConfig> larger = decode_mma_rings(config, twice, caps.shared_memory_bytes);
   if (larger.empty()) return configs;
   const std::int64_t tiles = decode_mma_tiles(problem, config);

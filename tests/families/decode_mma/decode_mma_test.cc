@@ -219,12 +219,16 @@ TEST(DecodeMma, BytesHalveWhatIsRead) {
   EXPECT_EQ(offered(bytes()).back().plan.part<ForwardMmaConfig>().wave_keys(), 16);
   EXPECT_EQ(first_of(bytes(DType::bf16, DType::e4m3, 1024)).wave_keys(), 16);
   EXPECT_EQ(first_of(few()).wave_keys(), 16);
-  problem::AttentionProblem paged = bytes().problem();
-  paged.page_rows = 16;
-  const auto choices =
-      plan::decode_mma(paged, bytes().tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
-  for (const plan::Choice& choice : choices) {
-    EXPECT_EQ(choice.plan.part<ForwardMmaConfig>().wave_keys(), 16);
+  // A wave's keys lie in one page, or in two.
+  for (const auto& [page_rows, keys] : {std::pair{32, 32}, {16, 32}, {8, 16}, {24, 16}}) {
+    problem::AttentionProblem paged = bytes().problem();
+    paged.page_rows = page_rows;
+    const auto choices =
+        plan::decode_mma(paged, bytes().tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
+    const auto& config = choices.front().plan.part<ForwardMmaConfig>();
+    EXPECT_EQ(config.wave_keys(), keys);
+    EXPECT_EQ(config.blocks_in_two_pages(), 2 * page_rows == keys);
+    EXPECT_EQ(config.blocks_in_pages(), page_rows != 24);
   }
 }
 

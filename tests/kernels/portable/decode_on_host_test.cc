@@ -334,6 +334,22 @@ TEST(DecodeBytesOnHost, PassesOverBlocksWithoutAPair) {
             [](CaseSpec& spec, std::uint64_t) { spec.k_dtype = spec.v_dtype = DType::e4m3; });
 }
 
+// A block of a wave's keys lies in two pages. Entries behind a sequence's end are out of the pool, rows there NaN.
+TEST(DecodeBytesOnHost, BlocksInTwoPages) {
+  for (const bool there : {false, true}) {
+    CaseSpec spec = plain(700, there ? 1 : 2);
+    spec.k_dtype = spec.v_dtype = there ? DType::e5m2 : DType::e4m3;
+    spec.page_rows = 16;
+    spec.layout = Layout::bshd;
+    spec.sequences = "lengths";
+    spec.mask = there ? "last_window_and_first" : "";
+    spec.q_start = "aligned";
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(
+        c, {.gpu = "h200", .candidate = 100, .gangs = there ? 3 : 1, .lengths_there = there, .poisons = there});
+  }
+}
+
 // More sequences than lanes, each with runs of its own.
 TEST(DecodeOnHost, ManySequencesWithBounds) {
   for (const bool there : {false, true}) {

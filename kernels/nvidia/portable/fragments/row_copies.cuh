@@ -28,10 +28,13 @@ class RowCopies {
   template <int kDim, int kColumns, class Source>
   __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first, int end,
                                              int begin = 0) {
-    if (Source::kLinear && first + kBlock <= end && (!kBefore || begin <= first)) {
-      ask_rows<kDim, kColumns, true>(source, to, pitch, first, end, begin);
+    if constexpr (kConfig.blocks_in_two_pages()) {
+      constexpr int kHalf = kBlock / 2;
+      static_assert(kHalf % 8 == 0);  // rows of both halves are swizzled alike
+      ask_rows<kDim, kColumns, kHalf>(source.halves[0], to, pitch, first, end, begin);
+      ask_rows<kDim, kColumns, kHalf>(source.halves[1], to + kHalf * pitch, pitch, first + kHalf, end, begin);
     } else {
-      ask_rows<kDim, kColumns, false>(source, to, pitch, first, end, begin);
+      ask_rows<kDim, kColumns, kBlock>(source, to, pitch, first, end, begin);
     }
   }
 
@@ -61,6 +64,16 @@ class RowCopies {
   }
 
  private:
+  template <int kDim, int kColumns, int kRows, class Source>
+  __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
+                                                  int end, int begin) {
+    if (Source::kLinear && first + kRows <= end && (!kBefore || begin <= first)) {
+      ask_rows<kDim, kColumns, kRows, true>(source, to, pitch, first, end, begin);
+    } else {
+      ask_rows<kDim, kColumns, kRows, false>(source, to, pitch, first, end, begin);
+    }
+  }
+
   static constexpr int chunk_of(int bytes) { return bytes == 1 ? 2 : bytes; }
 
   /// Two bytes from `at` on. The first `left` of them are there.
@@ -75,17 +88,17 @@ class RowCopies {
   }
 
   /// kWhole: the tensor has all of them.
-  template <int kDim, int kColumns, bool kWhole, class Source>
+  template <int kDim, int kColumns, int kRows, bool kWhole, class Source>
   __device__ __forceinline__ static void ask_rows(const Source& source, ptx::SharedAddress to, int pitch, int first,
                                                   int end, int begin) {
     constexpr int kElement = kConfig.kv_element_bytes(), kChunks = kElement * kColumns / chunk_of(kConfig.kv_bytes);
     // A thread's chunks are of one column where they can be.
     constexpr int kBeside = kThreads % kChunks == 0 || (kChunks > kThreads && !kConfig.deep()) ? kChunks : 1;
     constexpr int kTogether = kConfig.wide() ? kChunks & -kChunks : kBeside == 1 ? beside(kChunks, kThreads) : kBeside;
-    constexpr int kRounds = (kBlock * kTogether + kThreads - 1) / kThreads;
+    constexpr int kRounds = (kRows * kTogether + kThreads - 1) / kThreads;
     const auto copy = [&](int round, auto&& row_at) {
       const int own = round * kThreads + copier(), row = own / kTogether;
-      if (kBlock * kTogether % kThreads != 0 && row >= kBlock) return;
+      if (kRows * kTogether % kThreads != 0 && row >= kRows) return;
       const int turn = shared::is_swizzled(pitch) ? shared::turn_of(row) : 0;
       const bool there = kWhole || (first + row < end && (!kBefore || first + row >= begin));
       copy_row<kDim, kColumns, kElement, kConfig.kv_bytes, kTogether>(to + row * pitch, row_at(first + row), there,

@@ -62,8 +62,12 @@ struct ForwardMmaConfig {
   constexpr int rings_of_blocks() const { return own_blocks ? waves() / ring_waves() : 1; }
   /// Keys of a block: those that are copied together.
   constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
-  /// decode_mma: blocks of keys lie in one page each.
-  constexpr bool blocks_in_pages() const { return page_rows > 0 && page_rows % block_keys() == 0; }
+  /// decode_mma: blocks of keys of 8 bits lie in two pages each.
+  constexpr bool blocks_in_two_pages() const { return converts() && own_blocks && 2 * page_rows == block_keys(); }
+  /// decode_mma: blocks of keys lie in one page each, or in two.
+  constexpr bool blocks_in_pages() const {
+    return page_rows > 0 && (page_rows % block_keys() == 0 || blocks_in_two_pages());
+  }
   constexpr bool chunked() const { return chunks > 0; }
   /// decode_mma: units of a mask's run of keys begin at a multiple of so many keys: where a block of a page does, and
   /// with chunks there in all layouts, so that pages change no bit.

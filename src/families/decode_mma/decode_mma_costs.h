@@ -14,8 +14,8 @@ namespace heddle::plan {
 struct DecodeMemoryTimes {
   double launch, bytes_per_second, paged_per_second;
 };
-/// A guess for an H200, from an H100's figures and the H200's rate of reading (docs/notes/decode.md).
-inline constexpr DecodeMemoryTimes kHopperTimes = {9e-6, 4.3e12, 4.25e12};
+/// Fitted to an H200's times (docs/notes/decode.md).
+inline constexpr DecodeMemoryTimes kHopperTimes = {9e-6, 4.42e12, 4.35e12};
 
 /// Bytes of keys and values of so many units, as long as sequences may be.
 double decode_mma_bytes(const problem::AttentionProblem& problem, const shared::ForwardMmaConfig& config,

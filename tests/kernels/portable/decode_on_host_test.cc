@@ -334,6 +334,15 @@ TEST(DecodeBytesOnHost, PassesOverBlocksWithoutAPair) {
             [](CaseSpec& spec, std::uint64_t) { spec.k_dtype = spec.v_dtype = DType::e4m3; });
 }
 
+// Heads of a tile have factors of their own.
+TEST(DecodeBytesOnHost, FactorsOfHeads) {
+  CaseSpec spec = plain(150, 5);
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::e4m3;
+  spec.descale = true;
+  AttentionCase c(spec);
+  run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 2});
+}
+
 // A block of a wave's keys lies in two pages. Entries behind a sequence's end are out of the pool, rows there NaN.
 TEST(DecodeBytesOnHost, BlocksInTwoPages) {
   for (const bool there : {false, true}) {

@@ -228,16 +228,15 @@ class Decode {
       }
       store(row, column, sums, merged);
     };
+    const bool shares = shared_tile.is_shared();
+    float* const part = shares ? shared_tile.part() : nullptr;
+    merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
+      if (!shares) return end_row(row, column, sums, merged);
+      leave_run(row_of_part<kConfig>(part, row), column, sums, merged);
+    });
+    F::barrier();  // the states may be left anew; parts are seen
     bool stores = true;
-    if (!shared_tile.is_shared()) {
-      merge_waves(tile, weights, o, end_row);
-      F::barrier();  // the states may be left anew
-    } else {
-      float* const part = shared_tile.part();
-      merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
-        leave_run(row_of_part<kConfig>(part, row), column, sums, merged);
-      });
-      F::barrier();
+    if (shares) {
       stores = shared_tile.merge(
           *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, end_row);
     }

@@ -101,25 +101,24 @@ class SharedTile {
   template <class Has, class Visit>
   __device__ __forceinline__ bool merge(int& last, const RowWeights<kConfig, F>& weights, Has&& has,
                                         Visit&& visit) const {
-    if (groups_.count == 1) {
-      if (!is_last(last, tile_word(), to_ - from_ + 1)) return false;
-      merge_all(
-          to_ - from_ + 1, [&](int i, int row) { return row_of_part<kConfig>(part_of(from_ + i), row); }, weights, has,
-          visit);
-      return true;
-    }
     const int first = group_begin(), end = first + groups_.size <= to_ ? first + groups_.size : to_ + 1;
-    if (!is_last(last, group_word(), end - first)) return false;
-    merge_all(
-        end - first, [&](int i, int row) { return row_of_part<kConfig>(part_of(first + i), row); }, weights, has,
-        [&](int row, int column, const auto& sums, const auto& merged) {
-          leave_run(of_group(first, row), column, sums, merged);
-        });
-    F::barrier();
-    if (!is_last(last, tile_word(), groups_.count)) return false;
-    merge_all(
-        groups_.count, [&](int i, int row) { return of_group(from_ + i * groups_.size, row); }, weights, has, visit);
-    return true;
+    // One loop for the CTA's group, if there are several, and then for the tile: this is a quarter of the kernel's
+    // code, and the second time it need not be fetched.
+#pragma unroll 1
+    for (bool whole = groups_.count == 1;; whole = true) {
+      const bool of_groups = whole && groups_.count > 1;
+      const int begin = whole ? from_ : first, distance = of_groups ? groups_.size : 1;
+      const int count = of_groups ? groups_.count : whole ? to_ - from_ + 1 : end - first;
+      if (!is_last(last, whole ? tile_word() : group_word(), count)) return false;
+      merge_all(
+          count, [&](int i, int row) { return left_by(begin + i * distance, row, of_groups); }, weights, has,
+          [&](int row, int column, const auto& sums, const auto& merged) {
+            if (whole) return visit(row, column, sums, merged);
+            leave_run(left_by(first, row, true), column, sums, merged);
+          });
+      if (whole) return true;
+      F::barrier();
+    }
   }
 
  private:
@@ -167,11 +166,11 @@ class SharedTile {
   __device__ __forceinline__ float* part_of(int gang) const {
     return parts_ + (static_cast<long long>(gang) * tiles_ * 2 + begins(gang)) * kFloats;
   }
-  /// Where a group's row stands: its O in place of its first part's, its numbers behind that part's, which other
-  /// threads may be about to read.
-  __device__ __forceinline__ RowState<float> of_group(int first, int row) const {
-    RowState<float> state = row_of_part<kConfig>(part_of(first), row);
-    state.numbers += 2;
+  /// Where a row stands that a gang has left, or the group that begins with it: a group's O in place of its first
+  /// part's, its numbers behind that part's, which other threads may be about to read.
+  __device__ __forceinline__ RowState<float> left_by(int gang, int row, bool is_group) const {
+    RowState<float> state = row_of_part<kConfig>(part_of(gang), row);
+    if (is_group) state.numbers += 2;
     return state;
   }
 

@@ -32,7 +32,7 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(slot_of(tiles_), offset); }
 
  protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
-  using Base::kv_first, Base::memory_, Base::warpgroup_, Base::params_, Base::ragged_keys_;
+  using Base::kv_first, Base::memory_, Base::params_, Base::ragged_keys_, Base::warpgroup_;
 
   /// Calls walk() for each tile that has steps, which stores dV and returns whether it has summed any, and stores dK;
   /// and zeros for both in a tile without steps.

@@ -110,10 +110,7 @@ class ConsumerTile : protected DropsOf<kConfig.dropped> {
     return ptx::load_float(memory_.sink(tile) + 4 * head_of_warp<kConfig>(warpgroup_));
   }
 
-  __device__ __forceinline__ void release(ptx::Address empty) const {
-    __syncwarp();  // all its threads have read
-    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(empty);
-  }
+  __device__ __forceinline__ void release(ptx::Address empty) const { ptx::barrier_arrive_by_warp(empty); }
 
   __device__ __forceinline__ void wait_for_keys() const {
     ptx::barrier_wait(memory_.k_full(ptx::slot_of(k_)), ptx::parity_of(k_));

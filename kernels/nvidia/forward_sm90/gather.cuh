@@ -45,7 +45,7 @@ class Gatherer {
       if (tensor == shared::kGatherNothing) break;
       const ptx::Address full = begin(order, tensor) ? word(order, shared::kOrderFull) : 0;
       asm volatile("" : "+r"(number));  // the compiler is not to keep what followed from it before
-      say(memory_.taken(number));
+      ptx::barrier_arrive_by_warp(memory_.taken(number));
       if (full == 0) continue;
       ptx::gather_commit();
       if (under_way != 0) say_filled<1>(under_way);
@@ -67,17 +67,12 @@ class Gatherer {
   __device__ __forceinline__ static int word(ptx::Address order, unsigned offset) {
     return ptx::load_word(order + offset);
   }
-  /// For the warp, after what all its threads did.
-  __device__ __forceinline__ static void say(ptx::Address barrier) {
-    __syncwarp();
-    if (lane() == 0) ptx::barrier_arrive(barrier);
-  }
   /// Says that the buffer is filled whose copies were begun before the latest kLater orders'.
   template <int kLater>
   __device__ __forceinline__ static void say_filled(ptx::Address full) {
     ptx::gather_wait<kLater>();
     ptx::fence_for_tma();
-    say(full);
+    ptx::barrier_arrive_by_warp(full);
   }
 
   /// False: TMA fills that buffer, and says so itself.
@@ -233,7 +228,7 @@ class Gatherer {
         }
         ptx::fence_for_tma();
       }
-      say(word(order, shared::kOrderFull));
+      ptx::barrier_arrive_by_warp(word(order, shared::kOrderFull));
     }
   }
 

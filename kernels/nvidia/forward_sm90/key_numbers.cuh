@@ -30,8 +30,7 @@ class KeyNumbers {
       if (asked == shared::kNoKeyBlock) break;
       if (asked & 1) begin_tile();
       compute((asked >> 1) * kConfig.kv_block);
-      __syncwarp();
-      if (lane() == 0) ptx::barrier_arrive(memory_.k_full(k_.slot));
+      ptx::barrier_arrive_by_warp(memory_.k_full(k_.slot));
       k_.advance(kConfig.stages);
       if (++slot_ == shared::key_slots(kConfig)) slot_ = 0;
     }

@@ -187,15 +187,10 @@ class KeySource {
   }
   /// The rows of a block that two pages have, a half each.
   struct InTwoPages {
-    static constexpr bool kLinear = false;
     InPage halves[2];
-    int second;  // the first row of the second half
-
-    __device__ __forceinline__ const char* row(int j) const { return halves[j < second ? 0 : 1].row(j); }
   };
   __device__ __forceinline__ InTwoPages in_two_pages(int j, const int (&pages)[2]) const {
-    const int second = j + kConfig.page_rows;
-    return {{in_page(j, pages[0]), in_page(second, pages[1])}, second};
+    return {{in_page(j, pages[0]), in_page(j + kConfig.page_rows, pages[1])}};
   }
   /// Elements from a row to the next one.
   __device__ __forceinline__ const long long& stride() const { return tensor_.stride[2]; }

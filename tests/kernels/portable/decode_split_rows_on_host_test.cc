@@ -10,6 +10,7 @@
 #include "heddle/dtype.h"
 #include "kernels/portable/decode_specs.h"
 #include "kernels/portable/host_decode.h"
+#include "kernels/portable/specs.h"
 #include "sample.h"
 
 namespace heddle::test {
@@ -37,25 +38,16 @@ TEST(DecodeSplitRowsOnHost, WarpgroupsOfRows) {
 }
 TEST(DecodeSplitRowsOnHost, WideWarpgroups) { run_grid<DecodeWideSpecs>(15, 26'000'000, {0, 1}, true); }
 
-/// Latent attention as engines hold it: two tensors of queries, and two of pages.
 CaseSpec latent(std::int64_t heads, DType of_keys, std::uint64_t seed) {
-  CaseSpec spec;
-  spec.seed = seed;
-  spec.threads = 1;
+  CaseSpec spec = latent_in_two_tensors(seed);
   spec.batch = 2;
   spec.kv_heads = 1;
   spec.group = heads;
   spec.q_rows = 1;
   spec.kv_rows = 300;
-  spec.qk_dim = 576;
-  spec.v_dim = 512;
-  spec.q_rest = spec.k_rest = 64;
-  spec.values_in_keys = true;
-  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
   if (of_keys != DType::bf16) spec.k_dtype = spec.v_dtype = of_keys;
   spec.sequences = "lengths";
   spec.page_rows = 64;
-  spec.layout = Layout::bshd;
   spec.with_lse = true;
   return spec;
 }

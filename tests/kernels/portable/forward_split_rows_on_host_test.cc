@@ -45,19 +45,11 @@ TEST(ForwardSplitRowsOnHost, OverGfx12) { run_grid(FragmentKind::gfx12, 10); }
 
 // More queries than decode_mma takes, against the cache of latent attention: slices of the values' columns.
 TEST(ForwardSplitRowsOnHost, LatentAttention) {
-  CaseSpec spec;
-  spec.seed = 5;
-  spec.threads = 1;
+  CaseSpec spec = latent_in_two_tensors(5);
   spec.group = 2;
   spec.q_rows = 70;
   spec.kv_rows = 100;
-  spec.qk_dim = 576;
-  spec.v_dim = 512;
-  spec.q_rest = spec.k_rest = 64;
-  spec.values_in_keys = true;
-  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
   spec.page_rows = 16;
-  spec.layout = Layout::bshd;
   spec.mask = "causal_lower_right";
   AttentionCase c(spec);
   run_on_host_and_judge(c, {.fragments = FragmentKind::mma, .gpu = "h200"});

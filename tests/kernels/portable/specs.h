@@ -18,6 +18,20 @@ inline std::vector<std::string> half_empty(std::vector<std::string> names) {
   return names;
 }
 
+/// Latent attention as engines hold it: two tensors of queries, and two of pages.
+inline CaseSpec latent_in_two_tensors(std::uint64_t seed) {
+  CaseSpec spec;
+  spec.seed = seed;
+  spec.threads = 1;
+  spec.qk_dim = 576;
+  spec.v_dim = 512;
+  spec.q_rest = spec.k_rest = 64;
+  spec.values_in_keys = true;
+  spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::bf16;
+  spec.layout = Layout::bshd;
+  return spec;
+}
+
 struct PortableDims {
   std::int64_t qk, v;
 };

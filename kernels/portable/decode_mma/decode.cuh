@@ -66,8 +66,12 @@ class Decode {
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
     Place place = line.at(unit);
     BlocksAhead<kConfig, F, Mods, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
-    ahead.fill_ring();
+    // Queries that copies bring come before the first blocks, which are read behind them. (Queries that are loaded into
+    // registers would only hold up the blocks.)
+    constexpr bool kQueriesFirst = F::kCopiesQueries && !kConfig.early;
+    if constexpr (!kQueriesFirst) ahead.fill_ring();
     if constexpr (kConfig.early) F::wait_for_previous();
+    [[maybe_unused]] bool fills = kQueriesFirst;
     [[maybe_unused]] ChunkedTile<kConfig, F> chunks;
     [[maybe_unused]] bool begins = true, before = false;  // chunked: a tile begins with this chunk; one came before
     typename F::Queries q[kFragments];
@@ -75,23 +79,39 @@ class Decode {
       const int first = unit - place.unit;  // of the tile
       int stop = first + place.units < end ? first + place.units : end;
       const Tile<kConfig> tile = tiles_.at(place);
+      // Warpgroups' rows leave through the memory of the queries when a chunk ends.
+      const bool loads = !kConfig.chunked() || begins || kConfig.by_warpgroups();
+      const auto query_row = [&](int i) { return tile.query_row(params_, scores_.row_of(i)); };
+      if constexpr (F::kCopiesQueries) stream.ask_queries(query_row);
+      if constexpr (kQueriesFirst) {
+        if (fills) ahead.fill_ring();
+        fills = false;
+      }
       if constexpr (kConfig.chunked()) {
         if (begins) chunks = begin_chunks({params_, cut, gang, tiles_.number(), first, place.units}, before);
         before = true;
         const int behind = chunks.next_end();
         if (behind < stop) stop = behind;
       }
-      const SharedTile<kConfig, F> shared_tile = shared_tile_at(place, cut, gang, unit, stop);
-      begin_words(shared_tile, tile, place);
       if (!kConfig.chunked() || begins) begin_mods(tile, place);
       RowWeights<kConfig, F> weights = scores_.no_weights();
       Out o;
       clear(o);
-      // Warpgroups' rows leave through the memory of the queries when a chunk ends.
-      if (!kConfig.chunked() || begins || kConfig.by_warpgroups()) {
-        stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
+      if (loads) {
+        if constexpr (F::kCopiesQueries) {
+          stream.queries_arrive();
+        } else {
+          stream.load_queries(q, query_row);
+        }
         apply_descales(q, tile);
       }
+      if constexpr (kConfig.prefixed()) {
+        if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
+      }
+      // The words that count CTAs are looked at here, and begin to count when the waves have merged. (The first wave
+      // would wait for memory between both.)
+      FoundWords words{};
+      if constexpr (kLooksEarly) words = look_at_words(shared_tile_at(place, cut, gang, unit, stop), chunks);
       if constexpr (kConfig.by_warpgroups()) {
         const WarpgroupSteps<kConfig, F, Scores> steps(memory_, scores_, has_rows(tile));
         steps.walk(
@@ -124,7 +144,7 @@ class Decode {
           stream.block_is_read();
         }
       }
-      finish(tile, place, shared_tile, chunks, weights, o);
+      finish(tile, place, shared_tile_at(place, cut, gang, unit, stop), chunks, words, weights, o);
       if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
@@ -135,27 +155,38 @@ class Decode {
                                                                   bool before) const {
     if (before) F::barrier();  // the parts of the tile before have been folded
     chunks.find_parts(parts());
-    if (chunks.is_shared() && F::thread() == 0) chunks.begin();
     return chunks;
   }
 
-  /// The tile of the sequence at `place`, of which the CTA walks the units of the line from `unit` to `stop`.
+  /// The tile of the sequence at `place`, which is unit `unit` of the line. The CTA's units of the tile end at `stop`.
   __device__ __forceinline__ SharedTile<kConfig, F> shared_tile_at(const Place& place, const shared::LineCut& cut,
                                                                    int gang, int unit, int stop) const {
     const int first = unit - place.unit;
     int from = gang, to = gang;  // gangs that have the tile's keys
-    if (place.unit > 0) from = cut.gang_of(first);
+    if (cut.begin(gang) > first) from = cut.gang_of(first);
     if (stop < first + place.units) to = cut.gang_of(first + place.units - 1);
     return {params_, from, to, gang, tiles_.number()};
   }
 
-  /// CTAs that share the tile, and tiles that share a sequence's rows, are counted from here on.
-  __device__ __forceinline__ void begin_words(const SharedTile<kConfig, F>& shared_tile, const Tile<kConfig>& tile,
-                                              const Place& place) const {
-    if (!kConfig.chunked() && shared_tile.is_shared() && F::thread() == 0) shared_tile.begin();
-    if constexpr (kConfig.prefixed()) {
-      if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
-    }
+  using FoundWords = typename SharedTile<kConfig, F>::Found;
+  /// Warpgroups, and waves that walk chunks, lack the registers to keep what was found while they walk.
+  static constexpr bool kLooksEarly = !kConfig.by_warpgroups() && !kConfig.chunked();
+  /// Whether this thread counts the CTA's arrival, once the units that it is about to walk have been walked.
+  __device__ __forceinline__ static bool counts(const SharedTile<kConfig, F>& tile,
+                                                const ChunkedTile<kConfig, F>& chunks) {
+    return F::thread() == 0 && (kConfig.chunked() ? chunks.is_last() && chunks.is_shared() : tile.is_shared());
+  }
+  __device__ __forceinline__ static FoundWords look_at_words(const SharedTile<kConfig, F>& tile,
+                                                             const ChunkedTile<kConfig, F>& chunks) {
+    if (!counts(tile, chunks)) return {};
+    if constexpr (kConfig.chunked()) return {chunks.word().found(), 0};
+    return tile.found();
+  }
+  __device__ __forceinline__ static void begin_words(const FoundWords& words, const SharedTile<kConfig, F>& tile,
+                                                     const ChunkedTile<kConfig, F>& chunks) {
+    if (!counts(tile, chunks)) return;
+    if constexpr (kConfig.chunked()) return chunks.word().begin(words.of_tile);
+    tile.begin(words);
   }
   /// Rows of the place's tile are joined with those of another one.
   __device__ __forceinline__ static bool joins(const Place& place) {
@@ -207,8 +238,9 @@ class Decode {
   /// The CTA's keys of the place's tile have been walked; chunked: those of a chunk.
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const Place& place,
                                          const SharedTile<kConfig, F>& shared_tile,
-                                         const ChunkedTile<kConfig, F>& chunks, RowWeights<kConfig, F>& weights,
-                                         Out& o) {
+                                         const ChunkedTile<kConfig, F>& chunks, FoundWords words,
+                                         RowWeights<kConfig, F>& weights, Out& o) {
+    if constexpr (!kLooksEarly) words = look_at_words(shared_tile, chunks);
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, tiles_.kv_head());
     const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
@@ -220,7 +252,7 @@ class Decode {
       store_run<kConfig, F>(params_, batch, head, at, column, row_end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, float>(params_, batch, head, at, row_end);
     };
-    if constexpr (kConfig.chunked()) return finish_chunk(tile, chunks, weights, o, store);
+    if constexpr (kConfig.chunked()) return finish_chunk(tile, shared_tile, chunks, words, weights, o, store);
     const JoinedRows<kConfig, F> joined(params_, tile, tiles_.number());
     const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
       if constexpr (kConfig.prefixed()) {
@@ -234,6 +266,7 @@ class Decode {
       if (!shares) return end_row(row, column, sums, merged);
       leave_run(row_of_part<kConfig>(part, row), column, sums, merged);
     });
+    begin_words(words, shared_tile, chunks);
     F::barrier();  // the states may be left anew; parts are seen
     bool stores = true;
     if (shares) {
@@ -254,7 +287,8 @@ class Decode {
 
   /// A chunk's keys have been walked.
   template <class Store>
-  __device__ __forceinline__ void finish_chunk(const Tile<kConfig>& tile, const ChunkedTile<kConfig, F>& chunks,
+  __device__ __forceinline__ void finish_chunk(const Tile<kConfig>& tile, const SharedTile<kConfig, F>& shared_tile,
+                                               const ChunkedTile<kConfig, F>& chunks, const FoundWords& words,
                                                RowWeights<kConfig, F>& weights, Out& o, const Store& store) {
     if (!tiles_.has_queries(tile)) return;
     if (chunks.is_only_one()) {
@@ -264,6 +298,7 @@ class Decode {
         chunks.leave(row, column, sums, merged);
       });
     }
+    begin_words(words, shared_tile, chunks);
     F::barrier();  // the states may be left anew
     if (!chunks.is_last()) return;
     if (chunks.is_shared()) {

@@ -59,20 +59,14 @@ class ChunkedTile {
   __device__ __forceinline__ bool is_last() const { return chunk_ + 1 == end_; }
   __device__ __forceinline__ bool is_shared() const { return end_ - begin_ < count_; }
 
-  /// As SharedTile's, where the tile is shared.
-  __device__ __forceinline__ void begin() const {
-    const shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word());
-    if (found >> shared::kTicketBits != params_->launch) {
-      F::compare_and_swap(word(), found, params_->launch << shared::kTicketBits);
-    }
+  /// Where the tile is shared: counts the CTAs that have chunks of it.
+  __device__ __forceinline__ ArrivalWord<F> word() const {
+    const int gang = first_ >= cut_->begin(gang_) ? gang_ : cut_->gang_of(first_);
+    return {params_->words + (static_cast<long long>(gang) * params_->tiles + tile_) * shared::kDecodeWords,
+            params_->launch};
   }
   /// By one thread, behind what its CTA has left: whether all chunks are there now.
-  __device__ __forceinline__ bool arrive() const {
-    const shared::TicketWord before = F::arrive(word());
-    if (static_cast<int>(before & (shared::kMaxTiles - 1)) + 1 != ctas_) return false;
-    *word() = 0;
-    return true;
-  }
+  __device__ __forceinline__ bool arrive() const { return word().arrives_last(ctas_); }
 
   /// The state of columns of a row of the chunk joins what the CTA has left of the chunk's group.
   template <int kCount, class Weights>
@@ -190,11 +184,6 @@ class ChunkedTile {
     for (int e = 0; e < kCount; ++e) part.o[e] = run.x[e];
     return part;
   }
-  __device__ __forceinline__ shared::TicketWord* word() const {
-    const int gang = first_ >= cut_->begin(gang_) ? gang_ : cut_->gang_of(first_);
-    return params_->words + (static_cast<long long>(gang) * params_->tiles + tile_) * shared::kDecodeWords;
-  }
-
   const shared::DecodeMmaParams* params_;
   const shared::LineCut* cut_;
   int gang_, tile_, first_;

@@ -4,6 +4,7 @@
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
+#include "portable/decode_mma/arrival_word.cuh"
 #include "portable/rows/row_states.cuh"
 
 namespace heddle::portable {
@@ -69,7 +70,7 @@ struct PartGroups {
 /// A tile whose keys the CTAs of several gangs share, or one gang alone has.
 template <auto kConfig, class F>
 class SharedTile {
-  static constexpr int kFloats = kConfig.live_rows * shared::decode_row_floats(kConfig);
+  static constexpr unsigned kFloats = kConfig.live_rows * shared::decode_row_floats(kConfig);
 
  public:
   /// For the CTA of `gang`; the tile's keys are those of the gangs from `from` to `to`.
@@ -85,11 +86,16 @@ class SharedTile {
 
   __device__ __forceinline__ bool is_shared() const { return from_ < to_; }
 
-  /// The words count for this run from here on, whatever they held. By one thread of each CTA, long before it arrives:
-  /// so arriving takes one operation.
-  __device__ __forceinline__ void begin() const {
-    begin_word(tile_word());
-    if (groups_.count > 1) begin_word(group_word());
+  /// The tile's words as they stand, for begin() (ArrivalWord).
+  struct Found {
+    shared::TicketWord of_tile, of_group;
+  };
+  __device__ __forceinline__ Found found() const {
+    return {tile_word().found(), groups_.count > 1 ? group_word().found() : 0};
+  }
+  __device__ __forceinline__ void begin(const Found& found) const {
+    tile_word().begin(found.of_tile);
+    if (groups_.count > 1) group_word().begin(found.of_group);
   }
 
   /// The part that the CTA leaves.
@@ -101,24 +107,23 @@ class SharedTile {
   template <class Has, class Visit>
   __device__ __forceinline__ bool merge(int& last, const RowWeights<kConfig, F>& weights, Has&& has,
                                         Visit&& visit) const {
-    const int first = group_begin(), end = first + groups_.size <= to_ ? first + groups_.size : to_ + 1;
-    // One loop for the CTA's group, if there are several, and then for the tile: this is a quarter of the kernel's
-    // code, and the second time it need not be fetched.
-#pragma unroll 1
-    for (bool whole = groups_.count == 1;; whole = true) {
-      const bool of_groups = whole && groups_.count > 1;
-      const int begin = whole ? from_ : first, distance = of_groups ? groups_.size : 1;
-      const int count = of_groups ? groups_.count : whole ? to_ - from_ + 1 : end - first;
-      if (!is_last(last, whole ? tile_word() : group_word(), count)) return false;
-      merge_all(
-          count, [&](int i, int row) { return left_by(begin + i * distance, row, of_groups); }, weights, has,
-          [&](int row, int column, const auto& sums, const auto& merged) {
-            if (whole) return visit(row, column, sums, merged);
-            leave_run(left_by(first, row, true), column, sums, merged);
-          });
-      if (whole) return true;
-      F::barrier();
+    if (groups_.count == 1) {
+      const int count = to_ - from_ + 1;
+      if (!is_last(last, tile_word(), count)) return false;
+      merge_all(count, left_by(from_, 1), weights, has, visit);
+      return true;
     }
+    const int first = group_begin(), end = first + groups_.size <= to_ ? first + groups_.size : to_ + 1;
+    if (!is_last(last, group_word(), end - first)) return false;
+    const auto group = left_by(first, 1, kOfGroups);
+    merge_all(end - first, left_by(first, 1), weights, has,
+              [&](int row, int column, const auto& sums, const auto& merged) {
+                leave_run(group(0, row), column, sums, merged);
+              });
+    F::barrier();
+    if (!is_last(last, tile_word(), groups_.count)) return false;
+    merge_all(groups_.count, left_by(from_, groups_.size, kOfGroups), weights, has, visit);
+    return true;
   }
 
  private:
@@ -134,20 +139,9 @@ class SharedTile {
     }
   }
 
-  /// The word holds the run's number above the count; whatever else stands there is another run's. CTAs that come later
-  /// find the number and change nothing.
-  __device__ __forceinline__ void begin_word(shared::TicketWord* word) const {
-    const shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word);
-    if (found >> shared::kTicketBits != launch_) F::compare_and_swap(word, found, launch_ << shared::kTicketBits);
-  }
-  /// Whether the CTA is the last of `count`. The last one leaves 0, so that a run repeated by a graph, which has the
-  /// same number, begins anew.
-  __device__ __forceinline__ bool is_last(int& last, shared::TicketWord* word, int count) const {
-    if (F::thread() == 0) {
-      const shared::TicketWord before = F::arrive(word);
-      last = static_cast<int>(before & (shared::kMaxTiles - 1)) + 1 == count ? 1 : 0;
-      if (last != 0) *word = 0;
-    }
+  /// Whether the CTA is the last of `count`.
+  __device__ __forceinline__ bool is_last(int& last, const ArrivalWord<F>& word, int count) const {
+    if (F::thread() == 0) last = word.arrives_last(count) ? 1 : 0;
     F::barrier();
     return last != 0;
   }
@@ -155,23 +149,37 @@ class SharedTile {
   /// A gang may share two tiles, one that it began with and one that goes on, with words and parts for each.
   __device__ __forceinline__ int begins(int gang) const { return gang == from_ ? 1 : 0; }
   __device__ __forceinline__ int group_begin() const { return from_ + (gang_ - from_) / groups_.size * groups_.size; }
-  __device__ __forceinline__ shared::TicketWord* word_of(int gang, int number) const {
-    return words_ + static_cast<long long>(gang) * tiles_ * shared::kDecodeWords + number;
+  __device__ __forceinline__ ArrivalWord<F> word_of(int gang, int number) const {
+    return {words_ + static_cast<long long>(gang) * tiles_ * shared::kDecodeWords + number, launch_};
   }
-  __device__ __forceinline__ shared::TicketWord* tile_word() const { return word_of(from_, 0); }
-  __device__ __forceinline__ shared::TicketWord* group_word() const {
+  __device__ __forceinline__ ArrivalWord<F> tile_word() const { return word_of(from_, 0); }
+  __device__ __forceinline__ ArrivalWord<F> group_word() const {
     const int first = group_begin();
     return word_of(first, 1 + begins(first));
   }
-  __device__ __forceinline__ float* part_of(int gang) const {
-    return parts_ + (static_cast<long long>(gang) * tiles_ * 2 + begins(gang)) * kFloats;
+  static constexpr unsigned kPartBytes = kFloats * sizeof(float);
+  /// Where a gang has its parts. (32 bits: where gangs share tiles CTAs are few, and have less than 2^32 bytes.)
+  __device__ __forceinline__ char* parts_of(int gang) const {
+    return reinterpret_cast<char*>(parts_) + static_cast<unsigned>(gang * tiles_ * 2) * kPartBytes;
   }
-  /// Where a row stands that a gang has left, or the group that begins with it: a group's O in place of its first
-  /// part's, its numbers behind that part's, which other threads may be about to read.
-  __device__ __forceinline__ RowState<float> left_by(int gang, int row, bool is_group) const {
-    RowState<float> state = row_of_part<kConfig>(part_of(gang), row);
-    if (is_group) state.numbers += 2;
-    return state;
+  __device__ __forceinline__ float* part_of(int gang) const {
+    return reinterpret_cast<float*>(parts_of(gang) + begins(gang) * kPartBytes);
+  }
+  /// A group's row stands in place of its first part's, but its numbers so much behind that part's, which other threads
+  /// may be about to read.
+  static constexpr int kOfGroups = 2;
+  /// left(i, row): what gang `first` + i * distance has left of a row. Steps from one gang to the next keep addresses
+  /// cheap: whole ones for each of 16 parts were 375 instructions before the first read.
+  __device__ __forceinline__ auto left_by(int first, int distance, int numbers = 0) const {
+    char* const base = parts_of(first);
+    const unsigned step = static_cast<unsigned>(distance * tiles_ * 2) * kPartBytes,
+                   of_first = static_cast<unsigned>(begins(first)) * kPartBytes;
+    return [=](int i, int row) {
+      const unsigned at = static_cast<unsigned>(i) * step + (i == 0 ? of_first : 0);
+      RowState<float> state = row_of_part<kConfig>(reinterpret_cast<float*>(base + at), row);
+      state.numbers += numbers;
+      return state;
+    };
   }
 
   shared::TicketWord* words_;

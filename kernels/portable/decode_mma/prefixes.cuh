@@ -81,13 +81,9 @@ class JoinedRows {
   __device__ __forceinline__ JoinedRows(const shared::DecodeMmaParams& params, const Tile<kConfig>& tile, int number)
       : params_(params), tile_(tile), number_(number) {}
 
-  /// As SharedTile::begin(), by all threads.
+  /// The words of its sequences count for this run from here on. By all threads.
   __device__ __forceinline__ void begin() const {
-    for_each_sequence([&](int, int b) {
-      const shared::TicketWord found = *static_cast<const volatile shared::TicketWord*>(word(b));
-      if (found >> shared::kTicketBits == params_.launch) return;
-      F::compare_and_swap(word(b), found, params_.launch << shared::kTicketBits);
-    });
+    for_each_sequence([&](int, int b) { word(b).begin(word(b).found()); });
   }
 
   /// Where the tile leaves a row.
@@ -98,12 +94,7 @@ class JoinedRows {
   template <class Visit>
   __device__ __forceinline__ void join(int* arrived, const RowWeights<kConfig, F>& weights, Visit&& visit) const {
     F::barrier();
-    for_each_sequence([&](int slot, int b) {
-      const shared::TicketWord before = F::arrive(word(b));
-      const bool last = static_cast<int>(before & (shared::kMaxTiles - 1)) + 1 == shared::kJoinedParts;
-      if (last) *word(b) = 0;
-      arrived[slot] = last ? 1 : 0;
-    });
+    for_each_sequence([&](int slot, int b) { arrived[slot] = word(b).arrives_last(shared::kJoinedParts) ? 1 : 0; });
     F::barrier();
     const auto has = [&](int row) { return tile_.has(row) && arrived[row / kConfig.own_rows()] != 0; };
     merge_parts<kConfig, F, shared::kJoinedParts>(
@@ -117,8 +108,8 @@ class JoinedRows {
     const int slot = F::thread(), row = slot * kConfig.own_rows();
     if (slot < kConfig.prefix_sequences && tile_.has_sequence(row)) visit(slot, tile_.batch_of(row));
   }
-  __device__ __forceinline__ shared::TicketWord* word(int b) const {
-    return params_.joined_words + static_cast<long long>(b) * params_.tiles + number_;
+  __device__ __forceinline__ ArrivalWord<F> word(int b) const {
+    return {params_.joined_words + static_cast<long long>(b) * params_.tiles + number_, params_.launch};
   }
   /// Part 0 is of shared keys, which come first.
   __device__ __forceinline__ RowState<float> part_of(int part, int row) const {

@@ -124,10 +124,9 @@ class WideRows {
       };
       leave_state(own, weights, o);
       F::barrier();
-      merge_parts<kConfig, F, 1>(
-          kConfig.live_rows - first < kAtOnce ? kConfig.live_rows - first : kAtOnce, 1,
-          [&](int, int row) { return row_of_part<kConfig>(rows, row); }, weights,
-          [&](int row) { return has(first + row); },
+      visit_long_rows<kConfig, F>(
+          kConfig.live_rows - first < kAtOnce ? kConfig.live_rows - first : kAtOnce,
+          [&](int row) { return row_of_part<kConfig>(rows, row); }, weights, [&](int row) { return has(first + row); },
           [&](int row, int column, const auto& sums, const auto& merged) { visit(first + row, column, sums, merged); });
       F::barrier();
     }

@@ -116,6 +116,31 @@ __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_o
   }
 }
 
+/// merge_parts() of long rows that stand in one part, state_of(row), a wave a row: so what belongs to a row, and not to
+/// its columns, is computed few times.
+template <auto kConfig, class F, class StateOf, class Has, class Visit>
+__device__ __forceinline__ void visit_long_rows(int rows, StateOf&& state_of, RowWeights<kConfig, F> weights, Has&& has,
+                                                Visit&& visit) {
+  constexpr int kRun = kRunOfPart<float>, kRuns = kConfig.v_columns() / kRun, kLanes = kConfig.shape().wave;
+  static_assert(kConfig.v_columns() % kRun == 0);
+#pragma unroll 1
+  for (int row = F::wave(); row < rows; row += kConfig.waves()) {
+    if (!has(row)) continue;
+    const RowState<float> from = state_of(row);
+    weights.m[0] = from.numbers[0];
+    weights.l[0] = from.numbers[1];
+#pragma unroll
+    for (int i = 0; i < (kRuns + kLanes - 1) / kLanes; ++i) {
+      const int run = i * kLanes + F::lane();
+      if (kRuns % kLanes != 0 && run >= kRuns) continue;
+      float sums[kRun];
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) sums[e] = from.o[run * kRun + e];
+      visit(row, run * kRun, sums, weights);
+    }
+  }
+}
+
 /// merge_parts() of long rows, of f32: a wave has a row at a time, and each of its threads the factor of a part, which
 /// the others read from it. merge_parts() computes each part's factor for each run, some 400 instructions of a thread a
 /// run, which few waves take longer for than for the reads.

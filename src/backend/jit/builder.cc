@@ -116,7 +116,8 @@ struct Builder::State {
   std::shared_ptr<const MachineCode> build_first(const Compiler& compiler, const Source& source, const std::string& key,
                                                  Entry& entry) {
     std::shared_ptr<const MachineCode> first;
-    const Outcome outcome = attempt(source, [&] { return make(compiler, counters, *disk_now(), source, key); }, first);
+    const Outcome outcome = attempt(
+        source, [&] { return make(compiler, counters, *disk_now(), source, key); }, first);
     if (!outcome.lasting()) {
       const std::scoped_lock lock(mutex);
       const auto found = kernels.find(key);

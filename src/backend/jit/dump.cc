@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "base/folder.h"
 #include "backend/jit/includes.h"
 #include "base/environment.h"
+#include "base/folder.h"
 #include "heddle/error.h"
 
 namespace heddle::jit {

@@ -23,7 +23,8 @@ std::string key_of(const Source& source, std::span<const std::string> options, s
   add(all, compiler);
   add(all, source.name);
   add(all, source.text);
-  add(all, source.has_alternative ? "has an alternative" : "has none");  // the verdict depends on it
+  add(all, source.has_alternative ? "has an alternative" : "has none");  // the verdict depends on it,
+  add(all, fmt::format("{}", source.bearable_spill_bytes));              // and on this
   for (const std::string& option : options) add(all, option);
   for (const Header* header : headers_in_use(source)) {
     add(all, header->name);

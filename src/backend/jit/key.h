@@ -9,8 +9,8 @@
 
 namespace heddle::jit {
 
-/// 32 hexadecimal digits over name, text, has_alternative, headers in use, `options` (all that the compiler gets) and
-/// `compiler`.
+/// 32 hexadecimal digits over name, text, has_alternative, bearable_spill_bytes, headers in use, `options` (all that
+/// the compiler gets) and `compiler`.
 std::string key_of(const Source& source, std::span<const std::string> options, std::string_view compiler);
 
 }  // namespace heddle::jit

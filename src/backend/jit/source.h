@@ -26,6 +26,8 @@ struct Source {
   /// True if another kernel can do the same work: the builder then rejects this one if it spills registers, needs
   /// scratch memory (AMD) or has serialised products. A kernel without an alternative is taken: it is slow, but right.
   bool has_alternative = true;
+  /// Bytes that NVRTC may spill though there is an alternative, which is slower by more.
+  int bearable_spill_bytes = 0;
 };
 
 /// The source, whose kernel has an alternative, or none.

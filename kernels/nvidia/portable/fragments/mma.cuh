@@ -56,6 +56,7 @@ struct MmaFragments : WarpOfThreads {
   static constexpr int kStepsAtOnce = kConfig.wide() || kConfig.deep() ? 4 : kSteps;
   /// Pairs of a query that are loaded at once: each such step waits for memory.
   static constexpr int kPairsAtOnce = kConfig.wide() ? 24 : 2 * kSteps;
+  static constexpr bool kCopiesQueries = false;  // ask_queries() in place of load_queries()
   struct Queries {
     unsigned a[kConfig.shared_queries ? 1 : kSteps][4];
     float factor[kOwnRows];  // converts(): of the products of the thread's rows
@@ -93,23 +94,20 @@ struct MmaFragments : WarpOfThreads {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
             RowCopies<kConfig>::template copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.element_bytes(),
                                                   kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
-          } else {
-            const float power = kConfig.q_bf16 ? power_of(from) : 1;
+          } else if constexpr (kConfig.shared_queries) {
+            // All waves bring the same, and none waits for another: copies that are waited for would hold up the ring.
+            const auto pair = [&](int i) { return two(from, pair_column(i)); };
+            const float power = kConfig.q_bf16 ? power_of(pair) : 1;
 #pragma unroll kPairsAtOnce
-            for (int i = 0; i < 2 * kSteps; ++i) {
-              const unsigned both = query_halves(from, i, power);
-              if constexpr (kConfig.shared_queries) {
-                // All waves bring the same, and none waits for another: copies that are waited for would hold up the
-                // ring.
-                ptx::store_two(to + 16 * i + lane() % 4 * 4, both);
-              } else {
-                q[f].a[i / 2][i % 2 * 2 + r] = both;
-              }
-            }
+            for (int i = 0; i < 2 * kSteps; ++i) ptx::store_two(to + 16 * i + lane() % 4 * 4, halves(pair(i), power));
             if constexpr (kConfig.converts()) q[f].factor[r] = inverse_of(power);
+          } else {
+#pragma unroll
+            for (int i = 0; i < 2 * kSteps; ++i) q[f].a[i / 2][i % 2 * 2 + r] = two(from, pair_column(i));
           }
         }
       }
+      if constexpr (kConfig.converts() && !kConfig.shared_queries) convert(q);
     }
 
     /// The first operand of step k of the depth.
@@ -165,13 +163,26 @@ struct MmaFragments : WarpOfThreads {
     __device__ __forceinline__ static int pair_column(int i) {
       return kConfig.converts() ? i / 2 * 16 + lane() % 4 * 4 + i % 2 * 2 : 8 * i + lane() % 4 * 2;
     }
-    /// The thread's pair number i of a query, as halves; of bf16 beside f16, times `power`.
-    template <class Row>
-    __device__ __forceinline__ static unsigned query_halves(const Row& from, int i, float power) {
-      const unsigned both = two(from, pair_column(i));
-      if constexpr (kConfig.q_fp8 != shared::Fp8::none) return halves_of_neighbours<kConfig.q_fp8>(both).low;
-      if constexpr (!kConfig.q_bf16) return both;
-      return ptx::pack<true>(low_of(both) * power, high_of(both) * power);
+    /// Queries as they are stored become halves. All of them have been asked for before the first one is waited for.
+    template <int kFragments>
+    __device__ __forceinline__ static void convert(Queries (&q)[kFragments]) {
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int r = 0; r < kOwnRows; ++r) {
+          const auto pair = [&](int i) -> unsigned& { return q[f].a[i / 2][i % 2 * 2 + r]; };
+          const float power = kConfig.q_bf16 ? power_of(pair) : 1;
+#pragma unroll
+          for (int i = 0; i < 2 * kSteps; ++i) pair(i) = halves(pair(i), power);
+          q[f].factor[r] = inverse_of(power);
+        }
+      }
+    }
+    /// A pair of a query's elements as halves; of bf16 beside f16, times `power`.
+    __device__ __forceinline__ static unsigned halves(unsigned pair, float power) {
+      if constexpr (kConfig.q_fp8 != shared::Fp8::none) return halves_of_neighbours<kConfig.q_fp8>(pair).low;
+      if constexpr (!kConfig.q_bf16) return pair;
+      return ptx::pack<true>(low_of(pair) * power, high_of(pair) * power);
     }
     // The elements of a pair of bf16.
     __device__ __forceinline__ static float low_of(unsigned both) {
@@ -181,16 +192,17 @@ struct MmaFragments : WarpOfThreads {
       return __int_as_float(static_cast<int>(both & 0xffff0000));
     }
     /// The power of two that brings the largest finite element of a row of bf16 to 2^14, by all threads of the row: f16
-    /// then holds all elements down to 2^-31 of it exactly. At most 2^126, whose inverse is a normal number.
-    template <class Row>
-    __device__ __forceinline__ static float power_of(const Row& from) {
+    /// then holds all elements down to 2^-31 of it exactly. At most 2^126, whose inverse is a normal number. `pair(i)`:
+    /// the thread's pairs.
+    template <class Pair>
+    __device__ __forceinline__ static float power_of(Pair&& pair) {
       float largest = 0;
       const auto see = [&](float x) {
         if (fabsf(x) < ptx::infinity()) largest = fmaxf(largest, fabsf(x));
       };
 #pragma unroll kPairsAtOnce
       for (int i = 0; i < 2 * kSteps; ++i) {
-        const unsigned both = two(from, pair_column(i));
+        const unsigned both = pair(i);
         see(low_of(both)), see(high_of(both));
       }
       const int exponent = __float_as_int(ptx::row_max(largest)) >> 23, power = 2 * 127 + 14 - exponent;

@@ -72,9 +72,14 @@ class PanelBlocks {
       for (int i = 0; i < kConfig.rings_of_blocks() * kConfig.stages; ++i) {
         ptx::barrier_init(memory_ + kMemory.arrivals + 8 * i, 32 * kConfig.ring_waves());
       }
+      ptx::barrier_init(queries_arrival(), 32 * kConfig.waves());
       ptx::barrier_init_done();
     }
     WarpOfThreads::barrier();
+  }
+  /// The barrier at which copies of the queries arrive.
+  __device__ __forceinline__ ptx::Address queries_arrival() const {
+    return memory_ + kMemory.arrivals + 8 * kConfig.rings_of_blocks() * kConfig.stages;
   }
   /// Where the ring begins.
   __device__ __forceinline__ ptx::SharedAddress base() const { return memory_ + group() * kMemory.wave; }

@@ -8,6 +8,7 @@
 
 #include "portable/fragments/mma.cuh"
 #include "portable/fragments/panel_blocks.cuh"
+#include "ptx/cp_async.cuh"
 #include "ptx/warpgroup_products.cuh"
 
 namespace heddle::portable {
@@ -31,6 +32,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
 #pragma unroll
     for (int i = 0; i < kOwnRows * kOwnKeys; ++i) s.x[i / kOwnKeys][i % kOwnKeys] = 0;
   }
+  static constexpr bool kCopiesQueries = true;
   struct Queries {};
 
   class Stream : public PanelBlocks<kConfig> {
@@ -40,10 +42,10 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
    public:
     __device__ __forceinline__ explicit Stream(char* memory) : Blocks(memory) {}
 
-    /// `row(i)`: where the query of the thread's row i is; null: there is none. The four threads of a row, and those of
-    /// the other warpgroup, bring a part of it each. A barrier of all waves.
+    /// Asks for the queries. `row(i)`: where that of the thread's row i is; null: there is none. The four threads of a
+    /// row, and those of the other warpgroup, bring a part of it each. A barrier of all waves.
     template <class Row>
-    __device__ __forceinline__ void load_queries(Queries (&)[1], Row&& row) const {
+    __device__ __forceinline__ void ask_queries(Row&& row) const {
       struct alignas(16) Chunk {
         unsigned x[4];
       };
@@ -52,26 +54,28 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       for (int r = 0; r < kOwnRows; ++r) {
         const auto from = row(r);
         const int to = kMemory.q + Copies::place(wave() % kConfig.row_waves * 16 + Base::own_row(r), chunk);
-        // Where keys stand in two tensors, kernels with lengths on the device lack the registers for all at once.
-        constexpr int kAtOnce = kConfig.k_first > 0 && kPanels % 3 == 0 ? 3 : kPanels;
-#pragma unroll 1
-        for (int first = 0; first < kPanels; first += kAtOnce) {
-          Chunk chunks[kAtOnce];
+        if (from == nullptr) {
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            chunks[i] = {};
-            const int at = (first + i) * 128 + chunk * 16;
-            if (from != nullptr) chunks[i] = *reinterpret_cast<const Chunk*>(byte_of(from, at));
+          for (int i = 0; i < kPanels; ++i) {
+            *reinterpret_cast<Chunk*>(ptx::dynamic_memory() + to + i * Copies::panel_bytes(kConfig.rows())) = {};
           }
+        } else {
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            char* const panel = ptx::dynamic_memory() + to + (first + i) * Copies::panel_bytes(kConfig.rows());
-            *reinterpret_cast<Chunk*>(panel) = chunks[i];
+          for (int i = 0; i < kPanels; ++i) {
+            ptx::gather(memory_ + to + i * Copies::panel_bytes(kConfig.rows()),
+                        reinterpret_cast<unsigned long long>(byte_of(from, i * 128 + chunk * 16)), 16);
           }
         }
       }
+      ptx::arrive_behind_copies(Blocks::queries_arrival());
       ptx::fence_for_tma();
       WarpOfThreads::barrier();
+    }
+    /// Until they have arrived. The thread's products may read them then.
+    __device__ __forceinline__ void queries_arrive() {
+      ptx::barrier_wait(Blocks::queries_arrival(), parity_);
+      ptx::fence_for_tma();
+      parity_ ^= 1;
     }
 
     /// Where queries and the block's keys are, as descriptors have it.
@@ -83,6 +87,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
 
    private:
     using Blocks::kMemory, Blocks::memory_, Blocks::base, Blocks::read_;
+    unsigned parity_ = 0;  // of the queries
   };
 
   /// S = Q K^T for the keys of the block from `key` on, in flight until await_scores(). wide(): meanwhile the panels of

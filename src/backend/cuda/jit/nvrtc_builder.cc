@@ -41,10 +41,11 @@ Resources figures_of(const Compilation& compilation) {
                                               compilation.result_text, compilation.log));
 }
 
-/// Why another kernel is better, if there is one: spills, then serialised products. Empty: no reason.
-std::string losses_of(const Compilation& compilation, int spill_bytes) {
+/// Why another kernel is better, if there is one: more spills than are bearable, then serialised products. Empty: no
+/// reason.
+std::string losses_of(const Compilation& compilation, int spill_bytes, int bearable) {
   std::string losses = performance_losses(compilation.log);
-  if (spill_bytes == 0) return losses;
+  if (spill_bytes <= bearable) return losses;
   const char* const words = resources_in(compilation.log).spill_bytes >= 0
                                 ? "{} bytes are spilled"
                                 : "the log does not say what is spilled, and {} bytes of stack may hold it";
@@ -74,7 +75,8 @@ heddle::jit::Record judge_kernel(const Source& source, const Compilation& compil
   record.code.spill_bytes = resources.spill_bytes;
   record.code.stack_bytes = resources.stack_bytes;
   record.code.static_shared_bytes = resources.static_shared_bytes;
-  if (source.has_alternative) record.verdict = losses_of(compilation, resources.spill_bytes);
+  if (source.has_alternative)
+    record.verdict = losses_of(compilation, resources.spill_bytes, source.bearable_spill_bytes);
   if (record.verdict.empty()) record.code.bytes = compilation.code;
   return record;
 }

@@ -116,7 +116,7 @@ struct ForwardMmaMemory {
   int q_pitch;
   int k, v, q;   // q: [tile rows], shared_queries
   int weights;   // of waves whose threads pass weights to each other: weight_bytes() each
-  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of each ring
+  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of each ring, and for the queries
   int stage;     // from a buffer to the next; 0: there is one
   int wave;      // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
@@ -155,7 +155,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   memory.q = memory.weights + config.waves() * weight_bytes(config);
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   memory.arrivals = memory.bytes;
-  if (config.by_warpgroups()) memory.bytes += (config.rings_of_blocks() * config.stages * 8 + 15) / 16 * 16;
+  if (config.by_warpgroups()) memory.bytes += ((config.rings_of_blocks() * config.stages + 1) * 8 + 15) / 16 * 16;
   if (config.key_waves > 1 && !config.own_blocks) {
     const int real = real_bytes(config.storage);
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;

@@ -143,6 +143,16 @@ TEST_F(Nvrtc, TakesAKernelThatSpillsIfItHasNoAlternative) {
   EXPECT_GT(cubin->stack_bytes, 0);
 }
 
+TEST_F(Nvrtc, TakesAKernelThatSpillsNoMoreThanIsBearable) {
+  Source source{.name = "spilling", .text = kSpilling, .architecture = "sm_90a", .has_alternative = false};
+  const int spilled = build(source)->spill_bytes;
+  source.has_alternative = true;
+  source.bearable_spill_bytes = spilled;
+  EXPECT_EQ(build(source)->spill_bytes, spilled);
+  source.bearable_spill_bytes = spilled - 1;
+  EXPECT_THROW(build(source), Rejected);
+}
+
 TEST_F(Nvrtc, RejectsAKernelThatSerialisesItsProducts) {
   Source source{.name = "products", .text = kProduct, .architecture = "sm_90a"};
   EXPECT_EQ(performance_losses(build(source)->log), "");

@@ -135,14 +135,17 @@ inline void perform(const Copy& copy) {
   std::memset(copy.to, 0, static_cast<std::size_t>(copy.bytes));
   if (copy.valid > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.valid));
 }
-inline long long copied_bytes = 0;  // that asynchronous copies were asked to read
-inline void copy(const Copy& asked) {
-  copied_bytes += asked.valid;
+inline void ask(const Copy& asked) {
   if (cta.copies_at_once) {
     perform(asked);
   } else {
     cta.own().copies.push_back(asked);
   }
+}
+inline long long copied_bytes = 0;  // that copy() was asked to read: of keys and values
+inline void copy(const Copy& asked) {
+  copied_bytes += asked.valid;
+  ask(asked);
 }
 inline void commit_copies() {
   Lane& own = cta.own();

@@ -1,7 +1,6 @@
 // A step of the backward whose five products AMX computes. Differences to the f32 step (cpu_backward-inl.h):
 // - kUnitRows queries at a time go through S, the mods, dP and dQ. p w and dS are rounded to bf16, as plain rounds
-// them,
-//   and stay until all queries of the step are through: then dV and dK are added up over all of them.
+//   them, and stay until all queries of the step are through: then dV and dK are added up over all of them.
 // - dV and dK are sums over queries. They stand transposed, dV^T += dO^T (p w) and dK^T += Q^T dS, so that p w and dS
 //   are right operands, whose elements leave the registers in pairs of rows.
 // - Columns come in whole bricks of kBrickDepth keys. Elements beside the run are 0.

@@ -1,4 +1,4 @@
-// What decode_mma says to a call: its refusal, or its plans.
+// Answers of decode_mma to a call: why it refuses, or its plans.
 #pragma once
 
 #include <string>

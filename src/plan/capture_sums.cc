@@ -67,7 +67,7 @@ void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem,
   for (const expr::CaptureGradient& read : expr::d_captures(mod, problem.precision)) {
     const auto found = find(read.capture.name, false);
     if (found == sums.end()) continue;
-    found->reads.push_back({of_weight, read.indices, read.gradient, dependence_of(read.indices)});
+    found->reads.push_back({of_weight, read.indices, read.gradient, dependence_of(read.indices), read.with_fill});
   }
   for (const expr::ParamGradient& read : expr::d_params(mod, problem.precision)) {
     const auto found = find(read.name, true);

@@ -26,6 +26,7 @@ struct ReadGradient {
   std::vector<Expr> indices;  // empty: a param, or a capture of rank 0
   Expr slope;                 // of the mod by the read; simplified
   ReadDependence dependence{};
+  bool with_fill = false;  // an index outside took the fill: nothing is added
 };
 
 /// The gradient of one capture or param.

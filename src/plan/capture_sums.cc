@@ -94,7 +94,11 @@ std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bind
 
 SummedRead summed_read(int sum, const ReadGradient& read, const AttentionProblem& problem, const KvStart& start) {
   const auto positioned = [&](const Expr& e) { return expr::simplify(by_position(e, start), problem.precision); };
-  SummedRead own = {.sum = sum, .of_weight = read.of_weight, .indices = {}, .slope = positioned(read.slope)};
+  SummedRead own = {.sum = sum,
+                    .of_weight = read.of_weight,
+                    .indices = {},
+                    .slope = positioned(read.slope),
+                    .with_fill = read.with_fill};
   for (const Expr& index : read.indices) own.indices.push_back(positioned(index));
   return own;
 }

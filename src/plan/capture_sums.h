@@ -50,6 +50,7 @@ struct SummedRead {
   bool of_weight = false;
   std::vector<Expr> indices;
   Expr slope;
+  bool with_fill = false;
 };
 SummedRead summed_read(int sum, const ReadGradient& read, const problem::AttentionProblem& problem,
                        const KvStart& start);

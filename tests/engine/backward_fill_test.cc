@@ -2,86 +2,27 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdint>
-#include <functional>
-
-#include "engine/backward_case.h"
-#include "engine/poison.h"
+#include "engine/fill_cases.h"
 
 namespace heddle::test::fill {
 namespace {
-
-// Row 3 attends keys before 30.
-constexpr std::int64_t kRows = 40, kKeys = 50, kPoisonedRow = 3, kItsKeys = 30;
-
-struct Fill {
-  const char* name;
-  Dims shape;
-  std::function<Expr(const Capture&)> read;
-  bool of_head_0 = false;  // else row 3 of all heads takes the fill
-  bool of_score = false;
-};
-
-Expr at(const Capture& table, std::vector<Expr> indices) { return table.at(indices, 1.5); }
-
-const Fill kFills[] = {
-    {"of pairs", {40}, [](const Capture& t) { return at(t, {leaf::q_idx() - leaf::kv_idx() - 10}); }, false},
-    {"past the end", {12}, [](const Capture& t) { return at(t, {leaf::kv_idx() - leaf::q_idx() + 20}); }, false},
-    {"of scores",
-     {9},
-     [](const Capture& t) { return at(t, {to_i32(leaf::score() * 4) + leaf::q_idx() - 30}); },
-     false,
-     true},
-    {"of queries", {15}, [](const Capture& t) { return at(t, {leaf::q_idx() - 20}); }, false},
-    {"of keys", {8}, [](const Capture& t) { return at(t, {leaf::kv_idx() - kItsKeys}); }, false},
-    {"of rows of keys",
-     {25, kKeys},
-     [](const Capture& t) {
-       return at(t, {leaf::q_idx() - 20, leaf::kv_idx()});
-     },
-     false},
-    {"of heads", {2}, [](const Capture& t) { return at(t, {leaf::h() - 1}); }, true},
-    {"of heads and keys",
-     {1, kKeys},
-     [](const Capture& t) {
-       return at(t, {leaf::h() - 1, leaf::kv_idx()});
-     },
-     true},
-};
 
 class BackwardFill : public testing::TestWithParam<BackendChoice> {};
 INSTANTIATE_TEST_SUITE_P(Backends, BackwardFill, testing::ValuesIn(backward_backends()),
                          [](const auto& at) { return std::string(name(at.param)); });
 
 TEST_P(BackwardFill, GivesItsTensorNothing) {
-  for (const Fill& fill : kFills) {
+  for (const FillCase& fill : kFillCases) {
     for (const bool of_weight : {false, true}) {
       if (of_weight && fill.of_score) continue;
       for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
-        CaseSpec spec;
-        spec.batch = spec.group = 2;
-        spec.q_rows = kRows;
-        spec.kv_rows = kKeys;
-        spec.qk_dim = spec.v_dim = 16;
-        spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
-        AttentionCase c(spec);
-        const Tensor table = Tensor::empty(DType::f32, fill.shape);
-        for (std::int64_t i = 0; i < table.count(); ++i)
-          static_cast<float*>(table.data())[i] = 0.25F * static_cast<float>(i % 7);
-        c.capture("table", table);
-        const Expr read = fill.read(Capture("table", DType::f32, fill.shape.size()));
-        c.options().mask_mod = leaf::q_idx() != kPoisonedRow || leaf::kv_idx() < kItsKeys;
-        (of_weight ? c.options().weight_mod : c.options().score_mod) = of_weight ? read : leaf::score() + read;
+        AttentionCase c(fill_spec(dtype));
+        add_mods(c, fill, of_weight);
         BackwardCase backward_case(c, {});
-        poison_rows(backward_case.d_o,
-                    [&](auto, std::int64_t h, std::int64_t i) { return fill.of_head_0 ? h == 0 : i == kPoisonedRow; });
+        poison_d_o(backward_case, fill);
         SCOPED_TRACE(fmt::format("{} {}{}", fill.name, name(dtype), of_weight ? " of a weight" : ""));
         run_and_judge(backward_case, GetParam());
-        const Tensor d_table = copy(backward_case.gradient("d_captures['table']").view, DType::f64);
-        for (std::int64_t i = 0; i < d_table.count(); ++i) {
-          EXPECT_TRUE(std::isfinite(static_cast<const double*>(d_table.data())[i])) << i;
-        }
+        expect_finite_table(backward_case);
       }
     }
   }

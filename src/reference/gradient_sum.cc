@@ -1,6 +1,7 @@
 #include "reference/gradient_sum.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace heddle::reference {
 namespace {
@@ -11,6 +12,9 @@ Tensor tensor_of(const Dims& shape, const std::vector<T>& values) {
   std::ranges::transform(values, static_cast<double*>(tensor.data()), [](T x) { return static_cast<double>(x); });
   return tensor;
 }
+
+/// A bound times |x|: an infinite one times 0 is 0, because a term that is 0 does not err.
+double times_size(double bound, double x) { return x == 0 ? 0 : bound * std::abs(x); }
 
 }  // namespace
 
@@ -35,8 +39,8 @@ void GradientSum::add(std::int64_t offset, const Term& factor, std::span<const d
   for (std::size_t d = 0; d < row.size(); ++d) value_[first + d] += static_cast<Sum>(factor.value) * row[d];
   if (magnitude_.empty()) return;
   for (std::size_t d = 0; d < row.size(); ++d) {
-    magnitude_[first + d] += factor.magnitude * std::abs(row[d]);
-    floor_[first + d] += factor.floor * std::abs(row[d]);
+    magnitude_[first + d] += times_size(factor.magnitude, row[d]);
+    floor_[first + d] += times_size(factor.floor, row[d]);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -91,6 +92,28 @@ TEST(Criterion, CountsWhatAWeightNextToZeroErrsBy) {
   EXPECT_TRUE(faint.passes(0));
   EXPECT_TRUE(faint.passes(2e-5));
   EXPECT_FALSE(faint.passes(1e-2));
+}
+
+// An infinite score that a mod replaces leaves no bound of the row's errors; dO is 0 there and finite elsewhere.
+TEST(Criterion, TakesZerosBesideBoundsThatAreInfinite) {
+  const auto filled = [](float x) {
+    const Tensor tensor = Tensor::empty(DType::f32, {1, 1, 2, 2});
+    std::fill_n(static_cast<float*>(tensor.data()), 4, x);
+    return tensor;
+  };
+  const Tensor q = filled(1), k = filled(0.5F), v = filled(2), d_o = filled(3);
+  static_cast<float*>(q.data())[1] = std::numeric_limits<float>::infinity();
+  std::fill_n(static_cast<float*>(d_o.data()), 2, 0.0F);
+  AttentionOptions options;
+  options.backend = BackendChoice::reference;
+  options.normalizer = Normalizer::none;
+  options.score_mod = Expr(0.25);
+  const AttentionResult result = attention(q, k, v, options);
+  BackwardTensors tensors{.q = q, .k = k, .v = v, .o = result.o, .d_o = d_o};
+  const BackwardResult gradients = attention_backward(tensors, options);
+  tensors.dv = gradients.dv;
+  const GradientReport report = check_backward(tensors, options);
+  EXPECT_TRUE(report.passed) << report.text();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An `at` that takes its fill gives its tensor no gradient, whatever dO holds in the row.
+// Elements that no row reads get no gradient, whatever dO holds: an `at` took its fill, or a branch was not taken.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Rows whose dO is NaN and whose mod reads a table outside of it only, so that it takes the fill of `at`.
+// Rows whose dO is NaN and whose mod has indices outside of a table only: it takes the fill of `at`, or another branch.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,6 +36,10 @@ inline const FillCase kFillCases[] = {
      false,
      true},
     {"of queries", {15}, [](const Capture& t) { return at(t, {leaf::q_idx() - 20}); }, false},
+    {"behind a guard",
+     {20},
+     [](const Capture& t) { return where(leaf::q_idx() >= 20, t(leaf::q_idx() - 20), 1.5); },
+     false},
     {"of keys", {8}, [](const Capture& t) { return at(t, {leaf::kv_idx() - kItsKeys}); }, false},
     {"of rows of keys",
      {25, kKeys},

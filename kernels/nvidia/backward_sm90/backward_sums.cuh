@@ -229,7 +229,7 @@ __device__ __forceinline__ void scatter_read(const BackwardSm90Params& params, c
       const ReadTarget target =
           target_of<Read>(params.mod, reads.sums[Read::kSum], 0.0F, of.batch, of.head, query + of.q_start, key);
       offset = target.number;
-      if (Read::kWithFill && !target.inside) x = 0;
+      if (Read::kSkipsOutside && !target.inside) x = 0;
     }
     scatter<Read>(reads, offset, x);
   });

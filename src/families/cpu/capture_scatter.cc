@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::int64_t kNowhere = -1;
 
-/// The row-major number of the element that each element of a tile reads, or kNowhere where it took a fill: a program
-/// an axis, run over as much of the tile as the indices vary over.
+/// The row-major number of the element that each element of a tile reads, or kNowhere if it reads none: a program an
+/// axis, run over as much of the tile as the indices vary over.
 class ElementOffsets {
  public:
-  ElementOffsets(std::span<const TileMod> index_mods, bool with_fill, const Dims& shape, const OffsetBuffers& buffers,
-                 std::int64_t stride)
+  ElementOffsets(std::span<const TileMod> index_mods, bool skips_outside, const Dims& shape,
+                 const OffsetBuffers& buffers, std::int64_t stride)
       : index_mods_(index_mods),
-        with_fill_(with_fill),
+        skips_outside_(skips_outside),
         shape_(shape),
         indices_(buffers.indices),
         offsets_(buffers.offsets),
@@ -35,7 +35,7 @@ class ElementOffsets {
         std::int64_t* to = offsets_ + r * plan::kBackwardKeys;
         for (int c = 0; c < at.columns; ++c) {
           const std::int64_t inside = std::clamp<std::int64_t>(row[c], 0, extent - 1);
-          const bool nowhere = with_fill_ && (to[c] == kNowhere || inside != row[c]);
+          const bool nowhere = skips_outside_ && (to[c] == kNowhere || inside != row[c]);
           to[c] = nowhere ? kNowhere : to[c] * extent + inside;
         }
       }
@@ -45,7 +45,7 @@ class ElementOffsets {
 
  private:
   std::span<const TileMod> index_mods_;
-  bool with_fill_;
+  bool skips_outside_;
   const Dims& shape_;
   std::int32_t* indices_;
   std::int64_t* offsets_;
@@ -145,7 +145,7 @@ template <class T>
 void scatter(const ReadProgram& read, std::span<const TileMod> index_mods, const ReadTile<T>& tile,
              const GradientSumView<T>& sum, const OffsetBuffers& buffers) {
   if (element_count(sum.shape) == 0) return;
-  const ElementOffsets offsets(index_mods, read.with_fill, sum.shape, buffers, tile.stride);
+  const ElementOffsets offsets(index_mods, read.skips_outside, sum.shape, buffers, tile.stride);
   switch (read.dependence) {
     case plan::ReadDependence::one:
       return add_all(offsets, tile, sum);

@@ -1,7 +1,8 @@
 #include "reference/gradient_sum.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "reference/row_bounds.h"
 
 namespace heddle::reference {
 namespace {
@@ -12,9 +13,6 @@ Tensor tensor_of(const Dims& shape, const std::vector<T>& values) {
   std::ranges::transform(values, static_cast<double*>(tensor.data()), [](T x) { return static_cast<double>(x); });
   return tensor;
 }
-
-/// A bound times |x|: an infinite one times 0 is 0, because a term that is 0 does not err.
-double times_size(double bound, double x) { return x == 0 ? 0 : bound * std::abs(x); }
 
 }  // namespace
 

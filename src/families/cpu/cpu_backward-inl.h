@@ -144,7 +144,7 @@ void ForEachOfSpecialRows(const BackwardStep<T>& step, const StepBuffers<T>& buf
     }
   }
 }
-/// The same for elements whose key is special.
+/// Calls f for those whose key is special.
 template <class T, class F>
 void ForEachOfSpecialKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, F&& f) {
   const StepColumns at = ColumnsOf(step);

@@ -144,7 +144,7 @@ void ForEachOfSpecialRows(const BackwardStep<T>& step, const StepBuffers<T>& buf
     }
   }
 }
-/// Calls f for those whose key is special.
+/// Calls f for elements that attend and whose key is special.
 template <class T, class F>
 void ForEachOfSpecialKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, F&& f) {
   const StepColumns at = ColumnsOf(step);

@@ -43,7 +43,7 @@ inline bool HasNonFiniteBits(const std::uint16_t* row, std::int64_t count) {
 /// bf16 as f32.
 HWY_INLINE float WidenBits(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-/// The same for the bits of bf16; Unhide() is what the element was.
+/// Hide() of an element of bf16. Unhide() returns what it was.
 inline void Hide(std::uint16_t& bits, std::uint8_t& attending) {
   if ((bits & 0x7fff) != 0x7f80) return;
   bits &= 0x8000;

@@ -10,7 +10,8 @@
 //       largest error takes the tensor's largest floor, the mean error the mean one. Of o with softmax one of the
 //       two bases is `one weight` instead, if that is larger.
 //   (b) o and max_scores: no element of a row errs by more than 4 u * magnitude + floor + one rounding of the tensor.
-//       u is the storage dtype's unit roundoff, and 0 for max_scores.
+//       u is the storage dtype's unit roundoff, and 0 for max_scores. The rounding is that of the largest number that
+//       the other two allow.
 //
 //   one weight what rounding a single weight to the storage dtype may change: u * max |p w v| / l of an element, over
 //              the keys whose p is below 1. A kernel rounds its weights beside the maximum that it has by then, so it
@@ -31,10 +32,10 @@
 //              2^-102 (f64: 2^-970), since f32 flushes smaller ones. With normalizer none p is t itself, not its
 //              exponential.
 //   m          the row's largest of |t|, |sink| and half of |scale| * sum |q_d k_d|, among keys and sinks whose
-//              weight may be more than 2^-102 (f64: 2^-970): a key hidden by a mask of -1e9 says nothing of the others.
-//              The last one counts because a score in which much cancels is as uncertain as what cancelled. For
-//              max_scores it counts wholly, among the scores that may be the largest: o and lse are means over keys,
-//              the largest score is a single one.
+//              weight, times 1 + m of this key alone, may be more than 2^-102 (f64: 2^-970): a key hidden by a mask of
+//              -1e9 says nothing of the others. The last one counts because a score in which much cancels is as
+//              uncertain as what cancelled. For max_scores it counts wholly, among the scores that may be the largest:
+//              o and lse are means over keys, the largest score is a single one.
 //
 // Where e is above 2^-10, a row with softmax and without a sink that counts is looked at more closely. In two cases it
 // is known what the reals make of its scores:
@@ -60,6 +61,9 @@
 // from the stored o. "Plain" is the backward that is not fused: S, t, p = exp((t - lse) - lse_rest), dP, delta from the
 // stored o, lse and lse_rest (0 where it is not given), all in f32; p w is rounded to the storage dtype's precision
 // before dv, ds before dq and dk; gradients of captures, params and sinks are f32 sums of unrounded dt.
+//
+// Where scores are large, gradients that were computed without lse_rest may fail: lse alone has lost digits of ln l
+// (backward.h).
 //
 //   magnitude  of dt: p (|w dP| + D), D = sum |dO| sum |p w v| / l + |dlse|; of dv: sum p |w| |dO|. Of dq, dk and the
 //              rest those of dt times |dt/ds scale k| and so on, summed.

@@ -14,9 +14,11 @@ namespace {
 // 0 finite, 1 +inf, 2 -inf, 3 NaN
 int special_class(double x) { return std::isfinite(x) ? 0 : std::isnan(x) ? 3 : x > 0 ? 1 : 2; }
 
-// At least half a unit in the last place of x.
-double one_rounding(DType dtype, double x) {
-  return std::max(std::ldexp(std::abs(x), -significand_bits(dtype)), base::smallest_subnormal(dtype) / 2);
+// At least half a unit in the last place of whatever is allowed before it is rounded: all that is as near to the
+// reference as `tolerance`.
+double one_rounding(DType dtype, const Judged& element) {
+  const double largest = std::abs(element.reference) + element.tolerance;
+  return std::max(std::ldexp(largest, -significand_bits(dtype)), base::smallest_subnormal(dtype) / 2);
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ bool Criterion::special_matches(const Judged& element, double expected) const {
   if (own != 0) return own == special_class(round_to(dtype_, low)) || own == special_class(round_to(dtype_, high));
   const double error = std::abs(element.value - element.reference);
   return special_class(round_to(dtype_, std::clamp(0.0, low, high))) == 0 &&
-         (!by_row_ || error <= element.tolerance + one_rounding(dtype_, element.reference));
+         (!by_row_ || error <= element.tolerance + one_rounding(dtype_, element));
 }
 
 void Criterion::add(const Judged& element) {
@@ -70,7 +72,7 @@ void Criterion::add(const Judged& element) {
   floor_.add(element.floor);
   (element.alike ? alike_ : weight_).add(element.rounding);
   if (by_row_ && error > 0) {
-    worst_ = std::max(worst_, error / (element.tolerance + one_rounding(dtype_, element.reference)));
+    worst_ = std::max(worst_, error / (element.tolerance + one_rounding(dtype_, element)));
   }
 }
 

@@ -199,7 +199,7 @@ std::vector<CaptureGradient> d_captures(const Expr& e, SimplifiedFor precision) 
     const Expr gradient = gradient_of(e, node, precision);
     if (gradient.empty()) continue;
     const auto rank = static_cast<std::size_t>(node->capture().rank);
-    CaptureGradient here{node->capture(), {}, gradient};
+    CaptureGradient here{node->capture(), {}, gradient, node->op == Op::at};
     for (std::size_t axis = 0; axis < rank; ++axis) here.indices.push_back(operand(*node, axis));
     gradients.push_back(std::move(here));
   }

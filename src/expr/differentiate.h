@@ -20,11 +20,13 @@ using SimplifiedFor = std::optional<Precision>;
 Expr d_score(const Expr& e, SimplifiedFor precision);
 
 /// One place where a capture is read: d e / d capture[indices] = `gradient`, to be added at `indices` for every
-/// element. Where an `at` took its fill, the gradient is 0 and the indices are outside the tensor.
+/// element. Where an `at` took its fill, the gradient is 0 and the indices are outside the tensor: nothing is added,
+/// also if what the gradient is multiplied by is NaN.
 struct CaptureGradient {
   CaptureDecl capture;
   std::vector<Expr> indices;
   Expr gradient;
+  bool with_fill;  // it is an `at`
 };
 /// All reads of floating captures that `e` depends on smoothly, in the order of evaluation.
 std::vector<CaptureGradient> d_captures(const Expr& e, SimplifiedFor precision);

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "expr/node.h"
+#include "expr/ranges.h"
 #include "expr/simplify.h"
 
 namespace heddle::plan {
@@ -59,7 +60,16 @@ void find_owners(const AttentionProblem& problem, CaptureSum& sum) {
   sum.of_key = !problem.reads_leave && (of_token || by_index);
 }
 
-void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem, std::vector<CaptureSum>& sums) {
+/// Whether indices outside read nothing. Indices that stay inside whatever branch is taken need no look.
+bool skips_outside(const expr::CaptureGradient& read, const AttentionProblem& problem, const Bindings& bindings) {
+  if (problem.reads_leave && !read.with_fill) return false;
+  if (read.indices.empty()) return false;
+  const Expr bare = Capture(read.capture.name, read.capture.dtype, read.capture.rank).read(read.indices);
+  return !expr::reads_stay_inside(bare, problem::form_ranges(problem), bindings, problem.precision);
+}
+
+void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem, const Bindings& bindings,
+               std::vector<CaptureSum>& sums) {
   if (mod.empty()) return;
   const auto find = [&](const std::string& name, bool param) {
     return std::ranges::find_if(sums, [&](const CaptureSum& s) { return s.name == name && s.param == param; });
@@ -67,7 +77,8 @@ void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem,
   for (const expr::CaptureGradient& read : expr::d_captures(mod, problem.precision)) {
     const auto found = find(read.capture.name, false);
     if (found == sums.end()) continue;
-    found->reads.push_back({of_weight, read.indices, read.gradient, dependence_of(read.indices)});
+    found->reads.push_back(
+        {of_weight, read.indices, read.gradient, dependence_of(read.indices), skips_outside(read, problem, bindings)});
   }
   for (const expr::ParamGradient& read : expr::d_params(mod, problem.precision)) {
     const auto found = find(read.name, true);
@@ -86,15 +97,19 @@ std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bind
   for (const std::string& name : problem.wanted.params) {
     sums.push_back({.name = name, .param = true, .shape = {}, .count = 1, .reads = {}});
   }
-  add_reads(problem.score_mod, false, problem, sums);
-  add_reads(problem.weight_mod, true, problem, sums);
+  add_reads(problem.score_mod, false, problem, bindings, sums);
+  add_reads(problem.weight_mod, true, problem, bindings, sums);
   for (CaptureSum& sum : sums) find_owners(problem, sum);
   return sums;
 }
 
 SummedRead summed_read(int sum, const ReadGradient& read, const AttentionProblem& problem, const KvStart& start) {
   const auto positioned = [&](const Expr& e) { return expr::simplify(by_position(e, start), problem.precision); };
-  SummedRead own = {.sum = sum, .of_weight = read.of_weight, .indices = {}, .slope = positioned(read.slope)};
+  SummedRead own = {.sum = sum,
+                    .of_weight = read.of_weight,
+                    .indices = {},
+                    .slope = positioned(read.slope),
+                    .skips_outside = read.skips_outside};
   for (const Expr& index : read.indices) own.indices.push_back(positioned(index));
   return own;
 }

@@ -26,6 +26,9 @@ struct ReadGradient {
   std::vector<Expr> indices;  // empty: a param, or a capture of rank 0
   Expr slope;                 // of the mod by the read; simplified
   ReadDependence dependence{};
+  // An index outside reads nothing, because an `at` took its fill or a branch was not taken: nothing is added. Else the
+  // indices are inside, or the nearest element inside is read.
+  bool skips_outside = false;
 };
 
 /// The gradient of one capture or param.
@@ -49,6 +52,7 @@ struct SummedRead {
   bool of_weight = false;
   std::vector<Expr> indices;
   Expr slope;
+  bool skips_outside = false;  // as ReadGradient says
 };
 SummedRead summed_read(int sum, const ReadGradient& read, const problem::AttentionProblem& problem,
                        const KvStart& start);

@@ -196,8 +196,8 @@ class RowAttention {
       for (std::size_t d = 0; d < o_.size(); ++d) {
         const double size = std::abs(w * v[d]);
         sums_[d] += static_cast<Sum>(p) * w * v[d];
-        magnitude_[d] += share * size;
-        floor_[d] += error * size;
+        magnitude_[d] += times_size(share, size);
+        floor_[d] += times_size(error, size);
         largest_[d] = std::max(largest_[d], size);
       }
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "reference/row_bounds.h"
+
 namespace heddle::reference {
 namespace {
 
@@ -35,8 +37,8 @@ void GradientSum::add(std::int64_t offset, const Term& factor, std::span<const d
   for (std::size_t d = 0; d < row.size(); ++d) value_[first + d] += static_cast<Sum>(factor.value) * row[d];
   if (magnitude_.empty()) return;
   for (std::size_t d = 0; d < row.size(); ++d) {
-    magnitude_[first + d] += factor.magnitude * std::abs(row[d]);
-    floor_[first + d] += factor.floor * std::abs(row[d]);
+    magnitude_[first + d] += times_size(factor.magnitude, row[d]);
+    floor_[first + d] += times_size(factor.floor, row[d]);
   }
 }
 

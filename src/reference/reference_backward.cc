@@ -140,8 +140,8 @@ class Backward {
     loss.delta.magnitude = std::abs(loss.d_lse);
     const double unseen = judged() ? base::smallest_subnormal(problem_.o_dtype) / 2 : 0;
     for (std::size_t d = 0; d < loss.d_o.size(); ++d) {
-      loss.delta.magnitude += std::abs(loss.d_o[d]) * result.magnitude[d];
-      loss.delta.floor += std::abs(loss.d_o[d]) * (result.floor[d] + unseen);
+      loss.delta.magnitude += times_size(result.magnitude[d], loss.d_o[d]);
+      loss.delta.floor += times_size(result.floor[d] + unseen, loss.d_o[d]);
     }
     loss.delta.floor += kTermsSteps * step_ * loss.delta.magnitude;
     return loss;
@@ -177,15 +177,15 @@ class Backward {
     if (t == -kInfinity) return;
     const Weight weight = weight_of(t, static_cast<std::size_t>(j), result, loss);
     const double w = mods_.weight(row.position, j);
-    const double size = std::abs(w);
     const Dot d_p = dot(loss.d_o, row.values + j * problem_.v_dim);
 
     // The loss's slope by t: errors of p, of dP and of delta.
     const double delta = std::abs(loss.delta.value);
-    const double sums = kTermsSteps * step_ * size * d_p.terms + loss.delta.floor;
+    const double sums = kTermsSteps * step_ * times_size(d_p.terms, w) + loss.delta.floor;
+    const double of_p = times_size(std::abs(d_p.sum), w);
     const Term dt = {weight.slope.value * (w * d_p.sum - loss.delta.value),
-                     weight.slope.magnitude * (size * std::abs(d_p.sum) + loss.delta.magnitude),
-                     weight.slope.floor * (size * std::abs(d_p.sum) + delta) + weight.slope.magnitude * sums};
+                     times_size(weight.slope.magnitude, of_p + loss.delta.magnitude),
+                     times_size(weight.slope.floor, of_p + delta) + times_size(sums, weight.slope.magnitude)};
     const double reach = kTermsSteps * step_ * std::abs(row.scale) * product.terms;
     const double slope = slopes_.score.score(at);
     const double slope_error =
@@ -196,15 +196,16 @@ class Backward {
 
     add_reads(slopes_.score, slopes_in_reals_.score, at, reach, dt, reads);
     // The loss's slope by w.
-    const Term dw = {weight.p.value * d_p.sum, weight.p.magnitude * std::abs(d_p.sum),
-                     weight.p.floor * std::abs(d_p.sum) + weight.p.magnitude * kTermsSteps * step_ * d_p.terms};
+    const Term dw = {
+        weight.p.value * d_p.sum, times_size(weight.p.magnitude, d_p.sum),
+        times_size(weight.p.floor, d_p.sum) + times_size(kTermsSteps * step_ * d_p.terms, weight.p.magnitude)};
     add_reads(slopes_.weight, slopes_in_reals_.weight, at, 0, dw, reads);
   }
 
   // A term times a derivative that errs by `error`.
   static Term through(const Term& term, double slope, double error) {
-    return {term.value * slope, term.magnitude * std::abs(slope),
-            term.floor * std::abs(slope) + (term.magnitude + term.floor) * error};
+    return {term.value * slope, times_size(term.magnitude, slope),
+            times_size(term.floor, slope) + times_size(term.magnitude + term.floor, error)};
   }
 
   // The error of a derivative that is computed in the problem's reals: its score is off by up to `reach`, and its
@@ -235,7 +236,7 @@ class Backward {
   }
 
   static Term times(const Term& term, double factor) {
-    return {term.value * factor, term.magnitude * std::abs(factor), term.floor * std::abs(factor)};
+    return {term.value * factor, times_size(term.magnitude, factor), times_size(term.floor, factor)};
   }
 
   std::int64_t kv_head(const RowInputs& row) const { return row.position.h / problem_.group(); }

@@ -48,10 +48,12 @@ double RowBoundsFinder::error_of(double t, double terms) const {
   return step_ * (1 + std::max(std::abs(t), kTermsShare * terms));
 }
 
-// Whether a score counts: its weight may be more than what the reals flush to 0, whatever the scores err by.
+// Whether a score counts: its weight, or what its weight errs by in steps, may be more than what the reals flush to 0,
+// whatever the scores err by. Floors allow a weight that does not count a step of what is flushed.
 bool RowBoundsFinder::is_live(const RowScores& scores, double t, double terms) const {
   if (!std::isfinite(t)) return false;
-  const double reach = error_of(t, terms);
+  const double error = error_of(t, terms);
+  const double reach = error + std::log(error / step_);
   switch (problem_.normalizer) {
     case Normalizer::none:
       return true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +11,10 @@
 #include "reference/element_mods.h"
 
 namespace heddle::reference {
+
+/// A bound of an error times |x|. Infinity times 0 is 0: neither what does not err nor a term that is 0 adds to a
+/// bound.
+inline double times_size(double bound, double x) { return x == 0 || bound == 0 ? 0 : bound * std::abs(x); }
 
 /// Inputs of one row, as doubles, exactly as stored; v alone is multiplied by its descale factor.
 struct RowInputs {

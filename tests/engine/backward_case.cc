@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -17,6 +18,10 @@ namespace {
 // A gradient of a capture is as large as the capture, which may be much larger than the scores. Larger ones are not
 // asked for.
 constexpr std::int64_t kLargestCapture = 400'000;
+
+// The rounding error of lse in the smallest rows that the criterion looks at more closely (check.h: e is above 2^-10).
+// In other rows it allows lse any rounding error.
+constexpr double kLargestLseRest = 0x1p-13;
 
 constexpr const char* kLayoutNames[] = {"bhsd", "bshd", "gaps", "sliced", "padded", "reversed", "expanded", "one_row"};
 
@@ -72,6 +77,14 @@ Reads differentiable_reads(const AttentionOptions& options) {
   return reads;
 }
 
+void run_cpu_forward(const AttentionCase& attention_case) {
+  AttentionTensors tensors = attention_case.tensors();
+  tensors.max_scores.reset();
+  AttentionOptions options = attention_case.options();
+  options.backend = BackendChoice::cpu;
+  attention_into(tensors, options);
+}
+
 }  // namespace
 
 const std::vector<BackendChoice>& backward_backends() {
@@ -86,6 +99,18 @@ const std::vector<BackendChoice>& bitwise_backward_backends() {
     return bitwise;
   }();
   return backends;
+}
+
+bool needs_lse_rest(CaseSpec spec) {
+  if (spec.normalizer != Normalizer::softmax) return false;
+  spec.with_lse_rest = true;
+  AttentionCase attention_case(spec);
+  run_cpu_forward(attention_case);
+  const TensorView& rest = attention_case.lse_rest_rows.view();
+  bool is_large = false;
+  attention_case.lse_rest_rows.for_each_element(
+      [&](const Dims& at, std::int64_t) { is_large = is_large || std::abs(get_element(rest, at)) > kLargestLseRest; });
+  return is_large;
 }
 
 std::string BackwardSpec::text() const {
@@ -182,13 +207,7 @@ BackwardTensors BackwardCase::tensors() const {
   return tensors;
 }
 
-void BackwardCase::run_forward() {
-  AttentionTensors tensors = forward_.tensors();
-  tensors.max_scores.reset();
-  AttentionOptions options = forward_.options();
-  options.backend = BackendChoice::cpu;
-  attention_into(tensors, options);
-}
+void BackwardCase::run_forward() { run_cpu_forward(forward_); }
 
 void BackwardCase::run(BackendChoice backend) {
   forward_.options().backend = backend;

@@ -17,6 +17,10 @@ const std::vector<BackendChoice>& backward_backends();
 /// order.
 const std::vector<BackendChoice>& bitwise_backward_backends();
 
+/// Whether lse alone has lost digits of ln l that right gradients need, so that callers give lse_rest
+/// (docs/guide/backward.md). Runs the case's forward on the CPU.
+bool needs_lse_rest(CaseSpec spec);
+
 /// The arguments of a backward beside its forward's.
 struct BackwardSpec {
   Layout layout = Layout::bhsd;           // of dO, d_lse, dq, dk and dv; of the gradients bhsd where it overlaps

@@ -66,6 +66,7 @@ TEST_P(BackwardGrid, AgreesWithTheReference) {
   for (int i = 0; i < scaled(120); ++i) {
     CaseSpec spec = source.draw();
     cut_to(backward_budget(), spec);
+    spec.with_lse_rest = needs_lse_rest(spec);
     AttentionCase attention_case(spec);
     BackwardCase backward_case(attention_case, backward_source.draw());
     run_and_judge(backward_case, GetParam());
@@ -84,6 +85,7 @@ TEST_P(BackwardGrid, AgreesWithTheReferenceOnLongSides) {
     spec.kv_rows = i % 2 == 0 ? many.deal() : few.deal();
     spec.batch = spec.kv_heads = 1;
     spec.group = std::min<std::int64_t>(spec.group, 2);
+    spec.with_lse_rest = needs_lse_rest(spec);
     AttentionCase attention_case(spec);
     BackwardCase backward_case(attention_case, backward_source.draw());
     run_and_judge(backward_case, GetParam());

@@ -76,12 +76,16 @@ class Conditioning {
     return node.op == expr::Op::mul || node.op == expr::Op::div ? 1 : own;
   }
 
-  /// The expression with every inexact operation off by what it may be, either way.
+  /// The expression with every inexact operation off by what it may be, either way, and with zeros of min and max of
+  /// either sign, since of two zeros any backend may take either one.
   Interpreters erring(const Expr& e, bool contracted) const {
     Interpreters both;
     for (const double direction : {-1.0, 1.0}) {
       const Expr erring = expr::rewrite(e, [&](const expr::Node& node, std::span<const Expr> operands) {
         const Expr same = expr::with_operands(node, operands);
+        if (node.type == ExprType::f32 && (node.op == expr::Op::min || node.op == expr::Op::max)) {
+          return direction > 0 ? same + 0.0 : -(-same + 0.0);
+        }
         const int ulp = contracted ? ulp_of(node) : expr::info(node.op).ulp;
         return ulp == 0 ? same : same * (1 + direction * ulp * 0x1p-23);
       });

@@ -146,7 +146,7 @@ class BackwardReader : public BackwardRole<kConfig> {
     } else if constexpr (Read::kKind == ReadKind::owned) {
       if (target.inside) sum<Read>().floats[target.number] += g;
     } else {
-      if (g != 0) atomicAdd(sum<Read>().floats + target.number, g);
+      if (g != 0 && (target.inside || !Read::kSkipsOutside)) atomicAdd(sum<Read>().floats + target.number, g);
     }
   }
 

@@ -214,7 +214,7 @@ __device__ __forceinline__ void scatter_read(const BackwardSm90Params& params, c
                                              int shares) {
   const ReadSequence of(params, reads);
   for_positions(of.positions(Read::kKind), shares, [&](int position) {
-    const float x = position < 0 ? 0.0F : partial<Read>(params, reads, of, position);
+    float x = position < 0 ? 0.0F : partial<Read>(params, reads, of, position);
     int query = 0, key = 0;
     if constexpr (Read::kKind == ReadKind::columns) {
       key = position;
@@ -226,8 +226,10 @@ __device__ __forceinline__ void scatter_read(const BackwardSm90Params& params, c
     }
     long long offset = 0;
     if (x != 0) {
-      offset =
-          target_of<Read>(params.mod, reads.sums[Read::kSum], 0.0F, of.batch, of.head, query + of.q_start, key).number;
+      const ReadTarget target =
+          target_of<Read>(params.mod, reads.sums[Read::kSum], 0.0F, of.batch, of.head, query + of.q_start, key);
+      offset = target.number;
+      if (Read::kSkipsOutside && !target.inside) x = 0;
     }
     scatter<Read>(reads, offset, x);
   });

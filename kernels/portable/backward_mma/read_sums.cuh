@@ -3,8 +3,8 @@
 // element of the capture. A thread adds up what belongs to its rows, while they stay the same, and then adds that to
 // the element; what belongs to pairs it adds one by one. The order of the adds is not fixed.
 //
-// The generated text defines the reads: classes with kSum, kAxes, kRows, kOfWeight, Slope, slope() and index()
-// (src/backend/device_text/read_text.h).
+// The generated text defines the reads: classes with kSum, kAxes, kRows, kOfWeight, kSkipsOutside (an index outside
+// reads nothing), Slope, slope() and index() (src/backend/device_text/read_text.h).
 #pragma once
 
 #include "families/backward_mma/shared/backward_mma_config.h"
@@ -66,6 +66,7 @@ class ReadSum {
     for (int axis = 0; axis < Read::kAxes; ++axis) {
       const int last = sum.extent[axis] - 1;
       const int inside = index[axis] < 0 ? 0 : index[axis] < last ? index[axis] : last;
+      if (Read::kSkipsOutside && inside != index[axis]) return;
       number = number * sum.extent[axis] + inside;
     }
     atomicAdd(static_cast<Real*>(sum.reals) + number, gradient);

@@ -114,8 +114,7 @@ class Decode {
       if constexpr (kLooksEarly) words = look_at_words(shared_tile_at(place, cut, gang, unit, stop), chunks);
       if constexpr (kConfig.by_warpgroups()) {
         const WarpgroupSteps<kConfig, F, Scores> steps(memory_, scores_, has_rows(tile));
-        steps.walk(
-            tile, place, stop - unit, stream, [&] { ahead.ask(); }, [&] { return ahead.is_left(); }, weights, o);
+        steps.walk(tile, place, stop - unit, stream, ahead, weights, o);
         place.unit += stop - unit;
         unit = stop;
       } else {

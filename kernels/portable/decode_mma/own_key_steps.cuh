@@ -16,18 +16,18 @@ class WarpgroupSteps<kConfig, F, Scores, false> {
         wave_key_(scores.key_wave() * kConfig.wave_keys()),
         has_rows_(has_rows && scores.row_wave() * kConfig.wave_rows() < kConfig.live_rows) {}
 
-  /// `count` units from `place` on. ask() asks for the next block that is not asked for yet, once for each unit;
-  /// is_left(): before that, whether the mask leaves something of the next one that is read.
-  template <class Place, class Ask, class IsLeft, int kOutFragments>
+  /// `count` units from `place` on. ahead.ask() asks for the next block that is not asked for yet, once for each unit;
+  /// ahead.is_left(): before that, whether the mask leaves something of the next one that is read.
+  template <class Place, class Ahead, int kOutFragments>
   __device__ __forceinline__ void walk(const Tile<kConfig>& tile, const Place& place, int count,
-                                       typename F::Stream& stream, Ask&& ask, IsLeft&& is_left,
-                                       RowWeights<kConfig, F>& weights, typename F::Out (&o)[1][kOutFragments]) const {
+                                       typename F::Stream& stream, Ahead& ahead, RowWeights<kConfig, F>& weights,
+                                       typename F::Out (&o)[1][kOutFragments]) const {
 #pragma unroll 1
     for (int unit = place.unit; unit < place.unit + count; ++unit) {
       const int kv_first = place.keys.begin(unit);
       // For all of the warpgroup.
-      const bool any = kv_first + wave_key_ < place.keys.run(unit, tile.kv_len).end && is_left();
-      ask();
+      const bool any = kv_first + wave_key_ < place.keys.run(unit, tile.kv_len).end && ahead.is_left();
+      ahead.ask();
       stream.arrives();
       if (any) {
         typename F::Scores s[1][Scores::kKeyFragments];

@@ -16,14 +16,14 @@ class WarpgroupSteps {
       : rows_(memory, scores), scores_(scores), wave_key_(scores.key_wave() * kConfig.wave_keys()) {}
 
   /// `count` units from `place` on. The first of them may have no key, if the sequence has none; the others have some.
-  /// ask() asks for the next block that is not asked for yet, once for each unit.
-  template <class Place, class Ask, class IsLeft, int kOutFragments>
+  /// ahead.ask() asks for the next block that is not asked for yet, once for each unit.
+  template <class Place, class Ahead, int kOutFragments>
   __device__ __forceinline__ void walk(const Tile<kConfig>& tile, const Place& place, int count,
-                                       typename F::Stream& stream, Ask&& ask, IsLeft&&, RowWeights<kConfig, F>& weights,
+                                       typename F::Stream& stream, Ahead& ahead, RowWeights<kConfig, F>& weights,
                                        typename F::Out (&o)[1][kOutFragments]) const {
     stream.arrives();
     if (place.keys.begin(place.unit) >= place.keys.run(place.unit, tile.kv_len).end) {
-      ask();
+      ahead.ask();
       stream.block_is_read();
       stream.copy_panels();
       stream.end_of_ask();
@@ -36,7 +36,7 @@ class WarpgroupSteps {
       F::await_scores(s);
       if (rows_.has_rows()) scores_.attend(tile, true, place.keys.begin(place.unit + i), weights, s, o, rows_);
       rows_.add_values(o, s, stream);
-      ask();
+      ahead.ask();
       F::await_values(o);
       stream.block_is_read();
       if (++i == count) break;

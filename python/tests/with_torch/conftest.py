@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*.py"]
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]  # agreement.py; ways_to_state
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]  # agreement.py, device_inputs.py; ways_to_state
 
 
 def pytest_report_header():
@@ -34,6 +34,15 @@ def own_draws(request):
     generator = getattr(request.module, "GENERATOR", None)
     if generator is not None:
         generator.manual_seed(generator.initial_seed())
+
+
+@pytest.fixture
+def no_grad():
+    import torch
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture

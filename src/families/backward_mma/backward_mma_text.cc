@@ -40,11 +40,11 @@ constexpr const char* kAroundReads =
     "    backward_mma_{0}({2} heddle::shared::MmaSumsParams params) {{\n"
     "  {1}::{0}(params, {3});\n"
     "}}\n";
-// Takes a read's sum, rows and of_weight.
+// Takes a read's sum, rows, of_weight and skips_outside.
 constexpr const char* kReadConstants =
     "  static constexpr int kSum = {};\n"
     "  static constexpr shared::ReadRows kRows = shared::ReadRows::{};\n"
-    "  static constexpr bool kOfWeight = {};\n";
+    "  static constexpr bool kOfWeight = {}, kSkipsOutside = {};\n";
 
 /// The type of lse, of sums and of the reals of mods.
 std::string_view real_of(const plan::BackwardMmaKernels& kernels) {
@@ -84,7 +84,8 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   std::string of_reads;
   for (std::size_t i = 0; i < reads.reads.size(); ++i) {
     const plan::MmaRead& read = reads.reads[i];
-    const std::string constants = fmt::format(kReadConstants, read.sum, name(read.rows), read.of_weight);
+    const std::string constants =
+        fmt::format(kReadConstants, read.sum, name(read.rows), read.of_weight, read.skips_outside);
     of_reads += device_text::read_text(i, read.slope, read.indices, constants, own);
   }
   return fmt::format(

@@ -19,14 +19,14 @@ using plan::BackwardReads;
 using shared::BackwardSm90Config;
 using shared::StorageType;
 
-// Takes the read's sum, kind and of_weight.
+// Takes the read's sum, kind, of_weight and skips_outside.
 constexpr const char* kConstants =
     "  static constexpr int kSum = {};\n"
     "  static constexpr shared::ReadKind kKind = shared::ReadKind::{};\n"
-    "  static constexpr bool kOfWeight = {};\n";
+    "  static constexpr bool kOfWeight = {}, kSkipsOutside = {};\n";
 
 std::string read_text(std::size_t number, const BackwardRead& read, const ModLayout& layout) {
-  const std::string constants = fmt::format(kConstants, read.sum, name(read.kind), read.of_weight);
+  const std::string constants = fmt::format(kConstants, read.sum, name(read.kind), read.of_weight, read.skips_outside);
   return device_text::read_text(number, read.slope, read.indices, constants, layout);
 }
 

@@ -238,7 +238,7 @@ inline void AddLeftOut(const Tile<float>& tile, const TileBuffers<float>& buffer
     StageRow(values, tile.v.dtype, column, tile.v_dim, tile.v_dim, true, value);
     for (std::int64_t r = 0; r < tile.rows(); ++r) {
       if ((buffers.attending[r * kColumnWords + column / 64] >> column % 64 & 1) == 0) continue;
-      const float p = buffers.scores[r * plan::kChunk + column];
+      const float p = HiddenWeight(buffers, r, column, buffers.scores[r * plan::kChunk + column]);
       float* o = buffers.accumulators + r * buffers.o_stride;
       for (std::int64_t d = 0; d < tile.v_dim; ++d) o[d] += p * (value[d] * care.value_scale);
     }
@@ -323,6 +323,7 @@ inline WalkEnd WalkInPlace(const Tile<float>& tile, const TileBuffers<float>& bu
     const bool non_finite = care.on && FindNonFinite(tile, values, chunk, buffers.staging, left_out);
     if (non_finite) FindAttending(buffers.scores, tile.rows(), left_out, buffers.attending);
     NormalizeScores(tile, buffers, chunk);
+    if (non_finite) HideInfinite(buffers, tile.rows());
     lost_nan = lost_nan || (way.stage_v && !care.on && HasNan(values, tile.v.dtype, begin, end));
     walk.next();
     if (!walk.done()) {

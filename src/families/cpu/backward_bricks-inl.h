@@ -1,7 +1,6 @@
 // A step of the backward whose five products AMX computes. Differences to the f32 step (cpu_backward-inl.h):
 // - kUnitRows queries at a time go through S, the mods, dP and dQ. p w and dS are rounded to bf16, as plain rounds
-// them,
-//   and stay until all queries of the step are through: then dV and dK are added up over all of them.
+//   them, and stay until all queries of the step are through: then dV and dK are added up over all of them.
 // - dV and dK are sums over queries. They stand transposed, dV^T += dO^T (p w) and dK^T += Q^T dS, so that p w and dS
 //   are right operands, whose elements leave the registers in pairs of rows.
 // - Columns come in whole bricks of kBrickDepth keys. Elements beside the run are 0.
@@ -25,6 +24,7 @@
 #include "families/cpu/backward_elements-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/cpu_backward_step.h"
+#include "families/cpu/hidden_elements-inl.h"
 
 #if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -36,12 +36,6 @@ namespace detail {
 using plan::kUnitRows;
 
 inline constexpr std::int64_t kTileBricks = plan::kBackwardKeys / kBrickColumns;  // of kUnitRows queries
-
-HWY_INLINE float WidenBits(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-inline bool HasNonFiniteBits(const std::uint16_t* row, std::int64_t count) {
-  return std::any_of(row, row + count, [](std::uint16_t bits) { return (bits & 0x7f80) == 0x7f80; });
-}
 
 /// One step. Rows are counted from the step's first query, or, as `unit rows`, from the first of its group of
 /// kUnitRows.
@@ -121,6 +115,7 @@ class BrickStep {
     multiply_by_keys(unit, operands_.d_o.rows, step_.v_dim, operands_.v, buffers_.d_p);
     differentiate(unit);
     if (operands_.dq == nullptr) return;
+    if (step_.keys.non_finite) for_each_of_special_keys(unit, [](auto, auto, auto& d_s, auto& at) { Hide(d_s, at); });
     add_to_queries(unit);
     if (step_.keys.non_finite) add_attended_keys(unit);
   }
@@ -276,29 +271,40 @@ class BrickStep {
            dim % kBrickColumns * 2 + key % 2;
   }
 
+  /// Calls f(row of the unit, key, dS, its `attending`) for elements that attend and whose key was left out.
+  template <class F>
+  void for_each_of_special_keys(const Unit& unit, F&& f) const {
+    for (std::int64_t key = 0; key < columns_.count; ++key) {
+      for (std::int64_t r = unit.begin; buffers_.special[key] != 0 && r < unit.end; ++r) {
+        std::uint8_t& attending = unit.buffers.attending[(r - unit.begin) * kScoreStride + key];
+        if (attending != 0) f(r, key, bricks_.d_s_rows[r * plan::kDerivativeStride + key], attending);
+      }
+    }
+  }
+
   /// The keys that were left out reach the rows that attend them.
   void add_attended_keys(const Unit& unit) const {
     const auto* keys = reinterpret_cast<const std::uint16_t*>(operands_.k_rows);
-    for (std::int64_t key = 0; key < columns_.count; ++key) {
-      for (std::int64_t r = unit.begin; buffers_.special[key] != 0 && r < unit.end; ++r) {
-        if (unit.buffers.attending[(r - unit.begin) * kScoreStride + key] == 0) continue;
-        const float d_s = WidenBits(bricks_.d_s_rows[r * plan::kDerivativeStride + key]);
-        for (std::int64_t dim = 0; dim < step_.qk_dim; ++dim) {
-          dq_row(unit.index * kUnitRows + r, dim / plan::kPanel * plan::kPanel)[dim % plan::kPanel] +=
-              d_s * WidenBits(keys[key_element(columns_.first + key, dim)]);
-        }
+    for_each_of_special_keys(unit, [&](std::int64_t r, std::int64_t key, std::uint16_t bits, std::uint8_t& attending) {
+      const float d_s = Unhide(bits, attending);
+      for (std::int64_t dim = 0; dim < step_.qk_dim; ++dim) {
+        dq_row(unit.index * kUnitRows + r, dim / plan::kPanel * plan::kPanel)[dim % plan::kPanel] +=
+            d_s * WidenBits(keys[key_element(columns_.first + key, dim)]);
       }
-    }
+    });
   }
 
   // Sums over queries.
 
   /// gradient^T += rows^T elements.
-  HEDDLE_AMX void add_to_keys(const std::byte* elements, const TwoWayRows& rows, std::int64_t dim, bool non_finite,
+  HEDDLE_AMX void add_to_keys(std::byte* elements, const TwoWayRows& rows, std::int64_t dim, bool non_finite,
                               float* gradient) {
     const std::int64_t dims = plan::round_up(dim, kBrickColumns), units = end_unit_ - first_unit_;
     const std::uint16_t* left = rows.columns + first_unit_ * kUnitRows * dims;
-    if (non_finite) left = without_special_rows(rows, left, dim);
+    if (non_finite) {
+      left = without_special_rows(rows, left, dim);
+      for_each_of_special_rows(elements, [](auto, auto, auto& bits, auto& at) { Hide(bits, at); });
+    }
     for (std::int64_t first = 0; first < dims; first += kUnitRows) {
       MultiplyBricks(registers_,
                      BrickProduct{.a = left + first * kUnitRows,
@@ -332,21 +338,31 @@ class BrickStep {
     return bricks_.finite;
   }
 
-  void add_special_rows(const std::byte* elements, const TwoWayRows& rows, std::int64_t dim, float* gradient) const {
-    const auto* pairs = reinterpret_cast<const std::uint16_t*>(elements);
+  /// Calls f(row of the step, key, element, its `attending`) for elements that attend and whose row was left out.
+  template <class F>
+  void for_each_of_special_rows(std::byte* elements, F&& f) const {
+    auto* pairs = reinterpret_cast<std::uint16_t*>(elements);
     for (std::int64_t r = 0; r < step_.at.rows; ++r) {
-      const std::int64_t row = step_.at.q_first + r, in_units = row - first_unit_ * kUnitRows;
-      const std::uint16_t* x = rows.rows + row * plan::round_up(dim, kBrickDepth);
+      const std::int64_t in_units = step_.at.q_first + r - first_unit_ * kUnitRows;
       for (std::int64_t c = 0; buffers_.special[r] != 0 && c < columns_.count; ++c) {
-        if (buffers_.attending[r * kScoreStride + c] == 0) continue;
+        std::uint8_t& attending = buffers_.attending[r * kScoreStride + c];
+        if (attending == 0) continue;
         const std::int64_t brick = in_units / kUnitRows * kTileBricks + c / kBrickColumns;
-        const float element = WidenBits(
-            pairs[brick * (kBrickBytes / 2) + in_units % kUnitRows / 2 * 32 + c % kBrickColumns * 2 + in_units % 2]);
-        for (std::int64_t d = 0; d < dim; ++d) {
-          gradient[d * kScoreStride + columns_.first + c] += element * WidenBits(x[d]);
-        }
+        f(r, c, pairs[brick * (kBrickBytes / 2) + in_units % kUnitRows / 2 * 32 + c % kBrickColumns * 2 + in_units % 2],
+          attending);
       }
     }
+  }
+
+  void add_special_rows(std::byte* elements, const TwoWayRows& rows, std::int64_t dim, float* gradient) const {
+    for_each_of_special_rows(
+        elements, [&](std::int64_t r, std::int64_t c, std::uint16_t bits, std::uint8_t& attending) {
+          const std::uint16_t* x = rows.rows + (step_.at.q_first + r) * plan::round_up(dim, kBrickDepth);
+          const float element = Unhide(bits, attending);
+          for (std::int64_t d = 0; d < dim; ++d) {
+            gradient[d * kScoreStride + columns_.first + c] += element * WidenBits(x[d]);
+          }
+        });
   }
 
   Registers registers_;

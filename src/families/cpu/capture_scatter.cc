@@ -8,13 +8,20 @@
 namespace heddle::cpu {
 namespace {
 
-/// The row-major number of the element that each element of a tile reads: a program an axis, run over as much of the
-/// tile as the indices vary over.
+constexpr std::int64_t kNowhere = -1;
+
+/// The row-major number of the element that each element of a tile reads, or kNowhere if it reads none: a program an
+/// axis, run over as much of the tile as the indices vary over.
 class ElementOffsets {
  public:
-  ElementOffsets(std::span<const TileMod> index_mods, const Dims& shape, const OffsetBuffers& buffers,
-                 std::int64_t stride)
-      : index_mods_(index_mods), shape_(shape), indices_(buffers.indices), offsets_(buffers.offsets), stride_(stride) {}
+  ElementOffsets(std::span<const TileMod> index_mods, bool skips_outside, const Dims& shape,
+                 const OffsetBuffers& buffers, std::int64_t stride)
+      : index_mods_(index_mods),
+        skips_outside_(skips_outside),
+        shape_(shape),
+        indices_(buffers.indices),
+        offsets_(buffers.offsets),
+        stride_(stride) {}
 
   /// Row r's offset in column c is at [r * kBackwardKeys + c] of what this returns, until the next call.
   const std::int64_t* find(const TilePosition& at, const void* scores = nullptr) const {
@@ -27,7 +34,9 @@ class ElementOffsets {
         const std::int32_t* row = indices_ + r * stride_;
         std::int64_t* to = offsets_ + r * plan::kBackwardKeys;
         for (int c = 0; c < at.columns; ++c) {
-          to[c] = to[c] * extent + std::clamp<std::int64_t>(row[c], 0, extent - 1);
+          const std::int64_t inside = std::clamp<std::int64_t>(row[c], 0, extent - 1);
+          const bool nowhere = skips_outside_ && (to[c] == kNowhere || inside != row[c]);
+          to[c] = nowhere ? kNowhere : to[c] * extent + inside;
         }
       }
     }
@@ -36,6 +45,7 @@ class ElementOffsets {
 
  private:
   std::span<const TileMod> index_mods_;
+  bool skips_outside_;
   const Dims& shape_;
   std::int32_t* indices_;
   std::int64_t* offsets_;
@@ -44,7 +54,7 @@ class ElementOffsets {
 
 template <class T>
 void add(const GradientSumView<T>& sum, std::int64_t offset, double gradient) {
-  if (gradient == 0) return;
+  if (gradient == 0 || offset == kNowhere) return;
   if (sum.lane != nullptr) {
     sum.lane[offset] += gradient;
   } else {
@@ -63,9 +73,10 @@ double sum_of_row(const T* row, int columns) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// The key's row of neighbours: [first, first + columns) of the last axis, all inside it.
+/// The key's row of neighbours: [first, first + columns) of the last axis, all inside it, or kNowhere.
 template <class T>
 void add_neighbours(const GradientSumView<T>& sum, std::int64_t first, const T* row, int columns) {
+  if (first == kNowhere) return;
   if (sum.lane != nullptr) {
     for (int c = 0; c < columns; ++c) sum.lane[first + c] += static_cast<double>(row[c]);
   } else {
@@ -134,7 +145,7 @@ template <class T>
 void scatter(const ReadProgram& read, std::span<const TileMod> index_mods, const ReadTile<T>& tile,
              const GradientSumView<T>& sum, const OffsetBuffers& buffers) {
   if (element_count(sum.shape) == 0) return;
-  const ElementOffsets offsets(index_mods, sum.shape, buffers, tile.stride);
+  const ElementOffsets offsets(index_mods, read.skips_outside, sum.shape, buffers, tile.stride);
   switch (read.dependence) {
     case plan::ReadDependence::one:
       return add_all(offsets, tile, sum);

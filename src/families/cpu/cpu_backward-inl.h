@@ -20,6 +20,7 @@
 #include "families/cpu/backward_elements-inl.h"
 #include "families/cpu/cpu_backward_step.h"
 #include "families/cpu/gemm-inl.h"
+#include "families/cpu/hidden_elements-inl.h"
 #include "families/cpu/pack-inl.h"
 #include "families/cpu/values-inl.h"
 
@@ -133,35 +134,53 @@ void AddPanelRow(const PanelRows<T>& from, std::int64_t row, T factor, std::int6
   }
 }
 
-/// AddToKeys for rows of queries that hold a number that is not finite: it reaches only the keys that attend the row.
-template <class T>
-void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const T* elements,
-                       const PanelRows<T>& rows, std::int64_t dim, T* gradient) {
-  AddToKeys(step, elements, CopyFinite(rows, step.at.rows, dim, buffers.finite, buffers.special), dim, gradient);
-  const StepColumns at = ColumnsOf(step);
+/// Calls f(row, column, element's number) for the step's elements that attend and whose row is special.
+template <class T, class F>
+void ForEachOfSpecialRows(const BackwardStep<T>& step, const StepBuffers<T>& buffers, F&& f) {
+  const std::int64_t columns = ColumnsOf(step).count;
   for (std::int64_t r = 0; r < step.at.rows; ++r) {
-    for (std::int64_t c = 0; buffers.special[r] != 0 && c < at.count; ++c) {
-      const std::int64_t element = r * kScoreStride + c;
-      if (buffers.attending[element] == 0) continue;
-      AddPanelRow(rows, r, elements[element], dim, gradient + (at.first + c) * plan::kPanel, step.keys.tile_keys);
+    for (std::int64_t c = 0; buffers.special[r] != 0 && c < columns; ++c) {
+      if (buffers.attending[r * kScoreStride + c] != 0) f(r, c, r * kScoreStride + c);
     }
   }
+}
+/// Calls f for elements that attend and whose key is special.
+template <class T, class F>
+void ForEachOfSpecialKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, F&& f) {
+  const StepColumns at = ColumnsOf(step);
+  for (std::int64_t c = 0; c < at.count; ++c) {
+    for (std::int64_t r = 0; buffers.special[at.first + c] != 0 && r < step.at.rows; ++r) {
+      if (buffers.attending[r * kScoreStride + c] != 0) f(r, c, r * kScoreStride + c);
+    }
+  }
+}
+
+/// AddToKeys for rows of queries that hold a number that is not finite: it reaches only the keys that attend the row.
+template <class T>
+void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffers, T* elements,
+                       const PanelRows<T>& rows, std::int64_t dim, T* gradient) {
+  const PanelRows<T> finite = CopyFinite(rows, step.at.rows, dim, buffers.finite, buffers.special);
+  const std::int64_t first = ColumnsOf(step).first;
+  ForEachOfSpecialRows(step, buffers, [&](auto, auto, std::int64_t i) { Hide(elements[i], buffers.attending[i]); });
+  AddToKeys(step, elements, finite, dim, gradient);
+  ForEachOfSpecialRows(step, buffers, [&](std::int64_t r, std::int64_t c, std::int64_t i) {
+    Unhide(elements[i], buffers.attending[i]);
+    AddPanelRow(rows, r, elements[i], dim, gradient + (first + c) * plan::kPanel, step.keys.tile_keys);
+  });
 }
 
 /// AddToQueries where rows of keys do.
 template <class T>
 void AddAttendedToQueries(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const PanelRows<T>& rows) {
-  const std::int64_t dim = step.qk_dim;
-  AddToQueries(step, buffers.d_p, CopyFinite(rows, step.keys.tile_keys, dim, buffers.finite, buffers.special));
-  const StepColumns at = ColumnsOf(step);
-  for (std::int64_t c = 0; c < at.count; ++c) {
-    for (std::int64_t r = 0; buffers.special[at.first + c] != 0 && r < step.at.rows; ++r) {
-      const std::int64_t element = r * kScoreStride + c;
-      if (buffers.attending[element] == 0) continue;
-      AddPanelRow(rows, at.first + c, buffers.d_p[element], dim, step.queries.dq + r * plan::kPanel,
-                  step.queries.panel_rows);
-    }
-  }
+  const std::int64_t dim = step.qk_dim, first = ColumnsOf(step).first;
+  const PanelRows<T> finite = CopyFinite(rows, step.keys.tile_keys, dim, buffers.finite, buffers.special);
+  T* d_s = buffers.d_p;
+  ForEachOfSpecialKeys(step, buffers, [&](auto, auto, std::int64_t i) { Hide(d_s[i], buffers.attending[i]); });
+  AddToQueries(step, d_s, finite);
+  ForEachOfSpecialKeys(step, buffers, [&](std::int64_t r, std::int64_t c, std::int64_t i) {
+    Unhide(d_s[i], buffers.attending[i]);
+    AddPanelRow(rows, first + c, d_s[i], dim, step.queries.dq + r * plan::kPanel, step.queries.panel_rows);
+  });
 }
 
 /// dV += (p w)^T dO, dK += dS^T Q and dQ += dS K, as far as they are wanted.

@@ -130,7 +130,6 @@ class BackwardLaunch {
                  KeyMemory& memory) const {
     const ConstRows from =
         rows_of<ConstRows>(run_.tensors.k, run_.batch_entry(index), kv_head, run_.sequence(index).kv_begin + first);
-    const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
     if (run_.split.bricks()) return pack_brick_keys(run_, from, keys, memory.bricks, memory.k_flags);
     pack(PackKeys<T>{.from = from,
                      .begin = 0,
@@ -145,6 +144,7 @@ class BackwardLaunch {
                        .keys = plan::kBackwardKeys,
                        .panels = memory.k_rows,
                        .flags = memory.k_flags});
+    const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
     clear_rows_behind(memory.k_rows, columns, keys);
     std::fill_n(memory.dk, plan::kBackwardKeys * columns, T(0));
   }

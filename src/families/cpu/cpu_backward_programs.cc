@@ -10,7 +10,9 @@ namespace heddle::cpu {
 namespace {
 
 ReadProgram compile(const plan::ReadGradient& read, std::size_t sum, expr::Precision precision) {
-  ReadProgram program = {sum, read.of_weight, read.dependence, {}, {}, false};
+  ReadProgram program = {
+      .sum = sum, .of_weight = read.of_weight, .dependence = read.dependence, .slope = {}, .indices = {}};
+  program.skips_outside = read.skips_outside;
   if (!same(read.slope, Expr(1.0))) program.slope.emplace(read.slope, precision);
   for (const Expr& index : read.indices) {
     program.indices.emplace_back(expr::simplify(index, precision), precision);

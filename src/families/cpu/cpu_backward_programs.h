@@ -20,6 +20,7 @@ struct ReadProgram {
   std::optional<TileProgram> slope;  // none: 1
   std::vector<TileProgram> indices;  // i32
   bool by_score = false;             // some index depends on the score
+  bool skips_outside = false;        // an index outside adds nothing; else the nearest element inside is taken
 };
 
 struct BackwardPrograms {

@@ -77,7 +77,7 @@ struct StepBuffers {
   T* weights;               // null: 1
   T* d_p;                   // dP, then dS
   T* factors;               // [rows]
-  std::uint8_t* attending;  // [rows][kScoreStride]
+  std::uint8_t* attending;  // [rows][kScoreStride]: 0, 1, or kHidden (hidden_elements-inl.h)
   // For rows that are not finite: panels of the finite rows, and a flag for each row. They have room for a tile's rows.
   T* finite;
   std::uint8_t* special;

@@ -130,6 +130,7 @@ void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk
   const bool non_finite = FindNonFinite(tile, head, chunk, columns);
   if (non_finite) FindAttending(buffers.scores, tile.rows(), columns, buffers.attending);
   NormalizeScores(tile, buffers, chunk);
+  if (non_finite) HideInfinite(buffers, tile.rows());
   AddValues(tile, head, buffers, chunk,
             ValueCases<T>{.non_finite = non_finite ? &columns : nullptr, .scale = value_scale}, first);
 }

@@ -16,11 +16,15 @@ namespace heddle::plan {
 struct CpuRates {
   double packed_key_elements;      // what packing a key and its value costs, in score elements
   double in_place_key_elements;    // what reading them in place costs: bench_cpu_decode, bf16, keys in L3
+  double backward_key_elements;    // packing a key and its value for the backward, and storing their gradients
   double memory_bytes_per_second;  // the first line: of one core
   double vector_bytes;             // of the machine that did this; narrower vectors take as many more
 };
-inline constexpr CpuRates kCpuRates = {
-    .packed_key_elements = 21, .in_place_key_elements = 2, .memory_bytes_per_second = 8.8e9, .vector_bytes = 64};
+inline constexpr CpuRates kCpuRates = {.packed_key_elements = 21,
+                                       .in_place_key_elements = 2,
+                                       .backward_key_elements = 18,
+                                       .memory_bytes_per_second = 8.8e9,
+                                       .vector_bytes = 64};
 
 /// The cases *_full. 16-bit and 8-bit inputs are computed in f32, at f32's rate (bf16: 1 % more).
 struct CpuRate {

@@ -123,6 +123,7 @@ class Launch {
             .row_scales = at(scratch_.row_scales),
             .row_factors = at(scratch_.row_factors),
             .attending = reinterpret_cast<std::uint64_t*>(base + scratch_.attending),
+            .infinite = reinterpret_cast<std::uint64_t*>(base + scratch_.infinite),
             .staging = at(scratch_.staging),
             .chunk_keys = at(scratch_.chunk_keys),
             .chunk_values = at(scratch_.chunk_values),

@@ -79,6 +79,7 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
   scratch.row_scales = place(round_up(scratch.rows, kRowStrip));
   scratch.row_factors = place(scratch.padded_rows);
   scratch.attending = place(scratch.rows * kChunk / 8 / element);
+  scratch.infinite = place(scratch.rows * kChunk / 8 / element);
   scratch.staging = place(std::max({kChunk * kPanel, scratch.q_stride, scratch.o_stride}));
   // A tile of bricks whose sums overflow is computed once more in place.
   const bool in_place = bricks || std::ranges::any_of(problem.sequences, [&](const Sequence& sequence) {

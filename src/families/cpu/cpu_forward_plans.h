@@ -47,6 +47,7 @@ struct CpuForwardScratch {
   std::int64_t row_scales;    // [rows]
   std::int64_t row_factors;   // [padded_rows]
   std::int64_t attending;     // [rows][kChunk] bits, whatever the element
+  std::int64_t infinite;      // [rows][kChunk] bits
   std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
   // Where keys and values are read in place:
   std::int64_t chunk_keys;    // [kChunk][q_stride]: the chunk's keys as rows or as panels

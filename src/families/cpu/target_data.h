@@ -150,6 +150,7 @@ struct TileBuffers {
   T* row_scales;
   T* row_factors;            // of products of queries and keys: scale and descales
   std::uint64_t* attending;  // of each row kColumnWords: columns that it attends among those whose values are special
+  std::uint64_t* infinite;   // likewise: those among them whose weight is infinite
   T* staging;
   T* chunk_keys;
   T* chunk_values;

@@ -1,7 +1,8 @@
 // O = scale O + P V over a chunk of keys. Two cases need more than one product.
 //
 // Values that are not finite: a product would carry NaN (0 x inf, 0 x NaN) to rows that do not attend them. The product
-// then reads a copy in which the values of such keys are 0, and each row adds the ones that it attends by itself.
+// then reads a copy in which the values of such keys are 0, and each row adds the ones that it attends by itself. An
+// infinite weight of such a key is a 0 of its sign in the product, which would make NaN of it.
 //
 // Sums that left the range of T: a second pass reads a copy of the values times a power of two.
 //
@@ -19,7 +20,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "families/cpu/gemm-inl.h"
 #include "families/cpu/pack-inl.h"
@@ -92,6 +95,29 @@ void FindAttending(const T* scores, std::int64_t rows, const ColumnSet& columns,
   }
 }
 
+/// Makes zeros of the infinite weights of the columns that rows attend. After FindAttending(), when scores have become
+/// weights.
+template <class T>
+void HideInfinite(const TileBuffers<T>& buffers, std::int64_t rows) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    ColumnSet infinite;
+    ForEachColumn(buffers.attending + r * kColumnWords, [&](std::int64_t column) {
+      T& weight = buffers.scores[r * plan::kChunk + column];
+      if (!std::isinf(weight)) return;
+      infinite.add(column);
+      weight = std::copysign(T(0), weight);
+    });
+    std::copy_n(infinite.words, kColumnWords, buffers.infinite + r * kColumnWords);
+  }
+}
+
+/// The weight of a column that row r attends, as it was before HideInfinite(), which left `weight`.
+template <class T>
+T HiddenWeight(const TileBuffers<T>& buffers, std::int64_t r, std::int64_t column, T weight) {
+  const bool infinite = (buffers.infinite[r * kColumnWords + column / 64] >> column % 64 & 1) != 0;
+  return infinite ? std::copysign(std::numeric_limits<T>::infinity(), weight) : weight;
+}
+
 /// One panel of the chunk's values times `scale`, with 0 for the keys of `left_out`.
 template <class T>
 void CopyValues(const T* values, const Chunk& chunk, const ColumnSet& left_out, T scale, T* to) {
@@ -112,7 +138,7 @@ void AddAttended(const Tile<T>& tile, const TileBuffers<T>& buffers, const T* va
   for (std::int64_t r = 0; r < tile.rows(); ++r) {
     T* row = buffers.accumulators + r * buffers.o_stride + dim;
     ForEachColumn(buffers.attending + r * kColumnWords, [&](std::int64_t column) {
-      const auto p = hn::Set(d, buffers.scores[r * plan::kChunk + column]);
+      const auto p = hn::Set(d, HiddenWeight(buffers, r, column, buffers.scores[r * plan::kChunk + column]));
       const T* value = values + (column - (chunk.begin - chunk.first)) * plan::kPanel;
       for (std::int64_t i = 0; i < plan::kPanel; i += static_cast<std::int64_t>(hn::Lanes(d))) {
         const auto scaled = hn::Mul(hn::Load(d, value + i), hn::Set(d, scale));

@@ -1,5 +1,7 @@
 // The order of a backward's launch as plain data: every tile of keys of every unit belongs to one task, whose queries
 // are in the workspace, in a place of their own.
+#include "families/cpu/cpu_backward_schedule.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -7,7 +9,7 @@
 #include <tuple>
 
 #include "families/cpu/cpu_backward_plans.h"
-#include "families/cpu/cpu_backward_schedule.h"
+#include "families/cpu/cpu_forward_costs.h"
 
 namespace heddle::cpu {
 namespace {
@@ -144,6 +146,32 @@ TEST(BackwardSchedule, TilesOfQueriesKeepToRowsOfTheBlockMask) {
     next = tile.q_first + tile.rows;
   }
   EXPECT_EQ(next, 250);
+}
+
+/// Predicted for 8 heads of 1024 keys each, one thread.
+plan::Prediction predicted(std::int64_t queries, std::int64_t l3_bytes) {
+  plan::Plan plan;
+  plan.threads = 1;
+  plan.family_part = split_of(1);
+  device::Caps caps;
+  caps.cores = 1;
+  caps.vector_bytes = 64;
+  caps.l3_bytes = l3_bytes;
+  const problem::AttentionProblem problem = problem_of(8, 8, {{.q_len = queries, .kv_len = 1024}});
+  return plan::cpu_backward_prediction(problem, plan, nullptr, caps);
+}
+
+// A key costs as much as 18 queries that attend it, whatever there are.
+TEST(CpuBackwardPrediction, CountsKeysBesideElements) {
+  constexpr std::int64_t kAll = std::int64_t{1} << 40;
+  EXPECT_DOUBLE_EQ(predicted(20, kAll).seconds, 2 * predicted(1, kAll).seconds);
+  EXPECT_DOUBLE_EQ(predicted(20, kAll).flops, 20 * predicted(1, kAll).flops);
+}
+
+TEST(CpuBackwardPrediction, ReadsWhatNoCacheHolds) {
+  const plan::Prediction one = predicted(1, 0);
+  EXPECT_DOUBLE_EQ(one.seconds, one.bytes / plan::kCpuRates.memory_bytes_per_second);
+  EXPECT_LT(predicted(1, static_cast<std::int64_t>(one.bytes)).seconds, one.seconds);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The family of few queries on NVIDIA's GPUs: its refusals, its kernels, its cut of the work.
+// The family of few queries on NVIDIA's GPUs: its refusals, its kernels, its cut of the work. Masks:
+// decode_mma_masks_test.cc; bits that do not depend on the batch: decode_mma_batch_invariant_test.cc.
 #include "families/decode_mma/decode_mma.h"
 
 #include <fmt/format.h>
@@ -10,29 +11,15 @@
 
 #include "device/known_gpus.h"
 #include "expect_error.h"
-#include "families/decode_mma/decode_calls.h"
-#include "families/decode_mma/decode_mma_keys.h"
+#include "families/decode_mma/decode_offers.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "families/table.h"
-#include "heddle/mods.h"
 
-namespace heddle::test {
+namespace heddle::test::decode {
 namespace {
 
 using shared::ForwardMmaConfig;
-
-std::string refusal(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma_refuses(call.problem(), call.tensors(), call.all_options(), caps_of(gpu));
-}
-
-std::vector<plan::Choice> offered(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma(call.problem(), call.tensors(), call.all_options(), caps_of(gpu),
-                          [&](BlockSize block) { return call.rows_of(block); });
-}
-ForwardMmaConfig first_of(const HopperCall& call, std::string_view gpu = "h200") {
-  return offered(call, gpu).front().plan.part<ForwardMmaConfig>();
-}
 
 TEST(DecodeMma, TakesFewQueriesOf16Bits) {
   EXPECT_EQ(refusal(few()), "");
@@ -68,14 +55,6 @@ TEST(DecodeMma, TilesShareWhatIsRead) {
   EXPECT_DOUBLE_EQ(seconds(8), seconds(4));
   EXPECT_GT(seconds(16), seconds(8));
   EXPECT_LT(seconds(16), 2 * seconds(8));
-}
-
-/// Keys and values of 8 bits.
-HopperCall bytes(DType q = DType::bf16, DType kv = DType::e4m3, std::int64_t keys = 8192) {
-  HopperCall call = few(1, keys);
-  call.dtype = q;
-  call.kv_dtype = kv;
-  return call;
 }
 
 TEST(DecodeMma, TakesKeysOf8Bits) {
@@ -243,106 +222,6 @@ TEST(DecodeMma, RefusesListsOfBlocks) {
   EXPECT_EQ(refusal(call), "block_mask is made of lists; masks by a mask_mod are accepted");
 }
 
-// Within a mask's bounds all keys are read, so masks that leave few of those go to families that walk the mask's rows.
-TEST(DecodeMma, LeavesSparseMasksToOthers) {
-  HopperCall window = few(), dilated = few();
-  window.mask = leaf::kv_idx() >= 7000;
-  dilated.mask = leaf::kv_idx() >= 4096 && floor_div(leaf::kv_idx(), 128) % 4 == 0;
-  EXPECT_FALSE(offered(window).empty());
-  expect_error([&] { offered(dilated); }, ErrorCode::unsupported,
-               "the mask leaves 12 % of the blocks of keys, and 50 % of the keys would be read; 80 % of what is read, "
-               "and more, is accepted");
-}
-
-TEST(DecodeMma, MasksBoundTheKeysThatAreRead) {
-  const auto keys_of = [](const HopperCall& call, const Bindings& bindings = {}) {
-    const ForwardMmaConfig config = first_of(call);
-    return plan::decode_mma_keys(call.problem(), plan::portable_mods(call.problem()), bindings, config);
-  };
-  HopperCall call = few();
-  EXPECT_FALSE(first_of(call).bounded);
-  EXPECT_EQ(keys_of(call).read, 2 * 8192);
-  EXPECT_EQ(keys_of(call).units, 2 * 64);
-  call.mask = leaf::kv_idx() >= 7000;
-  EXPECT_TRUE(first_of(call).bounded);
-  EXPECT_EQ(keys_of(call).read, 2 * 1192);
-  EXPECT_EQ(keys_of(call).units, 2 * 10);
-  EXPECT_EQ(keys_of(call).all, 2 * 8192);
-  EXPECT_EQ(offered(call).front().plan.forms.mask, "computed for each pair; keys are read where kv_idx >= 7000");
-  EXPECT_LT(offered(call).front().plan.predicted->bytes, offered(few()).front().plan.predicted->bytes / 6);
-  // Two runs, of 4 keys and of 128.
-  call.mask = leaf::kv_idx() < 4 || leaf::kv_idx() >= 8064;
-  EXPECT_EQ(keys_of(call).read, 2 * 132);
-  EXPECT_EQ(keys_of(call).units, 2 * 2);
-  EXPECT_EQ(offered(call).front().plan.grid, 2 * 8);
-  // Nothing is bounded.
-  call.mask = leaf::kv_idx() % 128 != 7;
-  EXPECT_FALSE(first_of(call).bounded);
-  EXPECT_EQ(keys_of(call).read, 2 * 8192);
-  EXPECT_EQ(offered(call).front().plan.forms.mask, "computed for each pair; it bounds no keys, so all are read");
-  // A param counts if its value is given.
-  call.mask = leaf::kv_idx() < param("keys", ExprType::i32);
-  call.options.bindings.params["keys"] = 300;
-  EXPECT_TRUE(first_of(call).bounded);
-  EXPECT_EQ(keys_of(call, call.options.bindings).read, 2 * 300);
-}
-
-/// The plans where the device alone knows the lengths.
-std::vector<plan::Choice> offered_there(const HopperCall& call, std::string_view gpu = "h200") {
-  problem::AttentionProblem problem = call.problem();
-  problem.device_lengths = true;
-  return plan::decode_mma(problem, call.tensors(), call.all_options(), caps_of(gpu), [](BlockSize) { return nullptr; });
-}
-
-// Ids of keys and windows of each head bound no keys of a sequence: blocks are passed over instead, where no list of
-// blocks is known. The same kernel that reads all stands behind.
-TEST(DecodeMma, PassesOverBlocksWithoutAPair) {
-  const auto of = [](const std::vector<plan::Choice>& choices, bool last = false) {
-    return (last ? choices.back() : choices.front()).plan.part<ForwardMmaConfig>();
-  };
-  HopperCall call = few();
-  std::vector<std::int32_t> ids(8192);
-  call.options.bindings.captures["ids"] = ConstTensorView(ids.data(), DType::i32, Dims{8192});
-  call.mask = mods::documents(Capture("ids", DType::i32, 1)) && mods::causal();
-  EXPECT_EQ(of(offered_there(call)).tested_heads, 1);
-  EXPECT_EQ(of(offered_there(call), true).tested_heads, 0);
-  EXPECT_EQ(
-      offered_there(call).front().plan.forms.mask,
-      "computed for each pair; keys are read where q_idx >= kv_idx; blocks of 16 keys are read of which it leaves "
-      "a pair");
-  EXPECT_EQ(of(offered_there(call), true).bounded, true);
-  EXPECT_EQ(offered_there(call).back().plan.forms.mask, "computed for each pair; keys are read where q_idx >= kv_idx");
-  EXPECT_EQ(of(offered_there(invariant(call))).tested_heads, 0);
-  call.mask = mods::documents(Capture("ids", DType::i32, 1));
-  EXPECT_EQ(offered_there(call).front().plan.forms.mask,
-            "computed for each pair; it bounds no keys, so blocks of 16 keys are read of which it leaves a pair");
-  call.mask = leaf::q_idx() - leaf::kv_idx() < 64 * (leaf::h() + 1);
-  call.options.bindings = {};
-  EXPECT_EQ(of(offered_there(call)).tested_heads, 4);
-  EXPECT_EQ(offered_there(call).front().plan.forms.mask,
-            "computed for each pair; keys are read where q_idx - kv_idx < h * 64 + 64; blocks of 16 keys are read of "
-            "which it leaves some head a pair");
-  EXPECT_EQ(of(offered(call)).tested_heads, 0);  // other families have lists of blocks
-  call.mask = mods::causal();
-  EXPECT_EQ(of(offered_there(call)).tested_heads, 0);
-  HopperCall wide = latent(16);
-  wide.mask = leaf::q_idx() - leaf::kv_idx() < 64 * (leaf::h() + 1);
-  EXPECT_EQ(of(offered_there(wide)).tested_heads, 0);  // by wgmma
-  EXPECT_EQ(of(offered_there(wide, "a100")).tested_heads, 16);
-}
-
-// The device alone knows the lengths: the plan does not shrink, the prediction does.
-TEST(DecodeMma, BoundsOfUnknownLengths) {
-  HopperCall call = few();
-  call.mask = leaf::q_idx() - leaf::kv_idx() < 128;
-  problem::AttentionProblem problem = call.problem();
-  problem.device_lengths = problem.device_starts = true;
-  const std::vector<plan::Choice> choices =
-      plan::decode_mma(problem, call.tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
-  EXPECT_EQ(choices.front().plan.grid, 16 * 8);
-  EXPECT_LT(choices.front().plan.predicted->bytes, 2e6);
-}
-
 TEST(DecodeMma, FillsAMultiprocessor) {
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     for (const std::int64_t dim : {64, 80, 128, 256}) {
@@ -447,117 +326,5 @@ TEST(DecodeMma, TheWorkspaceHoldsTwoPartsOfEachCta) {
   EXPECT_GE(plan.workspace_bytes, plan.grid * (8 + 2 * 4 * (128 + 2) * 4));
 }
 
-TEST(DecodeMmaBatchInvariant, OneKernelWhateverTheBatch) {
-  const std::vector<plan::Choice> one = offered(invariant(few()));
-  ASSERT_EQ(one.size(), 1U);
-  const ForwardMmaConfig config = one.front().plan.part<ForwardMmaConfig>();
-  EXPECT_EQ(config.chunks, 16);
-  EXPECT_EQ(config.key_waves, 8);
-  EXPECT_EQ(config.kv_block, 128);
-  EXPECT_EQ(config.ctas, 1);
-  for (const std::int64_t batch : {1, 3, 500}) {
-    for (const std::int64_t keys : {1, 100, 1 << 20}) {
-      HopperCall call = few(1, keys);
-      call.batch = batch;
-      ForwardMmaConfig other = first_of(invariant(call));
-      other.overlaps = config.overlaps;  // of launches, not of bits
-      EXPECT_EQ(other, config) << batch << " " << keys;
-    }
-  }
-}
-
-// One sequence alone has a chunk for each CTA of its heads.
-TEST(DecodeMmaBatchInvariant, AsManyChunksAsCtas) {
-  const auto chunks = [](std::int64_t kv_heads) {
-    HopperCall call = invariant(few());
-    call.kv_heads = kv_heads;
-    return first_of(call).chunks;
-  };
-  EXPECT_EQ(chunks(8), 16);
-  EXPECT_EQ(chunks(4), 32);
-  EXPECT_EQ(chunks(1), 64);
-  EXPECT_EQ(chunks(32), 8);
-}
-
-// Tiles of any number of rows cut the keys alike.
-TEST(DecodeMmaBatchInvariant, OneCutOfUnitsForAllQueries) {
-  for (const char* gpu : {"h200", "a100"}) {
-    for (const std::int64_t queries : {1, 2, 8, 16, 17, 32, 33, 64}) {
-      const ForwardMmaConfig config = first_of(invariant(few(queries)), gpu);
-      EXPECT_EQ(config.key_waves, gpu == std::string_view("h200") ? 8 : 4) << gpu << " " << queries;
-      EXPECT_EQ(config.rows(), 16);
-      EXPECT_LE(config.live_rows, 16);
-      // An A100 has no room for the blocks of four waves of wide rows.
-      const int waves = gpu == std::string_view("h200") ? 4 : 2;
-      EXPECT_EQ(first_of(invariant(few(queries, 8192, 256)), gpu).key_waves, waves) << gpu << " " << queries;
-    }
-  }
-  for (const std::int64_t heads : {16, 32, 64, 128}) {
-    EXPECT_EQ(first_of(invariant(latent(heads))).kv_block, 64) << heads;
-  }
-  // How many units there are decides nothing.
-  for (const std::int64_t keys : {100, 1 << 20}) {
-    EXPECT_EQ(first_of(invariant(bytes(DType::bf16, DType::e4m3, keys))).kv_block, 128);
-  }
-}
-
-// Tiles have some of the queries, and all heads of a group, where these make up more rows.
-TEST(DecodeMmaBatchInvariant, TilesOfQueries) {
-  const auto tiles = [](std::int64_t queries, std::int64_t heads) {
-    HopperCall call = invariant(few(queries));
-    call.q_heads = heads;
-    const ForwardMmaConfig config = first_of(call);
-    return std::array{config.packed_heads, config.tile_queries, plan::decode_mma_query_tiles(call.problem(), config),
-                      plan::decode_mma_tiles(call.problem(), config)};
-  };
-  EXPECT_EQ(tiles(4, 32), (std::array{4, 0, 1, 8}));
-  EXPECT_EQ(tiles(16, 32), (std::array{1, 0, 1, 32}));  // a head each
-  EXPECT_EQ(tiles(17, 32), (std::array{4, 4, 5, 40}));
-  EXPECT_EQ(tiles(64, 8), (std::array{1, 16, 4, 32}));
-  EXPECT_EQ(tiles(33, 40), (std::array{8, 2, 17, 136}));
-  EXPECT_EQ(tiles(20, 8 * 20), (std::array{16, 1, 20, 320}));
-}
-
-// Bounds of a weight_mod over these keys alone say nothing of others'.
-TEST(DecodeMmaBatchInvariant, FormsOfAnyBatch) {
-  const auto headroom = [](std::int64_t keys) {
-    HopperCall call = few(1, keys);
-    call.dtype = DType::f16;
-    call.options.weight_mod = leaf::kv_idx() * 0.01;
-    return std::pair(first_of(call).headroom, first_of(invariant(call)).headroom);
-  };
-  EXPECT_NE(headroom(100).first, headroom(100'000).first);
-  EXPECT_EQ(headroom(100).second, headroom(100'000).second);
-}
-
-TEST(DecodeMmaBatchInvariant, AMaskThatLeavesFewBlocksIsNoReason) {
-  HopperCall documents = few();
-  documents.mask = leaf::kv_idx() % 4096 < 10;
-  documents.kv_rows = 1 << 16;
-  expect_error([&] { offered(documents); }, ErrorCode::unsupported, testing::HasSubstr("the mask leaves"));
-  EXPECT_EQ(offered(invariant(documents)).size(), 1U);
-}
-
-TEST(DecodeMmaBatchInvariant, Chunks) {
-  const ForwardMmaConfig config = first_of(invariant(few())), wide = first_of(invariant(latent()));
-  for (int units = 1; units < 100'000; units += 1 + units / 7) {
-    const int each = shared::chunk_units(config, units);
-    EXPECT_LE((units + each - 1) / each, shared::kMostChunks) << units;
-    // Units have 128 keys: one unit a chunk up to 2048 keys, then 16 chunks until they have 2048 keys.
-    if (units <= 16) {
-      EXPECT_EQ(each, 1);
-    } else if (units <= 16 * 16) {
-      EXPECT_LE((units + each - 1) / each, 16) << units;
-    } else if (units <= 64 * 16) {
-      EXPECT_EQ(each, 16);
-    }
-    EXPECT_EQ(shared::chunk_units(wide, units) % 4, 0);
-  }
-  // A plan has room for the parts of each CTA, however long sequences are.
-  const plan::Plan plan = offered(invariant(few())).front().plan;
-  EXPECT_EQ(plan.workspace_bytes, shared::decode_mma_workspace(config, plan.grid).bytes);
-  EXPECT_GE(plan.workspace_bytes, std::int64_t{plan.grid} * shared::kPartsOfChunks * config.live_rows * 128 * 4);
-}
-
 }  // namespace
-}  // namespace heddle::test
+}  // namespace heddle::test::decode

@@ -6,30 +6,23 @@
 #include <string_view>
 #include <vector>
 
-#include "families/decode_mma/decode_calls.h"
-#include "families/decode_mma/decode_mma.h"
+#include "families/decode_mma/decode_offers.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 
-namespace heddle::test {
+namespace heddle::test::decode {
 namespace {
 
 using shared::ForwardMmaConfig;
 
-std::vector<plan::Choice> tiles_offered(const HopperCall& call, std::string_view gpu = "h200") {
-  return plan::decode_mma(call.problem(), call.tensors(), call.all_options(), caps_of(gpu),
-                          [&](BlockSize block) { return call.rows_of(block); });
-}
 int count_by_warpgroups(const HopperCall& call, std::string_view gpu = "h200") {
   int count = 0;
-  for (const plan::Choice& choice : tiles_offered(call, gpu)) {
+  for (const plan::Choice& choice : offered(call, gpu)) {
     count += choice.plan.part<ForwardMmaConfig>().by_warpgroups() ? 1 : 0;
   }
   return count;
 }
 
-bool are_first(const HopperCall& call) {
-  return tiles_offered(call).front().plan.part<ForwardMmaConfig>().by_warpgroups();
-}
+bool are_first(const HopperCall& call) { return first_of(call).by_warpgroups(); }
 
 /// A batch of 16 sequences.
 HopperCall many(std::int64_t queries, std::int64_t dim = 128) {
@@ -40,7 +33,7 @@ HopperCall many(std::int64_t queries, std::int64_t dim = 128) {
 
 TEST(DecodeMmaWarpgroups, HaveTilesOf64Rows) {
   for (const std::int64_t dim : {64, 128, 192, 256}) {
-    const std::vector<plan::Choice> choices = tiles_offered(many(16, dim));
+    const std::vector<plan::Choice> choices = offered(many(16, dim));
     const auto& first = choices.front().plan.part<ForwardMmaConfig>();
     EXPECT_TRUE(first.by_warpgroups() && !first.wide()) << dim;
     EXPECT_EQ(first.live_rows, 64);
@@ -81,4 +74,4 @@ TEST(DecodeMmaWarpgroups, AreNotForOtherProblems) {
 }
 
 }  // namespace
-}  // namespace heddle::test
+}  // namespace heddle::test::decode

@@ -9,7 +9,9 @@
 #include <limits>
 #include <string>
 
+#include "engine/fill_cases.h"
 #include "engine/large_scores.h"
+#include "heddle/check.h"
 #include "heddle/error.h"
 #include "kernels/cuda/backward_specs.h"
 #include "kernels/portable/host_backward.h"
@@ -259,6 +261,25 @@ TEST(BackwardOnHost, CapturesBesideFewRows) {
       at.spec.batch = 1;
       if (full() || is_drawn(static_cast<unsigned>(wanted[0] + score[0]), 4)) judge(at, FragmentKind::host, 0);
     }
+  }
+}
+
+// Rows that are NaN and read a table outside of it alone.
+TEST(BackwardOnHost, CapturesOfFills) {
+  if (!is_drawn(4, 2)) GTEST_SKIP() << "not drawn";
+  unsigned number = 0;
+  for (const fill::FillCase& at : fill::kFillCases) {
+    if (!full() && !is_drawn(100 + number++, 3)) continue;
+    AttentionCase attention_case(fill::fill_spec(DType::bf16));
+    fill::add_mods(attention_case, at, number % 2 == 0 && !at.of_score);
+    BackwardCase backward_case(attention_case, {.wanted = "reads"});
+    SCOPED_TRACE(at.name);
+    backward_case.run_forward();
+    fill::poison_d_o(backward_case, at);
+    run_backward_on_host(backward_case.tensors(), attention_case.options());
+    const GradientReport report = check_backward(backward_case.tensors(), attention_case.options());
+    EXPECT_TRUE(report.passed) << report.text();
+    fill::expect_finite_table(backward_case);
   }
 }
 

@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 namespace heddle::test {
 
@@ -18,6 +21,22 @@ inline int random_cases(int count) { return is_reduced() ? count / 10 : count; }
 inline std::uint64_t sample_seed() {
   const char* seed = std::getenv("HEDDLE_TEST_SEED");
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0;
+}
+
+/// HEDDLE_TEST_PART=i/n: a process runs part i, from 0 on, of n parts of each list of cases; n processes run them all.
+struct CasePart {
+  std::size_t number = 0, count = 1;
+  bool has(std::size_t i) const { return i % count == number; }
+};
+inline CasePart case_part() {
+  const char* const text = std::getenv("HEDDLE_TEST_PART");
+  if (text == nullptr) return {};
+  CasePart part;
+  char end = 0;
+  if (std::sscanf(text, "%zu/%zu%c", &part.number, &part.count, &end) != 2 || part.number >= part.count) {
+    throw std::invalid_argument("HEDDLE_TEST_PART is '" + std::string(text) + "'; i/n with i < n is accepted");
+  }
+  return part;
 }
 
 /// One of `count` cases. Independent of is_drawn() and of draws for other numbers, so that some seed draws each case

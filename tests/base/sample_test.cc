@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "scoped_environment.h"
 
@@ -34,6 +36,24 @@ TEST(Sample, SomeSeedDrawsEachCaseOfEachListThatIsDrawn) {
 TEST(Sample, AllCasesAreDrawnWhereAllAreAskedFor) {
   const ScopedVariable all("HEDDLE_TEST_FULL", "1");
   for (std::uint64_t number = 0; number < 20; ++number) EXPECT_TRUE(is_drawn(number, 6));
+}
+
+TEST(Sample, PartsShareTheCases) {
+  std::vector<int> times(100, 0);
+  for (const char* text : {"0/3", "1/3", "2/3"}) {
+    const ScopedVariable part("HEDDLE_TEST_PART", text);
+    for (std::size_t i = 0; i < times.size(); ++i) times[i] += case_part().has(i) ? 1 : 0;
+  }
+  EXPECT_EQ(times, std::vector<int>(100, 1));
+  const ScopedVariable whole("HEDDLE_TEST_PART", nullptr);
+  EXPECT_TRUE(case_part().has(0) && case_part().has(7));
+}
+
+TEST(Sample, RefusesPartsThatThereAreNot) {
+  for (const char* text : {"3/3", "1", "1/0", "a/b", "0/2x", ""}) {
+    const ScopedVariable part("HEDDLE_TEST_PART", text);
+    EXPECT_THROW(case_part(), std::invalid_argument) << text;
+  }
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "families/table.h"
 #include "heddle/error.h"
 #include "plan/plan.h"
+#include "sample.h"
 
 namespace heddle::test {
 namespace {
@@ -314,8 +315,10 @@ void GpuCase::run_and_judge() {
 
 void side_by_side(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::atomic<std::size_t> next = 0;
+  const CasePart part = case_part();
   const auto work = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
+      if (!part.has(i)) continue;
       try {
         body(i);
       } catch (const std::exception& error) {

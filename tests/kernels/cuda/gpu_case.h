@@ -105,8 +105,8 @@ struct AskedKernels {
 };
 AskedKernels asked_kernels();
 
-/// Calls body(i) for each i below `count`, on as many threads as there are cores, 16 at most. An exception is a failure
-/// of its case.
+/// Calls body(i) for each i below `count` that is this process's (HEDDLE_TEST_PART), on as many threads as there are
+/// cores, 16 at most. An exception is a failure of its case.
 void side_by_side(std::size_t count, const std::function<void(std::size_t)>& body);
 /// Calls body(spec) for each spec, side by side; failures come with the spec's text.
 void for_each_spec(const std::vector<CaseSpec>& specs, const std::function<void(const CaseSpec&)>& body);

@@ -245,7 +245,8 @@ class Group {
       std::ranges::fill(output->memory(), std::byte{0xff});
     }
     case_.upload();
-    plan.run(case_.tensors(), {.workspace = case_.workspace(plan.workspace_bytes()), .bindings = &values, .stream = stream_.handle()});
+    plan.run(case_.tensors(),
+             {.workspace = case_.workspace(plan.workspace_bytes()), .bindings = &values, .stream = stream_.handle()});
     stream_.wait();
     case_.download();
   }
@@ -288,11 +289,12 @@ TEST(GpuExpressions, AgreeWithTheReference) {
   fmt::print("{} expressions drawn, {} judged in {} kernels, {} fit none; {} of {} results differ from the last\n",
              tally.drawn, tally.judged, tally.kernels, tally.refused, tally.changed, tally.compared);
   for (const auto& [form, kernels] : tally.forms) fmt::print("form {}: {} kernels\n", static_cast<int>(form), kernels);
-  EXPECT_GE(tally.judged, wanted);
+  EXPECT_GE(tally.judged, wanted / static_cast<int>(case_part().count));
   EXPECT_LT(tally.drawn, 50 * tally.judged);
   EXPECT_LE(tally.refused, wanted / 50);
   // A Param that selected nothing would give the same again.
   EXPECT_GT(tally.changed, tally.compared * 8 / 10);
+  if (case_part().count > 1) return;
   for (const auto form : {shared::ScoreForm::shifted, shared::ScoreForm::tilted, shared::ScoreForm::distant,
                           shared::ScoreForm::added, shared::ScoreForm::mapped}) {
     EXPECT_GT(tally.forms[form], 0) << static_cast<int>(form);

@@ -149,7 +149,7 @@ Bindings bindings() {
 /// Bytes, of a kernel that is taken though it spills: with batch_invariant, or of latent attention.
 int most_spills(const Case& c) {
   if (!c.batch_invariant) return c.dim > 256 ? 128 : 0;
-  if (c.dim > 256) return c.queries > 32 ? 2048 : 1024;
+  if (c.dim > 256) return 2048;
   return c.dim > 128 ? 640 : 0;
 }
 

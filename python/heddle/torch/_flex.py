@@ -92,7 +92,7 @@ def check_block_mask(call: Call, mask: Any) -> None:
         raise MISMATCH(f"block_mask was created for block_mask.shape={tuple(shape)} but got q_len={q_len} and "
                        f"kv_len={kv_len}: {advice}")
     for axis, name, extent in ((0, "batch size", query.shape[0]), (1, "number of heads", query.shape[1])):
-        if len(shape) > 2 and shape[axis] not in (1, extent):
+        if len(shape) > 2 and shape[axis] != 1 and shape[axis] != extent:  # `in` finds no extent that Dynamo keeps open
             raise ValueError(f"block_mask of shape {tuple(shape)} has {name} {shape[axis]}; 1 or the query's {extent} "
                              "is accepted")
     device = mask.device if isinstance(mask, BlockMask) else mask.kv_num_blocks.device

@@ -166,7 +166,7 @@ def check_heads(call: Call, enable_gqa: bool) -> None:
 def check_extents(mask: Sequence[int], scores: Sequence[int]) -> None:
     """Raises RuntimeError if a mask does not broadcast to the scores. Larger ones are refused, as torch does."""
     missing = len(scores) - len(mask)
-    if missing < 0 or any(extent not in (1, wanted) for extent, wanted in zip(mask, scores[missing:])):
+    if missing < 0 or any(extent != 1 and extent != wanted for extent, wanted in zip(mask, scores[missing:])):
         raise RuntimeError(f"attn_mask has shape {tuple(mask)}; shapes that broadcast to {tuple(scores)} are accepted")
 
 

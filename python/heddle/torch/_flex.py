@@ -15,7 +15,7 @@ from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
 from ._call import Call
 from ._dispatch import attend
-from ._inputs import PLAIN, autocast, is_plain
+from ._inputs import PLAIN, autocast, is_plain, refuse_others
 from ._mask_mods import noop_mask
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
@@ -52,9 +52,15 @@ def check_kernel_options(options: dict[str, Any]) -> None:
             warn_once(f"kernel_options {name}", f"kernel_options has '{name}', which no kernel reads")
 
 
-def check_inputs(call: Call, enable_gqa: bool) -> None:
+def check_inputs(call: Call, score_mod: Any, block_mask: Any, enable_gqa: bool) -> None:
     """Raises what torch's flex_attention raises."""
     query, key, value = call.query, call.key, call.value
+    if score_mod is not None and not callable(score_mod):
+        raise TypeError(f"score_mod is {type(score_mod).__name__}; a function (score, b, h, q_idx, kv_idx) and None are "
+                        "accepted")
+    if block_mask is not None and not isinstance(block_mask, flex.BlockMask):
+        raise TypeError(f"block_mask is {type(block_mask).__name__}; what create_block_mask makes, heddle's or torch's, "
+                        "and None are accepted")
     if not (query.device == key.device == value.device):
         raise ValueError(
             "Expected query, key, and value to have the same device type, but got query.device: "
@@ -173,16 +179,21 @@ def flex_attention(
                   FutureWarning)
     with_max_scores = return_aux is not None and return_aux.max_scores
     with_lse = return_lse or return_aux is not None and return_aux.lse
-    settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
+    try:
+        settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
+    except AttributeError:
+        refuse_others(query=query)
+        raise
     made = max_scores = None
     if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
         made = repeated(query, key, value, score_mod, block_mask, settings, enable_gqa, with_lse)
     if made is None:
+        refuse_others(query=query, key=key, value=value)
         query, key, value = autocast(query, key, value)
         call = Call(query, key, value, **settings, with_lse=with_lse)
         if with_max_scores:
             refuse_traced_maxima()
-            check_inputs(call, enable_gqa)
+            check_inputs(call, score_mod, block_mask, enable_gqa)
             call.max_scores = max_scores = empty_lse(query)
         made = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
     if return_aux is not None:
@@ -216,7 +227,7 @@ def checked(
     kernel_options: dict[str, Any] | None,
 ) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
-    check_inputs(call, enable_gqa)
+    check_inputs(call, score_mod, block_mask, enable_gqa)
     if kernel_options:
         check_kernel_options(kernel_options)
     if is_no_mask(block_mask):

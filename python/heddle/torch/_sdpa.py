@@ -88,8 +88,7 @@ def of_nested(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, dropout_p: float, is_causal: bool,
     scale: float | None, enable_gqa: bool,
 ) -> torch.Tensor:
-    if not (query.is_nested and key.is_nested and value.is_nested):
-        raise RuntimeError("query, key and value are nested tensors and others; all three nested, or none, are accepted")
+    _nested.refuse_others(query, key, value)
     if attn_mask is not None:
         raise RuntimeError("attn_mask is given beside nested tensors; is_causal is accepted there")
     call = Call(query, key, value)

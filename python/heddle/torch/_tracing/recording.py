@@ -230,7 +230,7 @@ class Recording:
     def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
         """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""
         is_real = isinstance(x, torch.SymFloat)
-        known = self.real_symbols if is_real else self.symbols
+        known: dict[str, Any] = self.real_symbols if is_real else self.symbols
         name = next((name for name, one in known.items() if one is x or str(one) == str(x)), None)
         if name is None:
             name = self._free("number" if is_real else "length")

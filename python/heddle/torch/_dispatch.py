@@ -24,8 +24,8 @@ def attend(call: Call) -> OutAndLse:
         return call.out.copy_(out), lse
     if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value) or call.query.is_meta:
         if call.max_scores is not None:
-            raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile and of "
-                                      "torch.func's transforms; lse has both")
+            raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile, of torch.func's "
+                                      "transforms and of the meta device; lse has all three")
         return traced_forward(call)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
         tensors = call.tensors()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heddle.torch import create_block_mask, flex_attention, scaled_dot_product_attention
+from heddle.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention
 
 NOT_INPUTS = {
     "a list": (lambda x: x.tolist(), "is list; a tensor"), "an array": (lambda x: x.numpy(), "is ndarray; a tensor"),
@@ -47,3 +47,5 @@ def test_the_meta_device():
                 scaled_dot_product_attention(x, x, x, attn_mask=bias)):
         assert out.is_meta and out.shape == x.shape
         assert torch.autograd.grad(out.sum(), x)[0].is_meta
+    with pytest.raises(NotImplementedError, match="max_scores .* the meta device"):
+        flex_attention(x, x, x, return_aux=AuxRequest(max_scores=True))

@@ -34,7 +34,7 @@ ROOMS = {
     "options": Room(("heddle._options", "heddle._tensor", "heddle._shapes", "heddle._rows"), ("words", "tracing")),
     "block masks": Room(("heddle._block_mask",), BASE),
     "calls": Room(("heddle._attention", "heddle._planned", "heddle._plan", "heddle._explanation_html",
-                   "heddle._backward", "heddle._backward_plan", "heddle._check", "heddle._files", "heddle._kv_cache"),
+                   "heddle._backward", "heddle._backward_plan", "heddle._check", "heddle._config", "heddle._files", "heddle._kv_cache"),
                   (*BASE, "block masks")),
     "package": Room(("heddle.mods", "heddle.viz", "heddle"), (*BASE, "block masks", "calls")),
     "torch/tensors": Room(("heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",

@@ -66,6 +66,7 @@ from ._backward import Gradients, attention_backward, check_backward, explain_ba
 from ._backward_plan import BackwardPlan
 from ._block_mask import BlockMask, Lists, Run, Sequence
 from ._check import check, devices, merge_states, missing
+from ._config import Config, config
 from ._files import TensorFile, load, save
 from ._kv_cache import append_kv, find_prefixes
 from ._plan import AttentionPlan, Explanation, explain, explain_on
@@ -75,9 +76,10 @@ from ._types import Array
 __version__: str = _core.version()
 
 __all__ = [
-    "Array", "AttentionPlan", "BackwardPlan", "BlockMask", "Capture", "CheckReport", "DeviceInfo", "Explanation",
+    "Array", "AttentionPlan", "BackwardPlan", "BlockMask", "Capture", "CheckReport", "Config", "DeviceInfo", "Explanation",
     "Expr", "GradientReport", "Gradients", "Lists", "Run", "Sequence", "Tensor", "TensorCheck", "TensorFile", "abs",
-    "append_kv", "atan", "attention", "attention_backward", "ceil", "check", "check_backward", "clear_plan_cache", "clip", "cos",
+    "append_kv", "atan", "attention", "attention_backward", "ceil", "check", "check_backward", "clear_plan_cache", "clip", "config",
+    "cos",
     "devices", "erf", "erfc", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "find_prefixes",
     "floor", "gelu",
     "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",

@@ -72,7 +72,8 @@ def sum_of(gradients: list[Any]) -> Any:
 def inputs_of(q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array,
               d_lse: Array | None, lse_rest: Array | None = None) -> _core.BackwardInputs:
     """Raises TypeError that names the one which is no array."""
-    q, k, v, o, d_o = with_unit_rows(q, k, v, o, d_o) or (q, k, v, o, d_o)
+    given_arrays = q, k, v, o, lse, d_o, d_lse, lse_rest
+    q, k, v, o, lse, d_o, d_lse, lse_rest = with_unit_rows(*given_arrays) or given_arrays
     try:
         return _core.BackwardInputs(q, k, v, o, lse, d_o, d_lse, lse_rest)
     except TypeError as error:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from . import _core
 from ._core import CheckReport, DeviceInfo
 from ._options import Options, given_arguments, refuse_arrays
-from ._rows import with_unit_rows
+from ._rows import with_unit_row, with_unit_rows
 from ._tensor import public
 from ._types import Array
 
@@ -31,7 +31,8 @@ def check(
     (True, False)
     """
     arguments = given_arguments(options)
-    q, k, v = with_unit_rows(q, k, v) or (q, k, v)
+    given_arrays = q, k, v, o, lse, max_scores, lse_rest
+    q, k, v, o, lse, max_scores, lse_rest = with_unit_rows(*given_arrays) or given_arrays
     try:
         return _core.check(q, k, v, o, lse, arguments, max_scores, lse_rest)
     except TypeError as error:
@@ -59,7 +60,7 @@ def merge_states(
     >>> bool(np.allclose(o, heddle.attention(q, k, v), atol=1e-6))
     True
     """
-    o_parts, lse_parts = list(o_parts), list(lse_parts)
+    o_parts, lse_parts = ([x if x is out or x is lse else with_unit_row(x) for x in parts] for parts in (o_parts, lse_parts))
     try:
         o, made = _core.merge_states(o_parts, lse_parts, out, lse, return_lse, stream or 0)
     except TypeError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 from . import _core
 from ._tracing.kinds import is_array
 from ._dtypes import dtype_name
-from ._mod import MASK_ARGUMENTS, SCORE_ARGUMENTS, Mod
+from ._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS, Mod
 from ._types import Array, ModLike, ParamValue
 from ._tracing.trace import Traced, recognised
 
@@ -180,8 +180,21 @@ class Tracer(Traced):
             return super().of(mod.function, arguments)
         if isinstance(mod, str):
             declared = {name: (dtype_name(array), len(array.shape)) for name, array in self.captures.items()}
-            return _core.parse(mod, declared, {name: param_type(value) for name, value in self.params.items()})
+            types = {name: param_type(value) for name, value in self.params.items()}
+            refuse_words(declared, types)
+            return _core.parse(mod, declared, types)
         return super().of(mod, arguments)
+
+
+def refuse_words(captures: Mapping[str, tuple[str, int]], params: Mapping[str, str]) -> None:
+    """Raises ValueError for a name that a text cannot mean, because it is a word of texts."""
+    try:
+        for name in RESERVED.intersection(captures):
+            _core.Capture(name, *captures[name])
+        for name in RESERVED.intersection(params):
+            _core.param(name, params[name])
+    except ValueError as error:
+        raise ValueError(f"{error}; rename it") from None
 
 
 def set_values(target: Any, captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> None:

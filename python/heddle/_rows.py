@@ -1,4 +1,4 @@
-"""Arrays whose rows lie one element after the other, as the library reads q, k, v, o and d_o. Copies are made on the CPU
+"""Arrays whose rows lie one element after the other, as the library reads q, k, v, o, d_o and lse. Copies are made on the CPU
 alone: on a GPU the library could not know on which stream."""
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def with_unit_rows(*arrays: Any) -> tuple[Any, ...] | None:
-    """The arrays, those of NumPy and torch in other orders (Fortran's, transposed) as copies. None if all are right."""
+    """The arrays, those of NumPy and torch in other orders (Fortran's, transposed), and NumPy's that are not aligned to
+    their elements, as copies. None if all are right."""
     copies = tuple([with_unit_row(x) for x in arrays])
     return None if all(x is y for x, y in zip(copies, arrays)) else copies
 
@@ -18,4 +19,6 @@ def with_unit_row(x: Any) -> Any:
     if hasattr(x, "contiguous"):
         return x.contiguous() if x.device.type == "cpu" and x.stride(-1) != 1 else x
     strides, size = getattr(x, "strides", None), getattr(x, "itemsize", None)
-    return x.copy(order="C") if strides is not None and hasattr(x, "flags") and strides[-1] != size else x
+    if strides is None or not hasattr(x, "flags"):
+        return x
+    return x if strides[-1] == size and x.flags.aligned else x.copy(order="C")

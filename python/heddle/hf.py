@@ -211,8 +211,9 @@ def paged_attention(
     if isinstance(cu_seq_lens_k, dict):
         kind = "sliding_attention" if window else "full_attention"
         cu_seq_lens_k, max_seqlen_k = cu_seq_lens_k[kind], max_seqlen_k[kind]
+    layer: Any = module.layer_idx
     rows = None if window or max_seqlen_q > _few_queries.MOST else stored_rows(
-        cache, module.layer_idx, key, value, kwargs["read_index"], kwargs["write_index"])
+        cache, layer, key, value, kwargs["read_index"], kwargs["write_index"])
     if rows is not None:
         keys, values, listed = rows
         pages = {"page_table": listed, "page_starts": cu_seq_lens_k}

@@ -298,6 +298,25 @@ def test_arrays_in_other_orders():
         heddle.attention(q, k, v, out=np.asfortranarray(want))
 
 
+def unaligned(x):
+    return np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+
+
+@pytest.mark.parametrize("order", [np.asfortranarray, lambda x: x[..., ::-1].copy()[..., ::-1], unaligned],
+                         ids=["Fortran's", "reversed", "unaligned"])
+def test_arrays_in_other_orders_everywhere(order):
+    q, k, v = inputs()
+    o, lse = heddle.attention(q, k, v, return_lse=True)
+    others = [order(x) for x in (q, k, v, o, lse, o)]
+    np.testing.assert_array_equal(heddle.attention(*others[:3]), o)
+    assert heddle.check(*others[:5])
+    made, want = heddle.attention_backward(*others), heddle.attention_backward(q, k, v, o, lse, o)
+    for name in ("dq", "dk", "dv"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(want, name))
+    np.testing.assert_array_equal(heddle.merge_states([others[3], o], [others[4], lse]),
+                                  heddle.merge_states([o, o], [lse, lse]))
+
+
 @pytest.mark.parametrize("name", ["b", "h", "score", "exp", "min", "q_idx", "kv_len", "not_free", "größe", "x_b"])
 def test_captures_may_have_any_name(name):
     """Names with a meaning in the text form become others; gradients are found by the array."""

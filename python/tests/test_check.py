@@ -55,3 +55,25 @@ def test_devices():
     assert bool(heddle.missing("cuda")) == all(device.kind != "cuda" for device in devices)
     with pytest.raises(ValueError, match="device is 'tpu'"):
         heddle.missing("tpu")
+
+
+def test_config(monkeypatch, tmp_path):
+    monkeypatch.setenv("HEDDLE_CACHE_DIR", str(tmp_path))
+    (tmp_path / f"{'0' * 32}.kernel").touch()
+    found = heddle.config()
+    assert found.version == heddle.__version__ and found.module.endswith(".so")
+    assert found.cache_folder == str(tmp_path) and found.cached_kernels == 1
+    assert [device.kind for device in found.devices] == [device.kind for device in heddle.devices()]
+    assert found.missing == {kind: why for kind in ("cuda", "rocm") if (why := heddle.missing(kind))}
+    assert found.environment["HEDDLE_CACHE_DIR"] == str(tmp_path) and found.plan_cache == heddle.plan_cache_counts()
+    for part in (found.version, found.devices[0].name, *found.missing.values(), str(tmp_path)):
+        assert part in str(found)
+
+
+@pytest.mark.parametrize("xdg, home, folder", [
+    ("/a", "/b", "/a/heddle"), ("relative", "/b", "/b/.cache/heddle"), (None, "/b", "/b/.cache/heddle"), (None, "b", None)])
+def test_config_where_kernels_are_kept(monkeypatch, xdg, home, folder):
+    monkeypatch.delenv("HEDDLE_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False) if xdg is None else monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    assert heddle.config().cache_folder == folder

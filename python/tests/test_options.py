@@ -250,3 +250,12 @@ def test_a_row_does_not_depend_on_its_batch():
     assert "batch-invariant" in plan.explain()
     with pytest.raises(ValueError, match="batch_invariant is true; a backward takes false"):
         heddle.attention_backward(q, k, v, of_all, of_all[..., 0].copy(), of_all, batch_invariant=True)
+
+
+@pytest.mark.parametrize("name", ["b", "h", "score", "q_idx", "exp", "min", "where", "inf", "q_len"])
+def test_a_text_cannot_mean_a_capture_named_as_a_word(name):
+    """A function's captures are renamed (test_traced_mods.py); a text says `b`, and b is the batch entry."""
+    q = np.ones((1, 1, 2, 4), np.float32)
+    for given in ({"captures": {name: np.ones(2, np.float32)}}, {"params": {name: 1.0}}):
+        with pytest.raises(ValueError, match=f"cannot be named '{name}': the name has a meaning of its own; rename it"):
+            heddle.attention(q, q, q, score_mod=f"score + {name}", **given)

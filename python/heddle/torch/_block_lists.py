@@ -141,8 +141,11 @@ class LazyLists:
 
     def direct(self) -> _core.BoundMod | None:
         """The mask for _direct.attend(), made once. None if that does not take it."""
-        if self._direct is None and self.block[0] < LARGE_BLOCK:
-            scope = self.batch, self.heads, *self.lengths
+        if self._direct is not None:
+            return self._direct
+        scope = self.batch, self.heads, *self.lengths
+        is_known = all(type(extent) is int for extent in scope)  # not what torch.export keeps open
+        if self.block[0] < LARGE_BLOCK and is_known:
             bound = self.mask
             self._direct = _direct.bound(bound.expr, bound.captures, bound.params, bound.version, scope, self.device)
         return self._direct

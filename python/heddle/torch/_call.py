@@ -123,7 +123,11 @@ class Call:
         if self.weight is not None:
             made.weight_mod = self.expression(self.weight)
         if self.captures:
-            made.captures = self.captures
+            try:
+                made.captures = self.captures
+            except TypeError:
+                self.refuse_captures()
+                raise
         if self.params:
             made.params = self.params
         for name, tensor in self.options.items():
@@ -141,6 +145,15 @@ class Call:
             made.stream = torch._C._cuda_getCurrentRawStream(device.index)
             made.mask_version = self.version
         return made
+
+
+    def refuse_captures(self) -> None:
+        """Raises RuntimeError that names a capture without memory that the library can read, if there is one."""
+        device = self.query.device
+        for name, x in self.captures.items():
+            if x.layout != torch.strided or x.device.type not in ("cpu", device.type):
+                raise RuntimeError(f"a mod or a mask reads '{name}', a tensor of {x.layout} on {x.device}; tensors of "
+                                   f"torch.strided on {device} are accepted")
 
 
 values_of = attrgetter(*(one.name for one in fields(Call)))

@@ -93,7 +93,7 @@ class MultiLevelCascadeAttentionWrapper:
     def _place(self, pages: torch.Tensor, starts: torch.Tensor, keys: torch.Tensor, page_size: int,
                device: torch.device) -> None:
         found = _core.find_prefixes(pages, keys, page_size, starts)
-        self._prefixes = [torch.from_dlpack(x).to(device) for x in found]
+        self._prefixes = [torch.utils.dlpack.from_dlpack(x).to(device) for x in found]
         last = torch.where(keys > 0, (keys - 1) % page_size + 1, 0)
         self._pages.plan(starts.to(device), pages.to(device), last.to(device), page_size)
 
@@ -102,14 +102,15 @@ class MultiLevelCascadeAttentionWrapper:
         if self._arguments is None:
             raise RuntimeError("run() is called before plan()")
         k, v = caches_of(paged_kv_cache, self._kv_layout)
-        lists = dict(page_table=self._pages.pages, page_starts=self._pages.starts)
+        lists: dict[str, Any] = {"page_table": self._pages.pages, "page_starts": self._pages.starts}
         most = self._pages.most_keys(k.shape[1])
         if self._alike and self._queries > 0:
-            found = serving.with_kvcache(
+            found: torch.Tensor = serving.with_kvcache(
                 q.view(-1, self._queries, *q.shape[1:]), k, v, cache_seqlens=self._pages.lengths, max_seqlen_k=most,
                 prefix_group=self._prefixes[0], prefix_len=self._prefixes[1], **lists, **self._arguments)
             return found.reshape(q.shape[0], *found.shape[2:])
-        return serving.varlen_func(q, k, v, self._starts, None, self._queries, most, seqused_k=self._pages.lengths,
-                                   **lists, **self._arguments)
+        out: torch.Tensor = serving.varlen_func(
+            q, k, v, self._starts, None, self._queries, most, seqused_k=self._pages.lengths, **lists, **self._arguments)
+        return out
 
     forward = run

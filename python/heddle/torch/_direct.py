@@ -8,6 +8,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _core
+from ._inputs import refuse_others
 from ._results import OutAndLse, empty_lse
 from ._tracing.kept import known_of
 from ._tracing.recording import MASK, SCORE
@@ -37,8 +38,12 @@ def attend(
     if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
             or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
         return None
-    made: OutAndLse | None = _calls.attend(
-        query, key, value, score, mask, settings, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
+    try:
+        made: OutAndLse | None = _calls.attend(
+            query, key, value, score, mask, settings, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
+    except TypeError:
+        refuse_others(query=query, key=key, value=value)
+        raise
     return made
 
 

@@ -22,10 +22,10 @@ def attend(call: Call) -> OutAndLse:
     if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():
         out, lse = attend(call.changed(out=None))
         return call.out.copy_(out), lse
-    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value):
+    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value) or call.query.is_meta:
         if call.max_scores is not None:
-            raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile and of "
-                                      "torch.func's transforms; lse has both")
+            raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile, of torch.func's "
+                                      "transforms and of the meta device; lse has all three")
         return traced_forward(call)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0:
         tensors = call.tensors()

@@ -10,12 +10,12 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from . import _dense, _direct
+from . import _dense, _direct, _nested
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
 from ._call import Call
 from ._dispatch import attend
-from ._inputs import PLAIN, autocast, is_plain
+from ._inputs import PLAIN, autocast, is_plain, refuse_others
 from ._mask_mods import noop_mask
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
@@ -52,17 +52,19 @@ def check_kernel_options(options: dict[str, Any]) -> None:
             warn_once(f"kernel_options {name}", f"kernel_options has '{name}', which no kernel reads")
 
 
-def check_inputs(call: Call, enable_gqa: bool) -> None:
+def check_inputs(call: Call, score_mod: Any, block_mask: Any, enable_gqa: bool) -> None:
     """Raises what torch's flex_attention raises."""
     query, key, value = call.query, call.key, call.value
+    if score_mod is not None and not callable(score_mod):
+        raise TypeError(f"score_mod is {type(score_mod).__name__}; a function (score, b, h, q_idx, kv_idx) and None are "
+                        "accepted")
+    if block_mask is not None and not isinstance(block_mask, flex.BlockMask):
+        raise TypeError(f"block_mask is {type(block_mask).__name__}; what create_block_mask makes, heddle's or torch's, "
+                        "and None are accepted")
     if not (query.device == key.device == value.device):
         raise ValueError(
             "Expected query, key, and value to have the same device type, but got query.device: "
             f"{query.device}, key.device: {key.device}, and value.device: {value.device} instead.")
-    if query.is_nested or key.is_nested or value.is_nested:
-        raise ValueError("query, key or value is a nested tensor; dense ones are accepted, packed rows in varlen_attn and in "
-                         "serving.varlen_func, which has score_mod and mask_mod, and nested ones in "
-                         "scaled_dot_product_attention")
     if not (query.dim() == key.dim() == value.dim() == 4):
         raise NotImplementedError(
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 4D tensors are accepted")
@@ -92,7 +94,7 @@ def check_block_mask(call: Call, mask: Any) -> None:
         raise MISMATCH(f"block_mask was created for block_mask.shape={tuple(shape)} but got q_len={q_len} and "
                        f"kv_len={kv_len}: {advice}")
     for axis, name, extent in ((0, "batch size", query.shape[0]), (1, "number of heads", query.shape[1])):
-        if len(shape) > 2 and shape[axis] not in (1, extent):
+        if len(shape) > 2 and shape[axis] != 1 and shape[axis] != extent:  # `in` finds no extent that Dynamo keeps open
             raise ValueError(f"block_mask of shape {tuple(shape)} has {name} {shape[axis]}; 1 or the query's {extent} "
                              "is accepted")
     device = mask.device if isinstance(mask, BlockMask) else mask.kv_num_blocks.device
@@ -143,6 +145,8 @@ def flex_attention(
       enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
     - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's.
+    - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, by eager calls: b is the sequence, and
+      indices begin at 0 in each. Their block_mask comes from heddle's create_block_mask, with the longest lengths.
     - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest
       element.
 
@@ -173,16 +177,26 @@ def flex_attention(
                   FutureWarning)
     with_max_scores = return_aux is not None and return_aux.max_scores
     with_lse = return_lse or return_aux is not None and return_aux.lse
-    settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
+    try:
+        settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
+    except AttributeError:
+        refuse_others(query=query)
+        raise
     made = max_scores = None
     if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
         made = repeated(query, key, value, score_mod, block_mask, settings, enable_gqa, with_lse)
     if made is None:
+        refuse_others(query=query, key=key, value=value)
         query, key, value = autocast(query, key, value)
+        if query.is_nested or key.is_nested or value.is_nested:
+            if with_max_scores:
+                raise NotImplementedError("max_scores of nested tensors are not computed; lse is")
+            made = of_nested(query, key, value, score_mod, block_mask, scale, enable_gqa, with_lse)
+    if made is None:
         call = Call(query, key, value, **settings, with_lse=with_lse)
         if with_max_scores:
             refuse_traced_maxima()
-            check_inputs(call, enable_gqa)
+            check_inputs(call, score_mod, block_mask, enable_gqa)
             call.max_scores = max_scores = empty_lse(query)
         made = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
     if return_aux is not None:
@@ -216,7 +230,7 @@ def checked(
     kernel_options: dict[str, Any] | None,
 ) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
-    check_inputs(call, enable_gqa)
+    check_inputs(call, score_mod, block_mask, enable_gqa)
     if kernel_options:
         check_kernel_options(kernel_options)
     if is_no_mask(block_mask):
@@ -239,6 +253,41 @@ def checked(
     if type(query) in PLAIN and 0 in query.stride() and is_plain(query, key, value):
         call.out = ordered_out(query, value.shape[3])
     return attend(call)
+
+
+def of_nested(
+    query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
+    with_lse: bool,
+) -> OutAndLse:
+    """The results of jagged tensors: b counts sequences, q_idx and kv_idx begin at 0 in each."""
+    _nested.refuse_others(query, key, value)
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("query is a nested tensor, and torch.compile traces flex_attention; eager calls are "
+                                  "accepted, and scaled_dot_product_attention in both")
+    call = Call(query, key, value)
+    check_inputs(call, score_mod, block_mask, enable_gqa)
+    call = _nested.packed_call(query, key, value, scale)
+    call.with_lse = with_lse
+    if score_mod is not None and score_mod is not flex._identity:
+        set_score(call, score_mod)
+    if not is_no_mask(block_mask):
+        check_nested_mask(query, key, block_mask)
+        set_mask(call, block_mask)
+        call.clamps = call.clamps or bool(call.captures)
+    made = _nested.attend_nested(call, query, value)
+    return made if with_lse else (made, None)
+
+
+def check_nested_mask(query: Any, key: Any, mask: Any) -> None:
+    """Raises ValueError for a block mask of lists, and for one that is too small."""
+    if not isinstance(mask, BlockMask) or mask._lazy is None:
+        raise ValueError("block_mask is made of lists, and query is a nested tensor; one of heddle.torch.create_block_mask "
+                         "is accepted there")
+    longest = _nested.longest(query), _nested.longest(key)
+    batch, heads, q_len, kv_len = mask.shape
+    if batch not in (1, query.shape[0]) or heads not in (1, query.shape[1]) or q_len < longest[0] or kv_len < longest[1]:
+        raise ValueError(f"block_mask has shape {tuple(mask.shape)}; 1 or {query.shape[0]} sequences, 1 or "
+                         f"{query.shape[1]} heads, and lengths of {longest} and more are accepted")
 
 
 def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:

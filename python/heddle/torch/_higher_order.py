@@ -111,7 +111,7 @@ def traced_into(
     run = mod if numbers is None else WithNumbers(mod, recording, numbers).run
     with without_modes():
         expr = trace_with(recording, lambda *own: run(*own, *arguments))
-    call.captures.update(recording.captures)
+    call.captures.update(recording.tensors())
     call.params.update(recording.values())
     return expr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -15,6 +16,15 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     return all(x is None or type(x) in PLAIN for x in tensors)
+
+
+def refuse_others(**inputs: Any) -> None:
+    """Raises TypeError that names an input which is no tensor, RuntimeError for one without strides, if there is one."""
+    for name, x in inputs.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} is {type(x).__name__}; a tensor is accepted")
+        if x.layout != torch.strided and not x.is_nested:
+            raise RuntimeError(f"{name} is a tensor of {x.layout}; torch.strided is accepted")
 
 
 def is_transformed() -> bool:
@@ -46,7 +56,7 @@ def refuse_tangents(*tensors: torch.Tensor) -> None:
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The tensors in the type of torch's autocast if it is on. f64 and integers stay what they are."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):  # torch has no autocast of meta
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)

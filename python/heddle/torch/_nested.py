@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention of nested tensors in torch's jagged layout: packed sequences under another name."""
+"""scaled_dot_product_attention and flex_attention of nested tensors in torch's jagged layout: packed sequences under another name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from . import _forms
 from ._call import Call
+from ._inputs import PLAIN
 from ._tf32 import allow_tf32_for
 from ._varlen import attend_packed, heads_first, set_keys, set_queries
 
@@ -15,21 +16,51 @@ from ._varlen import attend_packed, heads_first, set_keys, set_queries
 def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
     """query [B, Hq, j, D], key and value [B, Hkv, j, D], whose third axis differs from sequence to sequence. Returns
     [B, Hq, j, Dv] with the query's lengths. Raises RuntimeError for other layouts, and for sequences with holes."""
-    q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
-    starts, kv_starts = (x.offsets().to(torch.int32) for x in (query, key))
-    call = Call(heads_first(q), k, v, None if scale is None else float(scale),
-                allow_tf32=allow_tf32_for(q))
+    call = packed_call(query, key, value, scale)
     if dropout_p > 0.0:
         call.set_dropout(dropout_p)
     if is_causal:
         call.mask = _forms.CAUSAL
+    result: torch.Tensor = attend_nested(call, query, value)
+    return result
+
+
+def packed_call(query: Any, key: Any, value: Any, scale: float | None) -> Call:
+    q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
+    offsets, of_values = key.offsets(), value.offsets()
+    is_read = not torch.compiler.is_dynamo_compiling() and type(offsets) in PLAIN and offsets.device.type == "cpu"
+    if is_read and not offsets.equal(of_values):  # on a GPU this would wait
+        raise RuntimeError("key and value are nested tensors of other lengths; equal lengths are accepted")
+    starts, kv_starts = (x.offsets().to(torch.int32) for x in (query, key))
+    call = Call(heads_first(q), k, v, None if scale is None else float(scale), allow_tf32=allow_tf32_for(q))
     set_queries(call, starts, longest(query))
     set_keys(call, k, v, kv_starts, longest(key), None, None, ("key's offsets", "pages"))
-    out = attend_packed(call, q, v, None)
+    return call
+
+
+def attend_nested(call: Call, query: Any, value: Any) -> Any:
+    """out [B, Hq, j, Dv] of a packed call, with an lse of the call (out, lse [B, Hq, j])."""
+    made = attend_packed(call, rows_of("query", query), rows_of("value", value), None)
+    if not call.with_lse:
+        return with_lengths_of(query, made)
+    return with_lengths_of(query, made[0]), with_lengths_of(query, made[1].transpose(0, 1))
+
+
+def with_lengths_of(query: Any, rows: torch.Tensor) -> torch.Tensor:
+    shortest = None if torch.compiler.is_dynamo_compiling() else query._get_min_seqlen()  # Dynamo cannot trace it
     made: Any = torch.nested.nested_tensor_from_jagged(
-        out, offsets=query.offsets(), min_seqlen=query._get_min_seqlen(), max_seqlen=longest(query))
+        rows.contiguous(), offsets=query.offsets(), min_seqlen=shortest, max_seqlen=longest(query))
     result: torch.Tensor = made.transpose(1, 2)
     return result
+
+
+def refuse_others(query: Any, key: Any, value: Any) -> None:
+    """Raises RuntimeError unless all three are nested and jagged."""
+    if not (query.is_nested and key.is_nested and value.is_nested):
+        raise RuntimeError("query, key and value are nested tensors and others; all three nested, or none, are accepted")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.layout != torch.jagged:
+            raise RuntimeError(f"{name} is a nested tensor of {x.layout}; torch.jagged is accepted")
 
 
 def rows_of(name: str, x: Any) -> torch.Tensor:

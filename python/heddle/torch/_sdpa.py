@@ -15,7 +15,7 @@ from .._dtypes import dtype_name
 from . import _direct, _forms, _nested
 from ._call import Call
 from ._dispatch import attend
-from ._inputs import PLAIN, autocast
+from ._inputs import PLAIN, autocast, refuse_others
 from ._results import OutAndLse
 from ._tf32 import allow_tf32_for
 
@@ -45,13 +45,19 @@ def scaled_dot_product_attention(
     >>> heddle.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 4, 16, 8])
     """
-    if query.is_nested or key.is_nested or value.is_nested:
+    try:
+        is_nested = query.is_nested or key.is_nested or value.is_nested
+    except AttributeError:
+        refuse_others(query=query, key=key, value=value)
+        raise
+    if is_nested:
         return of_nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
     if not torch.compiler.is_dynamo_compiling() and dropout_p == 0.0:
         made = repeated(query, key, value, attn_mask, is_causal, settings, enable_gqa)
         if made is not None:
             return made[0]
+    refuse_others(query=query, key=key, value=value)
     query, key, value = autocast(query, key, value)
     call = Call(query, key, value, **settings)
     call.scale = None if scale is None else float(scale)
@@ -82,8 +88,7 @@ def of_nested(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, dropout_p: float, is_causal: bool,
     scale: float | None, enable_gqa: bool,
 ) -> torch.Tensor:
-    if not (query.is_nested and key.is_nested and value.is_nested):
-        raise RuntimeError("query, key and value are nested tensors and others; all three nested, or none, are accepted")
+    _nested.refuse_others(query, key, value)
     if attn_mask is not None:
         raise RuntimeError("attn_mask is given beside nested tensors; is_causal is accepted there")
     call = Call(query, key, value)
@@ -166,7 +171,7 @@ def check_heads(call: Call, enable_gqa: bool) -> None:
 def check_extents(mask: Sequence[int], scores: Sequence[int]) -> None:
     """Raises RuntimeError if a mask does not broadcast to the scores. Larger ones are refused, as torch does."""
     missing = len(scores) - len(mask)
-    if missing < 0 or any(extent not in (1, wanted) for extent, wanted in zip(mask, scores[missing:])):
+    if missing < 0 or any(extent != 1 and extent != wanted for extent, wanted in zip(mask, scores[missing:])):
         raise RuntimeError(f"attn_mask has shape {tuple(mask)}; shapes that broadcast to {tuple(scores)} are accepted")
 
 

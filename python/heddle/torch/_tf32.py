@@ -10,7 +10,7 @@ def allow_tf32_for(query: torch.Tensor) -> bool | None:
     return True if query.dtype == torch.float32 and query.device.type == "cuda" and is_allowed() else None
 
 
-@torch.compiler.assume_constant_result  # as torch's own kernels are compiled
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # as torch's own kernels are compiled
 def is_allowed() -> bool:
     """As torch.compile's flex_attention reads it. torch 2.9 and later have fp32_precision, "none" where it is not set."""
     precision = getattr(torch.backends.cuda.matmul, "fp32_precision", "none")

@@ -187,6 +187,20 @@ def test_another_length_compiles_once_more_at_most():
     assert counter.frame_count <= 2
 
 
+def test_extents_that_are_kept_open():
+    """A mask says 2 where Dynamo keeps the query's batch open."""
+    def model(q, ids, bias):
+        length = q.shape[2]
+        mask = create_block_mask(lambda b, h, q_idx, kv_idx: ids[b, q_idx] == ids[b, kv_idx], 2, 4, length, length, "cpu")
+        return flex_attention(q, q, q, block_mask=mask) + scaled_dot_product_attention(q, q, q, attn_mask=bias)
+
+    fast = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for length in (16, 24, 40):
+        q = torch.randn(2, 4, length, 16, generator=generator)
+        ids, bias = torch.arange(length).expand(2, length) // 7, torch.randn(2, 1, length, length)
+        torch.testing.assert_close(fast(q, ids, bias), model(q, ids, bias))
+
+
 def test_export():
     class Model(torch.nn.Module):
         def forward(self, q, k, v):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from heddle.torch import flex_attention
+from heddle.torch import create_block_mask, flex_attention
 
 MODS = {
     "divided": lambda length: lambda s, b, h, q_idx, kv_idx: s + (kv_idx - q_idx) / length,
@@ -12,6 +12,9 @@ MODS = {
     "compared": lambda length: lambda s, b, h, q_idx, kv_idx: torch.where(kv_idx < length // 2, s, 2.0 * s),
     "computed": lambda length: lambda s, b, h, q_idx, kv_idx: s + (2 * length - 1 - kv_idx) * 0.01 + length * h,
     "alone": lambda length: lambda s, b, h, q_idx, kv_idx: s + torch.minimum(kv_idx, q_idx) % length,
+    "inverted": lambda length: lambda s, b, h, q_idx, kv_idx: s + (kv_idx - q_idx) * (1 / length),
+    "raised": lambda length: lambda s, b, h, q_idx, kv_idx: s * length ** 0.5 + (length + 1) ** -0.5 * h,
+    "halved": lambda length: lambda s, b, h, q_idx, kv_idx: torch.where(kv_idx < length / 2, s, s - kv_idx * (3 / length)),
 }
 
 
@@ -34,3 +37,31 @@ def test_a_length_in_a_closure(name, strict):
     for b, n in ((2, 20), (5, 77), (1, 33)):
         other = tuple(torch.randn(b, 2, n, 8) for _ in range(3))
         torch.testing.assert_close(program(*other), model(*other))
+
+
+class Masked(torch.nn.Module):
+    """A mask made inside, which reads the length and a tensor; the queries are the last ones."""
+
+    def forward(self, q, k, v, keep):
+        queries, keys = q.shape[2], k.shape[2]
+
+        def near(b, h, q_idx, kv_idx):
+            behind = q_idx + (keys - queries) - kv_idx
+            return keep[b, kv_idx] & (behind >= 0) & (behind < keys / 3)
+
+        mask = create_block_mask(near, q.shape[0], None, queries, keys, "cpu")
+        return flex_attention(q, k, v, block_mask=mask)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_block_mask_made_inside(strict):
+    batch, queries, keys = Dim("batch", min=1, max=64), Dim("queries", min=2, max=4096), Dim("keys", min=2, max=4096)
+
+    def inputs(b, n, s):
+        return *(torch.randn(b, 2, length, 8) for length in (n, s, s)), torch.rand(b, s) > 0.2
+
+    shapes = {0: batch, 2: queries}, {0: batch, 2: keys}, {0: batch, 2: keys}, {0: batch, 1: keys}
+    program = torch.export.export(Masked(), inputs(2, 12, 20), dynamic_shapes=shapes, strict=strict).module()
+    for sizes in ((2, 12, 20), (5, 30, 77), (3, 7, 33)):
+        given = inputs(*sizes)
+        torch.testing.assert_close(program(*given), Masked()(*given))

@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
-from heddle.torch import flex_attention, scaled_dot_product_attention, varlen_attn
+from heddle.torch import scaled_dot_product_attention, varlen_attn
 from torch.nn.attention.varlen import AuxRequest
 
 SHAPES = [
@@ -213,5 +213,3 @@ def test_nested_tensors_are_refused_by_name():
         scaled_dot_product_attention(q, q, q, torch.ones(1, dtype=torch.bool))
     with pytest.raises(RuntimeError, match="where lengths differ"):
         scaled_dot_product_attention(*(jagged(4, [5, 9], 1),) * 3)
-    with pytest.raises(ValueError, match="nested tensor; dense ones are accepted"):
-        flex_attention(q, q, q)

@@ -173,7 +173,7 @@ class Mods:
         reached, key, variants = self._walked(mod, kind)
         if reached is None:
             expr, recording = traced(mod, None, kind, self.device)
-            self.captures.update(recording.captures)
+            self.captures.update(recording.tensors())
             self.params.update(recording.values())
             return expr
         for kept in variants:

@@ -25,7 +25,8 @@ from .operations import OPERATIONS, cast_to
 from .recording import CaptureValue, Memory, Recording, Traced
 from .values import Unsupported, Value
 
-NUMBERS = Number, torch.SymInt  # become params where they meet a tensor
+SYMBOLS = torch.SymInt, torch.SymFloat
+NUMBERS = Number, *SYMBOLS  # become params where they meet a tensor
 OWN_FOLDERS = (torch.__path__[0] + os.sep, os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep)
 SIZE_GETTERS = frozenset((
     torch.Tensor.shape.__get__, torch.Tensor.nbytes.__get__,  # type: ignore[attr-defined]  # descriptors
@@ -37,6 +38,8 @@ WATCHED_GETTERS = frozenset((
     torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.element_size, torch.Tensor.get_device,
     torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed, torch.is_floating_point,
     torch.is_complex, torch.is_signed))
+# Functions of symbols alone: torch calls them in a symbol's arithmetic.
+OF_SYMBOLS = frozenset((torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sum))
 MAKERS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
 
 
@@ -143,6 +146,8 @@ class Functions(TorchFunctionMode):
             return self.made(args[0], **kwargs)
         if func in READERS and isinstance(args[0], Traced):
             return self.read(func, args[0], *args[1:], **kwargs)
+        if func in OF_SYMBOLS and not any(isinstance(one, (torch.Tensor, Number)) for one in args):
+            return func(*args, **kwargs)
         if any(isinstance(one, NUMBERS) for one in args) or any(isinstance(one, NUMBERS) for one in kwargs.values()):
             args, kwargs = tree_map(self.number, (args, kwargs))
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
@@ -185,7 +190,7 @@ class Functions(TorchFunctionMode):
         return self.recording.wrapped(self.recording.value_of(x), x.dtype) if is_wrapped(x) else x
 
     def number(self, x: Any) -> Any:
-        if type(x) is torch.SymInt:
+        if type(x) in SYMBOLS:
             return self.recording.wrapped(self.recording.symbol(x))
         if not isinstance(x, Number):
             return x

@@ -36,7 +36,22 @@ class ModKind(NamedTuple):
 SCORE = ModKind(SCORE_ARGUMENTS, "", "f32")
 MASK = ModKind(MASK_ARGUMENTS, MASK_PREFIX, "bool")
 def becomes_param(value: Any) -> bool:
-    return is_number(value) or isinstance(value, (bool, torch.SymInt, torch.SymFloat))
+    return is_number(value) or isinstance(value, (bool, torch.SymInt))
+
+
+def computed_again(x: torch.SymFloat) -> Any:
+    """x from the symbols that it depends on: a graph that is being traced did not see how the mod's Python computed it."""
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    class Again(PythonReferenceAnalysis):
+        @staticmethod
+        def int_truediv(a: Any, b: Any) -> Any:  # the parent's gives an expression
+            return a / b
+
+    node = x.node
+    symbols = {symbol: node.shape_env.create_symintnode(symbol, hint=None) for symbol in node.expr.free_symbols}
+    return sympy_interp(Again, symbols, node.expr)
 
 
 class Memory:
@@ -140,6 +155,7 @@ class Recording:
         self.captures: dict[str, torch.Tensor] = {}
         self.params: dict[Recipe, str] = {}
         self.symbols: dict[str, torch.SymInt] = {}  # params that torch.export keeps open: lengths, by their names
+        self.real_symbols: dict[str, torch.SymFloat] = {}  # what Python's code computed of them
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._names: dict[tuple[int, bool], str] = {}  # by the tensor's id, and whether it is detached
         self._taken: set[str] = set()
@@ -199,6 +215,8 @@ class Recording:
 
     def param(self, number: Number) -> Value:
         value = number.value
+        if isinstance(value, torch.SymFloat):
+            return self.symbol(value)
         if not becomes_param(value):
             return Value.scalar(values.literal(number.concrete()))
         name = self.params.get(number.recipe)
@@ -206,17 +224,18 @@ class Recording:
             recipe = number.recipe
             wanted = self.reached.number_names[recipe] if isinstance(recipe, int) and self.reached else "number"
             name = self.params[recipe] = self._free(wanted)
-        kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, (float, torch.SymFloat)) else "i32"
+        kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, float) else "i32"
         return Value.scalar(_core.param(name, kind))
 
-    def symbol(self, x: torch.SymInt) -> Value:
-        """A param whose value is a symbolic integer."""
-        for name, known in self.symbols.items():
-            if known is x or str(known) == str(x):
-                return Value.scalar(_core.param(name, "i32"))
-        name = self._free("length")
-        self.symbols[name] = x
-        return Value.scalar(_core.param(name, "i32"))
+    def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
+        """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""
+        is_real = isinstance(x, torch.SymFloat)
+        known: dict[str, Any] = self.real_symbols if is_real else self.symbols
+        name = next((name for name, one in known.items() if one is x or str(one) == str(x)), None)
+        if name is None:
+            name = self._free("number" if is_real else "length")
+            known[name] = x
+        return Value.scalar(_core.Capture(name, "f64", 0)[()] if is_real else _core.param(name, "i32"))
 
     def detached(self, x: torch.Tensor) -> Any:
         """x.detach() as the mod sees it."""
@@ -232,6 +251,12 @@ class Recording:
         position = next((i for i, one in enumerate(numbers) if one is x), None)
         return x if position is None else Number(x, position, self.guards)
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The captures of this trace. Called under the modes of the caller, which see how symbols become tensors."""
+        reals = {name: torch.full((), computed_again(x), dtype=torch.float64, device=self.device)
+                 for name, x in self.real_symbols.items()}
+        return {**self.captures, **reals}
+
     def values(self) -> dict[str, Any]:
         """The params' values of this trace."""
         reached = self.reached
@@ -242,7 +267,7 @@ class Recording:
     def operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             return self.value_of(x)
-        if type(x) is torch.SymInt:
+        if type(x) in (torch.SymInt, torch.SymFloat):
             return self.symbol(x)
         return self.param(x) if isinstance(x, Number) else x
 

@@ -112,7 +112,7 @@ def broadcast_shape(shapes: Iterable[Sequence[int]]) -> tuple[int, ...]:
     result = [1] * rank
     for shape in shapes:
         for axis, extent in enumerate(shape, rank - len(shape)):
-            if extent != 1 and result[axis] not in (1, extent):
+            if extent != 1 and result[axis] != 1 and result[axis] != extent:
                 raise Unsupported(f"shapes {[list(shape) for shape in shapes]} do not broadcast")
             if extent != 1:
                 result[axis] = extent

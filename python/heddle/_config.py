@@ -1,0 +1,64 @@
+"""What there is to know of an install, in one object: for reports of defects."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import NamedTuple
+
+from . import _core
+from ._core import DeviceInfo
+
+
+class Config(NamedTuple):
+    """What this install is and what it found. `print` shows it in lines."""
+
+    version: str  # of the library
+    module: str  # the file of the compiled module
+    python: str  # the interpreter and the system
+    devices: list[DeviceInfo]  # a GPU's detail names its driver and the compiler of its kernels
+    missing: dict[str, str]  # by kind of device: why there is none, and where it was looked for
+    cache_folder: str | None  # of compiled kernels and records of tuning; None: there is no place for it
+    cached_kernels: int  # how many compiled kernels lie there
+    plan_cache: dict[str, int]  # plan_cache_counts()
+    environment: dict[str, str]  # the variables of HEDDLE_ that are set
+
+    def __str__(self) -> str:
+        lines = [f"heddle {self.version}, {self.module}", self.python]
+        lines += [f"{device.kind}: {device.name}, {device.detail}" for device in self.devices]
+        lines += [f"no {kind}: {why}" for kind, why in self.missing.items()]
+        kernels = "none" if self.cache_folder is None else f"{self.cached_kernels} in {self.cache_folder}"
+        lines.append(f"kernels on disk: {kernels}")
+        lines.append("plans: " + ", ".join(f"{name} {count}" for name, count in self.plan_cache.items()))
+        lines += [f"{name}={value}" for name, value in self.environment.items()]
+        return "\n".join(lines)
+
+
+def config() -> Config:
+    """The version, the devices and the compilers of their kernels, what is missing and why, the caches, and the variables
+    that are set. It opens the drivers, as devices() does, and writes nothing.
+
+    >>> import heddle
+    >>> heddle.config().version == heddle.__version__
+    True
+    """
+    folder = cache_folder()
+    missing = {kind: _core.missing(kind) for kind in ("cuda", "rocm")}
+    return Config(
+        _core.version(), _core.__file__, f"Python {platform.python_version()}, {platform.platform()}", _core.devices(),
+        {kind: why for kind, why in missing.items() if why}, None if folder is None else str(folder),
+        0 if folder is None else len(list(folder.glob("*.kernel"))), dict(_core.plan_cache_counts()),
+        {name: value for name, value in sorted(os.environ.items()) if name.startswith("HEDDLE_")})
+
+
+def cache_folder() -> Path | None:
+    """As the library finds it (src/base/folder.cc). None if no variable names one."""
+    chosen = os.environ.get("HEDDLE_CACHE_DIR")
+    if chosen:
+        return Path(os.path.abspath(chosen))
+    for name, below in (("XDG_CACHE_HOME", "heddle"), ("HOME", ".cache/heddle")):
+        path = Path(os.environ.get(name, ""))
+        if path.is_absolute():
+            return path / below
+    return None

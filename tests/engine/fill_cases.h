@@ -10,6 +10,7 @@
 
 #include "engine/backward_case.h"
 #include "engine/poison.h"
+#include "heddle/check.h"
 
 namespace heddle::test::fill {
 
@@ -87,6 +88,21 @@ inline void expect_finite_table(const BackwardCase& c) {
   for (std::int64_t i = 0; i < table.count(); ++i) {
     EXPECT_TRUE(std::isfinite(static_cast<const double*>(table.data())[i])) << i;
   }
+}
+
+/// Judges the gradients of bf16 that run(tensors, options) computes of what the mods read.
+template <class Run>
+void run_and_judge_reads(const FillCase& fill, bool of_weight, Run&& run) {
+  AttentionCase attention_case(fill_spec(DType::bf16));
+  add_mods(attention_case, fill, of_weight);
+  BackwardCase backward_case(attention_case, {.wanted = "reads"});
+  SCOPED_TRACE(fill.name);
+  backward_case.run_forward();
+  poison_d_o(backward_case, fill);
+  run(backward_case.tensors(), attention_case.options());
+  const GradientReport report = check_backward(backward_case.tensors(), attention_case.options());
+  EXPECT_TRUE(report.passed) << report.text();
+  expect_finite_table(backward_case);
 }
 
 }  // namespace heddle::test::fill

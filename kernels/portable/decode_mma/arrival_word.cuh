@@ -17,8 +17,8 @@ class ArrivalWord {
   __device__ __forceinline__ shared::TicketWord found() const {
     return *static_cast<const volatile shared::TicketWord*>(word_);
   }
-  /// The word counts for this run from here on. By one thread of each CTA, long before it arrives: so arriving takes
-  /// one operation. CTAs that come later find the number and change nothing.
+  /// The word counts for this run from here on. By the thread that arrives, before it does: so arriving takes one
+  /// operation. CTAs that come later find the number and change nothing.
   __device__ __forceinline__ void begin(shared::TicketWord found) const {
     if (found >> shared::kTicketBits != launch_) F::compare_and_swap(word_, found, launch_ << shared::kTicketBits);
   }

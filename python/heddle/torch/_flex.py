@@ -260,7 +260,7 @@ def of_nested(
     with_lse: bool,
 ) -> OutAndLse:
     """The results of jagged tensors: b counts sequences, q_idx and kv_idx begin at 0 in each."""
-    _nested.refuse_others(query, key, value)
+    _nested.refuse_mixed(query, key, value)
     if torch.compiler.is_dynamo_compiling():
         raise NotImplementedError("query is a nested tensor, and torch.compile traces flex_attention; eager calls are "
                                   "accepted, and scaled_dot_product_attention in both")

@@ -54,7 +54,7 @@ def with_lengths_of(query: Any, rows: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def refuse_others(query: Any, key: Any, value: Any) -> None:
+def refuse_mixed(query: Any, key: Any, value: Any) -> None:
     """Raises RuntimeError unless all three are nested and jagged."""
     if not (query.is_nested and key.is_nested and value.is_nested):
         raise RuntimeError("query, key and value are nested tensors and others; all three nested, or none, are accepted")

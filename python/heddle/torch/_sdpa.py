@@ -88,7 +88,7 @@ def of_nested(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any, dropout_p: float, is_causal: bool,
     scale: float | None, enable_gqa: bool,
 ) -> torch.Tensor:
-    _nested.refuse_others(query, key, value)
+    _nested.refuse_mixed(query, key, value)
     if attn_mask is not None:
         raise RuntimeError("attn_mask is given beside nested tensors; is_causal is accepted there")
     call = Call(query, key, value)

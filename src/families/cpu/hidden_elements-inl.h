@@ -35,7 +35,7 @@ void Unhide(T& element, std::uint8_t& attending) {
   attending = 1;
 }
 
-/// Whether a row of bf16 needs that.
+/// Whether a row of bf16 has an infinity or NaN.
 inline bool HasNonFiniteBits(const std::uint16_t* row, std::int64_t count) {
   return std::any_of(row, row + count, [](std::uint16_t bits) { return (bits & 0x7f80) == 0x7f80; });
 }

@@ -106,6 +106,11 @@ template <int kThreads>
 __device__ __forceinline__ void barrier_of(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
+/// Comes to it for those that wait there, without waiting.
+template <int kThreads>
+__device__ __forceinline__ void arrive_at(int number) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
 
 __device__ __forceinline__ void store_two(SharedAddress to, unsigned halves) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(halves) : "memory");

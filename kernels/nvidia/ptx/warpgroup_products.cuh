@@ -33,6 +33,17 @@ namespace heddle::ptx {
       "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, adds, 1, 1, 1;\n}"        \
       : HEDDLE_EIGHT(d, 0), HEDDLE_EIGHT(d, 8), HEDDLE_EIGHT(d, 16), HEDDLE_EIGHT(d, 24)                       \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define HEDDLE_PRODUCT_IN_MEMORY_OF_128(type)                                                                  \
+  asm volatile(                                                                                                \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, 1, 0;\n"                                                         \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                             \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "   \
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
+      "%62, %63}, %64, %65, adds, 1, 1, 0, 1;\n}"                                                              \
+      : HEDDLE_EIGHT(d, 0), HEDDLE_EIGHT(d, 8), HEDDLE_EIGHT(d, 16), HEDDLE_EIGHT(d, 24), HEDDLE_EIGHT(d, 32), \
+        HEDDLE_EIGHT(d, 40), HEDDLE_EIGHT(d, 48), HEDDLE_EIGHT(d, 56)                                          \
+      : "l"(a), "l"(b))
 #define HEDDLE_PRODUCT_OF_128(type)                                                                            \
   asm volatile(                                                                                                \
       "{\n.reg .pred adds;\nsetp.ne.b32 adds, 1, 0;\n"                                                         \
@@ -83,8 +94,18 @@ __device__ __forceinline__ void add_product_of_128(float* d, const unsigned* a, 
     HEDDLE_PRODUCT_OF_128("bf16");
   }
 }
+/// Likewise, with a in shared memory (K-major).
+template <bool kF16>
+__device__ __forceinline__ void add_product_of_128(float* d, unsigned long long a, unsigned long long b) {
+  if constexpr (kF16) {
+    HEDDLE_PRODUCT_IN_MEMORY_OF_128("f16");
+  } else {
+    HEDDLE_PRODUCT_IN_MEMORY_OF_128("bf16");
+  }
+}
 
 #undef HEDDLE_PRODUCT_OF_128
+#undef HEDDLE_PRODUCT_IN_MEMORY_OF_128
 #undef HEDDLE_SUM_OF_64
 #undef HEDDLE_PRODUCT_OF_64
 #undef HEDDLE_PRODUCT_OF_32

@@ -31,12 +31,12 @@ class WarpgroupSteps<kConfig, F, Scores, false> {
       stream.arrives();
       if (any) {
         typename F::Scores s[1][Scores::kKeyFragments];
-        F::begin_scores(s, stream, 0, false);
+        F::begin_scores(s, stream);
         F::await_scores(s);
-        typename F::Weights p[1] = {};
+        typename F::Weights p = {};
         if (has_rows_) {
           scores_.attend(tile, true, kv_first, weights, s, o);
-          F::pack(p[0], s[0]);
+          F::pack(p, s[0]);
         }
         F::begin_values(o, p, stream, 0);
         F::await_values(o);

@@ -52,16 +52,20 @@ class WideRows {
     }
   }
 
-  /// O += P V of a block, of whose weights P the wave has those of its keys. by_warpgroups(): in flight until
-  /// F::await_values().
+  /// O += P V of a block, of whose weights P the wave has those of its keys: the weights of one wave after those of
+  /// another, so that few are in registers.
   template <class Out, class Stream>
-  __device__ __forceinline__ void add_values(Out& o,
-                                             const typename F::Scores (&p)[Scores::kFragments][Scores::kKeyFragments],
+  __device__ __forceinline__ void add_values(Out& o, const typename F::Scores (&p)[Scores::kFragments][1],
                                              const Stream& stream) const {
-    if constexpr (kConfig.by_warpgroups()) {
-      add_block(o, p, stream);
-    } else {
-      add_keys_in_turn(o, p, stream);
+#pragma unroll
+    for (int f = 0; f < Scores::kFragments; ++f) F::pack(*place(scores_.key_wave(), f), p[f][0]);
+    meet();
+#pragma unroll 1
+    for (int wave = 0; wave < kConfig.key_waves; ++wave) {
+      Weights weights[Scores::kFragments];
+#pragma unroll
+      for (int f = 0; f < Scores::kFragments; ++f) weights[f] = *place(wave, f);
+      F::add_values(o, weights, stream, wave * F::kKeys, first_column() / F::kOuts);
     }
   }
 
@@ -80,7 +84,7 @@ class WideRows {
   using Weights = typename F::Weights;
   static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
   static_assert(!kConfig.wide() || kColumns % F::kOuts == 0);
-  static_assert(!kConfig.wide() || Scores::kKeyFragments == 1 || kConfig.by_warpgroups());
+  static_assert(!kConfig.wide() || Scores::kKeyFragments == 1 || kConfig.takes_turns());
 
   /// The thread's rows and columns.
   template <class Out, class Has, class Visit>
@@ -129,36 +133,6 @@ class WideRows {
           [&](int row) { return row_of_part<kConfig>(rows, row); }, weights, [&](int row) { return has(first + row); },
           [&](int row, int column, const auto& sums, const auto& merged) { visit(first + row, column, sums, merged); });
       F::barrier();
-    }
-  }
-
-  /// All weights of the wave's rows at once.
-  template <class Out, class Stream>
-  __device__ __forceinline__ void add_block(Out& o, const typename F::Scores (&p)[1][Scores::kKeyFragments],
-                                            const Stream& stream) const {
-    Weights weights[kConfig.key_waves] = {};
-    if (has_rows()) {
-      F::pack(weights[0], p[0]);
-      *place(scores_.key_wave(), 0) = weights[0];
-      meet();
-#pragma unroll
-      for (int wave = 0; wave < kConfig.key_waves; ++wave) weights[wave] = *place(wave, 0);
-    }
-    F::begin_values(o, weights, stream, first_column());
-  }
-  /// The weights of one wave after those of another: few are in registers.
-  template <class Out, class Stream>
-  __device__ __forceinline__ void add_keys_in_turn(Out& o, const typename F::Scores (&p)[Scores::kFragments][1],
-                                                   const Stream& stream) const {
-#pragma unroll
-    for (int f = 0; f < Scores::kFragments; ++f) F::pack(*place(scores_.key_wave(), f), p[f][0]);
-    meet();
-#pragma unroll 1
-    for (int wave = 0; wave < kConfig.key_waves; ++wave) {
-      Weights weights[Scores::kFragments];
-#pragma unroll
-      for (int f = 0; f < Scores::kFragments; ++f) weights[f] = *place(wave, f);
-      F::add_values(o, weights, stream, wave * F::kKeys, first_column() / F::kOuts);
     }
   }
 

@@ -102,6 +102,13 @@ class RowWeights {
     }
   }
 
+  /// O and the sums are brought to the maxima, or powers, of others that have seen the same keys, and more.
+  /// `m_of(i)`: that of the thread's row i.
+  template <int kFragments, int kOutFragments, class Of>
+  __device__ __forceinline__ void follow(typename F::Out (&o)[kFragments][kOutFragments], Of&& m_of) {
+    if constexpr (kMoves) move(o, m_of);
+  }
+
   /// The sums become those of whole rows.
   __device__ __forceinline__ void join() {
     if constexpr (kSoftmax) {
@@ -148,8 +155,8 @@ class RowWeights {
   static constexpr double kLn2 = 0.693147180559945309, kLog2E = 1.44269504088896341;
   static constexpr int kRaise = kF16 && kSigmoid && !kPowers ? kConfig.weighted ? 8 : 15 : 0;
   static constexpr Real kUnraise = kRaise == 0 ? 1 : kRaise == 8 ? 0x1p-8 : 0x1p-15, kBase = kUnraise;
-  static constexpr int kTop = kConfig.weighted ? 5 : 10;      // kPowers: of the largest weight
-  static constexpr Real kLeast = -120, kMost = 117;           // of its power: it and its inverse are normal numbers
+  static constexpr int kTop = kConfig.weighted ? 5 : 10;  // kPowers: of the largest weight
+  static constexpr Real kLeast = -120, kMost = 117;       // of its power: it and its inverse are normal numbers
   static constexpr Real kHeadroom = kConfig.headroom;
   /// Up to this power an exponent is x unit - m unit, one fused multiply-add. Beyond, where m unit is rounded too
   /// coarsely or is infinite, it is (x - m) unit. Weights of f32 whose lse is asked for in two words bear less.

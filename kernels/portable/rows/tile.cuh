@@ -171,6 +171,7 @@ class KeySource {
       return row + rows * (stride_ * kUnit);
     }
     __device__ __forceinline__ Stride stride() const { return stride_; }
+    __device__ __forceinline__ RowStrides strides() const { return {stride_, stride_}; }
 
    private:
     const char* row_;
@@ -179,8 +180,9 @@ class KeySource {
   };
   using InPage = RowsInPage<long long, 1>;
   using InPageByReference = RowsInPage<const long long&, kConfig.kv_element_bytes()>;
-  __device__ __forceinline__ InPage in_page(int j, int page) const {
-    return {row(j, page), j, tensor_.stride[2] * kConfig.kv_element_bytes()};
+  __device__ __forceinline__ auto in_page(int j, int page) const {
+    if constexpr (kConfig.takes_turns()) return in_page_by_reference(j, page);
+    if constexpr (!kConfig.takes_turns()) return in_page_by_stride(j, page);
   }
   __device__ __forceinline__ InPageByReference in_page_by_reference(int j, int page) const {
     return {row(j, page), j, tensor_.stride[2]};
@@ -190,10 +192,11 @@ class KeySource {
     InPage halves[2];
   };
   __device__ __forceinline__ InTwoPages in_two_pages(int j, const int (&pages)[2]) const {
-    return {{in_page(j, pages[0]), in_page(j + kConfig.page_rows, pages[1])}};
+    return {{in_page_by_stride(j, pages[0]), in_page_by_stride(j + kConfig.page_rows, pages[1])}};
   }
   /// Elements from a row to the next one.
   __device__ __forceinline__ const long long& stride() const { return tensor_.stride[2]; }
+  __device__ __forceinline__ RowStrides strides() const { return {stride(), stride()}; }
   /// The table's entry for row j, whatever it holds.
   __device__ __forceinline__ int page_of(int j) const {
     constexpr int kPageRows = kConfig.page_rows > 0 ? kConfig.page_rows : 1;
@@ -202,6 +205,10 @@ class KeySource {
   }
 
  private:
+  __device__ __forceinline__ InPage in_page_by_stride(int j, int page) const {
+    return {row(j, page), j, tensor_.stride[2] * kConfig.kv_element_bytes()};
+  }
+
   const shared::RowsOfTensor& tensor_;
   const shared::PageTable& table_;
   int batch_, first_entry_;

@@ -36,7 +36,7 @@ class TileScores {
   }
   /// The first key of the wave's part of a step that this thread's key c of fragment n is after.
   __device__ __forceinline__ int key_of(int n, int c) const {
-    return key_wave_ * kConfig.wave_keys() + n * F::kKeys + F::own_key(c);
+    return kConfig.first_key_of(key_wave_) + n * F::kKeys + F::own_key(c);
   }
 
   /// The query head of the thread's row i.

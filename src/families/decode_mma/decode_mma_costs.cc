@@ -17,23 +17,28 @@ double units_of_cta(const AttentionProblem& problem, const ForwardMmaConfig& con
   return std::max(1.0, units / multiprocessors);
 }
 
-/// wide(): a CTA computes a block so long, if memory has given it. Rows cost softmax, and by mma.sync products.
-double block_seconds(const ForwardMmaConfig& config) {
-  if (config.by_warpgroups()) return 0.8e-6 + 0.0227e-6 * config.live_rows;
-  return (0.57e-6 + 0.0635e-6 * config.live_rows) * config.kv_block / 64;
+/// takes_turns(): the longer one of reading and computing, and what begins and ends a run's last tiles. All fitted to
+/// an H100's times.
+double turns_seconds(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
+                     int multiprocessors, double reading) {
+  constexpr double kReading = 1.04, kBlock = 2.45e-6, kEnd = 15.5e-6, kEndOfRow = 0.14e-6;
+  const double computing = units_of_cta(problem, config, keys, multiprocessors) * kBlock *
+                           static_cast<double>(problem.qk_dim + problem.v_dim) / 1088;
+  const double end = (kEnd + kEndOfRow * config.live_rows) * static_cast<double>(problem.v_dim) / 512;
+  return std::max(kReading * reading, computing) + end;
 }
 
-/// wide(): half of the shorter one of reading and computing is hidden by the other. Where more than two CTAs have keys
-/// of a tile, its last one merges their rows. All fitted to an H100's times.
+/// wide(), by mma.sync: half of the shorter one of reading and computing is hidden by the other. Rows cost products.
+/// Where more than two CTAs have keys of a tile, its last one merges their rows. All fitted to an H100's times.
 double wide_seconds(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
                     int multiprocessors, double reading) {
-  constexpr double kSeen = 0.5, kMerge = 40e-6, kMergeOfWarpgroups = 16e-6;
+  constexpr double kSeen = 0.5, kMerge = 40e-6;
   const double units = units_of_cta(problem, config, keys, multiprocessors);
-  const double computing = units * block_seconds(config);
+  const double computing = units * (0.57e-6 + 0.0635e-6 * config.live_rows) * config.kv_block / 64;
   const double seconds = std::max(reading, computing) + kSeen * std::min(reading, computing);
   const double of_sequence = static_cast<double>(keys.units) / static_cast<double>(problem.batch);
   if (of_sequence <= 2 * units) return seconds;
-  return seconds + (config.by_warpgroups() ? kMergeOfWarpgroups : kMerge) * static_cast<double>(problem.v_dim) / 512;
+  return seconds + kMerge * static_cast<double>(problem.v_dim) / 512;
 }
 
 /// By wgmma, keys and values apart: a unit takes a CTA so long. A guess, of some 1,700 clocks for 128 keys of D 128.
@@ -79,7 +84,8 @@ Prediction decode_mma_prediction(const AttentionProblem& problem, const ForwardM
   const double tiles_of_kv_head =
       static_cast<double>(decode_mma_tiles(problem, config)) / static_cast<double>(problem.kv_heads);
   const double rate = problem.page_rows > 0 ? times.paged_per_second : times.bytes_per_second;
-  const double seconds = config.wide() ? wide_seconds(problem, config, keys, multiprocessors, bytes / rate)
+  const double seconds = config.takes_turns() ? turns_seconds(problem, config, keys, multiprocessors, bytes / rate)
+                         : config.wide()      ? wide_seconds(problem, config, keys, multiprocessors, bytes / rate)
                          : config.by_warpgroups()
                              ? own_rings_seconds(problem, config, keys, multiprocessors, bytes / rate)
                              : mma_sync_seconds(problem, config, keys, tiles_of_kv_head, bytes, rate);

@@ -58,11 +58,11 @@ std::vector<ForwardMmaConfig> decode_mma_warpgroup_rings(ForwardMmaConfig config
   config.shared_queries = true;
   config.ctas = 1;
   if (shares) config.blocks = shared::StepBlocks::both_ways;
-  const std::vector<int> wave_keys = shares ? std::vector{32} : std::vector{64, 32};
+  const std::vector<int> block_keys = shares ? std::vector{64} : std::vector{128, 64};  // of both warpgroups
   std::vector<ForwardMmaConfig> configs;
-  for (const int keys : wave_keys) {
-    config.kv_block = config.key_waves * keys;
-    for (config.stages = shares ? 3 : 4; config.stages > 1; --config.stages) {
+  for (const int keys : block_keys) {
+    config.kv_block = keys;
+    for (config.stages = 4; config.stages > 1; config.stages -= shares ? 2 : 1) {
       if (shared::decode_mma_memory(config).bytes <= caps.shared_memory_bytes) configs.push_back(config);
     }
     if (!configs.empty()) break;

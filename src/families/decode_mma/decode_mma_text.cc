@@ -60,7 +60,7 @@ jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMod
   jit::Source source = dialect.source(name_of(config), config_and_mods(config, mods, layout) + kernel, architecture);
   // Kernels of latent attention with masks spill what belongs to the begin of a tile, outside of the loop over blocks.
   // By mma.sync they would take 1.5 times as long.
-  if (config.wide() && config.by_warpgroups()) source.bearable_spill_bytes = 128;
+  if (config.wide() && config.by_warpgroups()) source.bearable_spill_bytes = 512;
   return source;
 }
 

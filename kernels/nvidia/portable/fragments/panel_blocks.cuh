@@ -16,7 +16,7 @@ class PanelBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
 
  public:
-  /// The next block to be asked for, by copy_panel() for each of its panels and end_of_ask() behind them. Rows outside
+  /// The next block to be asked for, by copy_panels() and end_of_ask() behind it. Rows outside
   /// of `run` become 0.
   template <class Keys, class Values>
   __device__ __forceinline__ void ask_block(const Keys& keys, const Values& values, int first,
@@ -29,17 +29,25 @@ class PanelBlocks {
     keys_.begin_none();
     if constexpr (!kConfig.wide()) values_.begin_none();
   }
-  /// A panel of keys.
-  __device__ __forceinline__ void copy_panel(int panel, bool asks) const {
-    keys_.ask(base() + kMemory.k + asked_.at, panel, asks);
-  }
+  /// takes_turns(): those of the warpgroup's columns of the values, which nobody else has read since it computed the
+  /// block's scores; columns that are no values are copied by the warpgroup whose block it is.
   __device__ __forceinline__ void copy_panels() const {
+    const ptx::SharedAddress keys = base() + kMemory.k + asked_.at;
+    if constexpr (kConfig.takes_turns()) {
+      constexpr int kOwn = ValueCopies::kPanels / 2;
 #pragma unroll
-    for (int panel = 0; panel < KeyCopies::kPanels; ++panel) copy_panel(panel, true);
+      for (int panel = 0; panel < kOwn; ++panel) keys_.ask(keys, panel, kOwn + panel, warpgroup() == 1);
+      if (turn_of(asked_) != warpgroup()) return;
+#pragma unroll
+      for (int panel = 2 * kOwn; panel < KeyCopies::kPanels; ++panel) keys_.ask(keys, panel);
+      return;
+    }
+#pragma unroll
+    for (int panel = 0; panel < KeyCopies::kPanels; ++panel) keys_.ask(keys, panel);
     if constexpr (!kConfig.wide()) {
 #pragma unroll
       for (int panel = 0; panel < ValueCopies::kPanels; ++panel) {
-        values_.ask(base() + kMemory.v + asked_.at, panel, true);
+        values_.ask(base() + kMemory.v + asked_.at, panel);
       }
     }
   }
@@ -52,18 +60,19 @@ class PanelBlocks {
   __device__ __forceinline__ void arrives() {
     ptx::barrier_wait(arrival(next_), parity_);
     ptx::fence_for_tma();
-    read_ = next_.at;
+    read_ = pass();
+  }
+  /// The next block is not waited for. Where it is.
+  __device__ __forceinline__ int pass() {
+    const int at = next_.at;
     next_.advance();
     if (next_.at == 0) parity_ ^= 1;
+    return at;
   }
-  /// Until all waves that share the ring have read the block: its place may be asked for.
-  __device__ __forceinline__ void block_is_read() const {
-    if constexpr (kConfig.rings_of_blocks() == 1) {
-      WarpOfThreads::barrier();
-    } else {
-      ptx::barrier_of<32 * kConfig.ring_waves()>(1 + group());
-    }
-  }
+  /// takes_turns(): the warpgroup computes the scores of the next block.
+  __device__ __forceinline__ bool has_turn() const { return turn_of(next_) == warpgroup(); }
+  /// Until all waves of the warpgroup have read the block: what they copy may be asked for.
+  __device__ __forceinline__ void block_is_read() const { ptx::barrier_of<128>(kRead + warpgroup()); }
 
  protected:
   __device__ __forceinline__ explicit PanelBlocks(char* memory) : memory_(ptx::shared_address(memory)) {
@@ -81,6 +90,9 @@ class PanelBlocks {
   __device__ __forceinline__ ptx::Address queries_arrival() const {
     return memory_ + kMemory.arrivals + 8 * kConfig.rings_of_blocks() * kConfig.stages;
   }
+  /// The first barrier's number of the warpgroups'; behind those of the waves of a tile's rows (WideRows).
+  static constexpr int kRead = 5;
+  __device__ __forceinline__ static int warpgroup() { return WarpOfThreads::wave() / 4; }
   /// Where the ring begins.
   __device__ __forceinline__ ptx::SharedAddress base() const { return memory_ + group() * kMemory.wave; }
 
@@ -91,6 +103,11 @@ class PanelBlocks {
   using KeyCopies = PanelCopies<kConfig>;
   using ValueCopies = PanelCopies<kConfig, kConfig.v_dim, 0>;
   using Slot = RingSlot<kConfig.stages, kMemory.stage>;
+  /// Whose turn the block of a place is.
+  __device__ __forceinline__ static int turn_of(const Slot& slot) {
+    static_assert(!kConfig.takes_turns() || kConfig.stages % 2 == 0);
+    return slot.at / kMemory.stage % 2;
+  }
   /// Which of those that share a ring.
   __device__ __forceinline__ static int group() {
     return kConfig.rings_of_blocks() == 1 ? 0 : WarpOfThreads::wave() / kConfig.ring_waves();

@@ -17,9 +17,11 @@ class PanelCopies {
   static_assert(kFirst % 128 == 0);  // a panel is one place's
   /// Rows of a block that follow each other are found from the thread's first one, where two places of each would take
   /// registers that kernels with lengths on the device lack.
-  static constexpr bool kStrides = kFirst > 0 && (kConfig.page_rows == 0 || kConfig.blocks_in_pages());
+  static constexpr bool kStrides =
+      (kFirst > 0 || kConfig.takes_turns()) && (kConfig.page_rows == 0 || kConfig.blocks_in_pages());
   static constexpr int kBlock = kConfig.block_keys();
-  static constexpr int kThreads = kConfig.ring_waves() * 32;  // that share a ring
+  /// That copy a row: those that share a ring; in turn: those of a warpgroup, which copies columns of its own.
+  static constexpr int kThreads = kConfig.takes_turns() ? 128 : kConfig.ring_waves() * 32;
   /// Eight threads copy a line of a row.
   static constexpr int kRowsAtOnce = kThreads / 8, kRounds = kBlock / kRowsAtOnce;
   static_assert(!kConfig.by_warpgroups() || (kDim % 64 == 0 && kConfig.kv_bytes == 16 && kRounds > 0 &&
@@ -60,13 +62,16 @@ class PanelCopies {
     for (Row& row : rows_) row = Row{};
     any_ = false;
   }
-  /// Asks for a panel of the block at `to`, if `asks`.
-  __device__ __forceinline__ void ask(ptx::SharedAddress to, int panel, bool asks) const {
+  /// Asks for a panel of the block at `to`.
+  __device__ __forceinline__ void ask(ptx::SharedAddress to, int panel) const { ask(to, panel, panel, false); }
+  /// Asks for panel `lower`, or for `upper`.
+  __device__ __forceinline__ void ask(ptx::SharedAddress to, int lower, int upper, bool is_upper) const {
     const int own = thread() / 8, chunk = thread() % 8;
-    const ptx::SharedAddress at = to + place(own, chunk) + panel * panel_bytes(kBlock);
+    const ptx::SharedAddress at = to + place(own, chunk) + (is_upper ? upper : lower) * panel_bytes(kBlock);
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      ptx::copy_async_of_line(at + i * (kRowsAtOnce * 128), place_of(i, panel * 128), valid(i), any() && asks);
+      const char* const from = is_upper ? place_of(i, upper * 128) : place_of(i, lower * 128);
+      ptx::copy_async_of_line(at + i * (kRowsAtOnce * 128), from, valid(i), any());
     }
   }
 
@@ -89,7 +94,7 @@ class PanelCopies {
       return byte_of(rows_[i], at);
     }
   }
-  /// Among those that share the ring.
+  /// Among kThreads.
   __device__ __forceinline__ static int thread() { return WarpOfThreads::thread() % kThreads; }
 
   Row rows_[kStrides ? 1 : kRounds];

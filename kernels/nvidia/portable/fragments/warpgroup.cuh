@@ -81,28 +81,36 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
     /// Where queries and the block's keys are, as descriptors have it.
     __device__ __forceinline__ unsigned queries() const { return ptx::matrix_at(memory_ + kMemory.q); }
     __device__ __forceinline__ unsigned keys() const { return ptx::matrix_at(base() + kMemory.k + read_); }
-    __device__ __forceinline__ unsigned values() const {
-      return kConfig.wide() ? keys() : ptx::matrix_at(base() + kMemory.v + read_);
+    /// wide(): of the block at `at`, which has been read as keys.
+    __device__ __forceinline__ unsigned values(int at) const {
+      return ptx::matrix_at(base() + (kConfig.wide() ? kMemory.k : kMemory.v) + at);
     }
+    __device__ __forceinline__ unsigned values() const { return values(read_); }
+    /// takes_turns(): the panel of weights, [rows][128 bytes].
+    __device__ __forceinline__ ptx::SharedAddress weights() const { return memory_ + kMemory.weights; }
+    /// The panel, and what else this warpgroup has left, is for the other one.
+    __device__ __forceinline__ void pass_weights() const {
+      ptx::fence_for_tma();
+      ptx::arrive_at<256>(kPassed + Blocks::warpgroup());
+    }
+    /// Until the other one has passed it.
+    __device__ __forceinline__ void await_weights() const { ptx::barrier_of<256>(kPassed + 1 - Blocks::warpgroup()); }
 
    private:
+    static constexpr int kPassed = Blocks::kRead + 2;
     using Blocks::kMemory, Blocks::memory_, Blocks::base, Blocks::read_;
     unsigned parity_ = 0;  // of the queries
   };
 
-  /// S = Q K^T for the keys of the block from `key` on, in flight until await_scores(). wide(): meanwhile the panels of
-  /// the block that is asked for are copied, if `asks`: the warp would wait for room in the queue of products else.
+  /// S = Q K^T for the keys of the block, in flight until await_scores().
   template <int kKeyFragments>
-  static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Stream& stream, int key,
-                                                      bool asks) {
+  static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Stream& stream) {
     static_assert(kKeyFragments == 4 || kKeyFragments == 8);
     float(&sums)[4 * kKeyFragments] = registers_of<kKeyFragments>(s);
-    constexpr int kLater = 2;  // panels behind the products': pages of the first copies may still be to come
-    const unsigned q = stream.queries(), k = stream.keys() + key * (128 / 16);
+    const unsigned q = stream.queries(), k = stream.keys();
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4 * kPanels; ++i) {
-      if (kConfig.wide() && i % 4 == 0 && i / 4 >= kLater) stream.copy_panel(i / 4 - kLater, asks);
       const unsigned columns = i % 4 * ptx::kNextColumns;
       const auto of_q = ptx::descriptor(q + i / 4 * next_panel(kConfig.rows()) + columns),
                  of_k = ptx::descriptor(k + i / 4 * next_panel(kConfig.block_keys()) + columns);
@@ -113,10 +121,6 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       }
     }
     ptx::wgmma_commit();
-    if constexpr (kConfig.wide()) {
-#pragma unroll
-      for (int panel = kPanels - kLater; panel < kPanels; ++panel) stream.copy_panel(panel, asks);
-    }
   }
   template <int kKeyFragments>
   static __device__ __forceinline__ void await_scores(Scores (&s)[1][kKeyFragments]) {
@@ -139,38 +143,69 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
     }
   }
 
-  /// O += P V of a block, for the columns from `first` on, in flight until await_values(). `weights`: of all waves of
-  /// keys that share the block.
-  template <int kOutFragments, int kCount>
-  static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments], const Weights (&weights)[kCount],
-                                                      const Stream& stream, int first) {
-    constexpr int kColumns = kOutFragments * kOuts, kAtOnce = kColumns % 128 == 0 ? 128 : 64;
-    static_assert(kColumns % kAtOnce == 0 && kCount * kConfig.wave_keys() == kConfig.block_keys());
-    float(&sums)[kColumns / 2] = registers_of<kOutFragments>(o);
-    const unsigned v =
-        (stream.values() + first / 64 * next_panel(kConfig.block_keys())) | next_panel(kConfig.block_keys()) << 16;
-    ptx::wgmma_fence();
+  /// Leaves the weights of the thread's rows to the other warpgroup. `first`: the first one of the wave's rows.
+  static __device__ __forceinline__ void leave_weights(const Weights& weights, const Stream& stream, int first) {
+    static_assert(kConfig.block_keys() == 64);
 #pragma unroll
-    for (int i = 0; i < kConfig.block_keys() / 16; ++i) {
-#pragma unroll
-      for (int column = 0; column < kColumns; column += kAtOnce) {
-        const auto of_v = ptx::descriptor(v + i * ptx::kNextRows + column / 64 * next_panel(kConfig.block_keys()));
-        if constexpr (kAtOnce == 128) {
-          ptx::add_product_of_128<kF16>(sums + column / 2, weights[i / kSteps].a[i % kSteps], of_v);
-        } else {
-          ptx::add_product_of_64<kF16>(sums + column / 2, weights[i / kSteps].a[i % kSteps], of_v);
-        }
-      }
+    for (int i = 0; i < 16; ++i) {
+      const int at = PanelCopies<kConfig>::place(first + Base::own_row(i % 2), i / 2) + lane() % 4 * 4;
+      ptx::store_two(stream.weights() + at, weights.a[i / 4][i % 4]);
     }
-    ptx::wgmma_commit();
   }
+
+  /// O += P V of the block that is read, for the columns from `first` on, in flight until await_values().
   template <int kOutFragments>
+  static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments], const Weights& weights,
+                                                      const Stream& stream, int first) {
+    multiply_values(o, stream.values(), first, [&](float* sums, int step, unsigned long long of_v) {
+      if constexpr (kAtOnce<kOutFragments> == 128) {
+        ptx::add_product_of_128<kF16>(sums, weights.a[step], of_v);
+      } else {
+        ptx::add_product_of_64<kF16>(sums, weights.a[step], of_v);
+      }
+    });
+  }
+  /// Likewise for the block at `block`, whose weights the other warpgroup has left.
+  template <int kOutFragments>
+  static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments], const Stream& stream, int block,
+                                                      int first) {
+    const unsigned p = ptx::matrix_at(stream.weights());
+    static_assert(kAtOnce<kOutFragments> == 128);
+    multiply_values(o, stream.values(block), first, [&](float* sums, int step, unsigned long long of_v) {
+      ptx::add_product_of_128<kF16>(sums, ptx::descriptor(p + step * ptx::kNextColumns), of_v);
+    });
+  }
+  /// Until at most kLater groups of products that began later are in flight.
+  template <int kLater = 0, int kOutFragments>
   static __device__ __forceinline__ void await_values(Out (&o)[1][kOutFragments]) {
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<kLater>();
     ptx::touch(registers_of<kOutFragments>(o));
   }
 
  private:
+  /// Columns of a product.
+  template <int kOutFragments>
+  static constexpr int kAtOnce = kOutFragments* kOuts % 128 == 0 ? 128 : 64;
+  /// multiply(sums, step, descriptor of V): a product of 16 keys and kAtOnce columns.
+  template <int kOutFragments, class Multiply>
+  static __device__ __forceinline__ void multiply_values(Out (&o)[1][kOutFragments], unsigned values, int first,
+                                                         Multiply&& multiply) {
+    constexpr int kColumns = kOutFragments * kOuts, kStep = kAtOnce<kOutFragments>;
+    static_assert(kColumns % kStep == 0 && kConfig.wave_keys() == kConfig.block_keys());
+    float(&sums)[kColumns / 2] = registers_of<kOutFragments>(o);
+    constexpr unsigned kPanel = next_panel(kConfig.block_keys());
+    const unsigned v = (values + first / 64 * kPanel) | kPanel << 16;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+      for (int column = 0; column < kColumns; column += kStep) {
+        const auto of_v = ptx::descriptor(v + i * ptx::kNextRows + column / 64 * kPanel);
+        multiply(sums + column / 2, i, of_v);
+      }
+    }
+    ptx::wgmma_commit();
+  }
   template <int kCount>
   static __device__ __forceinline__ auto registers_of(Scores (&fragments)[1][kCount]) -> float (&)[4 * kCount] {
     return reinterpret_cast<float(&)[4 * kCount]>(fragments);

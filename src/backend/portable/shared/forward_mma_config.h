@@ -41,7 +41,9 @@ struct ForwardMmaConfig {
   constexpr int q_first_bytes() const { return q_first * q_element_bytes(); }
   constexpr int k_first_bytes() const { return k_first * kv_element_bytes(); }
   constexpr int waves() const { return row_waves * key_waves; }
-  constexpr int wave_keys() const { return kv_block / key_waves; }
+  constexpr int wave_keys() const { return takes_turns() ? kv_block : kv_block / key_waves; }
+  /// The first one of a wave's keys of a step.
+  constexpr int first_key_of(int key_wave) const { return takes_turns() ? 0 : key_wave * wave_keys(); }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
   constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
   constexpr int threads() const { return waves() * shape().wave; }
@@ -55,6 +57,9 @@ struct ForwardMmaConfig {
   /// decode_mma: four waves of rows, 64 together, and two of keys multiply by wgmma. Keys, values and queries stand in
   /// panels of 64 columns: [panels][rows][128 bytes], swizzled.
   constexpr bool by_warpgroups() const { return fragments == FragmentKind::warpgroup; }
+  /// decode_mma: the blocks of a ring that two warpgroups share are computed in turn: one has the scores of a block,
+  /// the other those of the next. Each has columns of o of its own, of all blocks.
+  constexpr bool takes_turns() const { return wide() && by_warpgroups(); }
   /// backward_mma: products over more columns than a thread's registers have sums for.
   constexpr bool deep() const { return blocks != StepBlocks::keys_and_values && !own_blocks && qk_dim > 256; }
   constexpr int wave_columns() const { return wide() ? v_columns() / key_waves : v_columns(); }  // of o
@@ -122,9 +127,10 @@ struct ForwardMmaMemory {
   int bytes;
 };
 
-/// Weights of a wave that are on their way to other threads.
+/// Weights of a wave that are on their way to other threads. takes_turns(): a panel of 64 rows of all waves together.
 constexpr int weight_bytes(const ForwardMmaConfig& config) {
   if (config.blocks == StepBlocks::keys) return 0;
+  if (config.takes_turns()) return config.kv_block * config.element_bytes() * config.rows() / config.waves();
   return config.shape().weight_keys * config.wave_rows() * real_bytes(config.storage);
 }
 

@@ -16,7 +16,9 @@ inline constexpr int kPartsOfChunks = kMostGroups + (kMostGroups - 1) + (kChunks
 
 /// Keys of the shortest chunks, and those that longer sequences have more chunks of instead of longer ones. Rows of 512
 /// columns and more are so large a part beside their keys that their chunks are longer.
-constexpr int least_chunk_keys(const ForwardMmaConfig& config) { return config.wide() ? 256 : 128; }
+constexpr int least_chunk_keys(const ForwardMmaConfig& config) {
+  return config.takes_turns() ? 1024 : config.wide() ? 256 : 128;
+}
 inline constexpr int kLongChunkKeys = 2048;
 
 /// Units of each chunk but the last, of a sequence that has so many: config.chunks chunks, or up to kMostChunks where

@@ -26,8 +26,10 @@ constexpr int decode_state_waves(const ForwardMmaConfig& config) {
 /// Offsets in a CTA's shared memory, in bytes: the waves' rings, then these.
 struct DecodeMmaMemory {
   int states;   // [decode_state_waves][live_rows] rows that waves leave each other; unless wide()
-  int weights;  // wide(): [key waves][row waves][fragments of rows][32] a thread's weights: 16 bytes of 16 keys
+  int weights;  // wide(), unless they take turns: [key waves][row waves][fragments of rows][32] a thread's weights: 16
+                // bytes of 16 keys
   int tops;     // wide(): float [key waves][rows] maxima or sums
+  int passed;   // takes_turns(): float [rows] maxima, or powers, of all blocks until now
   int last;     // int: this CTA is the last one of its tile
   int spans;  // [waves] SequenceSpan of the wave's tile, where lengths are on the device and mods read them; prefixed:
               // a PrefixTable of all waves
@@ -40,8 +42,10 @@ constexpr DecodeMmaMemory decode_mma_memory(const ForwardMmaConfig& config) {
   memory.states = forward_mma_memory(config).bytes;
   if (config.wide()) {
     memory.weights = memory.states;
-    memory.tops = memory.weights + config.waves() * config.row_fragments * 32 * config.wave_keys();
-    memory.last = memory.tops + config.key_waves * config.rows() * 4;
+    const bool turns = config.takes_turns();
+    memory.tops = memory.weights + (turns ? 0 : config.waves() * config.row_fragments * 32 * config.wave_keys());
+    memory.passed = memory.tops + config.key_waves * config.rows() * 4;
+    memory.last = memory.passed + (turns ? config.rows() * 4 : 0);
   } else {
     memory.last = memory.states + decode_state_waves(config) * config.live_rows * decode_row_floats(config) * 4;
   }

@@ -189,17 +189,20 @@ inline void await_copies() {
   await_groups(0);
 }
 
-/// A barrier of `count` threads, of those that have its number.
-inline void meet(int number, int count) {
-  if (++cta.arrived[number] < count) {
-    cta.own().barrier = number;
-    cta.wait(State::in_part);
-    return;
-  }
+/// Comes to a barrier of `count` threads, of those that have its number. True: all have.
+inline bool come(int number, int count) {
+  if (++cta.arrived[number] < count) return false;
   cta.arrived[number] = 0;
   for (Lane& lane : cta.lanes) {
     if (lane.state == State::in_part && lane.barrier == number) lane.state = State::ready;
   }
+  return true;
+}
+/// Until they have.
+inline void meet(int number, int count) {
+  if (come(number, count)) return;
+  cta.own().barrier = number;
+  cta.wait(State::in_part);
 }
 
 inline void entry() {

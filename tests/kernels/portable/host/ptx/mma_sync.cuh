@@ -125,6 +125,10 @@ template <int kThreads>
 void barrier_of(int number) {
   lanes::meet(number, kThreads);
 }
+template <int kThreads>
+void arrive_at(int number) {
+  lanes::come(number, kThreads);
+}
 inline void store_two(SharedAddress to, unsigned halves) { std::memcpy(lanes::cta.memory + to, &halves, 4); }
 inline void store_half(SharedAddress to, unsigned short x) { std::memcpy(lanes::cta.memory + to, &x, 2); }
 

@@ -18,6 +18,10 @@ void product_of_64(float (&d)[32], unsigned long long a, unsigned long long b, i
   asked_products[threadIdx.x].open.push_back({d, {}, false, accumulate != 0, false, a, b, 64, value_of_bits<kF16>});
 }
 template <bool kF16>
+void add_product_of_128(float* d, unsigned long long a, unsigned long long b) {
+  asked_products[threadIdx.x].open.push_back({d, {}, false, true, true, a, b, 128, value_of_bits<kF16>});
+}
+template <bool kF16>
 void add_product_of_64(float* d, const unsigned* a, unsigned long long b) {
   asked_products[threadIdx.x].open.push_back(
       {d, {a[0], a[1], a[2], a[3]}, true, true, true, 0, b, 64, value_of_bits<kF16>});

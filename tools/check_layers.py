@@ -45,7 +45,7 @@ MAY_INCLUDE = {
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
     "backend/cuda/hopper": ("base", "shared", "backend/cuda/driver"),
     "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu",
-                            "backend/cuda/driver", "backend/cuda/jit"),
+                            "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/hopper"),
     "backend/amd/driver": ("base", "device", "backend/libraries"),
     "backend/amd/jit": ("base", "backend/libraries", "backend/jit", "backend/amd/driver"),
     "backend/amd/launch": (*BELOW_BACKEND, "backend", "backend/jit", "backend/gpu", "backend/amd/driver",

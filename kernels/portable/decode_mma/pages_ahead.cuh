@@ -37,6 +37,12 @@ class PagesAhead {
     }
   }
 
+  /// The page of the block of a unit, which has one.
+  __device__ __forceinline__ int number(const shared::PageTable& table, int unit) const {
+    const int number = page(0, unit);
+    return number < 0 ? 0 : number < table.pages ? number : table.pages - 1;
+  }
+
  private:
   static constexpr int kUnits = kConfig.shape().wave;
   static constexpr int kPages = kConfig.blocks_in_two_pages() ? 2 : 1;

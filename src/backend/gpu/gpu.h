@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "backend/gpu/dialect.h"
 #include "backend/jit/machine_code.h"
 #include "backend/jit/source.h"
+#include "heddle/tensor.h"
 
 namespace heddle::gpu {
 
@@ -59,6 +61,12 @@ class Gpu {
   /// Compiles a source, or finds what was compiled before, and loads it. Throws as jit::Builder::build(), and
   /// Error(device).
   virtual std::unique_ptr<Program> load(int device, const jit::Source& source) const = 0;
+
+  /// NVIDIA's GPUs with TMA: writes into the 128 bytes at `map` how TMA finds the rows of a tensor
+  /// [batch, heads, rows, head_dim], in boxes of `box_rows` rows and 128 bytes, where sequences end (`longest`:
+  /// cuda::tensor_map_before_ends).
+  virtual void describe_rows(int device, const ConstTensorView& tensor, int box_rows, std::int64_t longest,
+                             void* map) const = 0;
 
   /// Empty when the compiler was found and is new enough; else the reason, a sentence. Never throws.
   virtual std::string compiler_missing() const = 0;

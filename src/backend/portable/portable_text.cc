@@ -99,6 +99,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.by_sequence, "by sequence");
   add(config.device_lengths, "device lengths");
   add(config.page_rows > 0, fmt::format("{}pages of {}", config.listed_pages ? "listed " : "", config.page_rows));
+  add(config.boxes, "boxes");
   add(config.q_bytes < 4 || config.kv_bytes < 16 || config.o_bytes < 4,
       fmt::format("rows at {}/{}/{} bytes", config.q_bytes, config.kv_bytes, config.o_bytes));
   add(config.sinks, "sinks");

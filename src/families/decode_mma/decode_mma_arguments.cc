@@ -60,4 +60,10 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   }
 }
 
+void set_box_numbers(const shared::ForwardMmaConfig& config, const ConstTensorView& k,
+                     shared::DecodeMmaBoxParams& params) {
+  params.longest = static_cast<int>(config.page_rows > 0 ? config.page_rows : k.shape[2]);
+  params.batch_step = params.k.stride[0] != 0 ? 1 : 0;
+}
+
 }  // namespace heddle::decode_mma

@@ -14,4 +14,8 @@ shared::DecodeMmaParams constant_params(const backend::PrepareArguments& argumen
 void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments, int ctas,
                    shared::DecodeMmaParams& params);
 
+/// config.boxes: all but the maps, for keys `k`.
+void set_box_numbers(const shared::ForwardMmaConfig& config, const ConstTensorView& k,
+                     shared::DecodeMmaBoxParams& params);
+
 }  // namespace heddle::decode_mma

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "backend/portable/portable_refuses.h"
@@ -11,6 +12,7 @@
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_rings.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
+#include "plan/access/tma_refuses.h"
 #include "plan/tiles/packed_heads.h"
 
 namespace heddle::plan {
@@ -313,9 +315,11 @@ std::string decode_mma_prefixes(const AttentionProblem& problem, const ForwardMm
   return fmt::format("prefix_group is not used: {}", reason);
 }
 
-std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
-                                                 const AttentionTensors& tensors, const AttentionOptions& options,
-                                                 const device::CudaCaps& caps) {
+namespace {
+
+std::vector<ForwardMmaConfig> with_copies(const AttentionProblem& problem, const KernelMods& mods,
+                                          const AttentionTensors& tensors, const AttentionOptions& options,
+                                          const device::CudaCaps& caps) {
   ForwardMmaConfig all = forward_config(problem, mods, tensors, options, kNvidia);
   all.by_sequence = by_sequence(problem);
   all.own_blocks = true;
@@ -336,6 +340,26 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
     }
   }
   if (!is_first) std::ranges::copy(by_wgmma, std::back_inserter(configs));
+  return configs;
+}
+
+/// TMA brings whole blocks of keys. Rows before a run that a mask leaves would be read, too.
+bool come_in_boxes(const ForwardMmaConfig& config, const ConstTensorView& k,
+                   const std::optional<ConstTensorView>& k_rest) {
+  if (!config.takes_turns() || config.has_runs() || config.page_rows % config.block_keys() != 0) return false;
+  for (int axis = 0; k_rest && axis < 3; ++axis) {
+    if (k_rest->shape[axis] != k.shape[axis]) return false;
+  }
+  return tma_refuses(k).empty() && (!k_rest || tma_refuses(*k_rest).empty());
+}
+
+}  // namespace
+
+std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
+                                                 const AttentionTensors& tensors, const AttentionOptions& options,
+                                                 const device::CudaCaps& caps) {
+  std::vector<ForwardMmaConfig> configs = with_copies(problem, mods, tensors, options, caps);
+  for (ForwardMmaConfig& config : configs) config.boxes = come_in_boxes(config, tensors.k, options.k_rest);
   return configs;
 }
 

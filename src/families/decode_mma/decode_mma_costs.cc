@@ -21,8 +21,9 @@ double units_of_cta(const AttentionProblem& problem, const ForwardMmaConfig& con
 /// an H100's times.
 double turns_seconds(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
                      int multiprocessors, double reading) {
-  constexpr double kReading = 1.04, kBlock = 2.45e-6, kEnd = 15.5e-6, kEndOfRow = 0.14e-6;
-  const double computing = units_of_cta(problem, config, keys, multiprocessors) * kBlock *
+  constexpr double kReading = 1.04, kEnd = 15.5e-6, kEndOfRow = 0.14e-6;
+  const double block = config.boxes ? 2.1e-6 : 2.45e-6;
+  const double computing = units_of_cta(problem, config, keys, multiprocessors) * block *
                            static_cast<double>(problem.qk_dim + problem.v_dim) / 1088;
   const double end = (kEnd + kEndOfRow * config.live_rows) * static_cast<double>(problem.v_dim) / 512;
   return std::max(kReading * reading, computing) + end;

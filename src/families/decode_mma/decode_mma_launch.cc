@@ -19,6 +19,7 @@
 namespace heddle::decode_mma {
 namespace {
 
+using shared::DecodeMmaBoxParams;
 using shared::DecodeMmaParams;
 using shared::ForwardMmaConfig;
 
@@ -60,7 +61,17 @@ class DecodeMmaKernel final : public backend::Kernel {
                                 .threads = static_cast<unsigned>(config_.threads()),
                                 .shared_bytes = static_cast<unsigned>(shared_bytes_),
                                 .overlaps = config_.overlaps};
-    program_->launch(function_, launch, arguments.stream, &params, "launching decode_mma");
+    constexpr const char* kWhat = "launching decode_mma";
+    if (!config_.boxes) return program_->launch(function_, launch, arguments.stream, &params, kWhat);
+    DecodeMmaBoxParams with_maps{params, {}, {}, 0, 0};
+    const ConstTensorView& k = arguments.tensors.k;
+    const std::optional<ConstTensorView>& k_rest = arguments.options->k_rest;
+    set_box_numbers(config_, k, with_maps);
+    gpu_.describe_rows(device_, k, config_.block_keys(), with_maps.longest, &with_maps.first);
+    if (k_rest) {
+      gpu_.describe_rows(device_, *k_rest, config_.block_keys(), with_maps.longest, &with_maps.rest);
+    }
+    program_->launch(function_, launch, arguments.stream, &with_maps, kWhat);
   }
 
   std::int64_t held_bytes() const override {

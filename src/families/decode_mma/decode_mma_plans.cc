@@ -57,8 +57,9 @@ void check_density(const AttentionProblem& problem, const DecodeKeys& keys, cons
 }
 
 std::string describe(const ForwardMmaConfig& config) {
-  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}", config.live_rows, config.packed_heads,
-                     config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "");
+  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}{}", config.live_rows, config.packed_heads,
+                     config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "",
+                     config.boxes ? ", keys by TMA" : "");
 }
 
 /// `tests`: blocks that the mask leaves nothing are passed over, where the kernel can.

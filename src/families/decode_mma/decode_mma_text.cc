@@ -15,7 +15,7 @@ constexpr const char* kKernel =
     "\n#include \"{0}\"\n"
     "#include \"portable/decode_mma/decode.cuh\"\n\n"
     "extern \"C\" __global__ void {2}\n"
-    "    decode_mma({3} heddle::shared::DecodeMmaParams params) {{\n"
+    "    decode_mma({3} heddle::shared::DecodeMmaParamsOf<heddle::kConfig.boxes>::Type params) {{\n"
     "  using namespace heddle;\n"
     "  {4}\n"
     "  if constexpr (kConfig.overlaps) {{\n"

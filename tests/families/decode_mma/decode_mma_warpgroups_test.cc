@@ -73,5 +73,38 @@ TEST(DecodeMmaWarpgroups, AreNotForOtherProblems) {
   EXPECT_EQ(count_by_warpgroups(many(16), "a100"), 0);
 }
 
+// TMA brings whole blocks of one page, of tensors that it takes, where no mask bounds the keys.
+TEST(DecodeMmaWarpgroups, TakeBlocksOfKeysByTma) {
+  HopperCall window = latent(16), apart = latent(16);
+  window.mask = leaf::kv_idx() > leaf::kv_len() - Expr(100);
+  apart.k_rest = 64;
+  EXPECT_TRUE(first_of(latent(16)).boxes);
+  EXPECT_TRUE(first_of(invariant(latent())).boxes);
+  EXPECT_TRUE(first_of(apart).boxes);
+  EXPECT_TRUE(first_of(window).takes_turns());
+  EXPECT_FALSE(first_of(window).boxes);
+  EXPECT_FALSE(first_of(many(16)).boxes);
+  EXPECT_FALSE(first_of(latent(16), "a100").boxes);
+  for (const int page_rows : {16, 64, 96, 128}) {
+    problem::AttentionProblem paged = latent(16).problem();
+    paged.page_rows = page_rows;
+    EXPECT_EQ(first_of(paged, latent(16).tensors(), {}).boxes, page_rows % 64 == 0) << page_rows;
+  }
+}
+
+TEST(DecodeMmaWarpgroups, CopyKeysThatTmaDoesNotTake) {
+  const problem::AttentionProblem problem = latent(16).problem();
+  AttentionTensors far = latent(16).tensors();
+  far.k.strides[2] = far.v.strides[2] = std::int64_t{1} << 39;  // 2^40 bytes
+  EXPECT_TRUE(first_of(problem, far, {}).takes_turns());
+  EXPECT_FALSE(first_of(problem, far, {}).boxes);
+  // The last columns of all sequences stand in one entry, those before in entries of their own.
+  HopperCall apart = latent(16);
+  apart.k_rest = 64;
+  AttentionOptions options = apart.all_options();
+  options.k_rest->shape[0] = 1;
+  EXPECT_FALSE(first_of(apart.problem(), apart.tensors(), options).boxes);
+}
+
 }  // namespace
 }  // namespace heddle::test::decode

@@ -24,6 +24,15 @@ inline shared::ForwardMmaConfig first_of(const HopperCall& call, std::string_vie
   return offered(call, gpu).front().plan.part<shared::ForwardMmaConfig>();
 }
 
+/// Of a problem that no call above makes.
+inline shared::ForwardMmaConfig first_of(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
+                                         const AttentionOptions& options, std::string_view gpu = "h200") {
+  const auto no_rows = [](BlockSize) { return nullptr; };
+  return plan::decode_mma(problem, tensors, options, caps_of(gpu), no_rows)
+      .front()
+      .plan.part<shared::ForwardMmaConfig>();
+}
+
 /// Keys and values of 8 bits.
 inline HopperCall bytes(DType q = DType::bf16, DType kv = DType::e4m3, std::int64_t keys = 8192) {
   HopperCall call = few(1, keys);

@@ -19,6 +19,7 @@
 #include "families/decode_mma/decode_mma_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
+#include "kernels/portable/host/described_rows.h"
 #include "kernels/portable/host_kernel.h"
 #include "kernels/portable/key_poison.h"
 #include "sample.h"
@@ -28,12 +29,12 @@ namespace {
 
 using expr::Leaf;
 using shared::ForwardMmaConfig;
-using Entry = long long (*)(const shared::DecodeMmaParams&, unsigned ctas, unsigned seed);
+using Entry = long long (*)(const shared::DecodeMmaBoxParams&, unsigned ctas, unsigned seed);
 
 constexpr const char* kEnd = R"(
 #include "{0}"
 #include "portable/decode_mma/decode.cuh"
-extern "C" long long run_kernel(const heddle::shared::DecodeMmaParams& params, unsigned ctas, unsigned seed) {{
+extern "C" long long run_kernel(const heddle::shared::DecodeMmaBoxParams& params, unsigned ctas, unsigned seed) {{
   using namespace heddle;
   lanes::copied_bytes = 0;
   lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::decode_mma_memory(kConfig).bytes, seed,
@@ -178,6 +179,18 @@ long long poison(AttentionCase& c, const problem::AttentionProblem& problem, con
 
 namespace {
 
+void describe(const ConstTensorView& keys, const ForwardMmaConfig& config, int longest, shared::KeyMap& map) {
+  const std::int64_t size = size_of(keys.dtype);
+  const DescribedRows rows = {static_cast<const char*>(keys.data),
+                              keys.strides[2] * size,
+                              keys.strides[1] * size,
+                              keys.strides[0] * size,
+                              static_cast<int>(keys.shape[3] * size),
+                              longest,
+                              config.block_keys()};
+  std::memcpy(map.opaque, &rows, sizeof rows);
+}
+
 /// `c`: the case whose tensors these are, if they are one's.
 std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions& options, const DecodeRun& run,
                          AttentionCase* c) {
@@ -189,12 +202,17 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
       fmt::format("{}, {} CTAs{}", decode_mma::name_of(config), plan.grid, run.lengths_there ? ", lengths there" : "");
   SCOPED_TRACE(name);
   problem.device_lengths = run.lengths_there;
-  shared::DecodeMmaParams params =
-      decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr});
+  shared::DecodeMmaBoxParams params{
+      decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr}), {}, {}, 0, 0};
   const shared::DecodeMmaWorkspace sizes =
       shared::decode_mma_workspace(config, plan.grid, problem.batch * plan::decode_mma_tiles(problem, config));
   const Workspace workspace(sizes.bytes);
   decode_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, workspace.base}, plan.grid, params);
+  if (config.boxes) {
+    decode_mma::set_box_numbers(config, tensors.k, params);
+    describe(tensors.k, config, params.longest, params.first);
+    if (options.k_rest) describe(*options.k_rest, config, params.longest, params.rest);
+  }
   if (problem.listed_pages) params.table.starts.data = problem.page_starts.data();
   if (run.lengths_there) params.lengths.page_starts = params.table.starts;
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);

@@ -3,6 +3,7 @@
 // copies arrive, so nobody meets others to read a block.
 #pragma once
 
+#include "portable/fragments/key_boxes.cuh"
 #include "portable/fragments/panel_copies.cuh"
 #include "portable/fragments/ring_slot.cuh"
 #include "ptx/cp_async.cuh"
@@ -24,8 +25,14 @@ class PanelBlocks {
     keys_.begin(keys, first, run.end, run.begin);
     if constexpr (!kConfig.wide()) values_.begin(values, first, run.end, run.begin);
   }
+  /// config.boxes: likewise, without rows outside of the sequence. `maps`: KeyBoxes'.
+  template <class Maps>
+  __device__ __forceinline__ void ask_box(const Maps& maps, const BoxPlace& place) {
+    boxes_.begin(maps, place);
+  }
   /// In place of a block that is not there.
   __device__ __forceinline__ void skip_block() {
+    if constexpr (kConfig.boxes) return boxes_.begin_none();
     keys_.begin_none();
     if constexpr (!kConfig.wide()) values_.begin_none();
   }
@@ -33,6 +40,7 @@ class PanelBlocks {
   /// block's scores; columns that are no values are copied by the warpgroup whose block it is.
   __device__ __forceinline__ void copy_panels() const {
     const ptx::SharedAddress keys = base() + kMemory.k + asked_.at;
+    if constexpr (kConfig.boxes) return ask_boxes(keys);
     if constexpr (kConfig.takes_turns()) {
       constexpr int kOwn = ValueCopies::kPanels / 2;
 #pragma unroll
@@ -52,14 +60,14 @@ class PanelBlocks {
     }
   }
   __device__ __forceinline__ void end_of_ask() {
-    ptx::arrive_behind_copies(arrival(asked_));
+    if constexpr (!kConfig.boxes) ptx::arrive_behind_copies(arrival(asked_));
     asked_.advance();
   }
 
   /// Waits until all copies of the next block to be read have arrived. The thread's products may read it then.
   __device__ __forceinline__ void arrives() {
     ptx::barrier_wait(arrival(next_), parity_);
-    ptx::fence_for_tma();
+    if constexpr (!kConfig.boxes) ptx::fence_for_tma();
     read_ = pass();
   }
   /// The next block is not waited for. Where it is.
@@ -79,7 +87,8 @@ class PanelBlocks {
     if (WarpOfThreads::thread() == 0) {
 #pragma unroll
       for (int i = 0; i < kConfig.rings_of_blocks() * kConfig.stages; ++i) {
-        ptx::barrier_init(memory_ + kMemory.arrivals + 8 * i, 32 * kConfig.ring_waves());
+        // Boxes are asked for by a thread of each warpgroup.
+        ptx::barrier_init(memory_ + kMemory.arrivals + 8 * i, kConfig.boxes ? 2 : 32 * kConfig.ring_waves());
       }
       ptx::barrier_init(queries_arrival(), 32 * kConfig.waves());
       ptx::barrier_init_done();
@@ -103,7 +112,7 @@ class PanelBlocks {
   using KeyCopies = PanelCopies<kConfig>;
   using ValueCopies = PanelCopies<kConfig, kConfig.v_dim, 0>;
   using Slot = RingSlot<kConfig.stages, kMemory.stage>;
-  /// Whose turn the block of a place is.
+  /// The warpgroup whose turn the block of a place is.
   __device__ __forceinline__ static int turn_of(const Slot& slot) {
     static_assert(!kConfig.takes_turns() || kConfig.stages % 2 == 0);
     return slot.at / kMemory.stage % 2;
@@ -116,6 +125,25 @@ class PanelBlocks {
     return memory_ + kMemory.arrivals + (group() * kConfig.stages + slot.at / kMemory.stage) * 8;
   }
 
+  /// By one thread of the warpgroup: its panels of the block at `keys`.
+  __device__ __forceinline__ void ask_boxes(ptx::SharedAddress keys) const {
+    constexpr int kOwn = ValueCopies::kPanels / 2, kRest = Boxes::kPanels - 2 * kOwn;
+    const ptx::Address barrier = arrival(asked_);
+    const int own = warpgroup();  // by the whole warp
+    const bool has_rest = turn_of(asked_) == own;
+    if (WarpOfThreads::thread() % 128 != 0) return;
+    const int panels = boxes_.any() ? kOwn + (has_rest ? kRest : 0) : 0;
+    ptx::barrier_arrive_expecting(barrier, static_cast<unsigned>(panels * Boxes::kBytes));
+    if (!boxes_.any()) return;
+#pragma unroll
+    for (int panel = 0; panel < kOwn; ++panel) boxes_.ask(keys, own * kOwn + panel, barrier);
+    if (!has_rest) return;
+#pragma unroll
+    for (int panel = 2 * kOwn; panel < Boxes::kPanels; ++panel) boxes_.ask(keys, panel, barrier);
+  }
+
+  using Boxes = KeyBoxes<kConfig>;
+  Boxes boxes_;     // config.boxes: instead of both
   KeyCopies keys_;
   ValueCopies values_;  // unless wide()
   Slot asked_ = {0}, next_ = {0};

@@ -20,7 +20,7 @@ class PanelCopies {
   static constexpr bool kStrides =
       (kFirst > 0 || kConfig.takes_turns()) && (kConfig.page_rows == 0 || kConfig.blocks_in_pages());
   static constexpr int kBlock = kConfig.block_keys();
-  /// That copy a row: those that share a ring; in turn: those of a warpgroup, which copies columns of its own.
+  /// Threads that copy a block's rows: those that share a ring; or a warpgroup, where each copies columns of its own.
   static constexpr int kThreads = kConfig.takes_turns() ? 128 : kConfig.ring_waves() * 32;
   /// Eight threads copy a line of a row.
   static constexpr int kRowsAtOnce = kThreads / 8, kRounds = kBlock / kRowsAtOnce;

@@ -3,6 +3,7 @@
 #include "backend/amd/driver/hip_objects.h"
 #include "backend/amd/jit/amd_jit.h"
 #include "backend/backends.h"
+#include "heddle/error.h"
 
 namespace heddle::amd {
 namespace {
@@ -35,6 +36,10 @@ class AmdGpu final : public gpu::Gpu {
   }
   std::unique_ptr<gpu::Program> load(int device, const jit::Source& source) const override {
     return std::make_unique<AmdProgram>(device, source);
+  }
+  void describe_rows(int, const ConstTensorView&, int, std::int64_t, void*) const override {
+    throw Error(ErrorCode::internal,
+                "kernels for AMD's GPUs copy rows themselves; no plan describes them to a copy engine");
   }
   std::string compiler_missing() const override { return amd::compiler_missing(); }
   void wait(int device, const char* what) const override { amd::wait(device, what); }

@@ -1,7 +1,10 @@
 #include "backend/cuda/launch/cuda_gpu.h"
 
+#include <cstring>
+
 #include "backend/backends.h"
 #include "backend/cuda/driver/cuda_objects.h"
+#include "backend/cuda/hopper/tensor_map.h"
 #include "backend/cuda/jit/cuda_jit.h"
 
 namespace heddle::cuda {
@@ -38,6 +41,12 @@ class CudaGpu final : public gpu::Gpu {
   std::string architecture_of(int device) const override { return cuda::architecture_of(device); }
   std::unique_ptr<gpu::Program> load(int device, const heddle::jit::Source& source) const override {
     return std::make_unique<CudaProgram>(device, source);
+  }
+  void describe_rows(int device, const ConstTensorView& tensor, int box_rows, std::int64_t longest,
+                     void* map) const override {
+    const ContextScope scope(device);
+    const CUtensorMap described = tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
+    std::memcpy(map, &described, sizeof described);
   }
   std::string compiler_missing() const override { return jit::compiler_missing(); }
   void wait(int device, const char* what) const override {

@@ -65,4 +65,23 @@ struct DecodeMmaParams : ForwardParams {
   float* joined_rows;        // [sequences][tiles][kJoinedParts][own_rows] rows
 };
 
+/// TMA's description of a tensor of keys (cuda::tensor_map_before_ends).
+struct alignas(64) KeyMap {
+  char opaque[128];
+};
+/// config.boxes.
+struct DecodeMmaBoxParams : DecodeMmaParams {
+  KeyMap first, rest;  // rest: k_first: of the last columns
+  int longest;         // rows that an end has before it in a map: those of a page, or of the tensor
+  int batch_step;      // from a sequence's keys to those of the next one: 1; or 0, if all have one entry of the tensor
+};
+template <bool kBoxes>
+struct DecodeMmaParamsOf {
+  using Type = DecodeMmaParams;
+};
+template <>
+struct DecodeMmaParamsOf<true> {
+  using Type = DecodeMmaBoxParams;
+};
+
 }  // namespace heddle::shared

@@ -60,8 +60,11 @@ struct Lane {
   bool fenced = true;                    // since a wait for arrivals: products of warpgroups may read what was copied
 };
 
-/// A barrier at which each thread of those that share it arrives when its copies have been written.
+/// A barrier at which each thread of those that share it arrives when its copies have been written, or with the bytes
+/// that it waits for.
 struct Arrival {
+  bool is_of_threads = false;        // which copy themselves
+  long long bytes = 0;               // that are still to come
   std::size_t expected = 0;          // threads that arrive in a phase
   unsigned arrived = 0, parity = 0;  // of the phase that goes on
   std::vector<Copy> copies;          // of it
@@ -159,13 +162,9 @@ inline void await_groups(std::size_t left) {
     for (const Copy& copy : own.groups.front()) perform(copy);
   }
 }
-/// The copies since the last commit or arrival.
-inline void arrive_behind_copies(unsigned barrier) {
-  Lane& own = cta.own();
-  Arrival& arrival = cta.arrivals[barrier];
-  arrival.copies.insert(arrival.copies.end(), own.copies.begin(), own.copies.end());
-  own.copies.clear();
-  if (++arrival.arrived < arrival.expected) return;
+/// The phase ends when all have come.
+inline void settle(Arrival& arrival) {
+  if (arrival.arrived < arrival.expected || arrival.bytes != 0) return;
   arrival.over.insert(arrival.over.end(), arrival.copies.begin(), arrival.copies.end());
   arrival.copies.clear();
   arrival.arrived = 0;
@@ -174,8 +173,36 @@ inline void arrive_behind_copies(unsigned barrier) {
     if (lane.state == State::in_part && lane.barrier == kArrivals) lane.state = State::ready;
   }
 }
-/// Until all have arrived in the phase of that parity. Their copies are performed for the first one that waits.
-inline void await_arrival(unsigned barrier, unsigned parity) {
+/// The copies since the last commit or arrival.
+inline void arrive_behind_copies(unsigned barrier) {
+  Lane& own = cta.own();
+  Arrival& arrival = cta.arrivals[barrier];
+  arrival.is_of_threads = true;
+  arrival.copies.insert(arrival.copies.end(), own.copies.begin(), own.copies.end());
+  own.copies.clear();
+  ++arrival.arrived;
+  settle(arrival);
+}
+inline void arrive_expecting(unsigned barrier, long long bytes) {
+  Arrival& arrival = cta.arrivals[barrier];
+  ++arrival.arrived;
+  arrival.bytes += bytes;
+  settle(arrival);
+}
+/// A part of what comes with the next arrive_bytes().
+inline void copy_to_arrival(unsigned barrier, const Copy& copy) {
+  copied_bytes += copy.valid;
+  if (cta.copies_at_once) return perform(copy);
+  cta.arrivals[barrier].copies.push_back(copy);
+}
+inline void arrive_bytes(unsigned barrier, long long bytes) {
+  Arrival& arrival = cta.arrivals[barrier];
+  arrival.bytes -= bytes;
+  settle(arrival);
+}
+/// Until all have arrived in the phase of that parity. Their copies are performed for the first one that waits. Whether
+/// threads have made them.
+inline bool await_arrival(unsigned barrier, unsigned parity) {
   Arrival& arrival = cta.arrivals[barrier];
   while (arrival.parity == parity) {
     cta.own().barrier = kArrivals;
@@ -183,6 +210,7 @@ inline void await_arrival(unsigned barrier, unsigned parity) {
   }
   for (const Copy& copy : arrival.over) perform(copy);
   arrival.over.clear();
+  return arrival.is_of_threads;
 }
 inline void await_copies() {
   commit_copies();

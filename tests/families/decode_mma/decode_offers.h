@@ -24,7 +24,7 @@ inline shared::ForwardMmaConfig first_of(const HopperCall& call, std::string_vie
   return offered(call, gpu).front().plan.part<shared::ForwardMmaConfig>();
 }
 
-/// Of a problem that no call above makes.
+/// The first one of a problem that no call above makes.
 inline shared::ForwardMmaConfig first_of(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, std::string_view gpu = "h200") {
   const auto no_rows = [](BlockSize) { return nullptr; };

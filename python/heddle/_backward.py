@@ -23,7 +23,8 @@ WantedParams: TypeAlias = Iterable[str] | Mapping[str, Array]
 
 
 class Gradients:
-    """The gradients that were asked for; None, or no entry, for the others. `d_captures` and `d_params` are by name."""
+    """The gradients that were asked for: dq, dk, dv and d_sinks, None if they were not; d_captures and d_params, dicts
+    by name. Each has the shape of what it is the gradient of."""
 
     __slots__ = ("dq", "dk", "dv", "d_sinks", "d_captures", "d_params", "_captures")
 
@@ -211,8 +212,8 @@ def explain_backward(
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), device_name: str | None = None, **options: Unpack[BackwardOptions],
 ) -> Explanation:
-    """Explains what heddle.attention_backward does with these arguments. `device_name`: explains a GPU that need not be
-    here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
+    """Explains what heddle.attention_backward does with the same arguments. `device_name`: explains a GPU that need not
+    be here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
 
     >>> import numpy as np, heddle
     >>> q = k = v = o = d_o = np.ones((1, 1, 4, 8), np.float32)

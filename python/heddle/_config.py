@@ -12,17 +12,25 @@ from ._core import DeviceInfo
 
 
 class Config(NamedTuple):
-    """What this install is and what it found. `print` shows it in lines."""
+    """What this install is and what it found. `print` shows it in lines.
 
-    version: str  # of the library
-    module: str  # the file of the compiled module
-    python: str  # the interpreter and the system
-    devices: list[DeviceInfo]  # a GPU's detail names its driver and the compiler of its kernels
-    missing: dict[str, str]  # by kind of device: why there is none, and where it was looked for
-    cache_folder: str | None  # of compiled kernels and records of tuning; None: there is no place for it
-    cached_kernels: int  # how many compiled kernels lie there
-    plan_cache: dict[str, int]  # plan_cache_counts()
-    environment: dict[str, str]  # the variables of HEDDLE_ that are set
+    - version: of the library. module: the file of the compiled module. python: the interpreter and the system.
+    - devices: heddle.DeviceInfo each; a GPU's detail names its driver and the compiler of its kernels. missing: by kind
+      of device why there is none, and where it was looked for.
+    - cache_folder: of compiled kernels and records of tuning; None if there is no place for it. cached_kernels: how
+      many compiled kernels lie there. plan_cache: heddle.plan_cache_counts().
+    - environment: the variables of HEDDLE_ that are set.
+    """
+
+    version: str
+    module: str
+    python: str
+    devices: list[DeviceInfo]
+    missing: dict[str, str]
+    cache_folder: str | None
+    cached_kernels: int
+    plan_cache: dict[str, int]
+    environment: dict[str, str]
 
     def __str__(self) -> str:
         lines = [f"heddle {self.version}, {self.module}", self.python]

@@ -19,7 +19,8 @@ RESERVED = frozenset({
 class Mod:
     """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).
 
-    A function of your own may call it with the arguments that it got itself.
+    A function of your own may call it with the arguments that it got itself. The functions of heddle.mods make it: from
+    `function`, with a `name` for texts, and `expr`, the expression of a mod that reads no array.
 
     >>> import numpy as np, heddle
     >>> near = heddle.mods.sliding_window(1)

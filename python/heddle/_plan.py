@@ -15,7 +15,14 @@ from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """A plan as text and as data, with the reasons. ``print`` shows the text."""
+    """A plan with the reasons: `text`, which `print` shows, and `stages`, the same as data, by stage and subject. A
+    notebook shows it as a table.
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 1, 4, 8), np.float32)
+    >>> heddle.explain(x, x, x, mask_mod="kv_idx <= q_idx").stages["mods"]["mask"]["given"]
+    'kv_idx <= q_idx'
+    """
 
     text: str
     stages: dict[str, Any]
@@ -73,9 +80,10 @@ class AttentionPlan(Planned):
         """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
 
         The tensors have the planned shapes, strides, dtypes and device. What else is given stands for the planned one
-        in this run: arrays with the planned shapes, strides and dtypes. Lengths and starts may be other ones on a GPU
-        alone, captures and params of the mask after `update` alone. `workspace`: workspace_bytes of memory on the
-        plan's device, 64-byte aligned, of no other run at this time; a GPU's plan needs it if workspace_bytes is not 0.
+        in this run: arrays with the planned shapes, strides and dtypes, which heddle.attention describes. Lengths and
+        starts may be other ones on a GPU alone, captures and params of the mask after `update` alone. `workspace`:
+        workspace_bytes of memory on the plan's device, 64-byte aligned, of no other run at this time; a GPU's plan
+        needs it if workspace_bytes is not 0.
 
         Raises ValueError for what differs from the plan. Ctrl-C stops a run on the CPU, whose results are then
         incomplete; the plan stays good.
@@ -106,8 +114,8 @@ def explain(
     q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
-    """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now.
-    Raises as heddle.attention does.
+    """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now. out,
+    lse and return_lse say which results there are; nothing is computed. Raises as heddle.attention does.
 
     >>> import numpy as np, heddle
     >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
@@ -126,8 +134,9 @@ def explain_on(
     device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
-    """Explains the plan for a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
-    are not read. Raises as planning on that GPU would, ValueError for a name that it does not know.
+    """Explains the plan for a GPU that need not be here (device_name: "h200"), without a kernel. The other arguments
+    are those of heddle.explain. The arrays may be anywhere; they are not read. Raises as planning on that GPU would,
+    ValueError for a name that it does not know.
 
     >>> import heddle
     >>> q = k = v = heddle.Tensor.empty((1, 16, 4096, 128), "bfloat16")

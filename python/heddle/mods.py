@@ -272,8 +272,10 @@ def relative_bias(table: Any, max_distance: int) -> Mod:
 
 
 def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) -> Mod:
-    """A score_mod: T5's buckets of distances, exact near and logarithmic far: score + table[bucket, h], table f32
-    [buckets, Hq].
+    """A score_mod: T5's buckets of distances: score + table[bucket, h], table f32 [buckets, Hq]. Half of the buckets
+    are exact, the others logarithmic up to max_distance, where the last one begins. bidirectional: half of the buckets
+    are for keys behind the query; else these count as distance 0. Raises ValueError for buckets below 2 (bidirectional:
+    4) and a max_distance inside the exact ones.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 2, 3, 8), np.float32)

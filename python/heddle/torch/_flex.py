@@ -144,7 +144,8 @@ def flex_attention(
     - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have one floating type. Hkv is Hq, or with
       enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
     - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32.
-    - block_mask comes from create_block_mask, heddle's or torch's.
+    - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
+      torch are accepted and have no effect.
     - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, by eager calls: b is the sequence, and
       indices begin at 0 in each. Their block_mask comes from heddle's create_block_mask, with the longest lengths.
     - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest

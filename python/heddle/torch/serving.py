@@ -75,7 +75,8 @@ def varlen_func(
       longest sequence's queries and keys; larger bounds change no result.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
-    - score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
+    - score_mod and mask_mod are torch functions as in flex_attention. q_idx and kv_idx begin at 0 in each sequence.
+      `version`: see with_kvcache.
     - softmax_scale: by default 1 / sqrt of the head dimension.
     - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of keys,
       where they are tensors of their own. They have no gradient.
@@ -137,7 +138,8 @@ def with_kvcache(
       position.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
-    - score_mod and mask_mod are torch functions as in flex_attention.
+    - score_mod and mask_mod are torch functions as in flex_attention. q_idx counts the sequence's queries in q from 0,
+      kv_idx its keys in the cache.
     - softmax_scale: by default 1 / sqrt of the head dimension.
     - `version`: give another one if the content of a tensor that mask_mod reads has changed in place.
     - batch_invariant: a sequence's bits of out and lse do not depend on the batch's other sequences, in CUDA graphs too.

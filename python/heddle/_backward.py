@@ -224,8 +224,8 @@ def explain_backward(
     arguments = given_arguments(options)
     inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
-    text, stages = _core.explain_backward(inputs, targets, arguments, device_name)
-    return Explanation(text, json.loads(stages))
+    text, stages, picture = _core.explain_backward(inputs, targets, arguments, device_name)
+    return Explanation(text, json.loads(stages), picture)
 
 
 def check_backward(

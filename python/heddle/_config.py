@@ -51,22 +51,10 @@ def config() -> Config:
     >>> heddle.config().version == heddle.__version__
     True
     """
-    folder = cache_folder()
+    folder = _core.cache_folder()
     missing = {kind: _core.missing(kind) for kind in ("cuda", "rocm")}
     return Config(
         _core.version(), _core.__file__, f"Python {platform.python_version()}, {platform.platform()}", _core.devices(),
-        {kind: why for kind, why in missing.items() if why}, None if folder is None else str(folder),
-        0 if folder is None else len(list(folder.glob("*.kernel"))), dict(_core.plan_cache_counts()),
+        {kind: why for kind, why in missing.items() if why}, folder or None,
+        len(list(Path(folder).glob("*.kernel"))) if folder else 0, dict(_core.plan_cache_counts()),
         {name: value for name, value in sorted(os.environ.items()) if name.startswith("HEDDLE_")})
-
-
-def cache_folder() -> Path | None:
-    """As the library finds it (src/base/folder.cc). None if no variable names one."""
-    chosen = os.environ.get("HEDDLE_CACHE_DIR")
-    if chosen:
-        return Path(os.path.abspath(chosen))
-    for name, below in (("XDG_CACHE_HOME", "heddle"), ("HOME", ".cache/heddle")):
-        path = Path(os.environ.get(name, ""))
-        if path.is_absolute():
-            return path / below
-    return None

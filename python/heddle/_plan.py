@@ -15,8 +15,9 @@ from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """A plan with the reasons: `text`, which `print` shows, and `stages`, the same as data, by stage and subject. A
-    notebook shows it as a table.
+    """A plan with the reasons: `text`, which `print` shows, `stages`, the same as data, by stage and subject, and
+    `picture`, the mask's blocks as SVG (the first score matrix; empty without a mask, and for a GPU that is not here).
+    A notebook shows the table and the picture.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 1, 4, 8), np.float32)
@@ -26,12 +27,13 @@ class Explanation(NamedTuple):
 
     text: str
     stages: dict[str, Any]
+    picture: str = ""
 
     def __str__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        return table(self.stages)
+        return table(self.stages, self.picture)
 
 
 class AttentionPlan(Planned):
@@ -124,10 +126,10 @@ def explain(
     """
     arguments = given_arguments(options)
     try:
-        text, stages = _core.explain(q, k, v, out, lse, return_lse, arguments)
+        text, stages, picture = _core.explain(q, k, v, out, lse, return_lse, arguments)
     except TypeError as error:
         refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
-    return Explanation(text, json.loads(stages))
+    return Explanation(text, json.loads(stages), picture)
 
 
 def explain_on(

@@ -43,7 +43,7 @@ def copied_document(text, folder):
 
 
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+PICTURES = sorted((ROOT / "docs" / "pictures").rglob("*.svg"))
 SHOWN = {*GUIDE, *PICTURES}
 
 
@@ -65,7 +65,7 @@ def write_sources(package, headers, out):
             copied_document(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
     (source / "changelog.md").write_text(
         copied_document((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), ROOT), encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "pictures", source / "pictures")
+    shutil.copytree(ROOT / "docs" / "pictures", source / "pictures", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     lines = [f"heddle {version}", "=" * 40, ""]
     for title, rows in (("Python", python), ("C++ and C", cpp)):
         lines += [title, "-" * 40, "", ".. list-table::", "   :widths: 30 70", ""]

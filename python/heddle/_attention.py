@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._options import Options, given_arguments, refuse_arrays, refuse_unknown, spelled_out
 from ._rows import with_unit_rows
 from ._tensor import public
@@ -78,9 +79,9 @@ def attention(
         return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
     except ValueError:
         copies = with_unit_rows(q, k, v)
-        if copies is None:
+        if not align_captures(arguments) and copies is None:
             raise
-    q, k, v = copies
+    q, k, v = copies or (q, k, v)
     return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._core import GradientReport
 from ._options import BackwardOptions, given_arguments, refuse_arrays, refuse_type
 from ._plan import Explanation
@@ -202,8 +203,10 @@ def attention_backward(
     arguments = given_arguments(options)
     inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
+    captures = arguments.captures if d_captures else {}
+    align_captures(arguments)
     made = _core.attention_backward(inputs, targets, arguments)
-    return gradients_of(made, targets, arguments.captures if d_captures else {})
+    return gradients_of(made, targets, captures)
 
 
 def explain_backward(
@@ -224,6 +227,7 @@ def explain_backward(
     arguments = given_arguments(options)
     inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
+    align_captures(arguments)
     text, stages, picture = _core.explain_backward(inputs, targets, arguments, device_name)
     return Explanation(text, json.loads(stages), picture)
 
@@ -254,4 +258,5 @@ def check_backward(
     given = {name: False if x is None else x for name, x in (
         ("dq", gradients.dq), ("dk", gradients.dk), ("dv", gradients.dv), ("d_sinks", gradients.d_sinks))}
     targets = targets_of(arguments, **given, d_captures=gradients.d_captures, d_params=gradients.d_params)
+    align_captures(arguments)
     return _core.check_backward(inputs, targets, arguments)

@@ -7,10 +7,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import _core
+from ._alignment import aligned
 from ._options import Tracer, refuse_arrays, values_of
 from ._shapes import Integers, checked_sizes, sequences_of
 from ._mod import MASK_ARGUMENTS
 from ._types import Array, ModLike, ParamValue
+
+
+def read_now(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> _core.NamedValues:
+    """The values, with copies of arrays that are not aligned: rows are found from what they hold at this time."""
+    return values_of({name: aligned(x) for name, x in captures.items()}, params)
 
 
 class Sequence(NamedTuple):
@@ -118,7 +124,7 @@ class BlockMask:
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)
-        values = values_of(traced.captures, traced.params)
+        values = read_now(traced.captures, traced.params)
         size = checked_sizes(heads, block, threads)
         made = _core.BlockMask.build(mask, values, sequences, heads, size, threads, reals, clamp_reads)
         return BlockMask._of(made, traced.captures, traced.params)
@@ -218,7 +224,7 @@ class BlockMask:
         0.75
         """
         all_captures, all_params = self._with(captures, params)
-        self._mask = self._mask.updated(values_of(all_captures, all_params), threads)
+        self._mask = self._mask.updated(read_now(all_captures, all_params), threads)
         self._captures, self._params = all_captures, all_params
 
     def check_current(
@@ -237,7 +243,7 @@ class BlockMask:
         Traceback (most recent call last):
         ValueError: capture 'ids' differs from the one that the block mask was built from; update it first
         """
-        self._mask.check_current(values_of(*self._with(captures, params)))
+        self._mask.check_current(read_now(*self._with(captures, params)))
 
     def _with(
         self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._core import CheckReport, DeviceInfo
 from ._options import Options, given_arguments, refuse_arrays
 from ._rows import with_unit_row, with_unit_rows
@@ -33,6 +34,7 @@ def check(
     arguments = given_arguments(options)
     given_arrays = q, k, v, o, lse, max_scores, lse_rest
     q, k, v, o, lse, max_scores, lse_rest = with_unit_rows(*given_arrays) or given_arrays
+    align_captures(arguments)
     try:
         return _core.check(q, k, v, o, lse, arguments, max_scores, lse_rest)
     except TypeError as error:

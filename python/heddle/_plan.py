@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._explanation_html import table
 from ._options import Options, PagedOptions, given_arguments, refuse_arrays, spelled_out
 from ._planned import Planned
@@ -15,9 +16,9 @@ from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """A plan with the reasons: `text`, which `print` shows, `stages`, the same as data, by stage and subject, and
-    `picture`, the mask's blocks as SVG (the first score matrix; empty without a mask, and for a GPU that is not here).
-    A notebook shows the table and the picture.
+    """A plan with the reasons: `text`, which `print` and an interpreter show, `stages`, the same as data, by stage and
+    subject, and `picture`, the mask's blocks as SVG (the first score matrix; empty without a mask, and for a GPU that
+    is not here). A notebook shows the table and the picture.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 1, 4, 8), np.float32)
@@ -31,6 +32,8 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         return self.text
+
+    __repr__ = __str__  # what an interpreter shows
 
     def _repr_html_(self) -> str:
         return table(self.stages, self.picture)
@@ -125,6 +128,7 @@ def explain(
     True
     """
     arguments = given_arguments(options)
+    align_captures(arguments)
     try:
         text, stages, picture = _core.explain(q, k, v, out, lse, return_lse, arguments)
     except TypeError as error:

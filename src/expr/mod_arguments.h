@@ -1,4 +1,4 @@
-// What ready-made mods ask of their arguments: each refusal names the argument, what was given and what is accepted.
+// Refusals of ready-made mods: each names the argument, what was given and what is accepted.
 #pragma once
 
 #include <cstdint>

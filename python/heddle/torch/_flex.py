@@ -15,7 +15,7 @@ from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
 from ._call import Call
 from ._dispatch import attend
-from ._inputs import PLAIN, autocast, is_plain, refuse_others
+from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
@@ -141,8 +141,9 @@ def flex_attention(
 ) -> Any:
     """Attention with your own score function and block mask, as torch's flex_attention, with its arguments.
 
-    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have one floating type. Hkv is Hq, or with
-      enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
+    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have floating types. If those of key and value
+      hold numbers that the query's would round, the call is computed in f32; out has the query's type. Hkv is Hq, or
+      with enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
     - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
       torch are accepted and have no effect.
@@ -232,6 +233,12 @@ def checked(
 ) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
     check_inputs(call, score_mod, block_mask, enable_gqa)
+    wide = of_one_width(call.query, call.key, call.value)
+    if wide is not None:
+        dtype = call.query.dtype
+        call.query, call.key, call.value = wide
+        out, lse = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
+        return out.to(dtype), lse
     if kernel_options:
         check_kernel_options(kernel_options)
     if is_no_mask(block_mask):

@@ -30,10 +30,8 @@ class Explanation(NamedTuple):
     stages: dict[str, Any]
     picture: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:  # also what print and an interpreter show
         return self.text
-
-    __repr__ = __str__  # what an interpreter shows
 
     def _repr_html_(self) -> str:
         return table(self.stages, self.picture)

@@ -5,8 +5,8 @@ headers, the guide and the changelog.
     tools/build_reference.py [--package FOLDER] [OUT]
 
 OUT: where the site goes, build/reference by default; open OUT/html/index.html. FOLDER has the built Python package,
-build/release/python by default; only its texts are read. It needs Doxygen (Debian: doxygen), and brings Sphinx from PyPI
-into build/reference-tools. Exits with 1 for a public name without a docstring, a warning of Sphinx, or a dead link.
+build/release/python by default; only its texts are read. It needs Doxygen (Debian: doxygen), and brings Sphinx from
+PyPI into build/reference-tools. Exits with 1 for a public name without a docstring, a warning of Sphinx, or a dead link.
 """
 
 import argparse
@@ -24,11 +24,12 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 def bring_tools(folder):
     """An environment that has Sphinx; the interpreter in it."""
     python = folder / "bin" / "python"
-    if subprocess.run([str(python), "-c", "import furo, griffe, myst_parser, sphinx"], capture_output=True,
-                      check=False).returncode != 0 if python.exists() else True:
+    asked = [str(python), "-c", "import furo, griffe, myst_parser, sphinx"]
+    if not python.exists() or subprocess.run(asked, capture_output=True, check=False).returncode != 0:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *PACKAGES], check=True)
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, *PACKAGES], check=True)
     return python
 
 
@@ -65,7 +66,10 @@ def write_sources(package, headers, out):
             copied_document(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
     (source / "changelog.md").write_text(
         copied_document((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), ROOT), encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "pictures", source / "pictures", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for path in PICTURES:
+        copy = source / path.relative_to(ROOT / "docs")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     lines = [f"heddle {version}", "=" * 40, ""]
     for title, rows in (("Python", python), ("C++ and C", cpp)):
         lines += [title, "-" * 40, "", ".. list-table::", "   :widths: 30 70", ""]

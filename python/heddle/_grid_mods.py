@@ -45,8 +45,8 @@ def natten_2d(height: int, width: int, kernel_y: int, kernel_x: int) -> Mod:
 
 
 def natten_3d(depth: int, height: int, width: int, kernel_z: int, kernel_y: int, kernel_x: int) -> Mod:
-    """natten_2d in `depth` images of height x width: kernel_z of them, kernel_y rows, kernel_x columns. Raises ValueError
-    as natten_2d does.
+    """natten_2d in `depth` images of height x width: kernel_z of them, kernel_y rows, kernel_x columns. Raises
+    ValueError as natten_2d does.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.natten_3d(3, 1, 2, 1, 1, 1), 6, 6, block=1))
@@ -88,8 +88,8 @@ def sliding_tiles_2d(tiles_y: int, tiles_x: int, tile: int, kernel_y: int, kerne
 def sliding_tiles_3d(
     tiles_z: int, tiles_y: int, tiles_x: int, tile: int, kernel_z: int, kernel_y: int, kernel_x: int
 ) -> Mod:
-    """sliding_tiles_2d in a film of tiles_z x tiles_y x tiles_x tiles of `tile` tokens: kernel_z x kernel_y x kernel_x of
-    them. Raises ValueError as sliding_tiles_2d does.
+    """sliding_tiles_2d in a film of tiles_z x tiles_y x tiles_x tiles of `tile` tokens: kernel_z x kernel_y x kernel_x
+    of them. Raises ValueError as sliding_tiles_2d does.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.sliding_tiles_3d(3, 1, 1, 2, 1, 1, 1), 6, 6, block=1))

@@ -54,8 +54,8 @@ def _tqdm() -> Any:
 
 @contextmanager
 def progress(show: Callable[[float], Any] | None = None) -> Iterator[None]:
-    """While it lasts, calls on the CPU show how far they are: by tqdm where it is installed, else in percents on stderr;
-    or by `show`, which is called with the fraction done, at most about every 50 ms, from any thread, one at a time.
+    """While it lasts, calls on the CPU show how far they are: by tqdm where it is installed, else in percents on
+    stderr; or by `show`, which is called with the fraction done, at most about every 50 ms, from any thread, one at a time.
 
     Calls that take less show nothing, nor do block masks, checks and calls on a GPU. An exception of `show` ends the
     call, whose results are then incomplete. One `with` at a time counts: the innermost of the program.

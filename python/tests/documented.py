@@ -1,4 +1,4 @@
-"""What the docstrings of public names leave unsaid. tools/build_reference.py makes the reference of these docstrings."""
+"""What the docstrings of public names leave unsaid. tools/build_reference.py makes the reference of them."""
 
 import functools
 import importlib

@@ -1,5 +1,6 @@
-"""Each recipe of docs/guide/recipes.md: the Python call, the text, and the picture say the same. (tests/docs compares the
-text with what C++'s call prints, test_mods.py each mod with its definition.)"""
+"""Each recipe of docs/guide/recipes.md: the Python call, the text, and the picture say the same.
+
+tests/docs compares the text with what C++'s call prints, test_mods.py each mod with its definition."""
 
 import importlib.util
 import re

@@ -49,7 +49,8 @@ class MemberComments(unittest.TestCase):
 class Documents(unittest.TestCase):
     def test_links_out_of_the_site_become_text(self):
         guide = ROOT / "docs" / "guide"
-        self.assertEqual(copied_document("[Mods](mods.md#dropout), [notes](../notes/torch.md), [a](https://a.b)", guide),
+        text = "[Mods](mods.md#dropout), [notes](../notes/torch.md), [a](https://a.b)"
+        self.assertEqual(copied_document(text, guide),
                          "[Mods](mods.md#dropout), notes (`docs/notes/torch.md`), [a](https://a.b)")
 
     def test_dead_links_are_found(self):

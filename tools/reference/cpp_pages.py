@@ -108,8 +108,8 @@ def _enum(member, indent):
     lines = [f"{indent}.. cpp:{scope}:: {name}", "", rst(_description(member), (), indent + "   ")] if name else [
         rst(_description(member), (), indent)]
     for value in member.findall("enumvalue"):
-        lines += [f"{indent}   .. cpp:enumerator:: {value.findtext('name')} {_flat(value.find('initializer'))}".rstrip(),
-                  "", rst(_description(value), (), indent + "      ")]
+        shown = f"{value.findtext('name')} {_flat(value.find('initializer'))}".rstrip()
+        lines += [f"{indent}   .. cpp:enumerator:: {shown}", "", rst(_description(value), (), indent + "      ")]
     return "\n".join(lines)
 
 
@@ -183,7 +183,8 @@ class Reader:
             into.setdefault(header, {}).setdefault((scope, member.findtext("name")), []).append(member)
         for compound in compounds:
             name = compound.findtext("compoundname")
-            if compound.get("kind") in ("class", "struct") and not name.startswith(INNER) and not name.endswith("::State"):
+            is_inner = name.startswith(INNER) or name.endswith("::State")
+            if compound.get("kind") in ("class", "struct") and not is_inner:
                 header = compound.find("location").get("file").removeprefix("heddle/")
                 self.classes.setdefault(header, []).append(compound)
 
@@ -192,7 +193,8 @@ class Reader:
                    if one.get("prot") == "public" and section.get("kind") != "friend"]
         texts = _shared_descriptions(members, self.headers)
         name = compound.findtext("compoundname")
-        lines = [f".. cpp:{compound.get('kind')}:: {_template(compound)}{name}", "", rst(_description(compound), (), "   ")]
+        lines = [f".. cpp:{compound.get('kind')}:: {_template(compound)}{name}", "",
+                 rst(_description(compound), (), "   ")]
         members.sort(key=lambda one: int(one.find("location").get("line")))
         return "\n".join(lines + [_member(one, "   ", texts[one.get("id")]) for one in members])
 

@@ -23,7 +23,7 @@ class _Page(HTMLParser):
 
 
 def dead_links(site):
-    """(page, link) of each link to a file or a place that the site does not have. Links to other sites are not tried."""
+    """(page, link) of each link to a file or a place that the site has not. Links to other sites are not tried."""
     site = Path(site).resolve()
     pages = {path: _Page(path) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
@@ -34,6 +34,6 @@ def dead_links(site):
             target = (path.parent / unquote(urlsplit(file).path)).resolve() if file else path
             if target.is_dir():
                 target /= "index.html"
-            inside = site in target.parents or target == site
-            if not inside or not target.exists() or (place and target in pages and unquote(place) not in pages[target].ids):
+            is_there = site in target.parents and target.exists()
+            if not is_there or (place and target in pages and unquote(place) not in pages[target].ids):
                 yield path.relative_to(site).as_posix(), link

@@ -1,4 +1,4 @@
-"""A page for each public name of the Python package, from its source: nothing is imported, so torch need not be here."""
+"""A page for each public name of the Python package, from its source: nothing is imported, torch neither."""
 
 import griffe
 

@@ -71,7 +71,8 @@ def suited(
     are so."""
     def suits(x: torch.Tensor) -> torch.Tensor:
         x = x if is_short(x.dtype) and is_short(query.dtype) else x.to(query.dtype)
-        return aligned(x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
+        suited: torch.Tensor = aligned(x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
+        return suited
 
     copies = suits(query), suits(key), suits(value)
     return None if all(x is y for x, y in zip(copies, (query, key, value))) else copies

@@ -1,4 +1,4 @@
-"""Inputs as torch hands them over: captures at odd addresses, integers of 64 bits, keys of another type than queries."""
+"""Inputs of torch: captures at odd addresses, integers of 64 bits, keys of another type than queries."""
 
 import pytest
 import torch

@@ -25,12 +25,17 @@ def test_fractions_rise():
     assert len(heard) == count
 
 
-def test_an_exception_ends_the_call():
-    def stop(fraction):
-        raise KeyError("enough")
+@pytest.mark.parametrize("error", [KeyError, ValueError])  # a ValueError of the library's has a call look at its arrays
+def test_an_exception_ends_the_call(error):
+    heard = []
 
-    with heddle.progress(stop), pytest.raises(KeyError, match="enough"):
+    def stop(fraction):
+        heard.append(fraction)
+        raise error("enough")
+
+    with heddle.progress(stop), pytest.raises(error, match="enough"):
         attend()
+    assert heard == sorted(heard)
     assert np.isfinite(attend()).all()
 
 

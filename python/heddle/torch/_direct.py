@@ -44,8 +44,6 @@ def attend(
     except TypeError:
         refuse_others(query=query, key=key, value=value)
         raise
-    except ValueError:  # as memory that is not aligned: Python's way copies it, or raises again
-        return None
     return made
 
 

@@ -32,8 +32,10 @@ Expr of_leaves(const Expr& expr, const std::vector<nb::object>& arguments) {
     const nb::object& given = arguments[arguments.size() - 1 - i];
     const auto& [name, leaf] = leaves[i];
     if (nb::isinstance<Expr>(given) && same(nb::cast<Expr>(given), leaf)) continue;
+    const char* advice =
+        nb::isinstance<Expr>(given) ? "" : "; give the mod itself to the call, alone or combined by &, | and ~";
     throw Error(ErrorCode::invalid_argument, "a ready-made mod takes the " + std::string(name) +
-                                                 " that your mod got, not " + nb::str(given).c_str());
+                                                 " that your mod got, not " + nb::str(given).c_str() + advice);
   }
   return expr;
 }

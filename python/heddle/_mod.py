@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,10 @@ class Mod:
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.function)
 
     def __and__(self, other: Any) -> Mod:
         return _both(self, other, "&")

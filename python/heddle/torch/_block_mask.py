@@ -18,6 +18,7 @@ from torch.nn.attention import flex_attention as flex
 import heddle
 
 from .. import _core
+from .._mod import Mod
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
@@ -324,6 +325,8 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
     tensor([[[[ True, False, False],
               [ True,  True, False]]]])
     """
+    if isinstance(mod_fn, Mod):  # a mask: create_block_mask refuses scores
+        return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
     return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
 
 
@@ -348,7 +351,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
                       separate_full_blocks: bool = True, **later: Any) -> BlockMask:
     """The block mask of mask_mod(b, h, q_idx, kv_idx) over scores [B, H, Q_LEN, KV_LEN].
 
-    - mask_mod gets scalars i32 and returns one bool.
+    - mask_mod gets scalars i32 and returns one bool; or it is a ready-made mask of heddle.mods.
     - B (H) of None: all batch entries (heads) share the blocks.
     - BLOCK_SIZE is (queries, keys), or one int for both.
     - `device` of None is the accelerator, or the CPU if there is none.

@@ -16,6 +16,7 @@
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
+#   - the reference of the API, which is built and whose links are followed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
 set -euo pipefail
@@ -36,7 +37,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,20p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,21p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -154,7 +155,7 @@ changed_files() {
 # clang: compiles AMD kernels and disassembles them for the simulator, 67 MB, 15 s. The others: HIP with its compiler at
 # run time, 155 MB installed.
 for_amd=(clang-19 lld-19 llvm-19 libamdhip64-5 libamd-comgr2 libhiprtc-builtins5)
-if $full; then install_missing git clang-tidy chromium "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
+if $full; then install_missing git clang-tidy chromium doxygen "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
 bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
@@ -171,6 +172,7 @@ if $full; then
   note "release, long grids" long_tests release
   note "Python, oldest torch" python_tests build/torch-oldest/bin/python
   note "Python, newest torch" python_tests build/torch-newest/bin/python
+  note "reference of the API" tools/build_reference.py
   step "debug build"
   build_preset debug
   note "debug" reduced_tests debug

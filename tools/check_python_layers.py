@@ -29,16 +29,17 @@ BASE = ("words", "tracing", "options")
 TORCH_BASE = ("words", "tracing", "torch/tensors", "torch/tracing", "torch/call")
 TORCH_CALLS = (*TORCH_BASE, "torch/eager", "torch/operators", "torch/dispatch")
 ROOMS = {
-    "words": Room(("heddle._core", "heddle._types", "heddle._dtypes", "heddle._mod"), ()),
+    "words": Room(("heddle._core", "heddle._types", "heddle._dtypes", "heddle._mod", "heddle._alignment"), ()),
     "tracing": Room(("heddle._tracing",), ("words",)),
     "options": Room(("heddle._options", "heddle._tensor", "heddle._shapes", "heddle._rows"), ("words", "tracing")),
     "block masks": Room(("heddle._block_mask",), BASE),
     "calls": Room(("heddle._attention", "heddle._planned", "heddle._plan", "heddle._explanation_html",
-                   "heddle._backward", "heddle._backward_plan", "heddle._check", "heddle._config", "heddle._files", "heddle._kv_cache"),
+                   "heddle._backward", "heddle._backward_plan", "heddle._check", "heddle._config", "heddle._files",
+                   "heddle._kv_cache", "heddle._progress"),
                   (*BASE, "block masks")),
-    "package": Room(("heddle.mods", "heddle.viz", "heddle"), (*BASE, "block masks", "calls")),
+    "package": Room(("heddle.mods", "heddle._grid_mods", "heddle.viz", "heddle"), (*BASE, "block masks", "calls")),
     "torch/tensors": Room(("heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",
-                           "heddle.torch._forms", "heddle.torch._dense"), ()),
+                           "heddle.torch._forms", "heddle.torch._dense"), ("words",)),
     "torch/tracing": Room(("heddle.torch._tracing",), ("words", "tracing")),
     "torch/call": Room(("heddle.torch._call", "heddle.torch._tf32"), ("words", "torch/tensors")),
     "torch/eager": Room(("heddle.torch._eager", "heddle.torch._eager_backward", "heddle.torch._backward_plans",

@@ -22,6 +22,10 @@ std::vector<DeviceInfo> devices();
 /// Why there is no device of this kind: a sentence. Empty when there is one.
 std::string missing(DeviceKind kind);
 
+/// The folder of compiled kernels and records of tuning: HEDDLE_CACHE_DIR, else heddle in XDG_CACHE_HOME, else in
+/// ~/.cache. It need not be there. Empty: there is no place for it.
+std::string cache_folder();
+
 /// "major.minor.patch", from the project() line of CMakeLists.txt.
 std::string version();
 

@@ -231,6 +231,9 @@ struct Symbols {
 /// brackets, calls, prefixes, `**` and `else`, and 1000 nested operations (a sum of n terms nests n - 1). Every way of
 /// building an Expr keeps to the 1000.
 Expr parse(std::string_view text, const Symbols& symbols = {});
+/// Throws invalid_argument for a name of a param or a capture (`what` says which, for the sentence) that no text can
+/// read: one that is no identifier, or a word of the language. parse() does not ask it of names that the text lacks.
+void require_name(std::string_view what, std::string_view name);
 /// The text form. parse(print(e), symbols_of(e)) is the same expression, if its brackets nest no deeper than parse
 /// accepts. Throws invalid_argument if the text is longer than parse accepts: the text of a shared expression can be
 /// very long.

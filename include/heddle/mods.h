@@ -22,6 +22,12 @@ Expr prefix_lm(std::int64_t prefix);
 Expr prefix_lm(const Expr& prefix);
 /// The first `global` tokens see all tokens and are seen by all. Between the other tokens |q_idx - kv_idx| <= window.
 Expr global_and_window(std::int64_t global, std::int64_t window);
+/// Causal over the last `before` keys, and every query also sees the first `sinks` keys: a stream with attention sinks.
+Expr sinks_and_window(std::int64_t sinks, std::int64_t before);
+/// Causal, each head over its own number of keys before the query: `before` i32 or i64 [Hq].
+Expr windows_by_head(const Capture& before);
+/// Causal within chunks of `chunk` tokens: 0 to chunk - 1, chunk to 2 chunk - 1, and so on.
+Expr causal_chunks(std::int64_t chunk);
 /// Documents by id: `ids` i32 or i64 [S], or [B, S]. Queries and keys see their own document only.
 Expr documents(const Capture& ids);
 /// Documents by offsets: `start_of` i32 or i64 [S] holds, for each token, where its document starts (document_starts
@@ -32,6 +38,22 @@ Expr documents_from_starts(const Capture& start_of);
 Tensor document_starts(const ConstTensorView& offsets);
 /// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
 Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
+/// Neighbourhood attention (NATTEN) in an image: each query sees kernel_y rows and kernel_x columns, itself in their
+/// middle; at the border as many, moved inside. Kernels are odd, and at most the extents.
+Expr natten_2d(std::int64_t height, std::int64_t width, std::int64_t kernel_y, std::int64_t kernel_x);
+/// natten_2d in `depth` images of height x width.
+Expr natten_3d(std::int64_t depth, std::int64_t height, std::int64_t width, std::int64_t kernel_z,
+               std::int64_t kernel_y, std::int64_t kernel_x);
+/// Sliding tile attention: the tokens stand tile by tile, `tile` of them in each, the tiles row-major. The tiles see
+/// each other as natten_2d's tokens do, so every block of `tile` queries and keys is full or empty.
+Expr sliding_tiles_2d(std::int64_t tiles_y, std::int64_t tiles_x, std::int64_t tile, std::int64_t kernel_y,
+                      std::int64_t kernel_x);
+Expr sliding_tiles_3d(std::int64_t tiles_z, std::int64_t tiles_y, std::int64_t tiles_x, std::int64_t tile,
+                      std::int64_t kernel_z, std::int64_t kernel_y, std::int64_t kernel_x);
+/// Swin's windows of an image, row-major, `width` a row: queries and keys see their own window x window tokens. The
+/// windows begin `shift` tokens above and left of the multiples of `window`, shift < window. As in Swin, tokens of
+/// opposite borders do not see each other.
+Expr swin_windows(std::int64_t width, std::int64_t window, std::int64_t shift = 0);
 /// Speculative decoding: a draft token sees its ancestors, itself, and all keys before position `first`, where the
 /// draft starts. Positions are q_idx and kv_idx: if the queries are the draft alone, give q_start = first. "kv is an
 /// ancestor of q" is enter[kv] <= enter[q] <= last[kv], without a loop. tree_intervals makes enter and last, i32
@@ -45,6 +67,9 @@ struct TreeIntervals {
 TreeIntervals tree_intervals(const ConstTensorView& parents);
 /// Blocks in order: all of one's own block and everything before it.
 Expr block_diffusion(std::int64_t block);
+/// Training of block diffusion: `length` noisy tokens, then the same ones clean. Noisy tokens see their own block and
+/// the clean tokens of earlier blocks; clean ones see the clean tokens of their own and of earlier blocks.
+Expr block_diffusion_training(std::int64_t length, std::int64_t block);
 
 /// score + slopes[h] * (kv_idx - q_idx).
 Expr alibi(const Capture& slopes);
@@ -54,6 +79,12 @@ Tensor alibi_slopes(std::int64_t heads);
 Expr relative_bias(const Capture& table, std::int64_t max_distance);
 /// T5's buckets of distances, exact near and logarithmic far: score + table[bucket, h], table [buckets, H].
 Expr t5_bias(const Capture& table, std::int64_t buckets, std::int64_t max_distance, bool bidirectional);
+/// Swin's bias by offset: score + table[(dy + window - 1) * (2 window - 1) + dx + window - 1, h], where dy and dx are
+/// the rows and columns from the key to the query, clipped to window - 1. table [(2 window - 1)^2, H].
+Expr swin_bias(const Capture& table, std::int64_t width, std::int64_t window);
+/// Graphormer's bias by distance in a graph: score + table[clip(distances[q_idx, kv_idx], 0, largest), h]. distances
+/// [S, S] or [B, S, S] of integers, table [largest + 1, H].
+Expr graph_bias(const Capture& distances, const Capture& table, std::int64_t largest);
 /// cap * tanh(score / cap).
 Expr softcap(double cap);
 /// A weight_mod: 0 with probability p, else 1 / (1 - p).

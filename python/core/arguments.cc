@@ -5,22 +5,42 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "heddle/error.h"
 #include "shared_block_mask.h"
+#include "wide_integers.h"
 
 namespace heddle::python {
+
+using namespace nb::literals;
+
 namespace {
 
-/// Ctrl-C during a long run on the CPU. Python handles signals on the main thread alone; threads of the library do not
-/// wait for the GIL in vain.
-void stop_if_asked(double) {
-  if (!WithoutGil::computes()) return;
+/// Python's function that hears how far runs on the CPU are; null: none. Guarded by the GIL, and never freed, since
+/// threads of the library may outlive the interpreter.
+PyObject* listener = nullptr;
+std::atomic<bool> has_listener = false;
+
+/// Gives the function that was set before, or None.
+nb::object set_progress(const nb::object& function) {
+  nb::object before = listener == nullptr ? nb::none() : nb::steal(listener);
+  listener = function.is_none() ? nullptr : nb::object(function).release().ptr();
+  has_listener = listener != nullptr;
+  return before;
+}
+
+/// Progress and Ctrl-C during a long run on the CPU. Python handles signals on the main thread alone; threads of the
+/// library do not wait for the GIL in vain.
+void report(double fraction) {
+  const bool may_stop = WithoutGil::computes();
+  if (!may_stop && !has_listener) return;
   const nb::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  if (listener != nullptr) nb::borrow(listener)(fraction);
+  if (may_stop && PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
 Normalizer normalizer_named(const std::string& name) {
@@ -54,7 +74,11 @@ thread_local bool WithoutGil::computes_ = false;
 
 Bindings bindings_of(const NamedValues& given) {
   Bindings bindings;
-  for (const auto& [name, array] : given.captures) bindings.captures[name] = const_view_of(array, name.c_str());
+  for (const auto& [name, array] : given.captures) {
+    const ConstTensorView view = const_view_of(array, name.c_str());
+    refuse_wide_integers(name, view);
+    bindings.captures[name] = view;
+  }
   bindings.params = given.params;
   return bindings;
 }
@@ -71,7 +95,7 @@ AttentionOptions options_of(const Arguments& given) {
   options.tuning = tuning_named(given.tuning);
   options.threads = given.threads;
   options.stream = reinterpret_cast<void*>(given.stream);
-  options.progress = stop_if_asked;
+  options.progress = report;
 #define HEDDLE_TENSOR_OPTION(name, group, help) options.name = given_view(given.name, #name);
 #define HEDDLE_LENGTHS_OPTION(name, group, help) options.name = given_view(given.name, #name);
 #define HEDDLE_COUNT_OPTION(name) options.name = given.name;
@@ -82,6 +106,7 @@ AttentionOptions options_of(const Arguments& given) {
 }
 
 void add_arguments(nb::module_& module) {
+  module.def("set_progress", &set_progress, "function"_a.none());
   nb::class_<NamedValues>(module, "NamedValues", "Captures and params by name.")
       .def(nb::init<>())
       .def_rw("captures", &NamedValues::captures)

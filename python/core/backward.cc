@@ -4,12 +4,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "arguments.h"
@@ -91,17 +93,18 @@ class BackwardPlan : public PlannedCall {
   BackwardTensors planned_;  // its memory is not looked at
 };
 
-std::pair<std::string, std::string> explain(const BackwardInputs& inputs, const Targets& targets,
-                                            const Arguments& arguments, const std::optional<std::string>& gpu) {
+std::tuple<std::string, std::string, std::string> explain(const BackwardInputs& inputs, const Targets& targets,
+                                                          const Arguments& arguments,
+                                                          const std::optional<std::string>& gpu) {
   const AttentionOptions options = options_of(arguments);
   const BackwardTensors tensors = tensors_of(inputs, targets, options);
   const WithoutGil released;
   if (gpu) {
     const Explanation explanation = explain_on(*gpu, tensors, options);
-    return {explanation.text, explanation.json};
+    return {explanation.text, explanation.json, ""};
   }
   const AttentionPlan plan = cached_plan(tensors, options);
-  return {plan.explain(), plan.explain_json()};
+  return {plan.explain(), plan.explain_json(), picture_of(plan.block_mask())};
 }
 
 GradientReport check(const BackwardInputs& inputs, const Targets& gradients, const Arguments& arguments) {

@@ -96,6 +96,7 @@ NB_MODULE(_core_of_main, module) {
   module.def(
       "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);
+  module.def("cache_folder", &cache_folder);
   module.def(
       "plan_cache_counts",
       [] {

@@ -229,6 +229,9 @@ void add_expressions(nb::module_& module) {
       "name"_a, "type"_a, function_doc("param"));
   module.def("as_expr", &expr_of, "value"_a);
   module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
+  module.def(
+      "require_name", [](const std::string& what, const std::string& name) { require_name(what, name); }, "what"_a,
+      "name"_a);
 }
 
 }  // namespace heddle::python

@@ -32,8 +32,10 @@ Expr of_leaves(const Expr& expr, const std::vector<nb::object>& arguments) {
     const nb::object& given = arguments[arguments.size() - 1 - i];
     const auto& [name, leaf] = leaves[i];
     if (nb::isinstance<Expr>(given) && same(nb::cast<Expr>(given), leaf)) continue;
+    const char* advice =
+        nb::isinstance<Expr>(given) ? "" : "; give the mod itself to the call, alone or combined by &, | and ~";
     throw Error(ErrorCode::invalid_argument, "a ready-made mod takes the " + std::string(name) +
-                                                 " that your mod got, not " + nb::str(given).c_str());
+                                                 " that your mod got, not " + nb::str(given).c_str() + advice);
   }
   return expr;
 }
@@ -49,14 +51,28 @@ void add_mods(nb::module_& module) {
   module.def("mod_prefix_lm", nb::overload_cast<std::int64_t>(&mods::prefix_lm), "prefix"_a);
   module.def("mod_prefix_lm", nb::overload_cast<const Expr&>(&mods::prefix_lm), "prefix"_a);
   module.def("mod_global_and_window", &mods::global_and_window, "global_tokens"_a, "window"_a);
+  module.def("mod_sinks_and_window", &mods::sinks_and_window, "sinks"_a, "before"_a);
+  module.def("mod_windows_by_head", &mods::windows_by_head, "before"_a);
+  module.def("mod_causal_chunks", &mods::causal_chunks, "chunk"_a);
   module.def("mod_documents", &mods::documents, "ids"_a);
   module.def("mod_documents_from_starts", &mods::documents_from_starts, "start_of"_a);
   module.def("mod_neighbourhood_2d", &mods::neighbourhood_2d, "width"_a, "radius_y"_a, "radius_x"_a);
+  module.def("mod_natten_2d", &mods::natten_2d, "height"_a, "width"_a, "kernel_y"_a, "kernel_x"_a);
+  module.def("mod_natten_3d", &mods::natten_3d, "depth"_a, "height"_a, "width"_a, "kernel_z"_a, "kernel_y"_a,
+             "kernel_x"_a);
+  module.def("mod_sliding_tiles_2d", &mods::sliding_tiles_2d, "tiles_y"_a, "tiles_x"_a, "tile"_a, "kernel_y"_a,
+             "kernel_x"_a);
+  module.def("mod_sliding_tiles_3d", &mods::sliding_tiles_3d, "tiles_z"_a, "tiles_y"_a, "tiles_x"_a, "tile"_a,
+             "kernel_z"_a, "kernel_y"_a, "kernel_x"_a);
+  module.def("mod_swin_windows", &mods::swin_windows, "width"_a, "window"_a, "shift"_a);
   module.def("mod_tree", &mods::tree, "enter"_a, "last"_a, "first"_a);
   module.def("mod_block_diffusion", &mods::block_diffusion, "block"_a);
+  module.def("mod_block_diffusion_training", &mods::block_diffusion_training, "length"_a, "block"_a);
   module.def("mod_alibi", &mods::alibi, "slopes"_a);
   module.def("mod_relative_bias", &mods::relative_bias, "table"_a, "max_distance"_a);
   module.def("mod_t5_bias", &mods::t5_bias, "table"_a, "buckets"_a, "max_distance"_a, "bidirectional"_a);
+  module.def("mod_swin_bias", &mods::swin_bias, "table"_a, "width"_a, "window"_a);
+  module.def("mod_graph_bias", &mods::graph_bias, "distances"_a, "table"_a, "largest"_a);
   module.def("mod_softcap", &mods::softcap, "cap"_a);
   module.def("mod_dropout", &mods::dropout, "p"_a, "seed"_a);
   module.def(

@@ -3,12 +3,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -88,13 +90,14 @@ class Plan : public PlannedCall {
 
 using Texts = std::pair<std::string, std::string>;
 
-Texts explain(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o, const GivenOut& lse,
-              bool with_lse, const Arguments& arguments) {
+std::tuple<std::string, std::string, std::string> explain(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v,
+                                                          const GivenOut& o, const GivenOut& lse, bool with_lse,
+                                                          const Arguments& arguments) {
   const AttentionTensors tensors = tensors_of(q, k, v, o, lse, with_lse);
   const AttentionOptions options = options_of(arguments);
   const WithoutGil released;
   const AttentionPlan plan = cached_plan(tensors, options);
-  return {plan.explain(), plan.explain_json()};
+  return {plan.explain(), plan.explain_json(), picture_of(plan.block_mask())};
 }
 
 Texts explained_on(const std::string& gpu, const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const GivenOut& o,
@@ -149,7 +152,7 @@ void add_plans(nb::module_& module) {
   add_planned_call(plan);
   module.def("explain", &explain, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a, "arguments"_a);
   module.def("explain_on", &explained_on, "gpu"_a, "q"_a, "k"_a, "v"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a,
-             "arguments"_a);
+             "arguments"_a);  // without a picture: what is not here has no block mask
   module.def("merge_states", &merge, "o_parts"_a, "lse_parts"_a, "o"_a.none(), "lse"_a.none(), "with_lse"_a,
              "stream"_a);
 }

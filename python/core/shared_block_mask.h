@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "heddle/block_mask.h"
 
@@ -12,5 +13,10 @@ namespace heddle::python {
 struct SharedBlockMask {
   std::shared_ptr<const BlockMask> mask;
 };
+
+/// A plan's mask in its explanation: the first score matrix as SVG. Empty where everything attends.
+inline std::string picture_of(const BlockMask* mask) {
+  return mask == nullptr || mask->shape().sequences.empty() || mask->shape().heads == 0 ? "" : mask->svg();
+}
 
 }  // namespace heddle::python

@@ -70,6 +70,7 @@ from ._config import Config, config
 from ._files import TensorFile, load, save
 from ._kv_cache import append_kv, find_prefixes
 from ._plan import AttentionPlan, Explanation, explain, explain_on
+from ._progress import progress
 from ._tensor import Tensor
 from ._types import Array
 
@@ -83,7 +84,7 @@ __all__ = [
     "devices", "erf", "erfc", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "find_prefixes",
     "floor", "gelu",
     "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
-    "mods", "param", "plan_cache_counts", "power", "random_uniform", "relu", "round", "rsqrt", "save",
+    "mods", "param", "plan_cache_counts", "power", "progress", "random_uniform", "relu", "round", "rsqrt", "save",
     "set_trace_always", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32",
     "traces_always", "trunc", "where",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._options import Options, given_arguments, refuse_arrays, refuse_unknown, spelled_out
 from ._rows import with_unit_rows
 from ._tensor import public
@@ -26,7 +27,34 @@ def attention(
     functions, expressions, or text. A function is called once with expressions; arrays that it reaches by its closure,
     its globals or its defaults are captured. Text names its captures in `captures`.
 
-    A read of an array that may fall outside of it is refused, unless `clamp_reads`: then it gives the nearest element.
+    The other options, each of which may be left out:
+
+    - captures and params: arrays and numbers for the names that mods read, as dicts. A param's other value compiles
+      nothing. clamp_reads: a read of an array that may fall outside of it gives the nearest element; else it is
+      refused.
+    - scale: the factor of q k^T, by default 1 / sqrt(Dqk). sinks f32 [Hq] (f64 for f64 inputs): a logit beside each
+      row's scores, without a value.
+    - normalizer: "softmax"; "none", o = sum(t w v) for scores t and weights w; "sigmoid", o = sum(w v / (1 + exp(-t))).
+    - q_lengths and kv_lengths, i32 or i64 [B]: how many queries and keys of each sequence count. Rows of q past the end
+      give o = 0, lse = -inf.
+    - cu_seqlens_q and cu_seqlens_kv, i32 or i64 [N + 1]: a packed batch, N sequences one after the other in tensors of
+      batch 1: where each begins and, last, where the last one ends.
+    - q_start and kv_start, i32 or i64 [B]: what is added to q_idx and to kv_idx.
+    - page_table, i32 [B, max_pages]: k and v are pages [pages, Hkv, page_size, D], of which sequence b has
+      page_table[b]. With page_starts, i32 [B + 1], page_table is a list [entries], of which sequence b has entries
+      page_starts[b] to page_starts[b + 1].
+    - max_q_len and max_kv_len: upper bounds of a sequence's queries and keys. A GPU needs them for packed batches.
+    - prefix_group and prefix_len, i32 or i64 [B]: sequences of one group (at least 0; -1: none) begin with the same
+      keys, up to the smaller one of their prefix_len. A promise: a GPU may read them once (heddle.find_prefixes).
+    - q_descale [B, Hq], k_descale and v_descale [B, Hkv], f32, or of extent 1: factors of tensors of 8 bits.
+    - q_rest [B, Hq, Sq, R] and k_rest [B, Hkv, Skv, R]: the last columns of q and of k, as tensors of their own.
+    - block_mask: a heddle.BlockMask made before, of this problem's sequences. Its mask is mask_mod, or stands for it.
+    - fresh_tokens: a promise: what the kernel before this call on the stream still writes is q and each sequence's last
+      fresh_tokens keys alone.
+    - batch_invariant: the bits of a row do not depend on the batch's other sequences. allow_tf32: a GPU may multiply
+      f32 in tf32.
+    - backend: "automatic" (where the arrays are), "cpu", "cuda", "amd", or "reference", which computes in float64.
+    - threads of the CPU: 0, the default, means all cores. stream: the number of a GPU's stream, 0 by default.
 
     `tuning` says which kernel is taken: "off" the planner's first; "recorded" the fastest one of an earlier measurement
     on this machine, if there is one; "measure" that one, measured now (up to some seconds) where there is none; "again"
@@ -38,7 +66,7 @@ def attention(
     out into `lse_rest`, an array like it. Gradients are right however large scores are if attention_backward gets both.
 
     Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
-    and RuntimeError for anything else; then nothing was written.
+    and RuntimeError for anything else; then nothing was written. TypeError names an argument that is no array.
 
     >>> import numpy as np, heddle
     >>> x = np.zeros((1, 1, 3, 4), np.float32); x[0, 0, :, 0] = [1, 2, 3]
@@ -51,9 +79,9 @@ def attention(
         return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
     except ValueError:
         copies = with_unit_rows(q, k, v)
-        if copies is None:
+        if not align_captures(arguments) and copies is None:
             raise
-    q, k, v = copies
+    q, k, v = copies or (q, k, v)
     return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
 
 

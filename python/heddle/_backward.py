@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._core import GradientReport
 from ._options import BackwardOptions, given_arguments, refuse_arrays, refuse_type
 from ._plan import Explanation
@@ -23,7 +24,8 @@ WantedParams: TypeAlias = Iterable[str] | Mapping[str, Array]
 
 
 class Gradients:
-    """The gradients that were asked for; None, or no entry, for the others. `d_captures` and `d_params` are by name."""
+    """The gradients that were asked for: dq, dk, dv and d_sinks, None if they were not; d_captures and d_params, dicts
+    by name. Each has the shape of what it is the gradient of."""
 
     __slots__ = ("dq", "dk", "dv", "d_sinks", "d_captures", "d_params", "_captures")
 
@@ -201,8 +203,10 @@ def attention_backward(
     arguments = given_arguments(options)
     inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
+    captures = arguments.captures if d_captures else {}
+    align_captures(arguments)
     made = _core.attention_backward(inputs, targets, arguments)
-    return gradients_of(made, targets, arguments.captures if d_captures else {})
+    return gradients_of(made, targets, captures)
 
 
 def explain_backward(
@@ -211,8 +215,8 @@ def explain_backward(
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), device_name: str | None = None, **options: Unpack[BackwardOptions],
 ) -> Explanation:
-    """Explains what heddle.attention_backward does with these arguments. `device_name`: explains a GPU that need not be
-    here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
+    """Explains what heddle.attention_backward does with the same arguments. `device_name`: explains a GPU that need not
+    be here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
 
     >>> import numpy as np, heddle
     >>> q = k = v = o = d_o = np.ones((1, 1, 4, 8), np.float32)
@@ -223,8 +227,9 @@ def explain_backward(
     arguments = given_arguments(options)
     inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
-    text, stages = _core.explain_backward(inputs, targets, arguments, device_name)
-    return Explanation(text, json.loads(stages))
+    align_captures(arguments)
+    text, stages, picture = _core.explain_backward(inputs, targets, arguments, device_name)
+    return Explanation(text, json.loads(stages), picture)
 
 
 def check_backward(
@@ -253,4 +258,5 @@ def check_backward(
     given = {name: False if x is None else x for name, x in (
         ("dq", gradients.dq), ("dk", gradients.dk), ("dv", gradients.dv), ("d_sinks", gradients.d_sinks))}
     targets = targets_of(arguments, **given, d_captures=gradients.d_captures, d_params=gradients.d_params)
+    align_captures(arguments)
     return _core.check_backward(inputs, targets, arguments)

@@ -60,7 +60,8 @@ class BackwardPlan(Planned):
         written there.
 
         The tensors have the planned shapes, strides, dtypes and device. What else is given stands for the planned one
-        in this run, as in AttentionPlan.run. Raises ValueError for what differs from the plan.
+        in this run, as in heddle.AttentionPlan.run; d_lse and lse_rest are heddle.attention_backward's. Raises
+        ValueError for what differs from the plan.
 
         >>> import numpy as np, heddle
         >>> q, k, v, d_o = np.random.default_rng(0).standard_normal((4, 1, 1, 4, 8), np.float32)

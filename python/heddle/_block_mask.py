@@ -7,15 +7,22 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import _core
+from ._alignment import aligned
 from ._options import Tracer, refuse_arrays, values_of
 from ._shapes import Integers, checked_sizes, sequences_of
 from ._mod import MASK_ARGUMENTS
 from ._types import Array, ModLike, ParamValue
 
 
+def read_now(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> _core.NamedValues:
+    """The values, with copies of arrays that are not aligned: rows are found from what they hold at this time."""
+    return values_of({name: aligned(x) for name, x in captures.items()}, params)
+
+
 class Sequence(NamedTuple):
-    """One sequence of the batch: where its rows stand in the tensors (0 unless the batch is packed), how many queries
-    and keys it has, and what is added to its q_idx and its kv_idx."""
+    """One sequence of the batch: where its rows stand in the tensors (q_begin and kv_begin, 0 unless the batch is
+    packed), how many queries and keys it has (q_len, kv_len), and what is added to its q_idx and its kv_idx (q_start,
+    kv_start)."""
 
     q_begin: int
     q_len: int
@@ -34,8 +41,8 @@ class Run(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """The lists of PyTorch's BlockMask, i32: kv_num_blocks [B, H, Q], kv_indices [B, H, Q, KV], and the same of full
-    blocks."""
+    """The lists of PyTorch's BlockMask, i32: kv_num_blocks [B, H, Q], how many blocks of a row are partial, and
+    kv_indices [B, H, Q, KV], which; full_kv_num_blocks and full_kv_indices, the same of full blocks."""
 
     kv_num_blocks: Any
     kv_indices: Any
@@ -89,7 +96,7 @@ class BlockMask:
         """Classifies a mask over all score matrices.
 
         mask_mod: a function (b, h, q_idx, kv_idx), text or an expression, as in heddle.attention; None: everything
-        attends. Arrays that it reads are on the CPU.
+        attends. Arrays that it reads are on the CPU. captures and params are values for the names that it reads.
 
         The sequences are one of these:
 
@@ -117,7 +124,7 @@ class BlockMask:
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
         mask = traced.of(mask_mod, MASK_ARGUMENTS)
-        values = values_of(traced.captures, traced.params)
+        values = read_now(traced.captures, traced.params)
         size = checked_sizes(heads, block, threads)
         made = _core.BlockMask.build(mask, values, sequences, heads, size, threads, reals, clamp_reads)
         return BlockMask._of(made, traced.captures, traced.params)
@@ -132,12 +139,12 @@ class BlockMask:
         cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, q_start: Integers = 0,
         kv_start: Integers = 0,
     ) -> BlockMask:
-        """From PyTorch's lists: kv_num_blocks i32 [B, H, Q], kv_indices i32 [B, H, Q, KV], and the same of full blocks
-        (not given: every listed block is partial), on the CPU.
+        """From PyTorch's lists: kv_num_blocks i32 [B, H, Q], kv_indices i32 [B, H, Q, KV], and full_kv_num_blocks and
+        full_kv_indices, the same of full blocks (not given: every listed block is partial), on the CPU.
 
         Keys of unlisted blocks do not attend. mask_mod applies inside partial blocks; without it they count as full.
         B and H of the lists may be 1, shared by all; `batch` and `heads` not given are those of the lists. The other
-        arguments are those of `build`; the lists are those of the longest sequence.
+        arguments are those of heddle.BlockMask.build; the lists are those of the longest sequence.
 
         Raises ValueError for duplicates, entries that are out of range or both partial and full, wrong shapes and
         dtypes, and a mask that is not boolean.
@@ -179,7 +186,8 @@ class BlockMask:
         return Lists(*self._mask.to_lists())
 
     def row(self, sequence: int, head: int, q_block: int) -> list[Run]:
-        """The blocks of one row of query blocks that attend, sorted. Raises ValueError for a row that is not there.
+        """The blocks that attend of row q_block of one score matrix (sequence, head), sorted. Raises ValueError for a
+        row that is not there.
 
         >>> import heddle
         >>> heddle.BlockMask.build("kv_idx <= q_idx", 6, 6, block=2).row(0, 0, 2)
@@ -203,8 +211,9 @@ class BlockMask:
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
         threads: int = 0,
     ) -> None:
-        """Builds the rows again: for these arrays and values, and for what was given before under the other names,
-        whose content may have changed in place. Plans that were made with this mask keep the old rows.
+        """Builds the rows again: for these captures and params, and for what was given before under the other names,
+        whose content may have changed in place. Plans that were made with this mask keep the old rows. `threads` is as
+        in `build`.
 
         Raises ValueError for a name that the mask does not read, and as `build`; then nothing has changed.
 
@@ -215,14 +224,15 @@ class BlockMask:
         0.75
         """
         all_captures, all_params = self._with(captures, params)
-        self._mask = self._mask.updated(values_of(all_captures, all_params), threads)
+        self._mask = self._mask.updated(read_now(all_captures, all_params), threads)
         self._captures, self._params = all_captures, all_params
 
     def check_current(
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     ) -> None:
         """Raises ValueError, naming the first one, if an array's content or a param differs from what the rows were
-        built from. Names that are not given stand for what was given before. Arrays on a GPU are not compared.
+        built from. Names that are not in captures and params stand for what was given before. Arrays on a GPU are not
+        compared.
 
         >>> import numpy as np, heddle
         >>> ids = np.zeros(4, np.int32)
@@ -233,7 +243,7 @@ class BlockMask:
         Traceback (most recent call last):
         ValueError: capture 'ids' differs from the one that the block mask was built from; update it first
         """
-        self._mask.check_current(values_of(*self._with(captures, params)))
+        self._mask.check_current(read_now(*self._with(captures, params)))
 
     def _with(
         self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None,
@@ -328,12 +338,13 @@ class BlockMask:
         return (counts["full"] + counts["partial"]) / counts["blocks"] if counts["blocks"] else 0.0
 
     def text(self, sequence: int = 0, head: int = 0) -> str:
-        """One score matrix as text: a line for each row of blocks, a character for each block: '#' full, '+' partial,
-        '.' empty. Beyond 128 columns or lines a character stands for several blocks: it is '+' if they differ."""
+        """One score matrix (sequence, head) as text: a line for each row of blocks, a character for each block: '#'
+        full, '+' partial, '.' empty. Beyond 128 columns or lines a character stands for several blocks: it is '+' if
+        they differ."""
         return self._mask.text(sequence, head)
 
     def svg(self, sequence: int = 0, head: int = 0) -> str:
-        """One score matrix as an SVG picture with axes in tokens and a legend. Notebooks show it."""
+        """One score matrix (sequence, head) as an SVG picture with axes in tokens and a legend. Notebooks show it."""
         return self._mask.svg(sequence, head)
 
     def _repr_svg_(self) -> str | None:

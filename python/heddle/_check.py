@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._core import CheckReport, DeviceInfo
 from ._options import Options, given_arguments, refuse_arrays
 from ._rows import with_unit_row, with_unit_rows
@@ -33,6 +34,7 @@ def check(
     arguments = given_arguments(options)
     given_arrays = q, k, v, o, lse, max_scores, lse_rest
     q, k, v, o, lse, max_scores, lse_rest = with_unit_rows(*given_arrays) or given_arrays
+    align_captures(arguments)
     try:
         return _core.check(q, k, v, o, lse, arguments, max_scores, lse_rest)
     except TypeError as error:
@@ -49,7 +51,8 @@ def merge_states(
     """Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
 
     o_parts: arrays [B, Hq, Sq, Dv] of floating dtypes; lse_parts: as many [B, Hq, Sq] of f32 or f64, on one device.
-    Returns o, of the first part's dtype, with return_lse (o, lse); or writes `out` and `lse`, which may be a part.
+    Returns o, of the first part's dtype, with return_lse (o, lse); or writes `out` and `lse`, which may be a part. On a
+    GPU it enqueues on `stream` (the number of a stream) and returns.
     Raises ValueError for shapes and numbers of parts that do not fit.
 
     >>> import numpy as np, heddle

@@ -12,17 +12,25 @@ from ._core import DeviceInfo
 
 
 class Config(NamedTuple):
-    """What this install is and what it found. `print` shows it in lines."""
+    """What this install is and what it found. `print` shows it in lines.
 
-    version: str  # of the library
-    module: str  # the file of the compiled module
-    python: str  # the interpreter and the system
-    devices: list[DeviceInfo]  # a GPU's detail names its driver and the compiler of its kernels
-    missing: dict[str, str]  # by kind of device: why there is none, and where it was looked for
-    cache_folder: str | None  # of compiled kernels and records of tuning; None: there is no place for it
-    cached_kernels: int  # how many compiled kernels lie there
-    plan_cache: dict[str, int]  # plan_cache_counts()
-    environment: dict[str, str]  # the variables of HEDDLE_ that are set
+    - version: of the library. module: the file of the compiled module. python: the interpreter and the system.
+    - devices: heddle.DeviceInfo each; a GPU's detail names its driver and the compiler of its kernels. missing: by kind
+      of device why there is none, and where it was looked for.
+    - cache_folder: of compiled kernels and records of tuning; None if there is no place for it. cached_kernels: how
+      many compiled kernels lie there. plan_cache: heddle.plan_cache_counts().
+    - environment: the variables of HEDDLE_ that are set.
+    """
+
+    version: str
+    module: str
+    python: str
+    devices: list[DeviceInfo]
+    missing: dict[str, str]
+    cache_folder: str | None
+    cached_kernels: int
+    plan_cache: dict[str, int]
+    environment: dict[str, str]
 
     def __str__(self) -> str:
         lines = [f"heddle {self.version}, {self.module}", self.python]
@@ -43,22 +51,10 @@ def config() -> Config:
     >>> heddle.config().version == heddle.__version__
     True
     """
-    folder = cache_folder()
+    folder = _core.cache_folder()
     missing = {kind: _core.missing(kind) for kind in ("cuda", "rocm")}
     return Config(
         _core.version(), _core.__file__, f"Python {platform.python_version()}, {platform.platform()}", _core.devices(),
-        {kind: why for kind, why in missing.items() if why}, None if folder is None else str(folder),
-        0 if folder is None else len(list(folder.glob("*.kernel"))), dict(_core.plan_cache_counts()),
+        {kind: why for kind, why in missing.items() if why}, folder or None,
+        len(list(Path(folder).glob("*.kernel"))) if folder else 0, dict(_core.plan_cache_counts()),
         {name: value for name, value in sorted(os.environ.items()) if name.startswith("HEDDLE_")})
-
-
-def cache_folder() -> Path | None:
-    """As the library finds it (src/base/folder.cc). None if no variable names one."""
-    chosen = os.environ.get("HEDDLE_CACHE_DIR")
-    if chosen:
-        return Path(os.path.abspath(chosen))
-    for name, below in (("XDG_CACHE_HOME", "heddle"), ("HOME", ".cache/heddle")):
-        path = Path(os.environ.get(name, ""))
-        if path.is_absolute():
-            return path / below
-    return None

@@ -13,7 +13,8 @@ from ._types import Array
 
 
 class TensorFile(NamedTuple):
-    """The content of a safetensors file. `skipped` says of each tensor that was left out why."""
+    """The content of a safetensors file: `tensors` by name, and `metadata`, texts. `skipped` says of each tensor that
+    was left out why."""
 
     tensors: dict[str, Any]
     metadata: dict[str, str]
@@ -40,8 +41,9 @@ def load(path: str | os.PathLike[str]) -> TensorFile:
 def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a .safetensors file of arrays on the CPU (NumPy's, heddle.Tensor, or anything with __dlpack__), by a
-    temporary file beside it: if anything fails, an old file stays as it was.
+    """Writes a .safetensors file, `path`, of `tensors`: arrays on the CPU by name (NumPy's, heddle.Tensor, or anything
+    with __dlpack__), and `metadata`, texts by name. It goes by a temporary file beside `path`: if anything fails, an
+    old file stays as it was.
 
     Raises OSError, NotImplementedError for memory of a GPU and element types that heddle does not have, TypeError for
     what is no array.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,8 @@ RESERVED = frozenset({
 class Mod:
     """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).
 
-    A function of your own may call it with the arguments that it got itself.
+    A function of your own may call it with the arguments that it got itself. The functions of heddle.mods make it: from
+    `function`, with a `name` for texts, and `expr`, the expression of a mod that reads no array.
 
     >>> import numpy as np, heddle
     >>> near = heddle.mods.sliding_window(1)
@@ -40,6 +42,10 @@ class Mod:
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.function)
 
     def __and__(self, other: Any) -> Mod:
         return _both(self, other, "&")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
 from . import _core
@@ -186,13 +186,12 @@ class Tracer(Traced):
         return super().of(mod, arguments)
 
 
-def refuse_words(captures: Mapping[str, tuple[str, int]], params: Mapping[str, str]) -> None:
+def refuse_words(captures: Iterable[str], params: Iterable[str]) -> None:
     """Raises ValueError for a name that a text cannot mean, because it is a word of texts."""
     try:
-        for name in RESERVED.intersection(captures):
-            _core.Capture(name, *captures[name])
-        for name in RESERVED.intersection(params):
-            _core.param(name, params[name])
+        for what, names in (("capture", captures), ("param", params)):
+            for name in RESERVED.intersection(names):
+                _core.require_name(what, name)
     except ValueError as error:
         raise ValueError(f"{error}; rename it") from None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
 
 from . import _core
+from ._alignment import align_captures
 from ._explanation_html import table
 from ._options import Options, PagedOptions, given_arguments, refuse_arrays, spelled_out
 from ._planned import Planned
@@ -15,16 +16,25 @@ from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """A plan as text and as data, with the reasons. ``print`` shows the text."""
+    """A plan with the reasons: `text`, which `print` and an interpreter show, `stages`, the same as data, by stage and
+    subject, and `picture`, the mask's blocks as SVG (the first score matrix; empty without a mask, and for a GPU that
+    is not here). A notebook shows the table and the picture.
+
+    >>> import numpy as np, heddle
+    >>> x = np.ones((1, 1, 4, 8), np.float32)
+    >>> heddle.explain(x, x, x, mask_mod="kv_idx <= q_idx").stages["mods"]["mask"]["given"]
+    'kv_idx <= q_idx'
+    """
 
     text: str
     stages: dict[str, Any]
+    picture: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:  # also what print and an interpreter show
         return self.text
 
     def _repr_html_(self) -> str:
-        return table(self.stages)
+        return table(self.stages, self.picture)
 
 
 class AttentionPlan(Planned):
@@ -73,9 +83,10 @@ class AttentionPlan(Planned):
         """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
 
         The tensors have the planned shapes, strides, dtypes and device. What else is given stands for the planned one
-        in this run: arrays with the planned shapes, strides and dtypes. Lengths and starts may be other ones on a GPU
-        alone, captures and params of the mask after `update` alone. `workspace`: workspace_bytes of memory on the
-        plan's device, 64-byte aligned, of no other run at this time; a GPU's plan needs it if workspace_bytes is not 0.
+        in this run: arrays with the planned shapes, strides and dtypes, which heddle.attention describes. Lengths and
+        starts may be other ones on a GPU alone, captures and params of the mask after `update` alone. `workspace`:
+        workspace_bytes of memory on the plan's device, 64-byte aligned, of no other run at this time; a GPU's plan
+        needs it if workspace_bytes is not 0.
 
         Raises ValueError for what differs from the plan. Ctrl-C stops a run on the CPU, whose results are then
         incomplete; the plan stays good.
@@ -106,8 +117,8 @@ def explain(
     q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
-    """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now.
-    Raises as heddle.attention does.
+    """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now. out,
+    lse and return_lse say which results there are; nothing is computed. Raises as heddle.attention does.
 
     >>> import numpy as np, heddle
     >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
@@ -115,19 +126,21 @@ def explain(
     True
     """
     arguments = given_arguments(options)
+    align_captures(arguments)
     try:
-        text, stages = _core.explain(q, k, v, out, lse, return_lse, arguments)
+        text, stages, picture = _core.explain(q, k, v, out, lse, return_lse, arguments)
     except TypeError as error:
         refuse_arrays(error, {"out": out, "lse": lse}, {"q": q, "k": k, "v": v})
-    return Explanation(text, json.loads(stages))
+    return Explanation(text, json.loads(stages), picture)
 
 
 def explain_on(
     device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
-    """Explains the plan for a GPU that need not be here ("h200"), without a kernel. The arrays may be anywhere; they
-    are not read. Raises as planning on that GPU would, ValueError for a name that it does not know.
+    """Explains the plan for a GPU that need not be here (device_name: "h200"), without a kernel. The other arguments
+    are those of heddle.explain. The arrays may be anywhere; they are not read. Raises as planning on that GPU would,
+    ValueError for a name that it does not know.
 
     >>> import heddle
     >>> q = k = v = heddle.Tensor.empty((1, 16, 4096, 128), "bfloat16")

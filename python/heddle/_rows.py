@@ -1,13 +1,16 @@
-"""Arrays whose rows lie one element after the other, as the library reads q, k, v, o, d_o and lse. Copies are made on the CPU
-alone: on a GPU the library could not know on which stream."""
+"""Arrays in the form in which the library reads them: rows of q, k, v, o, d_o and lse one element after the other, all
+memory aligned to its elements. Copies are made on the CPU alone: on a GPU the library could not know on which
+stream."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ._alignment import aligned
+
 
 def with_unit_rows(*arrays: Any) -> tuple[Any, ...] | None:
-    """The arrays, those of NumPy and torch in other orders (Fortran's, transposed), and NumPy's that are not aligned to
+    """The arrays, those of NumPy and torch in other orders (Fortran's, transposed), and those that are not aligned to
     their elements, as copies. None if all are right."""
     copies = tuple([with_unit_row(x) for x in arrays])
     return None if all(x is y for x, y in zip(copies, arrays)) else copies
@@ -17,7 +20,7 @@ def with_unit_row(x: Any) -> Any:
     if not hasattr(x, "shape") or not x.shape or x.shape[-1] < 2:
         return x
     if hasattr(x, "contiguous"):
-        return x.contiguous() if x.device.type == "cpu" and x.stride(-1) != 1 else x
+        return aligned(x.contiguous() if x.device.type == "cpu" and x.stride(-1) != 1 else x)
     strides, size = getattr(x, "strides", None), getattr(x, "itemsize", None)
     if strides is None or not hasattr(x, "flags"):
         return x

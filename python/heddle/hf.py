@@ -20,6 +20,8 @@ from .torch._dispatch import attend
 from .torch._flex import check_block_mask, compiled, set_mask
 from .torch._sdpa import check_extents
 
+__all__ = ["attention", "mask", "paged_attention", "register"]
+
 NAME = "heddle"
 
 
@@ -44,11 +46,15 @@ def mask(
     allow_is_bidirectional_skip: bool = False, local_size: int | None = None, device: Any = "cpu", config: Any = None,
     **options: Any,
 ) -> Any:
-    """The mask of one forward pass: a heddle.torch.BlockMask over scores [batch_size, 1, q_length, kv_length].
+    """The mask of one forward pass: a heddle.torch.BlockMask over scores [batch_size, 1, q_length, kv_length], with the
+    arguments of transformers' mask functions, which calls it.
 
-    attention_mask [batch_size, kv_length] is False at padding. Returns None only where nothing is masked: for all
-    pairs of bidirectional attention, and for the last query of all. `config` is the model's; models that do not take
-    block masks get the dense mask that transformers makes for "sdpa" or "eager".
+    mask_function(b, h, q_idx, kv_idx) is the mask without padding, None is causal; q_offset and kv_offset are added to
+    its indices. attention_mask [batch_size, kv_length] is False at padding. allow_is_causal_skip and
+    allow_is_bidirectional_skip permit None as the result. local_size is a window's or a chunk's. `device` is that of
+    the mask. Returns None only where nothing is masked: for all pairs of bidirectional attention, and for the last
+    query of all. `config` is the model's; models that do not take block masks get the dense mask that transformers
+    makes for "sdpa" or "eager".
     """
     from transformers.masking_utils import (
         add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function,
@@ -110,8 +116,10 @@ def attention(
     s_aux: torch.Tensor | None = None, position_bias: torch.Tensor | None = None, indices: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention of one layer: query [B, Hq, L, D], key and value [B, Hkv, S, D].
+    """The attention of one layer (`module`): query [B, Hq, L, D], key and value [B, Hkv, S, D].
 
+    - scaling: by default 1 / sqrt(D). dropout: the share of weights that become 0. softcap: c tanh(score / c).
+      is_causal: without a mask, by default the layer's.
     - attention_mask is what mask() returned, or a tensor that broadcasts to [B, Hq, L, S]: bool (True takes part) or
       floating (added).
     - s_aux [Hq] are sinks; `sinks` [B, Hq, L, 1] has one a query.
@@ -193,12 +201,15 @@ def paged_attention(
     s_aux: torch.Tensor | None = None, cache: Any = None, cu_seq_lens_q: Any = None, cu_seq_lens_k: Any = None,
     max_seqlen_q: Any = None, max_seqlen_k: Any = None, block_table: Any = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention of one layer under continuous batching: query [1, Hq, T, D], key and value [1, Hkv, T, D].
+    """The attention of one layer (`module`) under continuous batching: query [1, Hq, T, D], key and value [1, Hkv, T,
+    D].
 
     The rows of all sequences stand one after the other. `cache` stores the new keys and values and returns all keys of
     the sequences. A query attends to the keys of its own sequence up to its own position, within the layer's sliding
-    window. s_aux [Hq] are sinks. Returns out [1, T, Hq, D], and None for the weights. Raises ValueError without a paged
-    cache, for dropout and for a block_table, which transformers makes for flash-attention alone.
+    window. cu_seq_lens_q and cu_seq_lens_k, i32 [N + 1], say where sequences begin, max_seqlen_q and max_seqlen_k how
+    long they are at most; attention_mask is not read. scaling and softcap are attention()'s. s_aux [Hq] are sinks.
+    Returns out [1, T, Hq, D], and None for the weights. Raises ValueError without a paged cache, for dropout and for a
+    block_table, which transformers makes for flash-attention alone.
     """
     if cache is None:
         raise ValueError("'paged|heddle' runs under continuous batching, which brings a paged cache; 'heddle' is for an "

@@ -20,12 +20,17 @@ from typing import Any
 
 from . import _core, _mod
 from ._core import Expr
+from ._grid_mods import (
+    natten_2d, natten_3d, neighbourhood_2d, sliding_tiles_2d, sliding_tiles_3d, swin_bias, swin_windows,
+)
 from ._mod import Mod
 
 __all__ = [
-    "Mod", "alibi", "alibi_slopes", "block_diffusion", "causal", "causal_lower_right", "dilated_window",
-    "document_starts", "documents", "documents_from_starts", "dropout", "global_and_window", "neighbourhood_2d",
-    "prefix_lm", "relative_bias", "sliding_window", "softcap", "t5_bias", "tree", "tree_intervals",
+    "Mod", "alibi", "alibi_slopes", "block_diffusion", "block_diffusion_training", "causal", "causal_chunks",
+    "causal_lower_right", "dilated_window", "document_starts", "documents", "documents_from_starts", "dropout",
+    "global_and_window", "graph_bias", "natten_2d", "natten_3d", "neighbourhood_2d", "prefix_lm", "relative_bias",
+    "sinks_and_window", "sliding_tiles_2d", "sliding_tiles_3d", "sliding_window", "softcap", "swin_bias",
+    "swin_windows", "t5_bias", "tree", "tree_intervals", "windows_by_head",
 ]
 
 
@@ -124,6 +129,58 @@ def global_and_window(global_tokens: int, window: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"global_and_window({global_tokens}, {window})"), expr)
 
 
+def sinks_and_window(sinks: int, before: int) -> Mod:
+    """Causal over the last `before` keys, and every query also sees the first `sinks` keys: a stream with attention
+    sinks. Raises ValueError for negative numbers.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.sinks_and_window(1, 1), 5, 5, block=1))
+    #....
+    ##...
+    ###..
+    #.##.
+    #..##
+    """
+    def expr() -> Any:
+        return _core.mod_sinks_and_window(sinks, before)
+
+    return _mod.checked(_mod.mask(expr, f"sinks_and_window({sinks}, {before})"), expr)
+
+
+def windows_by_head(before: Any) -> Mod:
+    """Causal, each head over its own number of keys before the query: `before` i32 or i64 [Hq]. Raises TypeError for
+    what is no array, and at the call ValueError for other element types and ranks.
+
+    >>> import numpy as np, heddle
+    >>> mask = heddle.BlockMask.build(heddle.mods.windows_by_head(np.array([0, 2])), 4, 4, heads=2, block=1)
+    >>> print(mask.text(head=1).strip())
+    #...
+    ##..
+    ###.
+    .###
+    """
+    _mod.refuse_no_array("before", before)
+    return _mod.mask(lambda: _core.mod_windows_by_head(before), "windows_by_head")
+
+
+def causal_chunks(chunk: int) -> Mod:
+    """Causal within chunks of `chunk` tokens: 0 to chunk - 1, chunk to 2 chunk - 1, and so on. Raises ValueError for
+    chunk < 1.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.causal_chunks(2), 5, 5, block=1))
+    #....
+    ##...
+    ..#..
+    ..##.
+    ....#
+    """
+    def expr() -> Any:
+        return _core.mod_causal_chunks(chunk)
+
+    return _mod.checked(_mod.mask(expr, f"causal_chunks({chunk})"), expr)
+
+
 def documents(ids: Any) -> Mod:
     """Queries and keys see their own document. `ids` i32 or i64 [S], or [B, S]: the document of each token. Raises
     TypeError for what is no array, and at the call ValueError for other element types and ranks.
@@ -165,23 +222,6 @@ def document_starts(offsets: Any) -> Any:
     """
     _mod.refuse_no_array("offsets", offsets)
     return _core.document_starts(offsets)
-
-
-def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
-    """Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns. Raises
-    ValueError for width < 1 and negative radii.
-
-    >>> import heddle
-    >>> print(heddle.BlockMask.build(heddle.mods.neighbourhood_2d(2, 1, 0), 4, 4, block=1))
-    #.#.
-    .#.#
-    #.#.
-    .#.#
-    """
-    def expr() -> Any:
-        return _core.mod_neighbourhood_2d(width, radius_y, radius_x)
-
-    return _mod.checked(_mod.mask(expr, f"neighbourhood_2d({width}, {radius_y}, {radius_x})"), expr)
 
 
 def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
@@ -235,6 +275,28 @@ def block_diffusion(block: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"block_diffusion({block})"), expr)
 
 
+def block_diffusion_training(length: int, block: int) -> Mod:
+    """Training of block diffusion: `length` noisy tokens, then the same ones clean. Noisy tokens see their own block
+    and the clean tokens of earlier blocks; clean ones see the clean tokens of their own and of earlier blocks. Raises
+    ValueError for numbers below 1.
+
+    >>> import heddle
+    >>> print(heddle.BlockMask.build(heddle.mods.block_diffusion_training(4, 2), 8, 8, block=1))
+    ##......
+    ##......
+    ..####..
+    ..####..
+    ....##..
+    ....##..
+    ....####
+    ....####
+    """
+    def expr() -> Any:
+        return _core.mod_block_diffusion_training(length, block)
+
+    return _mod.checked(_mod.mask(expr, f"block_diffusion_training({length}, {block})"), expr)
+
+
 def alibi(slopes: Any) -> Mod:
     """A score_mod: score + slopes[h] * (kv_idx - q_idx), slopes f32 [Hq].
 
@@ -272,8 +334,10 @@ def relative_bias(table: Any, max_distance: int) -> Mod:
 
 
 def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) -> Mod:
-    """A score_mod: T5's buckets of distances, exact near and logarithmic far: score + table[bucket, h], table f32
-    [buckets, Hq].
+    """A score_mod: T5's buckets of distances: score + table[bucket, h], table f32 [buckets, Hq]. Half of the buckets
+    are exact, the others logarithmic up to max_distance, where the last one begins. bidirectional: half of the buckets
+    are for keys behind the query; else these count as distance 0. Raises ValueError for buckets below 2 (bidirectional:
+    4) and a max_distance inside the exact ones.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 2, 3, 8), np.float32)
@@ -282,6 +346,21 @@ def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) ->
     """
     _mod.refuse_no_array("table", table)
     return _mod.score(lambda: _core.mod_t5_bias(table, buckets, max_distance, bidirectional), f"t5_bias({buckets})")
+
+
+def graph_bias(distances: Any, table: Any, largest: int) -> Mod:
+    """A score_mod, Graphormer's bias by distance in a graph: score + table[clip(distances[q_idx, kv_idx], 0, largest),
+    h]. distances [S, S] or [B, S, S] of integers, table f32 [largest + 1, Hq].
+
+    >>> import numpy as np, heddle
+    >>> x, table = np.ones((1, 2, 3, 8), np.float32), np.zeros((3, 2), np.float32)
+    >>> distances = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]], np.int32)
+    >>> heddle.attention(x, x, x, score_mod=heddle.mods.graph_bias(distances, table, 2)).shape
+    (1, 2, 3, 8)
+    """
+    _mod.refuse_no_array("distances", distances)
+    _mod.refuse_no_array("table", table)
+    return _mod.score(lambda: _core.mod_graph_bias(distances, table, largest), f"graph_bias({largest})")
 
 
 def softcap(cap: float) -> Mod:

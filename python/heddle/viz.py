@@ -1,7 +1,7 @@
 """Pictures with Matplotlib: block masks, attention maps, speed curves.
 
-Each function draws into `axes`, or into a new figure, and returns the axes. Notebooks show block masks and explanations
-without it.
+Functions that draw do so into `axes`, or into a new figure, and return the axes. Notebooks show block masks and
+explanations without it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from ._types import Array
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["attention_map", "block_mask", "seconds", "speed_curves", "weights"]
+
 EMPTY, PARTIAL, FULL = "#f1f0ec", "#f2b14e", "#2f6ba6"  # as BlockMask.svg has them
 
 
@@ -32,7 +34,7 @@ def _axes(axes: Axes | None, size: tuple[float, float]) -> Axes:
 
 
 def block_mask(mask: Any, *, sequence: int = 0, head: int = 0, axes: Axes | None = None) -> Axes:
-    """One score matrix of a heddle.BlockMask or heddle.torch.BlockMask: which blocks are full, partial, empty.
+    """One score matrix of `mask`, a heddle.BlockMask or heddle.torch.BlockMask: which blocks are full, partial, empty.
 
     Axes count tokens. Raises TypeError for anything else, ValueError for a sequence or head that is not there.
 
@@ -95,7 +97,7 @@ def attention_map(
 ) -> Axes:
     """The weights of one head as a picture: a row for each query. `labels` name the tokens, up to 64 of them.
 
-    q, k and the options are those of weights().
+    q, k and the options are those of weights(). It draws into `axes`.
 
     >>> import numpy as np, heddle.viz
     >>> q = np.random.default_rng(0).standard_normal((1, 2, 16, 8)).astype(np.float32)
@@ -144,7 +146,7 @@ def speed_curves(
     calls: Mapping[str, Callable[[int], Callable[[], Any]]], lengths: Sequence[int], *,
     flops: Callable[[int], float] | None = None, rounds: int = 5, axes: Axes | None = None,
 ) -> Axes:
-    """Times each of `calls` at each length and draws the curves: TFLOP/s where `flops(length)` is given, else
+    """Times each of `calls` at each of `lengths` and draws the curves: TFLOP/s where `flops(length)` is given, else
     milliseconds. calls[name](length) makes what is timed.
 
     >>> import numpy as np, heddle.viz

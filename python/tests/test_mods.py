@@ -23,7 +23,52 @@ def is_ancestor():
     return seen
 
 
+def seen_in_grid(shape, kernel, tile=1):
+    """Neighbourhood attention by its definition: each token sees the kernel around it, moved inside the grid. A token
+    stands in a tile of `tile`; places behind the grid see what the border sees, and are seen by nobody."""
+    allowed = np.zeros((N, N), bool)
+    places = list(np.ndindex(*shape))
+    for query in range(min(N, len(places) * tile)):
+        begins = [min(max(place - width // 2, 0), extent - width)
+                  for place, width, extent in zip(places[query // tile], kernel, shape)]
+        for key in range(min(N, len(places) * tile)):
+            allowed[query, key] = all(begin <= place < begin + width for begin, place, width in zip(
+                begins, places[key // tile], kernel))
+    return allowed
+
+
+def swin(width, window, shift):
+    """Windows as sets: window number of each row and column, counted from `shift` tokens before the border."""
+    row, column = ((place + window - shift) // window if shift else place // window
+                   for place in (np.arange(N) // width, np.arange(N) % width))
+    return (row[:, None] == row) & (column[:, None] == column)
+
+
+def diffusing(length, block):
+    """Noisy tokens then clean ones, pair by pair, in the words of the docstring."""
+    allowed = np.zeros((N, N), bool)
+    for query, key in np.ndindex(N, N):
+        own, other = query % length // block, key % length // block
+        if key < length:
+            allowed[query, key] = query < length and own == other
+        else:
+            allowed[query, key] = other < own if query < length else other <= own
+    return allowed
+
+
+BEFORE = np.array([4, 1], np.int64)
+
 MASKS = {
+    "sinks_and_window": (mods.sinks_and_window(2, 3), (j <= i) & ((j < 2) | (i - j <= 3))),
+    "windows_by_head": (mods.windows_by_head(BEFORE), (j <= i) & (i - j <= 4)),
+    "causal_chunks": (mods.causal_chunks(5), (j <= i) & (j // 5 == i // 5)),
+    "natten_2d": (mods.natten_2d(3, 4, 3, 3), None),
+    "natten_3d": (mods.natten_3d(3, 2, 2, 3, 1, 1), None),
+    "sliding_tiles_2d": (mods.sliding_tiles_2d(2, 3, 2, 1, 3), None),
+    "sliding_tiles_3d": (mods.sliding_tiles_3d(3, 1, 2, 2, 3, 1, 1), None),
+    "swin_windows": (mods.swin_windows(4, 2), swin(4, 2, 0)),
+    "swin_windows shifted": (mods.swin_windows(4, 2, 1), swin(4, 2, 1)),
+    "block_diffusion_training": (mods.block_diffusion_training(7, 3), None),
     "causal": (mods.causal(), j <= i),
     "causal_lower_right": (mods.causal_lower_right(), j <= i),
     "sliding_window": (mods.sliding_window(3, 1), (i - 3 <= j) & (j <= i + 1)),
@@ -48,9 +93,25 @@ MASKS = {
 }
 
 
+# By definitions over the tokens of the grid alone.
+OF_GRIDS = {
+    "natten_2d": (12, seen_in_grid((3, 4), (3, 3))),
+    "natten_3d": (12, seen_in_grid((3, 2, 2), (3, 1, 1))),
+    "sliding_tiles_2d": (12, seen_in_grid((2, 3), (1, 3), tile=2)),
+    "sliding_tiles_3d": (12, seen_in_grid((3, 1, 2), (3, 1, 1), tile=2)),
+    "block_diffusion_training": (13, diffusing(7, 3)),
+}
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(name):
     mod, allowed = MASKS[name]
+    if name in OF_GRIDS:
+        tokens, allowed = OF_GRIDS[name]
+        shown = str(heddle.BlockMask.build(mod, tokens, tokens, block=1)).splitlines()
+        np.testing.assert_array_equal(
+            np.array([list(line) for line in shown]) == "#", allowed[:tokens, :tokens])
+        return
     if allowed is None:  # 4 tokens of text, which all see, then a draft of 9
         ancestors = is_ancestor()[:9, :9]
         allowed = np.zeros((N, N), bool)
@@ -95,11 +156,20 @@ def t5_bucket(distance, buckets, max_distance, bidirectional):
     return bucket + min(far, buckets - 1)
 
 
+def swin_row(q, kv):
+    """Swin's relative_position_index of windows of 3 x 3 in an image of 4 columns."""
+    rows, columns = (np.clip(part(q) - part(kv), -2, 2) + 2 for part in (lambda x: x // 4, lambda x: x % 4))
+    return rows * 5 + columns
+
+
 def scores():
     random = np.random.default_rng(5)
     slopes, table = random.standard_normal(4).astype(np.float32), random.standard_normal((4, 7)).astype(np.float32)
     t5 = random.standard_normal((8, 4)).astype(np.float32)
     buckets = np.array([[t5_bucket(kv - q, 8, 20, True) for kv in range(17)] for q in range(13)])
+    offsets, hops = (random.standard_normal((rows, 4)).astype(np.float32) for rows in (25, 4))
+    distances = random.integers(0, 7, (13, 17))
+    near = np.minimum(distances, 3)
     q, kv = np.ogrid[:13, :17]
     relative = np.clip(kv - q, -3, 3) + 3
     return {
@@ -107,10 +177,12 @@ def scores():
         "relative_bias": (mods.relative_bias(table, 3), lambda s: s + table[:, relative]),
         "t5_bias": (mods.t5_bias(t5, 8, 20, True), lambda s: s + t5[buckets].transpose(2, 0, 1)),
         "softcap": (mods.softcap(2.0), lambda s: 2 * np.tanh(s / 2)),
+        "swin_bias": (mods.swin_bias(offsets, 4, 3), lambda s: s + offsets[swin_row(q, kv)].transpose(2, 0, 1)),
+        "graph_bias": (mods.graph_bias(distances, hops, 3), lambda s: s + hops[near].transpose(2, 0, 1)),
     }
 
 
-@pytest.mark.parametrize("name", ["alibi", "relative_bias", "t5_bias", "softcap"])
+@pytest.mark.parametrize("name", ["alibi", "relative_bias", "t5_bias", "softcap", "swin_bias", "graph_bias"])
 def test_scores(name):
     q, k, v = inputs(kv_heads=4)
     mod, formula = scores()[name]
@@ -168,6 +240,12 @@ def test_a_mod_of_the_wrong_kind():
         (ValueError, "prefix", lambda: mods.prefix_lm(-2)),
         (ValueError, "width", lambda: mods.neighbourhood_2d(0, 1, 1)),
         (ValueError, "block", lambda: mods.block_diffusion(0)),
+        (ValueError, "kernel_x of natten_2d must be odd", lambda: mods.natten_2d(4, 4, 3, 2)),
+        (ValueError, "kernel_y of sliding_tiles_2d must be 1 to 2", lambda: mods.sliding_tiles_2d(2, 2, 4, 3, 1)),
+        (ValueError, "shift of swin_windows must be 0 to 1", lambda: mods.swin_windows(4, 2, 2)),
+        (ValueError, "chunk of causal_chunks", lambda: mods.causal_chunks(0)),
+        (TypeError, "before is of type int", lambda: mods.windows_by_head(3)),
+        (TypeError, "distances is of type list", lambda: mods.graph_bias([[0]], np.ones((1, 1)), 0)),
         (ValueError, "cap", lambda: mods.softcap(0.0)),
         (ValueError, "p", lambda: mods.dropout(1.0, 3)),
         (ValueError, "begin with 0", lambda: mods.document_starts(np.array([1, 2]))),

@@ -134,6 +134,7 @@ def test_explanations():
     assert plan.backend == stages["plan"]["backend"] == "cpu" and stages["problem"]["q_rows"] == 13
     assert "kv_idx <= q_idx" in plan.explain() and "cpu" in repr(plan)
     explanation = heddle.explain(q, k, v, mask_mod=heddle.mods.causal(), return_lse=True)
+    assert explanation.picture.startswith("<svg") and heddle.explain(q, k, v).picture == ""
     assert explanation.stages["problem"]["lse"] and not stages["problem"]["lse"]
     assert explanation.text == str(explanation) and explanation.text.startswith("problem")
     reference = heddle.AttentionPlan(q, k, v, backend="reference")

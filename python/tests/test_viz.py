@@ -67,6 +67,7 @@ def test_an_explanation_is_a_table():
     q = np.zeros((1, 1, 4, 8), np.float32)
     text = heddle.explain(q, q, q, mask_mod="kv_idx < 3 and q_idx < 5")._repr_html_()
     assert "<table" in text and "kv_idx &lt; 3" in text and "<script" not in text
+    assert text.count("<svg") == 1 and "<svg" not in heddle.explain(q, q, q)._repr_html_()
 
 
 CELLS = [

@@ -1,6 +1,7 @@
 #include "heddle/devices.h"
 
 #include "backend/device.h"
+#include "base/folder.h"
 
 namespace heddle {
 
@@ -16,6 +17,8 @@ std::string missing(DeviceKind kind) {
   const backend::DeviceInterface* found = backend::find_device_kind(kind);
   return found != nullptr ? found->missing() : "this build computes on none";
 }
+
+std::string cache_folder() { return base::cache_folder().string(); }
 
 std::string version() { return HEDDLE_VERSION; }
 

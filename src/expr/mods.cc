@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string_view>
 #include <vector>
 
-#include "expr/node.h"
+#include "expr/mod_arguments.h"
 #include "heddle/error.h"
 
 namespace heddle::mods {
@@ -19,37 +18,6 @@ using leaf::h;
 using leaf::kv_idx;
 using leaf::q_idx;
 using leaf::score;
-
-constexpr std::int64_t kIntMax = std::numeric_limits<std::int32_t>::max();
-
-[[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
-
-/// An integer argument as a literal.
-Expr literal(std::string_view argument, std::int64_t value, std::int64_t least, std::int64_t largest = kIntMax) {
-  if (value < least || value > largest) {
-    refuse(fmt::format("{} must be {} to {}, but is {}", argument, least, largest, value));
-  }
-  return Expr(value);
-}
-
-void require_i32(std::string_view argument, const Expr& x) {
-  if (!x.empty() && x.type() == ExprType::i32) return;
-  refuse(fmt::format("{} must be an i32 expression, but is {}", argument, x.empty() ? "empty" : name(x.type())));
-}
-
-void require_integers(std::string_view argument, const Capture& capture, int least_rank, int largest_rank) {
-  const bool integers = expr::read_type(capture.dtype()) == ExprType::i32;
-  if (integers && capture.rank() >= least_rank && capture.rank() <= largest_rank) return;
-  refuse(fmt::format("{} must be of integers, of rank {}{}, but '{}' is {} of rank {}", argument, least_rank,
-                     largest_rank > least_rank ? fmt::format(" or {}", largest_rank) : "", capture.name(),
-                     name(capture.dtype()), capture.rank()));
-}
-
-void require_reals(std::string_view argument, const Capture& capture, int rank) {
-  if (is_floating(capture.dtype()) && capture.rank() == rank) return;
-  refuse(fmt::format("{} must be floating of rank {}, but '{}' is {} of rank {}", argument, rank, capture.name(),
-                     name(capture.dtype()), capture.rank()));
-}
 
 /// The elements of a list of i32 or i64.
 std::vector<std::int64_t> integers_of(std::string_view argument, const ConstTensorView& view) {
@@ -124,6 +92,22 @@ Expr global_and_window(std::int64_t global, std::int64_t window) {
   return q_idx() < first || kv_idx() < first || sliding_window(window, window);
 }
 
+Expr sinks_and_window(std::int64_t sinks, std::int64_t before) {
+  const Expr first = literal("sinks of sinks_and_window", sinks, 0);
+  const Expr back = literal("before of sinks_and_window", before, 0);
+  return causal() && (q_idx() - kv_idx() <= back || kv_idx() < first);
+}
+
+Expr windows_by_head(const Capture& before) {
+  require_integers("before of windows_by_head", before, 1, 1);
+  return causal() && q_idx() - kv_idx() <= before(h());
+}
+
+Expr causal_chunks(std::int64_t chunk) {
+  const Expr size = literal("chunk of causal_chunks", chunk, 1);
+  return causal() && floor_div(q_idx(), size) == floor_div(kv_idx(), size);
+}
+
 Expr documents(const Capture& ids) { return both_documents_agree("ids of documents", ids); }
 
 Expr documents_from_starts(const Capture& start_of) {
@@ -147,13 +131,6 @@ Tensor document_starts(const ConstTensorView& offsets) {
     std::fill(start_of + ends[i - 1], start_of + ends[i], static_cast<std::int32_t>(ends[i - 1]));
   }
   return starts;
-}
-
-Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x) {
-  const Expr w = literal("width of neighbourhood_2d", width, 1);
-  const Expr y = literal("radius_y of neighbourhood_2d", radius_y, 0);
-  const Expr x = literal("radius_x of neighbourhood_2d", radius_x, 0);
-  return abs(floor_div(q_idx(), w) - floor_div(kv_idx(), w)) <= y && abs(q_idx() % w - kv_idx() % w) <= x;
 }
 
 Expr tree(const Capture& enter, const Capture& last, const Expr& first) {
@@ -210,6 +187,13 @@ Expr block_diffusion(std::int64_t block) {
   return floor_div(kv_idx(), size) <= floor_div(q_idx(), size);
 }
 
+Expr block_diffusion_training(std::int64_t length, std::int64_t block) {
+  const Expr half = literal("length of block_diffusion_training", length, 1, kIntMax / 2);
+  const Expr size = literal("block of block_diffusion_training", block, 1);
+  const Expr query = floor_div(q_idx() % half, size), key = floor_div(kv_idx() % half, size);
+  return where(kv_idx() < half, q_idx() < half && query == key, where(q_idx() < half, query > key, query >= key));
+}
+
 Expr alibi(const Capture& slopes) {
   require_reals("slopes of alibi", slopes, 1);
   return score() + slopes(h()) * (kv_idx() - q_idx());
@@ -251,6 +235,14 @@ Expr t5_bias(const Capture& table, std::int64_t buckets, std::int64_t max_distan
   }
   if (bidirectional) bucket = bucket + where(kv_idx() > q_idx(), each_way, 0);
   return score() + table(bucket, h());
+}
+
+Expr graph_bias(const Capture& distances, const Capture& table, std::int64_t largest) {
+  require_integers("distances of graph_bias", distances, 2, 3);
+  require_reals("table of graph_bias", table, 2);
+  const Expr last = literal("largest of graph_bias", largest, 0);
+  const Expr distance = distances.rank() == 2 ? distances(q_idx(), kv_idx()) : distances(b(), q_idx(), kv_idx());
+  return score() + table(clip(distance, 0, last), h());
 }
 
 Expr softcap(double cap) {

@@ -84,21 +84,25 @@ std::string unknown_function(std::string_view given) {
   return sentence("function", given, known);
 }
 
-void require_name(std::string_view what, std::string_view given) {
-  if (!is_identifier(given)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a {}'s name is letters, digits and _, not starting with a digit; '{}' is not", what,
-                            shown(given)));
-  }
-  if (is_reserved(given)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a {} cannot be named '{}': the name has a meaning of its own", what, given));
-  }
-}
-
 void require_names(const Bindings& bindings) {
   for (const auto& [capture, view] : bindings.captures) require_name("capture", capture);
   for (const auto& [param, value] : bindings.params) require_name("param", param);
 }
 
 }  // namespace heddle::expr
+
+namespace heddle {
+
+void require_name(std::string_view what, std::string_view given) {
+  if (!expr::is_identifier(given)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a {}'s name is letters, digits and _, not starting with a digit; '{}' is not", what,
+                            expr::shown(given)));
+  }
+  if (expr::is_reserved(given)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a {} cannot be named '{}': the name has a meaning of its own", what, given));
+  }
+}
+
+}  // namespace heddle

@@ -13,9 +13,7 @@ std::string unknown_name(std::string_view given, const Symbols& symbols);
 /// unknown_name for a name that is called.
 std::string unknown_function(std::string_view given);
 
-/// Throws invalid_argument for a name that no text can read: `what` is "param" or "capture".
-void require_name(std::string_view what, std::string_view given);
-/// require_name for every name that is given a value.
+/// heddle::require_name for every name that is given a value.
 void require_names(const Bindings& bindings);
 
 }  // namespace heddle::expr

@@ -239,12 +239,12 @@ Expr kv_start() { return expr::leaf_expr(expr::Leaf::kv_start); }
 }  // namespace leaf
 
 Expr param(std::string name, ExprType type) {
-  expr::require_name("param", name);
+  require_name("param", name);
   return expr::make(Op::param, type, {}, expr::ParamDecl{std::move(name)});
 }
 
 Capture::Capture(std::string name, DType dtype, int rank) : name_(std::move(name)), dtype_(dtype), rank_(rank) {
-  expr::require_name("capture", name_);
+  require_name("capture", name_);
   expr::read_type(dtype);
   if (rank < 0 || rank > kMaxRank) {
     throw Error(ErrorCode::invalid_argument,

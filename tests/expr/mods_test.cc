@@ -5,110 +5,16 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <functional>
 #include <numeric>
 
-#include "expr/range_bounds.h"
-#include "expr/ranges.h"
-#include "expr/verify.h"
-#include "heddle/error.h"
+#include "expr/dense_grid.h"
 
 namespace heddle {
 namespace {
 
-using expr::Element;
-using expr::Interpreter;
-using expr::Leaf;
-using expr::LeafRanges;
-using expr::Precision;
-using expr::Role;
+using namespace test;  // NOLINT(google-build-using-namespace)
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr int kQueries = 40;
-constexpr int kKeys = 52;
-constexpr int kHeads = 4;
-
-struct Position {
-  int b, h, q, kv;
-};
-
-Element element_at(const Position& at) {
-  Element element;
-  element.score = 0.125 * (at.q - at.kv) + at.h;
-  element[Leaf::b] = at.b;
-  element[Leaf::h] = at.h;
-  element[Leaf::q_idx] = at.q;
-  element[Leaf::kv_idx] = at.kv;
-  element[Leaf::q_len] = kQueries;
-  element[Leaf::kv_len] = kKeys;
-  return element;
-}
-
-LeafRanges grid_ranges() {
-  LeafRanges leaves;
-  leaves[Leaf::score] = expr::Range::any(ExprType::f32);
-  leaves[Leaf::b] = {0, 1, false};
-  leaves[Leaf::h] = {0, kHeads - 1, false};
-  leaves[Leaf::q_idx] = {0, kQueries - 1, false};
-  leaves[Leaf::kv_idx] = {0, kKeys - 1, false};
-  leaves[Leaf::q_len] = expr::Range::point(kQueries);
-  leaves[Leaf::kv_len] = expr::Range::point(kKeys);
-  return leaves;
-}
-
-void for_each_position(const std::function<void(const Position&)>& visit) {
-  for (int b = 0; b < 2; ++b) {
-    for (int h = 0; h < kHeads; ++h) {
-      for (int q = 0; q < kQueries; ++q) {
-        for (int kv = 0; kv < kKeys; ++kv) visit({b, h, q, kv});
-      }
-    }
-  }
-}
-
-/// A planner accepts the reads of every ready-made mod over tensors of the stated shapes.
-void expect_reads_proven(const Expr& mod, const Bindings& bindings) {
-  const test::ExactBounds bounds(bindings.captures);
-  EXPECT_NO_THROW(check_reads_inside(mod, grid_ranges(), bounds, Precision::f32)) << print(mod);
-}
-
-template <class F>
-void expect_mask(const Expr& mask, F&& expected, const Bindings& bindings = {}) {
-  EXPECT_TRUE(same(as_role(mask, Role::mask), mask));
-  expect_reads_proven(mask, bindings);
-  const Interpreter interpret(mask, bindings, Precision::f32);
-  for_each_position([&](const Position& at) {
-    ASSERT_EQ(interpret.boolean(element_at(at)), expected(at)) << print(mask) << fmt::format(" at {}, {}", at.q, at.kv);
-  });
-}
-
-template <class F>
-void expect_score(const Expr& mod, F&& expected, const Bindings& bindings = {}) {
-  EXPECT_TRUE(same(as_role(mod, Role::score), mod));
-  expect_reads_proven(mod, bindings);
-  const Interpreter interpret(mod, bindings, Precision::f64);
-  for_each_position([&](const Position& at) {
-    const double value = expected(element_at(at).score, at);
-    ASSERT_NEAR(interpret.real(element_at(at)), value, 1e-12) << print(mod) << fmt::format(" at {}, {}", at.q, at.kv);
-  });
-}
-
-template <class T>
-ConstTensorView view(const std::vector<T>& data, DType dtype, const Dims& shape) {
-  return {data.data(), dtype, shape};
-}
-
-template <class F>
-std::string refusal(F&& make) {
-  try {
-    make();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return {};
-}
 
 TEST(Mods, Windows) {
   expect_mask(mods::causal(), [](const Position& at) { return at.kv <= at.q; });
@@ -125,10 +31,60 @@ TEST(Mods, Windows) {
   });
   expect_mask(mods::global_and_window(3, 2),
               [](const Position& at) { return at.q < 3 || at.kv < 3 || std::abs(at.q - at.kv) <= 2; });
-  expect_mask(mods::neighbourhood_2d(8, 1, 2), [](const Position& at) {
-    return std::abs(at.q / 8 - at.kv / 8) <= 1 && std::abs(at.q % 8 - at.kv % 8) <= 2;
-  });
   expect_mask(mods::block_diffusion(16), [](const Position& at) { return at.kv / 16 <= at.q / 16; });
+}
+
+TEST(Mods, SinksChunksAndWindowsByHead) {
+  expect_mask(mods::sinks_and_window(3, 5),
+              [](const Position& at) { return at.kv <= at.q && (at.kv < 3 || at.q - at.kv <= 5); });
+  expect_mask(mods::causal_chunks(12), [](const Position& at) {
+    const int begin = at.q - at.q % 12;
+    return begin <= at.kv && at.kv <= at.q;
+  });
+  const std::vector<std::int64_t> before = {0, 3, 7, 100};
+  Bindings bindings;
+  bindings.captures["before"] = view(before, DType::i64, {kHeads});
+  expect_mask(
+      mods::windows_by_head(Capture("before", DType::i64, 1)),
+      [&](const Position& at) { return at.kv <= at.q && at.kv >= at.q - before[static_cast<std::size_t>(at.h)]; },
+      bindings);
+}
+
+/// The three masks of the paper on block diffusion (BD3-LM), transcribed: diagonal, offset and causal blocks.
+TEST(Mods, BlockDiffusionTraining) {
+  for (const auto& [length, block] : {std::pair(26, 4), {26, 5}, {26, 26}, {26, 1}}) {
+    expect_mask(mods::block_diffusion_training(length, block), [n = length, size = block](const Position& at) {
+      const bool clean_query = at.q >= n, clean_key = at.kv >= n;
+      const int query = clean_query ? (at.q - n) / size : at.q / size;
+      const int key = clean_key ? (at.kv - n) / size : at.kv / size;
+      const bool diagonal = query == key && clean_query == clean_key;
+      const bool offset = query > key && clean_key && !clean_query;
+      const bool causal = query >= key && clean_key && clean_query;
+      return diagonal || offset || causal;
+    });
+  }
+}
+
+TEST(Mods, GraphBias) {
+  std::vector<std::int32_t> distances(2 * kKeys * kKeys);
+  for (std::size_t i = 0; i < distances.size(); ++i) distances[i] = static_cast<std::int32_t>(i * 7 % 9) - 1;
+  std::vector<double> table(6 * kHeads);
+  std::iota(table.begin(), table.end(), 0.25);
+  Bindings bindings;
+  bindings.captures["distances"] = view(distances, DType::i32, {2, kKeys, kKeys});
+  bindings.captures["table"] = view(table, DType::f64, {6, kHeads});
+  const auto bias_of = [&](int b, const Position& at) {
+    const int distance = distances[static_cast<std::size_t>((b * kKeys + at.q) * kKeys + at.kv)];
+    return table[static_cast<std::size_t>(std::min(std::max(distance, 0), 5) * kHeads + at.h)];
+  };
+  const Capture by_kind("table", DType::f64, 2);
+  expect_score(
+      mods::graph_bias(Capture("distances", DType::i32, 3), by_kind, 5),
+      [&](double score, const Position& at) { return score + bias_of(at.b, at); }, bindings);
+  bindings.captures["distances"] = view(distances, DType::i32, {kKeys, kKeys});
+  expect_score(
+      mods::graph_bias(Capture("distances", DType::i32, 2), by_kind, 5),
+      [&](double score, const Position& at) { return score + bias_of(0, at); }, bindings);
 }
 
 TEST(Mods, LowerRightCausalCountsFromTheSequencesOwnEnd) {
@@ -380,7 +336,6 @@ TEST(Mods, ArgumentsAreValidated) {
   EXPECT_EQ(refusal([] { mods::prefix_lm(Expr()); }), "prefix of prefix_lm must be an i32 expression, but is empty");
   EXPECT_THAT(refusal([] { mods::global_and_window(-1, 1); }), HasSubstr("global of global_and_window"));
   EXPECT_THAT(refusal([] { mods::global_and_window(1, -1); }), HasSubstr("window of global_and_window"));
-  EXPECT_THAT(refusal([] { mods::neighbourhood_2d(0, 1, 1); }), HasSubstr("width of neighbourhood_2d must be 1 to"));
   EXPECT_THAT(refusal([] { mods::block_diffusion(0); }), HasSubstr("block of block_diffusion must be 1 to"));
   EXPECT_EQ(refusal([&] { mods::documents(slopes); }),
             "ids of documents must be of integers, of rank 1 or 2, but 'slopes' is f32 of rank 1");
@@ -399,6 +354,19 @@ TEST(Mods, ArgumentsAreValidated) {
   EXPECT_THAT(refusal([&] { mods::t5_bias(reals, 3, 128, true); }), HasSubstr("buckets of t5_bias must be 4 to"));
   EXPECT_THAT(refusal([&] { mods::t5_bias(reals, 32, 16, false); }),
               HasSubstr("max_distance of t5_bias must be 17 to"));
+  EXPECT_THAT(refusal([] { mods::sinks_and_window(-1, 3); }), HasSubstr("sinks of sinks_and_window must be 0 to"));
+  EXPECT_THAT(refusal([] { mods::sinks_and_window(1, -3); }), HasSubstr("before of sinks_and_window must be 0 to"));
+  EXPECT_THAT(refusal([&] { mods::windows_by_head(slopes); }),
+              HasSubstr("before of windows_by_head must be of integers"));
+  EXPECT_THAT(refusal([] { mods::causal_chunks(0); }), HasSubstr("chunk of causal_chunks must be 1 to"));
+  EXPECT_THAT(refusal([] { mods::block_diffusion_training(0, 4); }), HasSubstr("length of block_diffusion_training"));
+  EXPECT_THAT(refusal([] { mods::block_diffusion_training(8, 0); }), HasSubstr("block of block_diffusion_training"));
+  EXPECT_THAT(refusal([&] { mods::graph_bias(ids, reals, 4); }),
+              HasSubstr("distances of graph_bias must be of integers, of rank 2 or 3"));
+  EXPECT_THAT(refusal([&] { mods::graph_bias(Capture("d", DType::i64, 2), slopes, 4); }),
+              HasSubstr("table of graph_bias must be floating of rank 2"));
+  EXPECT_THAT(refusal([&] { mods::graph_bias(Capture("d", DType::i64, 2), reals, -1); }),
+              HasSubstr("largest of graph_bias"));
   EXPECT_THAT(refusal([] { mods::softcap(0); }), HasSubstr("cap of softcap must be positive and finite, but is 0"));
   EXPECT_THAT(refusal([] { mods::softcap(NAN); }), HasSubstr("cap of softcap"));
   EXPECT_THAT(refusal([] { mods::softcap(INFINITY); }), HasSubstr("cap of softcap"));

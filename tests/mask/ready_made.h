@@ -28,6 +28,7 @@ class ReadyMade {
     for (std::int32_t i = 0; i < 3 * kPositions; ++i) by_batch.push_back(i / (20 + i / kPositions * 11));
     bind("ids", ids, {kPositions});
     bind("ids_by_batch", by_batch, {3, kPositions});
+    bind("before", std::vector<std::int32_t>{3, 70}, {2});
     bind("prefix", std::vector<std::int32_t>{5, 0, 40}, {3});
     keep("starts", mods::document_starts({offsets.data(), DType::i64, Dims{std::ssize(offsets)}}));
     const mods::TreeIntervals tree = mods::tree_intervals({parents.data(), DType::i32, Dims{kPositions}});
@@ -47,6 +48,15 @@ class ReadyMade {
               {"documents by batch", mods::documents(capture("ids_by_batch", 2))},
               {"documents_from_starts", mods::documents_from_starts(capture("starts"))},
               {"neighbourhood_2d", mods::neighbourhood_2d(16, 2, 3)},
+              {"sinks_and_window", mods::sinks_and_window(5, 40)},
+              {"causal_chunks", mods::causal_chunks(48)},
+              {"windows_by_head", mods::windows_by_head(capture("before"))},
+              {"natten_2d", mods::natten_2d(20, 16, 5, 7)},
+              {"natten_3d", mods::natten_3d(5, 8, 8, 3, 3, 5)},
+              {"sliding_tiles_2d", mods::sliding_tiles_2d(5, 4, 16, 3, 3)},
+              {"sliding_tiles_3d", mods::sliding_tiles_3d(5, 2, 2, 16, 3, 1, 1)},
+              {"swin_windows", mods::swin_windows(16, 4, 2)},
+              {"block_diffusion_training", mods::block_diffusion_training(160, 32)},
               {"tree", mods::tree(capture("enter"), capture("last"))},
               {"block_diffusion", mods::block_diffusion(24)},
               {"causal documents", mods::causal() & mods::documents(capture("ids"))},

@@ -18,6 +18,7 @@ from torch.nn.attention import flex_attention as flex
 import heddle
 
 from .. import _core
+from .._mod import Mod
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
@@ -46,7 +47,11 @@ class LateMask(BoundMask):
 
 
 class BlockMask(flex.BlockMask):
-    """Which blocks of the scores attend. torch's BlockMask, with all of its attributes.
+    """Which blocks of the scores attend. torch's BlockMask, with all of its attributes and its constructor: seq_lengths
+    (queries, keys), BLOCK_SIZE (queries, keys), mask_mod, and the lists, i32. kv_num_blocks [B, H, rows] and kv_indices
+    [B, H, rows, columns] list each row's partial blocks, full_kv_num_blocks and full_kv_indices the full ones;
+    q_num_blocks, q_indices, full_q_num_blocks and full_q_indices list them by columns. `later`: what later versions of
+    torch take.
 
     - Made by create_block_mask: holds its mask_mod as an expression. Attention uses the expression, with blocks of the
       size that suits its kernel. The lists (kv_num_blocks, kv_indices, ...) are computed when they are first read. No
@@ -109,6 +114,7 @@ class BlockMask(flex.BlockMask):
         return made
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
+        """The arguments of the constructor; `flatten`: the sizes one by one."""
         if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:
             torchs: Any = self._torchs()
             return tuple(torchs.as_tuple(flatten))  # once for all lists
@@ -129,6 +135,7 @@ class BlockMask(flex.BlockMask):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(B, H, queries, keys)."""
         lazy = self._made_by
         if lazy is not None:
             return lazy.batch, lazy.heads, *self.seq_lengths
@@ -136,6 +143,7 @@ class BlockMask(flex.BlockMask):
 
     @property
     def device(self) -> torch.device:
+        """Where the lists are, or will be."""
         lazy = self._made_by
         return lazy.device if lazy is not None else self.kv_num_blocks.device
 
@@ -150,11 +158,13 @@ class BlockMask(flex.BlockMask):
                        BLOCK_SIZE: int | tuple[int, int] = DEFAULT_BLOCK, mask_mod: MaskMod | None = None,
                        seq_lengths: tuple[int, int] | None = None, compute_q_blocks: bool = True,
                        **later: Any) -> "BlockMask":
-        """From lists of blocks: counts [B, H, rows] and indices [B, H, rows, columns], i32.
+        """From lists of blocks, i32: kv_num_blocks [B, H, rows], kv_indices [B, H, rows, columns], and the same of full
+        blocks, full_kv_num_blocks and full_kv_indices.
 
         Without full lists every listed block is partial. Without mask_mod everything in a listed block attends.
-        seq_lengths not given are whole blocks. Raises RuntimeError if the indices have less than 2 axes, and
-        AssertionError if one of the full lists is given alone.
+        seq_lengths not given are whole blocks. compute_q_blocks: with the lists by columns. `later`: what later
+        versions of torch take. Raises RuntimeError if the indices have less than 2 axes, and AssertionError if one of
+        the full lists is given alone.
 
         >>> import torch
         >>> counts, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[0, 1], [0, 1]]]])
@@ -306,7 +316,7 @@ def without_unassigned(counts: Any, indices: Any) -> tuple[Any, Any]:
 
 def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,
                 device: Any = None) -> torch.Tensor:
-    """The dense mask [B, H, Q_LEN, KV_LEN], bool: a mask_mod's result, or where a score_mod's result is not -inf.
+    """The dense mask [B, H, Q_LEN, KV_LEN], bool, of mod_fn: a mask_mod's result, or where a score_mod's is not -inf.
 
     B and H of None count as 1. `device` of None is the accelerator, or the CPU if there is none.
 
@@ -315,6 +325,8 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
     tensor([[[[ True, False, False],
               [ True,  True, False]]]])
     """
+    if isinstance(mod_fn, Mod):  # a mask: create_block_mask refuses scores
+        return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
     return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
 
 
@@ -339,13 +351,14 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
                       separate_full_blocks: bool = True, **later: Any) -> BlockMask:
     """The block mask of mask_mod(b, h, q_idx, kv_idx) over scores [B, H, Q_LEN, KV_LEN].
 
-    - mask_mod gets scalars i32 and returns one bool.
+    - mask_mod gets scalars i32 and returns one bool; or it is a ready-made mask of heddle.mods.
     - B (H) of None: all batch entries (heads) share the blocks.
     - BLOCK_SIZE is (queries, keys), or one int for both.
     - `device` of None is the accelerator, or the CPU if there is none.
 
     If the content of a tensor that mask_mod reads changes, make another block mask: attention reads the tensor again,
-    and the lists do not follow. `_compile` changes nothing.
+    and the lists do not follow. With separate_full_blocks False all listed blocks are partial. `_compile` changes
+    nothing; `later` is what later versions of torch take.
 
     Raises AssertionError for a score_mod, ValueError for sizes below 0 and blocks below 1, TypeError for a result that
     is not bool, and NotImplementedError for an operation without an expression; the message names it.

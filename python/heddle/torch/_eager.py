@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import _core
+from .._alignment import align_captures
 from ._call import Call
 from ._inputs import suited
 from ._results import OutAndLse, empty_lse, empty_out
@@ -25,9 +26,9 @@ def run(call: Call) -> OutAndLse:
         _core.attention_into(query, key, value, out, lse, arguments, call.max_scores, call.lse_rest)
     except ValueError:
         copies = suited(query, key, value)
-        if copies is None:
+        if not align_captures(arguments) and copies is None:
             raise
-        _core.attention_into(*copies, out, lse, arguments, call.max_scores, call.lse_rest)
+        _core.attention_into(*(copies or (query, key, value)), out, lse, arguments, call.max_scores, call.lse_rest)
     return out, lse
 
 

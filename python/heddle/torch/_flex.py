@@ -10,12 +10,13 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
+from .._mod import Mod
 from . import _dense, _direct, _nested
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
 from ._call import Call
 from ._dispatch import attend
-from ._inputs import PLAIN, autocast, is_plain, refuse_others
+from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
@@ -141,10 +142,13 @@ def flex_attention(
 ) -> Any:
     """Attention with your own score function and block mask, as torch's flex_attention, with its arguments.
 
-    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have one floating type. Hkv is Hq, or with
-      enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
-    - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32.
-    - block_mask comes from create_block_mask, heddle's or torch's.
+    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have floating types. If those of key and value
+      hold numbers that the query's would round, the call is computed in f32; out has the query's type. Hkv is Hq, or
+      with enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
+    - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32. Eager calls take
+      ready-made mods of heddle.mods, too.
+    - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
+      torch are accepted and have no effect.
     - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, by eager calls: b is the sequence, and
       indices begin at 0 in each. Their block_mask comes from heddle's create_block_mask, with the longest lengths.
     - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest
@@ -231,6 +235,12 @@ def checked(
 ) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
     check_inputs(call, score_mod, block_mask, enable_gqa)
+    wide = of_one_width(call.query, call.key, call.value)
+    if wide is not None:
+        dtype = call.query.dtype
+        call.query, call.key, call.value = wide
+        out, lse = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
+        return out.to(dtype), lse
     if kernel_options:
         check_kernel_options(kernel_options)
     if is_no_mask(block_mask):
@@ -294,6 +304,10 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
     from ._higher_order import flex_attention as operator
 
+    for name, mod in (("score_mod", score_mod), ("block_mask", getattr(block_mask, "mask_mod", None))):
+        if isinstance(mod, Mod):
+            raise NotImplementedError(f"{name} is a ready-made mod of heddle.mods, and torch.compile traces this call; "
+                                      "eager calls take it, torch functions are taken by both")
     options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
                "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,
                "tensors": call.options}

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .._alignment import aligned
 from . import _eager
 from ._backward_plans import check_backward_exists
 from ._call import Call
@@ -31,7 +32,7 @@ def attend_with_gradients(call: Call) -> OutAndLse:
                            "without out, or under torch.no_grad()")
     device = call.query.device
     inputs = suited(call.query, call.key, call.value) or (call.query, call.key, call.value)
-    captures = [x if x.device == device else x.to(device) for x in call.captures.values()]
+    captures = [aligned(x if x.device == device else x.to(device)) for x in call.captures.values()]
     call = call.with_tensors([*inputs, *captures, *call.options.values()])
     check_backward_exists(call)
     record: Any = Attention.apply

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from .._alignment import aligned
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -65,10 +67,29 @@ def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def suited(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """The tensors as the library takes them: last stride 1, key and value of the query's type. None if they are so."""
+    """The tensors as the library takes them: last stride 1, aligned, key and value of the query's type. None if they
+    are so."""
     def suits(x: torch.Tensor) -> torch.Tensor:
-        x = x.to(query.dtype)
-        return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+        x = x if is_short(x.dtype) and is_short(query.dtype) else x.to(query.dtype)
+        suited: torch.Tensor = aligned(x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
+        return suited
 
     copies = suits(query), suits(key), suits(value)
     return None if all(x is y for x, y in zip(copies, (query, key, value))) else copies
+
+
+def of_one_width(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """The tensors in f32, if key or value holds numbers that the query's type of 16 or 8 bits would round: torch
+    computes such a call in f32. None if it would round none."""
+    if query.dtype in (torch.float32, torch.float64):
+        return None
+    if all(x.dtype == query.dtype or is_short(x.dtype) for x in (key, value)):
+        return None
+    return query.float(), key.float(), value.float()
+
+
+def is_short(dtype: torch.dtype) -> bool:
+    """Whether every number of the type is one of f16 and of bf16."""
+    return dtype in (torch.float8_e4m3fn, torch.float8_e5m2)

@@ -12,12 +12,12 @@ from ._block_lists import MaskMod
 
 
 def noop_mask(batch: torch.Tensor, head: torch.Tensor, token_q: torch.Tensor, token_kv: torch.Tensor) -> torch.Tensor:
-    """The mask_mod that is true everywhere."""
+    """The mask_mod that is true everywhere: of a batch, a head, a token_q and a token_kv."""
     return batch.new_ones(size=(), dtype=torch.bool, device=batch.device)
 
 
 def and_masks(*mask_mods: MaskMod) -> MaskMod:
-    """The mask_mod that is true where all mask_mods are true. Without any it is true everywhere.
+    """The mask_mod that is true where all of mask_mods are true. Without any it is true everywhere.
 
     Raises RuntimeError if one is not callable.
 
@@ -31,7 +31,7 @@ def and_masks(*mask_mods: MaskMod) -> MaskMod:
 
 
 def or_masks(*mask_mods: MaskMod) -> MaskMod:
-    """The mask_mod that is true where any mask_mod is true. Without any it is true nowhere.
+    """The mask_mod that is true where any of mask_mods is true. Without any it is true nowhere.
 
     Raises RuntimeError if one is not callable.
 

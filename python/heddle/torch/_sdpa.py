@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     - query (N, ..., Hq, L, E), key (N, ..., H, S, E) and value (N, ..., H, S, Ev) have 2 to 6 axes and one floating
       type. Batch axes broadcast. H is Hq, or with enable_gqa a divisor of Hq.
     - attn_mask broadcasts to (N, ..., Hq, L, S). It is bool (True takes part), floating (added), or a CausalBias.
-    - is_causal aligns the first query with the first key.
+    - is_causal aligns the first query with the first key. scale: by default 1 / sqrt(E).
     - dropout_p: the seed comes from torch's default generator of the query's device.
     - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, without an attn_mask.
 

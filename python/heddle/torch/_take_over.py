@@ -27,7 +27,7 @@ REFUSALS = TypeError, ValueError, RuntimeError  # torch may accept the call; if 
 
 
 class Entry(NamedTuple):
-    """How many calls of torch's `function` went to `where`: "heddle", or "torch: " and the reason."""
+    """How many calls (`count`) of torch's `function` went to `where`: "heddle", or "torch: " and the reason."""
 
     function: str
     where: str

@@ -29,6 +29,8 @@ def varlen_attn(
     - block_table, i32 [N, pages]: key and value are pages [pages, page, Hkv, D], cu_seq_k is None, and seqused_k is
       required.
 
+    - scale: by default 1 / sqrt(D).
+
     Returns out [T_q, H, D]; with return_aux.lse (out, lse [H, T_q]).
 
     Raises ValueError for tensors of another rank, for a window_size below -1, for heads that differ without enable_gqa,

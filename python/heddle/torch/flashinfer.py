@@ -181,6 +181,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         return _finished((rows[0] if out is None else out, rows[1]), True, v_scale, lse, return_lse)
 
     def forward_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **given: Any) -> Any:
+        """run() with return_lse: (out, lse)."""
         return self.run(q, paged_kv_cache, return_lse=True, **given)
 
 
@@ -285,6 +286,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         return _finished(results, False, v_scale, lse, return_lse)
 
     def forward_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **given: Any) -> Any:
+        """run() with return_lse: (out, lse)."""
         return self.run(q, paged_kv_cache, return_lse=True, **given)
 
 
@@ -342,6 +344,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         return _finished(results, False, v_scale, lse, return_lse)
 
     def forward_return_lse(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Any:
+        """run() with return_lse: (out, lse)."""
         return self.run(q, k, v, return_lse=True, **given)
 
 

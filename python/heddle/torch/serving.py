@@ -18,6 +18,8 @@ from ._dispatch import attend
 from ._tracing.kept import Mods
 from ._varlen import attend_packed, heads_first, set_keys, set_queries, set_window, target
 
+__all__ = ["append", "varlen_func", "with_kvcache"]
+
 Descale = torch.Tensor | None
 
 
@@ -73,7 +75,9 @@ def varlen_func(
       longest sequence's queries and keys; larger bounds change no result.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
-    - score_mod and mask_mod are torch functions as in flex_attention. `version`: see with_kvcache.
+    - score_mod and mask_mod are torch functions as in flex_attention. q_idx and kv_idx begin at 0 in each sequence.
+      `version`: see with_kvcache.
+    - softmax_scale: by default 1 / sqrt of the head dimension.
     - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of keys,
       where they are tensors of their own. They have no gradient.
 
@@ -129,11 +133,14 @@ def with_kvcache(
     - k and v [B, n, Hkv, D]: written in place behind these keys. Then cache_seqlens + n keys count. A cache of 8 bits
       takes rows of more bits divided by k_descale and v_descale, and rows of 8 bits as they are.
     - rotary_cos and rotary_sin [positions, R / 2]: the angles of a rotary embedding, which turns the first R columns of
-      k and q (pairs of neighbours; else halves of R apart) by their positions: the rows' places in the cache, or from
-      rotary_seqlens i32 [B] on. Without causal or a window all queries of a sequence have its first position.
+      k and q (rotary_interleaved: pairs of neighbours; else halves of R apart) by their positions: the rows' places in
+      the cache, or from rotary_seqlens i32 [B] on. Without causal or a window all queries of a sequence have its first
+      position.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
-    - score_mod and mask_mod are torch functions as in flex_attention.
+    - score_mod and mask_mod are torch functions as in flex_attention. q_idx counts the sequence's queries in q from 0,
+      kv_idx its keys in the cache.
+    - softmax_scale: by default 1 / sqrt of the head dimension.
     - `version`: give another one if the content of a tensor that mask_mod reads has changed in place.
     - batch_invariant: a sequence's bits of out and lse do not depend on the batch's other sequences, in CUDA graphs too.
     - prefix_group and prefix_len, i32 [B]: sequences of one group of at least 0 begin with the same keys, up to the
@@ -210,8 +217,10 @@ def append(
     page_table: torch.Tensor | None = None, page_starts: torch.Tensor | None = None, *, k_descale: Descale = None,
     v_descale: Descale = None, rotary: Rotary | None = None, q: torch.Tensor | None = None, queries_at_first: bool = False,
 ) -> torch.Tensor | None:
-    """Writes k and v [B, n, Hkv, D] into the caches, behind the `lengths` [B] keys of each sequence, on the device, in
-    one launch. With page_starts page_table is a list, as with_kvcache takes it. Returns q [B, L, Hq, D], if it is given, turned by the rotary embedding as new rows are.
+    """Writes k and v [B, n, Hkv, D] into k_cache and v_cache, behind the `lengths` [B] keys of each sequence, on the
+    device, in one launch. The caches, page_table and page_starts are as with_kvcache takes them, and so are k_descale
+    and v_descale. Returns q [B, L, Hq, D], if it is given, turned by the rotary embedding as new rows are;
+    queries_at_first: all queries of a sequence have the position of its first new row.
 
     Rows past the cache's end, and pages that are not there, such as -1: ValueError on a CPU. On a GPU, where checking
     would wait, such rows are not written. Raises NotImplementedError for a rotary embedding or factors where autograd

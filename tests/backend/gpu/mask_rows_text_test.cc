@@ -91,7 +91,8 @@ class MaskRowsCompile : public testing::Test {
 
 TEST_F(MaskRowsCompile, ReadyMadeMasks) {
   const heddle::test::ReadyMade ready;
-  for (const char* name : {"causal", "causal documents", "documents by batch", "tree", "neighbourhood_2d"}) {
+  for (const char* name :
+       {"causal", "causal documents", "documents by batch", "tree", "neighbourhood_2d", "natten_3d", "swin_windows"}) {
     expect_no_spills(ready.masks().at(name));
   }
 }

@@ -14,10 +14,12 @@ from typing import Any, cast
 import torch
 
 from ... import _core
+from ..._mod import Mod
 from ..._tracing.numbers import NumbersRebound, Recipe, computed
 from ..._tracing.reached import NotKept, Reached
 from ..._tracing.steps import Steps
 from .modes import trace_with
+from .ready_made import ready_made
 from .recording import MASK, SCORE, ModKind, Recording, becomes_param
 
 MOST_KEPT = 512  # keys
@@ -164,6 +166,10 @@ class Mods:
         return self._of(mod, MASK)
 
     def _of(self, mod: Any, kind: ModKind) -> Any:
+        if isinstance(mod, Mod):
+            expr, captures = ready_made(mod, kind)
+            self.captures.update(captures)
+            return expr
         known = known_of(kind, self.device.type)
         found = known.find(mod)
         if found is not None:

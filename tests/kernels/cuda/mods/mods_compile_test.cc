@@ -89,15 +89,37 @@ TEST_F(ModsCompile, EveryOperation) {
 TEST_F(ModsCompile, ReadyMadeMods) {
   const Capture ids("ids", DType::i64, 2), starts("starts", DType::i32, 1), lengths("lengths", DType::i32, 1),
       slopes("slopes", DType::f32, 1), table("table", DType::bf16, 2), enter("enter", DType::i32, 1),
-      last("last", DType::i32, 1);
+      last("last", DType::i32, 1), before("before", DType::i32, 1), distances("distances", DType::i64, 3);
   std::vector<Expr> simple;
-  for (const Expr& mod :
-       {mods::causal(), mods::causal_lower_right(), mods::sliding_window(1024, 16), mods::dilated_window(1024, 4),
-        mods::prefix_lm(100), mods::prefix_lm(lengths(leaf::b())), mods::global_and_window(16, 256),
-        mods::documents(ids), mods::documents_from_starts(starts), mods::neighbourhood_2d(64, 3, 5),
-        mods::tree(enter, last, 100), mods::block_diffusion(128), mods::alibi(slopes), mods::relative_bias(table, 64),
-        mods::t5_bias(table, 32, 128, true), mods::t5_bias(table, 32, 128, false), mods::softcap(30),
-        mods::dropout(0.1, param("seed", ExprType::i32))}) {
+  for (const Expr& mod : {mods::causal(),
+                          mods::causal_lower_right(),
+                          mods::sliding_window(1024, 16),
+                          mods::dilated_window(1024, 4),
+                          mods::prefix_lm(100),
+                          mods::prefix_lm(lengths(leaf::b())),
+                          mods::global_and_window(16, 256),
+                          mods::documents(ids),
+                          mods::documents_from_starts(starts),
+                          mods::neighbourhood_2d(64, 3, 5),
+                          mods::tree(enter, last, 100),
+                          mods::block_diffusion(128),
+                          mods::alibi(slopes),
+                          mods::relative_bias(table, 64),
+                          mods::t5_bias(table, 32, 128, true),
+                          mods::t5_bias(table, 32, 128, false),
+                          mods::softcap(30),
+                          mods::sinks_and_window(4, 1024),
+                          mods::windows_by_head(before),
+                          mods::causal_chunks(8192),
+                          mods::natten_2d(64, 48, 7, 9),
+                          mods::natten_3d(16, 32, 48, 3, 5, 7),
+                          mods::sliding_tiles_2d(8, 8, 64, 3, 5),
+                          mods::sliding_tiles_3d(6, 8, 8, 384, 3, 5, 5),
+                          mods::swin_windows(56, 7, 3),
+                          mods::swin_bias(table, 56, 7),
+                          mods::block_diffusion_training(4096, 32),
+                          mods::graph_bias(distances, table, 20),
+                          mods::dropout(0.1, param("seed", ExprType::i32))}) {
     simple.push_back(expr::simplify(plan::by_position(mod, {}), expr::Precision::f32));
   }
   expect_compiles(simple);

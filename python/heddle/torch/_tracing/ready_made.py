@@ -1,0 +1,36 @@
+"""Ready-made mods (heddle.mods) of torch's tensors: heddle's own tracer makes their expressions, since their formulas
+stand in C++."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from ... import _core
+from ..._dtypes import dtype_name
+from ..._mod import Mod
+from ..._tracing.trace import Traced
+from .recording import ModKind
+
+
+def ready_made(mod: Mod, kind: ModKind) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The expression of a ready-made mod, and the tensors that it reads, by names of this kind of mods. Functions in it
+    (mods.causal() & mine) are called with heddle's expressions: Python's operators are accepted, torch's functions not."""
+    if mod.expr is not None:
+        return mod.expr, {}
+    traced = Traced()
+    expr = traced.of(mod.function, kind.arguments)
+    captures = {kind.prefix + name: as_tensor(array) for name, array in traced.captures.items()}
+    if not kind.prefix or not captures:
+        return expr, captures
+    text = re.sub(r"\b(" + "|".join(traced.captures) + r")\b", lambda name: kind.prefix + name[1], str(expr))
+    return _core.parse(text, {name: (dtype_name(x), x.dim()) for name, x in captures.items()}, {}), captures
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """The array as a tensor of the same memory."""
+    if isinstance(array, torch.Tensor):
+        return array
+    return torch.as_tensor(array) if hasattr(array, "__array_interface__") else torch.utils.dlpack.from_dlpack(array)

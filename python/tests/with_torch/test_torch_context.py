@@ -1,0 +1,281 @@
+"""Attention over several ranks, Gloo processes on the CPU, equals attention in float64 over the whole sequence: results and
+all gradients, for any mask and mod. context_cases.py has the problems, context_ranks.py the processes."""
+
+import dataclasses
+import os
+
+import pytest
+import torch
+
+import context_cases
+from context_cases import Problem
+from context_ranks import Failure, Processes
+from gradient_reference import dense
+from heddle.torch._call import Call
+from heddle.torch import _eager, _forms
+
+FULL = bool(os.environ.get("HEDDLE_TEST_FULL"))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    kept = {}
+
+    def processes(size):
+        if size in kept and not kept[size].are_alive():
+            kept.pop(size).close()
+        if size not in kept:
+            kept[size] = Processes(size)
+        return kept[size]
+
+    yield processes
+    for one in kept.values():
+        one.close()
+
+
+@pytest.fixture
+def ranks(pool):
+    return pool(4)
+
+
+def kept_weights(problem):
+    """1 / (1 - p) for each weight that dropout keeps, 0 for the others: of heddle in one process, over values that show
+    each weight."""
+    zeros = [torch.zeros(problem.batch, problem.heads, rows, 8, dtype=torch.float64) for rows in (problem.q_len, problem.kv_len)]
+    shown = torch.eye(problem.kv_len, dtype=torch.float64).expand(problem.batch, problem.heads, -1, -1).contiguous()
+    call = Call(*zeros, shown, weight=_forms.DROPOUT, captures={"dropout_seed": torch.tensor(problem.options.get("dropout_seed", 17))},
+                params={"dropout_p": problem.dropout})
+    return _eager.run(call)[0] * problem.kv_len
+
+
+def in_dtype(problem, dtype):
+    """Results and gradients over the whole sequence by torch's own operations in `dtype`, of the problem's inputs."""
+    leaves = [x.to(dtype).requires_grad_() for x in problem.inputs()]
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    learned = {name: x.detach().to(real).requires_grad_() for name, x in problem.learned().items()}
+    mask_mod = context_cases.mask_of(dataclasses.replace(problem, mask="documents" if problem.form == "documents" else problem.mask))
+    out, lse = dense(*leaves, context_cases.score_of(problem, learned), mask_mod, sinks=learned.get("sinks"),
+                     scale=problem.options.get("scale"), factors=kept_weights(problem) if problem.dropout else None)
+    d_out, d_lse = problem.incoming()
+    gradients = context_cases.gradients_of((out, lse), (*leaves, *learned.values()), d_out.to(out.dtype), d_lse.to(lse.dtype))
+    return {"out": out.detach(), "lse": lse.detach(),
+            **dict(zip(("d_query", "d_key", "d_value", *(f"d_{name}" for name in learned)), gradients))}
+
+
+def joined(problem, replies):
+    """The ranks' rows in the order of the sequence, and the sums of what each has a part of."""
+    made = {}
+    for name in replies[0]:
+        if name in ("q", "kv", "received"):
+            continue
+        parts = [reply[name] for reply in replies]
+        places = "kv" if name in ("d_key", "d_value") else "q" if name in ("out", "lse", "max_scores", "d_query") else None
+        if places is None:
+            made[name] = parts[0] if problem.options.get("reduce_captures") else sum(parts)
+            continue
+        rows = torch.cat([reply[places] for reply in replies])
+        assert torch.equal(rows.sort()[0], torch.arange(rows.numel()))
+        made[name] = torch.cat(parts, dim=2).index_select(2, rows.argsort())
+    return made
+
+
+def assert_right(problem, replies):
+    """Against float64: at most twice the error of torch's plain operations in the problem's dtype, and a few roundings."""
+    got, want = joined(problem, replies), in_dtype(problem, torch.float64)
+    plain = want if problem.dtype == torch.float64 else in_dtype(problem, problem.dtype)
+    for name, wanted in want.items():
+        assert got[name].shape == wanted.shape, name
+        assert got[name].dtype in (problem.dtype, torch.float32)
+        finite = wanted.isfinite()
+        assert torch.equal(finite, got[name].isfinite()), name
+        if not finite.any():
+            continue
+        error, allowed = ((x[name][finite].double() - wanted[finite]).abs().max().item() for x in (got, plain))
+        largest = max(1.0, wanted[finite].abs().max().item())
+        unit = 1e-12 if problem.dtype == torch.float64 else 16 * torch.finfo(problem.dtype).eps
+        assert error <= 2 * allowed + unit * largest, f"{name}: {error}, of torch {allowed}"
+
+
+def run(ranks, problem):
+    replies = ranks.results("compute", problem, ranks=problem.ranks)
+    assert_right(problem, replies)
+    return replies
+
+
+PROBLEMS = {
+    "two ranks": Problem(score="alibi"),
+    "one rank": Problem(ranks=1, score="alibi", sinks=True),
+    "four ranks, a learned table": Problem(ranks=4, score="distance", q_len=50),
+    "nothing masked": Problem(ranks=3, mask=None, score="bias", q_len=21),
+    "window": Problem(ranks=4, mask="window", score="alibi", q_len=61),
+    "documents": Problem(ranks=3, form="documents", score="softcap", q_len=60),
+    "prefix, heap": Problem(ranks=3, mask="prefix", score="alibi", plan={"placing": "heap"}),
+    "random blocks, as lists": Problem(ranks=4, mask="blocks", form="lists", score="alibi", q_len=64),
+    "lists, by head and ragged": Problem(ranks=2, mask="by head", form="lists", q_len=43),
+    "a function, by batch": Problem(ranks=2, batch=3, mask="by batch", form="function", score="by batch"),
+    "by head": Problem(ranks=4, heads=4, kv_heads=4, mask="by head", score="alibi", q_len=40),
+    "rows that attend nothing": Problem(ranks=3, mask="nothing for some", score="alibi"),
+    "and a sink": Problem(ranks=3, mask="nothing for some", score="alibi", sinks=True),
+    "GQA, two groups": Problem(ranks=2, heads=8, kv_heads=2, score="alibi", sinks=True, options={"head_groups": 2}),
+    "GQA 16 to 1": Problem(ranks=2, heads=16, kv_heads=1, q_len=20, score="alibi"),
+    "four groups by head, keys kept": Problem(ranks=3, heads=4, kv_heads=4, batch=2, mask="by head", score="bias", sinks=True,
+                                              options={"head_groups": 4, "keep_kv": True}),
+    "captures reduced": Problem(ranks=4, score="distance", sinks=True, options={"reduce_captures": True, "scale": 0.3}),
+    "other head dimensions": Problem(ranks=2, dim=16, v_dim=24, q_len=33),
+    "more keys than queries": Problem(ranks=3, q_len=19, kv_len=45, mask="prefix", score="alibi"),
+    "more queries than keys": Problem(ranks=3, q_len=45, kv_len=19, score="alibi"),
+    "no keys": Problem(ranks=2, q_len=9, kv_len=0, mask=None),
+    "no queries": Problem(ranks=2, q_len=0, kv_len=9, mask=None),
+    "fewer rows than ranks": Problem(ranks=4, q_len=3, score="alibi", plan={"chunk": None}),
+    "ranks without rows": Problem(ranks=4, q_len=11, score="alibi", sinks=True, plan={"chunk": 8}),
+    "one chunk": Problem(ranks=2, q_len=30, plan={"chunk": 64}, score="alibi"),
+    "dropout": Problem(ranks=3, dropout=0.4, score="alibi"),
+    "dropout, groups of heads": Problem(ranks=2, heads=4, kv_heads=4, dropout=0.25, options={"head_groups": 2, "dropout_seed": 5}),
+    "bf16": Problem(ranks=4, dtype=torch.bfloat16, dim=64, v_dim=64, q_len=96, score="alibi", sinks=True),
+    "f16, head dimension 128": Problem(ranks=2, dtype=torch.float16, dim=128, v_dim=128, q_len=64, heads=4, kv_heads=2),
+    "f32": Problem(ranks=3, dtype=torch.float32, score="bias", q_len=70, options={"head_groups": 2}),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_several_ranks_agree_with_float64(ranks, name):
+    run(ranks, PROBLEMS[name])
+
+
+@pytest.mark.skipif(not FULL, reason="HEDDLE_TEST_FULL is not set")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_eight_ranks_agree_with_float64(pool, name):
+    run(pool(8), dataclasses.replace(PROBLEMS[name], ranks=8))
+
+
+def test_the_largest_scores_are_whole(ranks):
+    problem = Problem(ranks=3, score="alibi", mask="window")
+    got = joined(problem, ranks.results("compute", problem, ranks=3))["max_scores"]
+    query, key, _ = problem.inputs()
+    slopes = problem.learned()["slopes"].detach()
+    place = torch.arange(problem.q_len)
+    distance = place - place[:, None]
+    scores = query @ key.transpose(-1, -2) * problem.dim**-0.5 + slopes[:, None, None] * distance
+    scores = scores.masked_fill((distance > 0) | (distance <= -5), -torch.inf)
+    torch.testing.assert_close(got, scores.amax(-1))
+
+
+def test_dropout_has_the_same_bits_for_any_number_of_ranks(ranks):
+    made = []
+    for n in (1, 2, 4):
+        problem = Problem(ranks=n, dropout=0.5, q_len=40)
+        made.append(joined(problem, run(ranks, problem)))
+    for one in made[1:]:
+        assert torch.equal(one["out"] == 0, made[0]["out"] == 0)
+        torch.testing.assert_close(one["out"], made[0]["out"], rtol=1e-12, atol=1e-12)
+
+
+def test_results_are_the_same_bits_again(ranks):
+    problem = Problem(ranks=4, dtype=torch.bfloat16, dim=64, v_dim=64, q_len=96, score="alibi")
+    first, second = (joined(problem, ranks.results("compute", problem, ranks=4)) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first if first[name] is not None)
+
+
+def test_gradients_of_16_bits_are_added_in_f32(ranks):
+    """dK and dV of four ranks err no more than those of one: each is rounded once."""
+    errors = {}
+    for n in (1, 4):
+        problem = Problem(ranks=n, dtype=torch.bfloat16, dim=64, v_dim=64, q_len=96, mask=None)
+        got, want = joined(problem, ranks.results("compute", problem, ranks=n)), in_dtype(problem, torch.float64)
+        errors[n] = [(got[name].double() - want[name]).square().mean().sqrt().item() for name in ("d_key", "d_value")]
+    assert all(four < 1.1 * one for one, four in zip(errors[1], errors[4])), errors
+
+
+@pytest.mark.parametrize("mask, most", [("window", 7), ("documents", 24), ("unread keys", 20), (None, 32)])
+def test_a_rank_receives_what_its_queries_read(ranks, mask, most):
+    problem = Problem(ranks=4, q_len=40, mask=mask, plan={"placing": "contiguous"})
+    replies = run(ranks, problem)
+    assert max(reply["received"] for reply in replies) <= most
+    allowed = torch.ones(40, 40, dtype=torch.bool)
+    if mask is not None:
+        q, kv = torch.arange(40)[:, None], torch.arange(40)[None]
+        allowed = context_cases.mask_of(problem)(0, 0, q, kv).expand(40, 40)
+    for reply in replies:
+        rows = allowed[reply["q"]].any(0)
+        blocks = torch.cat([torch.full((4,), bool(block.any())) for block in rows.split(4)])
+        blocks[reply["kv"]] = False
+        assert reply["received"] == int(blocks.sum()), "the union of the blocks that its queries list"
+
+
+def test_rows_that_no_query_reads_may_hold_anything(ranks):
+    problem = Problem(ranks=3, q_len=40, mask="unread keys", options={})
+    replies = ranks.results("poisoned", problem, ranks=3)
+    clean = ranks.results("compute", problem, ranks=3)
+    for got, want in zip(replies, clean):
+        assert torch.equal(got["out"], want["out"]) and torch.equal(got["d_query"], want["d_query"])
+
+
+# ---- faults
+
+
+FAULTS = {
+    "rows reversed": Problem(ranks=2), "a row too few": Problem(ranks=2), "local kv_idx": Problem(ranks=3, score="alibi"),
+    "local q_idx": Problem(ranks=3, score="alibi"), "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
+    "heads from 0": Problem(ranks=2, heads=4, kv_heads=4, score="alibi", options={"head_groups": 2}),
+    "seed by rank": Problem(ranks=2, dropout=0.5),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(ranks, fault):
+    problem = dataclasses.replace(FAULTS[fault], q_len=40, plan={"placing": "zigzag"})
+    run(ranks, problem)
+    with pytest.raises(AssertionError):
+        assert_right(problem, ranks.results("planted", problem, fault, ranks=problem.ranks))
+
+
+def assert_all_fail(replies, kinds, text):
+    """Each rank raised one of these; the ranks whose fault it was say what it is."""
+    assert all(isinstance(one, Failure) for one in replies), replies
+    assert all(one.kind in kinds for one in replies), replies
+    assert any(text in one.message for one in replies), [one.message for one in replies]
+
+
+@pytest.mark.parametrize("changes, text", [
+    ({1: {"q_len": 38}}, "ranks disagree on lengths"),
+    ({0: {"mask": "window"}}, "ranks disagree on masks"),
+    ({2: {"plan": {"placing": "heap"}}}, "ranks disagree on the placement"),
+    ({2: {"plan": {"chunk": 8}}}, "ranks disagree on the placement"),
+    ({1: {"plan": {"chunk": -4}}}, "chunk is -4"),
+    ({1: {"form": "function", "kv_len": -1}}, "kv_len -1"),
+    ({0: {"batch": 2}}, "ranks disagree on batch, heads and head dimensions"),
+    ({1: {"dtype": torch.float32}}, "ranks disagree on the dtype"),
+    ({1: {"options": {"keep_kv": True}}}, "ranks disagree on options"),
+    ({1: {"options": {"head_groups": 3}}}, "head_groups is 3"),
+], ids=str)
+def test_ranks_that_disagree_raise_on_each(ranks, changes, text):
+    replies = ranks.replies("disagree", 3, changes, ranks=3)
+    assert_all_fail(replies, ("ValueError", "RuntimeError"), text)
+    run(ranks, Problem(ranks=3))  # the group lives
+
+
+@pytest.mark.parametrize("wrong, text", [
+    ("rows", "this rank holds"), ("heads", "disagree on batch, heads"), ("dtype", "disagree on the dtype"),
+    ("mixed dtypes", "one dtype is accepted"), ("score", "disagree on score_mod"), ("mask", "disagree on the mask"),
+    ("scale", "disagree on options"), ("gradient", "disagree on which tensors"), ("untraceable", ""), ("seed", "dropout_seed is"),
+])
+def test_a_wrong_call_of_one_rank_raises_on_each(ranks, wrong, text):
+    assert_all_fail(ranks.replies("call_with", 3, wrong, ranks=3), ("ValueError", "RuntimeError", "TypeError", "NotImplementedError"), text)
+    run(ranks, Problem(ranks=3))
+
+
+def test_a_call_that_one_rank_omits_ends_in_time(ranks):
+    """As late as the group's timeout, three seconds here."""
+    replies = ranks.replies("absent", ranks=2)
+    assert isinstance(replies[0], Failure) and replies[0].kind in ("RuntimeError", "DistBackendError"), replies
+    assert replies[1] is None
+    run(ranks, Problem(ranks=4))
+
+
+def test_a_rank_that_dies_raises_on_the_others(ranks):
+    """Before, in and after the exchange; the last test, because it leaves one process of four."""
+    for other, when in ((3, "before"), (2, "in"), (1, "after")):
+        ranks.start("die", other, when, ranks=(0, other))
+        assert ranks.reply(other) is None
+        survivor = ranks.reply(0)
+        assert isinstance(survivor, Failure) and survivor.kind in ("RuntimeError", "DistBackendError"), survivor

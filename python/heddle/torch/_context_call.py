@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as flex
 
 from . import _forms
 from ._call import Call
-from ._context_group import check_device
+from ._context_group import agree, check_device
 from ._context_masks import in_global_indices
 from ._context_plan import ContextPlan, Exchange
 from ._flex import check_inputs
@@ -45,7 +45,7 @@ class ContextCall:
         """The attention of some heads over all rows of keys that the rank has."""
         call, dim = self.call, self.call.query.shape[3]
         rows = rows.permute(1, 2, 0, 3)
-        params = {**call.params, FIRST_HEAD: heads.start} if self.groups > 1 else call.params
+        params = {**call.params, FIRST_HEAD: heads.start} if FIRST_HEAD in call.params else call.params
         return call.changed(
             query=call.query[:, heads], key=rows[..., :dim], value=rows[..., dim:], params=params,
             options={name: x[heads] for name, x in call.options.items()},
@@ -70,9 +70,14 @@ STATED = ("batch, heads and head dimensions", "the dtype and the device", "score
           "the tensors that mods read", "the plan", "options", "which tensors require a gradient")
 
 
-def nothing_stated() -> list[tuple[str, Any]]:
-    """As many entries, of a rank that has an error."""
-    return [(what, None) for what in STATED]
+def compare(plan: ContextPlan, context: ContextCall | None, error: Exception | None) -> None:
+    """Raises on each rank if one has an error, or if ranks disagree: in each call or in the first one, by the plan's
+    `checks`."""
+    plan.calls += 1
+    if plan.checks == "calls" or plan.calls == 1:
+        agree(plan.ranks, [(what, None) for what in STATED] if context is None else context.stated(), error)
+    elif error is not None:
+        raise error
 
 
 def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
@@ -137,15 +142,20 @@ def context_call(
             raise ValueError(f"sinks is {sinks.dtype} {list(sinks.shape)} on {sinks.device}; floating [{query.shape[1]}] on "
                              f"{query.device} is accepted")
         call.options["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+    call.clamps = bool(call.captures)
+    call.captures.update(_queries=plan.queries, _keys=exchange.keys)
+    to_global_indices(call, groups > 1)
+    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures)
+
+
+def to_global_indices(call: Call, with_heads: bool) -> None:
+    """Rewrites the mods of a call. `with_heads`: they may be computed for a group of the heads."""
     for name in ("score", "mask", "weight"):
         text = getattr(call, name)
         if text is not None:
-            setattr(call, name, in_global_indices(str(text), groups > 1))
-    if groups > 1:
+            setattr(call, name, in_global_indices(str(text), with_heads))
+    if with_heads:
         call.params[FIRST_HEAD] = 0
-    call.clamps = bool(call.captures)
-    call.captures.update(_queries=plan.queries, _keys=exchange.keys)
-    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures)
 
 
 def set_mods(call: Call, exchange: Exchange, score_mod: Callable[..., Any] | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -15,6 +17,10 @@ from ._context_group import Ranks, agree, check_device, device_types, ranks_of
 from ._context_masks import GlobalMask, in_documents, listed, mask_of
 
 MOST_BLOCK = 128
+# The plans that exist, by their numbers: operators of torch.library get a plan as a tensor that holds its number, so that
+# compiled code serves other plans, too.
+plans: WeakValueDictionary[int, "ContextPlan"] = WeakValueDictionary()
+_numbers = itertools.count(1)
 
 
 class Exchange:
@@ -58,6 +64,9 @@ class ContextPlan:
         self.block = block_of(made.queries.chunk)
         self.masks: list[tuple[Any, Exchange]] = []  # what the user gave, and its exchange
         self.calls = 0
+        number = next(_numbers)
+        plans[number] = self
+        self.number = torch.tensor(number)
 
     def rows(self, rank: int, of_keys: bool = False) -> int:
         """How many queries, or keys, a rank holds."""
@@ -73,15 +82,27 @@ class ContextPlan:
 
         Raises ValueError if the plan has several masks and none is given, and for other lengths.
         """
+        number = self.find(given)
+        if number is not None:
+            return self.masks[number][1]
+        mask = mask_of(given, (self.q_len, self.kv_len), (self.masks[0][1].mask.batch, self.masks[0][1].mask.heads), self.device)
+        return self.add(given, mask, mask.core(self.block))
+
+    def find(self, given: Any) -> int | None:
+        """The number of a mask that the plan knows."""
         if given is None:
             if len(self.masks) > 1:
                 raise ValueError(f"block_mask is None, and the plan was made for {len(self.masks)} masks; one of them is accepted")
-            return self.masks[0][1]
-        for known, exchange in self.masks:
-            if known is given:
-                return exchange
-        mask = mask_of(given, (self.q_len, self.kv_len), (self.masks[0][1].mask.batch, self.masks[0][1].mask.heads), self.device)
-        return self.add(given, mask, mask.core(self.block))
+            return 0
+        return next((number for number, (known, _) in enumerate(self.masks) if known is given), None)
+
+    def number_of(self, given: Any) -> int:
+        """The number of a mask in a call that torch.compile traces. Raises NotImplementedError for an unknown one."""
+        number = self.find(given)
+        if number is None:
+            raise NotImplementedError("block_mask is none of the plan's masks, and torch.compile traces this call; make the plan "
+                                      "with a list of all masks")
+        return number
 
     def explain(self) -> str:
         """The placement as a picture, each rank's load, the candidates that lost, and who receives how many rows."""

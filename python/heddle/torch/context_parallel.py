@@ -14,15 +14,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
+from ._call import Call
 from ._context_attention import ContextAttention, forward
-from ._context_call import ContextCall, context_call, nothing_stated
-from ._context_group import agree
+from ._context_call import ContextCall, compare, context_call, set_dropout
+from ._context_dtensors import unwrapped, wrapped
 from ._context_plan import ContextPlan, partition
 from ._context_rows import shard, unshard
 from ._eager_backward import check_differentiable
+from ._flex import check_inputs
 from ._inputs import autocast, is_plain, refuse_others, refuse_tangents
+from ._mask_mods import noop_mask
 from ._results import empty_lse
 
 __all__ = ["ContextPlan", "attention", "partition", "positions", "shard", "unshard"]
@@ -53,7 +57,8 @@ def attention(
     order, with their own rows; so they do with the backward.
 
     - query [B, Hq, rows, D], key [B, Hkv, rows, D] and value [B, Hkv, rows, Dv] have one floating type and this rank's
-      rows, as `shard` takes them. With enable_gqa Hkv is a divisor of Hq.
+      rows, as `shard` takes them. With enable_gqa Hkv is a divisor of Hq. DTensors of placement Shard(2) on the plan's
+      ranks are taken, all three; results are such, too.
     - score_mod(score, b, h, q_idx, kv_idx): a torch function, as in flex_attention. Indices are those of the whole
       sequence, heads those of the model.
     - block_mask: None: the plan's mask; or one of the plan's masks; or another one over the whole sequence.
@@ -74,7 +79,10 @@ def attention(
 
     Raises ValueError for shapes and devices that do not fit the plan, and on each rank if ranks disagree (partition's
     `checks`); RuntimeError on each other rank if one raised; NotImplementedError for mods without an expression, under
-    torch.func's transforms, and for tensor subclasses.
+    torch.func's transforms, and for other tensor subclasses.
+
+    torch.compile takes it whole (fullgraph=True) and serves other plans with the same code. There block_mask is one of the
+    plan's masks, dropout has a seed, max_scores are refused, and keep_kv is not followed.
 
     A group of one process here; a launcher as torchrun makes them of several:
 
@@ -89,9 +97,13 @@ def attention(
     """
     if not isinstance(plan, ContextPlan):
         raise TypeError(f"plan is {type(plan).__name__}; what context_parallel.partition makes is accepted")
-    context, error, max_scores = None, None, None
+    if torch.compiler.is_dynamo_compiling():
+        return compiled(query, key, value, plan, score_mod, block_mask, scale, enable_gqa, sinks, return_aux, dropout_p,
+                        dropout_seed, head_groups, reduce_captures)
+    context, error, max_scores, mesh = None, None, None, None
     try:
         refuse_others(query=query, key=key, value=value)
+        mesh, (query, key, value) = unwrapped(plan, query=query, key=key, value=value)
         if not is_plain(query, key, value):
             raise NotImplementedError("query, key and value are not plain tensors, or a transform or a mode is active; plain "
                                       "tensors are accepted")
@@ -110,10 +122,42 @@ def attention(
         dist.broadcast(context.call.captures["_dropout_seed"], group=plan.ranks.group, group_src=0)
     if return_aux is not None and return_aux.max_scores:
         max_scores = empty_lse(context.call.query)
-    out, lse = attended(context, max_scores)
+    out, lse, max_scores = (wrapped(x, mesh, plan) for x in (*attended(context, max_scores), max_scores))
     if return_aux is None:
         return out
     return out, AuxOutput(lse=lse if return_aux.lse else None, max_scores=max_scores)
+
+
+def compiled(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: ContextPlan, score_mod: Any, block_mask: Any,
+    scale: float | None, enable_gqa: bool, sinks: torch.Tensor | None, return_aux: AuxRequest | None, dropout_p: float,
+    dropout_seed: Any, head_groups: int | None, reduce_captures: bool,
+) -> Any:
+    """The call as Dynamo traces it. What needs the plan's content is checked when it runs."""
+    from ._context_higher_order import context_attention
+
+    if return_aux is not None and return_aux.max_scores:
+        raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; lse is "
+                                  "computed there")
+    if dropout_p not in (0.0, 1.0) and dropout_seed is None:
+        raise NotImplementedError("dropout_seed is None, and torch.compile traces this call; a seed is accepted there")
+    query, key, value = autocast(query, key, value)
+    call = Call(query, key, value)
+    check_inputs(call, score_mod, None, enable_gqa)
+    number = plan.number_of(block_mask)
+    mask = plan.masks[number][1].mask
+    set_dropout(call, dropout_p, drawn_seed(plan, query, dropout_p, dropout_seed))
+    with_score = score_mod is not None
+    options = {"with_lse": True, "with_score": with_score, "with_mask": False, "score": None, "weight": call.weight,
+               "captures": {**mask.captures, **call.captures, "_queries": plan.queries, "_keys": plan.masks[number][1].keys},
+               "params": {**mask.params, **call.params}, "tensors": {} if sinks is None else {"sinks": sinks},
+               "mask": mask.text, "plan": plan.number, "exchange": number, "groups": head_groups or 0,
+               "reduces": reduce_captures}
+    out, lse = context_attention(query, key, value, score_mod if with_score else flex._identity, (0, 0, 0, 0, noop_mask), scale,
+                                 options)
+    if return_aux is None:
+        return out
+    return out, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
 
 
 def drawn_seed(
@@ -129,16 +173,6 @@ def drawn_seed(
             raise ValueError(f"dropout_seed is {given.dtype} {list(given.shape)}; an int or a 0-d tensor of integers is accepted")
         return given.to(query.device)
     return torch.tensor(given, dtype=torch.int64, device=query.device)
-
-
-def compare(plan: ContextPlan, context: ContextCall | None, error: Exception | None) -> None:
-    """Raises on each rank if one has an error, or if ranks disagree: in each call or in the first one, by the plan's
-    `checks`."""
-    plan.calls += 1
-    if plan.checks == "calls" or plan.calls == 1:
-        agree(plan.ranks, nothing_stated() if context is None else context.stated(), error)
-    elif error is not None:
-        raise error
 
 
 def needs_gradients(context: ContextCall) -> bool:

@@ -264,6 +264,48 @@ def test_a_wrong_call_of_one_rank_raises_on_each(ranks, wrong, text):
     run(ranks, Problem(ranks=3))
 
 
+# ---- beside torch's other parts
+
+
+COMPILED = [Problem(ranks=2, heads=4, kv_heads=2, q_len=50, score="alibi", sinks=True, dropout=0.3, plan={"placing": placing})
+            for placing in ("zigzag", "contiguous", "heap")]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", *(["inductor"] if FULL else [])])
+def test_one_compiled_graph_serves_several_plans(ranks, backend):
+    problems = [dataclasses.replace(one, options={"head_groups": 2}) for one in COMPILED]
+    for replies in ranks.results("compiled", problems, backend, ranks=2):
+        for results in replies:
+            for got, want in results:
+                torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_compiled_calls_refuse_by_name(ranks):
+    for found in ranks.results("refused_in_graphs", Problem(ranks=2), ranks=2):
+        assert "max_scores are computed by eager calls alone" in found["max_scores"]
+        assert "dropout_seed is None" in found["seed"]
+        assert "block_mask is none of the plan's masks" in found["mask"]
+
+
+def test_checkpoints_compute_the_same(ranks):
+    problem = Problem(ranks=3, score="alibi", sinks=True, dropout=0.5, q_len=40)
+    for with_checkpoint, without in ranks.results("checkpointed", problem, ranks=3):
+        assert all(torch.equal(x, y) for x, y in zip(with_checkpoint, without, strict=True))
+
+
+def test_dtensors_are_taken_and_given(ranks):
+    for refused in ranks.results("of_dtensors", Problem(ranks=3, form="function"), ranks=3):
+        assert "query is a DTensor of" in refused[0] and "are DTensors and the others are not" in refused[1]
+
+
+def test_torchs_context_parallel_works_on(ranks):
+    problem = Problem(q_len=512, dim=16, v_dim=16)
+    replies = sorted(ranks.results("torchs_context_parallel", ranks=2), key=lambda reply: reply[0])
+    assert all(went["flex_attention"] == "heddle" for _, _, went in replies), replies
+    got = torch.cat([out for _, out, _ in replies], 2)
+    torch.testing.assert_close(got, dense(*problem.inputs(), mask_mod=context_cases.mask_of(problem))[0], rtol=1e-12, atol=1e-12)
+
+
 def test_a_call_that_one_rank_omits_ends_in_time(ranks):
     """As late as the group's timeout, three seconds here."""
     replies = ranks.replies("absent", ranks=2)

@@ -28,8 +28,12 @@ KINDS = "_kinds"  # of lists of blocks: 0 empty, 1 partial, 2 full
 def in_global_indices(text: str, with_heads: bool) -> str:
     """A mod of global indices as one of local indices, which reads the captures _queries and _keys, and with_heads the
     param _first_head."""
-    names = {**GLOBAL, "h": HEAD} if with_heads else GLOBAL
-    return re.sub(r"\b(q_idx|kv_idx|h)\b", lambda found: names.get(found[0], found[0]), text)
+    return with_indices(text, {**GLOBAL, "h": HEAD} if with_heads else GLOBAL)
+
+
+def with_indices(text: str, names: dict[str, str]) -> str:
+    """A mod with other expressions for its indices."""
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)
 
 
 def expression(text: str, captures: Tensors, params: Numbers) -> Any:

@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ._call import Call
 from ._context_attention import ContextAttention, forward
+from ._context_cache import ContextCache
 from ._context_call import ContextCall, compare, context_call, set_dropout
 from ._context_dtensors import unwrapped, wrapped
 from ._context_plan import ContextPlan, partition
@@ -29,7 +30,7 @@ from ._inputs import autocast, is_plain, refuse_others, refuse_tangents
 from ._mask_mods import noop_mask
 from ._results import empty_lse
 
-__all__ = ["ContextPlan", "attention", "partition", "positions", "shard", "unshard"]
+__all__ = ["ContextCache", "ContextPlan", "attention", "partition", "positions", "shard", "unshard"]
 
 
 def positions(plan: ContextPlan) -> torch.Tensor:

@@ -306,6 +306,32 @@ def test_torchs_context_parallel_works_on(ranks):
     torch.testing.assert_close(got, dense(*problem.inputs(), mask_mod=context_cases.mask_of(problem))[0], rtol=1e-12, atol=1e-12)
 
 
+# ---- decoding
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_a_cache_over_ranks_generates_the_same_tokens(ranks, n, dtype):
+    want, exact = context_cases.generated(0, torch.float64)
+    plain = context_cases.generated(0, dtype)[1].double()
+    replies = ranks.results("generated", n, dtype, ranks=n)
+    assert all(torch.equal(logits, replies[0][1]) for _, logits in replies), "the same bits on each rank"
+    tokens, logits = replies[0]
+    if dtype == torch.float64:
+        assert torch.equal(tokens, want)
+        torch.testing.assert_close(logits, exact, rtol=1e-12, atol=1e-12)
+    else:  # a token of near logits may differ, and what follows it
+        error = (logits.double() - exact)[0].abs().max()
+        assert error <= 2 * (plain - exact)[0].abs().max() + 16 * torch.finfo(dtype).eps
+
+
+def test_a_cache_refuses_by_name(ranks):
+    for found in ranks.results("refused_by_cache", 3, ranks=3):
+        for text, part in zip(found, ("room for 5 of its 8", "key is torch.float32", "as many rows in both", "at most 3 rows",
+                                      "has no backward", "ranks disagree on mods and options"), strict=True):
+            assert part in text
+
+
 def test_a_call_that_one_rank_omits_ends_in_time(ranks):
     """As late as the group's timeout, three seconds here."""
     replies = ranks.replies("absent", ranks=2)

@@ -11,11 +11,16 @@ import torch.distributed as dist
 
 
 class Ranks(NamedTuple):
-    """A process group, this process's rank in it, and how many ranks it has."""
+    """A process group by its name, this process's rank in it, and how many ranks it has. It does not keep the group alive:
+    destroy_process_group() must end Gloo's threads before the interpreter ends."""
 
-    group: Any
+    name: str
     rank: int
     size: int
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        return dist.distributed_c10d._resolve_process_group(self.name)
 
 
 def ranks_of(group: Any) -> Ranks:
@@ -40,7 +45,7 @@ def ranks_of(group: Any) -> Ranks:
     rank = dist.get_rank(group)
     if rank < 0:
         raise ValueError("group misses this process; each process that calls must be one of its ranks")
-    return Ranks(group, rank, dist.get_world_size(group))
+    return Ranks(group.group_name, rank, dist.get_world_size(group))
 
 
 def device_types(ranks: Ranks) -> dict[str, str]:

@@ -11,6 +11,7 @@ import heddle.torch
 from heddle.torch import _context_exchange, context_parallel
 from heddle.torch import AuxRequest
 
+DEVICE = "cpu"  # of this process's tensors; a GPU of its own in the ranks of HEDDLE_TEST_DEVICE=cuda
 GROUPS = {}  # of the first n ranks
 PAIRS = {}  # of rank 0 and rank n; "late": of 0 and 1, which wait for each other for three seconds only
 
@@ -39,7 +40,7 @@ class Problem:
 
     def draw(self, seed, *shape, dtype=None):
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype or self.dtype)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype or self.dtype).to(DEVICE)
 
     def inputs(self):
         return (self.draw(1, self.batch, self.heads, self.q_len, self.dim),
@@ -82,15 +83,15 @@ def score_of(problem, learned):
 
 def document_bounds(length):
     bounds = sorted({0, length // 5, length // 2, length // 2 + 3, length})
-    return torch.tensor([x for x in bounds if x <= length], dtype=torch.int32)
+    return torch.tensor([x for x in bounds if x <= length], dtype=torch.int32, device=DEVICE)
 
 
 def mask_of(problem):
     q_len, kv_len = problem.q_len, problem.kv_len
     bounds = document_bounds(kv_len)
-    documents = torch.repeat_interleave(torch.arange(bounds.numel() - 1), bounds.diff().long()).int()
-    pattern = torch.rand(40, generator=torch.Generator().manual_seed(11)) < 0.4
-    lengths = torch.tensor([kv_len, kv_len // 2, kv_len // 3], dtype=torch.int32)
+    documents = torch.repeat_interleave(torch.arange(bounds.numel() - 1, device=DEVICE), bounds.diff().long()).int()
+    pattern = (torch.rand(40, generator=torch.Generator().manual_seed(11)) < 0.4).to(DEVICE)
+    lengths = torch.tensor([kv_len, kv_len // 2, kv_len // 3], dtype=torch.int32, device=DEVICE)
     return {
         None: None,
         "causal": lambda b, h, q, kv: q >= kv,
@@ -116,13 +117,13 @@ def given_mask(problem):
         return mask_mod, {**sizes, "batch": scope[0], "heads": scope[1]}
     if problem.form == "lists":
         return torch.nn.attention.flex_attention.create_block_mask(
-            mask_mod, *scope, problem.q_len, problem.kv_len, "cpu", BLOCK_SIZE=8), {}
-    return heddle.torch.create_block_mask(mask_mod, *scope, problem.q_len, problem.kv_len, "cpu"), {}
+            mask_mod, *scope, problem.q_len, problem.kv_len, DEVICE, BLOCK_SIZE=8), {}
+    return heddle.torch.create_block_mask(mask_mod, *scope, problem.q_len, problem.kv_len, DEVICE), {}
 
 
 def plan_of(problem, group=None):
     mask, arguments = given_mask(problem)
-    return context_parallel.partition(mask, GROUPS[problem.ranks] if group is None else group, **{"chunk": 4, **arguments, **problem.plan})
+    return context_parallel.partition(mask, GROUPS[problem.ranks] if group is None else group, **{"chunk": 4, "device": DEVICE, **arguments, **problem.plan})
 
 
 def compute(problem):
@@ -342,8 +343,8 @@ def of_dtensors(problem):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    mesh = DeviceMesh.from_group(GROUPS[problem.ranks], "cpu")
-    plan = context_parallel.partition(mask_of(problem), mesh, q_len=problem.q_len, chunk=4)
+    mesh = DeviceMesh.from_group(GROUPS[problem.ranks], torch.device(DEVICE).type)
+    plan = context_parallel.partition(mask_of(problem), mesh, q_len=problem.q_len, chunk=4, device=DEVICE)
     whole = problem.inputs()
     plain = [context_parallel.shard(x, plan, 2).requires_grad_() for x in whole]
     leaves = [DTensor.from_local(x.detach().clone(), mesh, [Shard(2)], shape=of.shape, stride=of.stride()).requires_grad_()
@@ -372,7 +373,7 @@ def torchs_context_parallel():
     from torch.nn.attention import flex_attention as flex
 
     problem = Problem(q_len=512, dim=16, v_dim=16)
-    mesh = DeviceMesh.from_group(GROUPS[2], "cpu")
+    mesh = DeviceMesh.from_group(GROUPS[2], torch.device(DEVICE).type)
     query, key, value = problem.inputs()
     rank = dist.get_rank()
     _attention._cp_options.enable_load_balance = False  # rows stay in their order
@@ -407,12 +408,12 @@ def generated(ranks, dtype, heads=4, kv_heads=2, page=4, prompt=9, steps=14, win
     """Greedy tokens and their logits from a prompt, with a cache over some ranks; 0 ranks: over the whole sequence each time, by
     torch's own operations."""
     embedding, to_q, to_k, to_v, to_logits = tiny_model(heads, kv_heads, dtype)
-    tokens = torch.randint(0, VOCABULARY, (2, prompt), generator=torch.Generator().manual_seed(1))
-    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    sinks = torch.tensor([0.1, -0.2, 0.3, 0.0], dtype=slopes.dtype)
+    tokens = torch.randint(0, VOCABULARY, (2, prompt), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=DEVICE)
+    sinks = torch.tensor([0.1, -0.2, 0.3, 0.0], dtype=slopes.dtype, device=DEVICE)
     score_mod = lambda score, b, h, q, kv: score - slopes[h] * (q - kv)
     mask_mod = lambda b, h, q, kv: (q - kv < window) | (kv == 0)
-    cache = ranks and context_parallel.ContextCache(2, kv_heads, 40, WIDTH // heads, group=GROUPS[ranks], page=page, dtype=dtype)
+    cache = ranks and context_parallel.ContextCache(2, kv_heads, 40, WIDTH // heads, group=GROUPS[ranks], page=page, dtype=dtype, device=DEVICE)
     new, logits = tokens, []
     for _ in range(steps):
         x = embedding[new if ranks else tokens]
@@ -432,8 +433,8 @@ def generated(ranks, dtype, heads=4, kv_heads=2, page=4, prompt=9, steps=14, win
 
 def refused_by_cache(ranks):
     """What a cache refuses, by name; the last entry is a call of which one rank's differs."""
-    cache = context_parallel.ContextCache(1, 2, 8, 4, group=GROUPS[ranks], page=2, dtype=torch.float64)
-    rows = lambda n, heads=2: torch.zeros(1, heads, n, 4, dtype=torch.float64)
+    cache = context_parallel.ContextCache(1, 2, 8, 4, group=GROUPS[ranks], page=2, dtype=torch.float64, device=DEVICE, checks="calls")
+    rows = lambda n, heads=2: torch.zeros(1, heads, n, 4, dtype=torch.float64, device=DEVICE)
     cache.append(rows(3), rows(3))
     calls = [lambda: cache.append(rows(6), rows(6)), lambda: cache.append(rows(1).float(), rows(1)), lambda: cache.append(rows(2), rows(1)),
              lambda: cache.attention(rows(4)), lambda: cache.attention(rows(1).requires_grad_()),

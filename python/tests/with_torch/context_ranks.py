@@ -1,4 +1,5 @@
-"""Processes that stay for many tests, each a rank of Gloo groups: importing torch takes longer than the tests.
+"""Processes that stay for many tests, each a rank of Gloo groups, or of NCCL's with a GPU each (HEDDLE_TEST_DEVICE=cuda):
+importing torch takes longer than the tests.
 
 The parent sends each process the name of a function of context_cases.py and its arguments, and gets what it returns, or
 what it raised.
@@ -33,6 +34,17 @@ def send(connection, value):
 
 def receive(connection):
     return pickle.loads(connection.recv_bytes())
+
+
+def on_cpu(made):
+    """The same with all tensors on the CPU: the parent has no GPU."""
+    if hasattr(made, "cpu"):
+        return made.cpu()
+    if isinstance(made, Failure):
+        return made
+    if isinstance(made, dict):
+        return {name: on_cpu(one) for name, one in made.items()}
+    return type(made)(on_cpu(one) for one in made) if isinstance(made, (list, tuple)) else made
 
 
 class Processes:
@@ -102,9 +114,15 @@ def serve(address, rank, size):
 
     torch.set_num_threads(1)
     folder = Path(address).parent
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size,
+    on_gpus = os.environ.get("HEDDLE_TEST_DEVICE") == "cuda"
+    if on_gpus:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size,
                             timeout=timedelta(seconds=GLOO_SECONDS))
     import context_cases
+
+    if on_gpus:
+        context_cases.DEVICE = f"cuda:{rank}"
 
     def group(members, seconds=GLOO_SECONDS):
         return dist.new_group(members, timeout=timedelta(seconds=seconds))
@@ -121,7 +139,7 @@ def serve(address, rank, size):
             made = getattr(context_cases, function)(*arguments)
         except BaseException as error:
             made = Failure(type(error).__name__, str(error), traceback.format_exc())
-        send(connection, made)
+        send(connection, on_cpu(made))
 
 
 if __name__ == "__main__":

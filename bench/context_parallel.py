@@ -2,9 +2,10 @@
 
     torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--only NAME ...]
 
-Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a line
-of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the attention alone, the groups of heads and
-the largest rows received. Each case is checked first: the gathered results and gradients are held against those of one GPU.
+Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
+line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the attention alone, the groups of
+heads and the largest rows received. Each case is checked first: the gathered results and gradients are held against
+those of one GPU.
 """
 
 import argparse

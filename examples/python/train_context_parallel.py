@@ -1,12 +1,12 @@
-"""Trains the model of examples/train with each sequence spread over several processes, and holds its losses against those
-of one process in double precision (examples/train/expected_losses.txt).
+"""Trains the model of examples/train with each sequence spread over several processes, and holds its losses against
+those of one process in double precision (examples/train/expected_losses.txt).
 
     python examples/python/train_context_parallel.py [processes, 4 if not given] [steps, 30]
     torchrun --nproc-per-node 2 examples/python/train_context_parallel.py      # on two GPUs, over NCCL
 
-Each process holds some rows of every sequence. All layers but attention work on single rows; attention receives the keys
-and values that its rows read. The loss is the local sum divided by the global count, and the gradients of all parameters,
-the learned mods among them, are added up over the processes.
+Each process holds some rows of every sequence. All layers but attention work on single rows; attention receives the
+keys and values that its rows read. The loss is the local sum divided by the global count, and the gradients of all
+parameters, the learned mods among them, are added up over the processes.
 """
 
 import importlib.util

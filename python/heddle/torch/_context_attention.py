@@ -1,8 +1,9 @@
-"""Context parallel attention on plain tensors, forward and backward: exchange of one group of heads beside the attention
-of the one before."""
+"""Context parallel attention on plain tensors, forward and backward: exchange of one group of heads beside the
+attention of the one before."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -64,7 +65,8 @@ def forward(context: ContextCall, max_scores: torch.Tensor | None = None) -> Mad
     for group, (heads, _) in enumerate(context.head_groups()):
         rows_of_keys = keys.arrived(group)
         if query.shape[2]:
-            _eager.run(context.of_heads(heads, rows_of_keys, out=out, lse=lse, lse_rest=lse_rest, max_scores=max_scores))
+            _eager.run(context.of_heads(heads, rows_of_keys, out=out, lse=lse, lse_rest=lse_rest,
+                                        max_scores=max_scores))
         if context.keeps_keys:
             kept.append(rows_of_keys)
     return Made(out, lse, lse_rest, tuple(kept))
@@ -98,8 +100,8 @@ class Gradients:
 def backward(
     context: ContextCall, made: Made, d_out: torch.Tensor | None, d_lse: torch.Tensor | None, wanted: Wanted
 ) -> list[torch.Tensor]:
-    """The wanted gradients, in the order of Wanted. All ranks call it. Those of captures and sinks are this rank's part,
-    or with reduces_captures the sum over the ranks."""
+    """The wanted gradients, in the order of Wanted. All ranks call it. Those of captures and sinks are this rank's
+    part, or with reduces_captures the sum over the ranks."""
     call, ranks = context.call, context.plan.ranks
     own, dim = call.key.shape[2], call.key.shape[3]
     d_out = rows(torch.zeros_like(made.out) if d_out is None else d_out)
@@ -109,11 +111,11 @@ def backward(
     keys, back = OneAhead(starters), []
     for group, (heads, kv_heads) in enumerate(context.head_groups()):
         rows_of_keys = keys.arrived(group)
-        d_keys = torch.zeros(rows_of_keys.shape, dtype=summing(rows_of_keys.dtype), device=rows_of_keys.device) if moves else None
+        d_keys = torch.zeros_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
         if call.query.shape[2]:
             parts = Made(made.out[:, heads], made.lse[:, heads], made.lse_rest[:, heads], ())
-            of_group(context.of_heads(heads, rows_of_keys), parts, d_out[:, heads], None if d_lse is None else d_lse[:, heads],
-                     heads, wanted, gradients, d_keys)
+            of_group(context.of_heads(heads, rows_of_keys), parts, d_out[:, heads],
+                     None if d_lse is None else d_lse[:, heads], heads, wanted, gradients, d_keys)
         if d_keys is not None:
             back.append((d_keys, kv_heads, send_gradients(ranks, context.exchange, d_keys, own)))
     for d_keys, kv_heads, moving in back:
@@ -156,8 +158,7 @@ class ContextAttention(torch.autograd.Function):
         made = forward(context, max_scores)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*made[:3], *made.keys, *tensors)
-        ctx.context = ContextCall(context.plan, context.exchange, context.call.without_tensors(), context.groups,
-                                  context.keeps_keys, context.reduces_captures)
+        ctx.context = replace(context, call=context.call.without_tensors())
         return made.out, made.lse
 
     @staticmethod
@@ -166,7 +167,7 @@ class ContextAttention(torch.autograd.Function):
         out, lse, lse_rest, *rest = ctx.saved_tensors
         kept, tensors = (rest[:context.groups], rest[context.groups:]) if context.keeps_keys else ([], rest)
         call = context.call.with_tensors(tensors)
-        context = ContextCall(context.plan, context.exchange, call, context.groups, context.keeps_keys, context.reduces_captures)
+        context = replace(context, call=call)
         wanted = wanted_of(call, ctx.needs_input_grad[2:])
         with torch.no_grad():
             made = backward(context, Made(out, lse, lse_rest, tuple(kept)), d_out, d_lse, wanted)

@@ -1,4 +1,5 @@
-"""A call of context parallel attention as data: the rank's Call in global indices, its exchange and its groups of heads."""
+"""A call of context parallel attention as data: the rank's Call in global indices, its exchange and its groups of
+heads."""
 
 from __future__ import annotations
 
@@ -57,10 +58,11 @@ class ContextCall:
         query, key, value = call.query, call.key, call.value
         extents = (query.shape[0], query.shape[1], key.shape[1], query.shape[3], value.shape[3])
         learned = [x.requires_grad for x in call.tensors()]
-        captures = [(name, str(x.dtype), tuple(x.shape)) for name, x in call.captures.items() if name not in ("_queries", "_keys")]
+        captures = [(name, str(x.dtype), tuple(x.shape)) for name, x in call.captures.items()
+                    if name not in ("_queries", "_keys")]
+        mods = call.score and str(call.score), call.weight, sorted(call.params.items())
         return list(zip(STATED, (
-            extents, (str(query.dtype), query.device.type), (call.score and str(call.score), call.weight, sorted(call.params.items())),
-            self.exchange.mask.stated(), captures,
+            extents, (str(query.dtype), query.device.type), mods, self.exchange.mask.stated(), captures,
             (self.plan.made.queries.hash, self.exchange.word),
             (call.scale, self.groups, self.keeps_keys, self.reduces_captures, list(call.options)),
             (torch.is_grad_enabled(), learned))))
@@ -81,8 +83,8 @@ def compare(plan: ContextPlan, context: ContextCall | None, error: Exception | N
 
 
 def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
-    """How many groups of heads: as many as keep their exchange and their attention large enough. One on the CPU. All ranks
-    choose the same."""
+    """How many groups of heads: as many as keep their exchange and their attention large enough. One on the CPU. All
+    ranks choose the same."""
     query, key, value = call.query, call.key, call.value
     if query.device.type == "cpu":
         return 1
@@ -102,28 +104,32 @@ def check_groups(given: int, kv_heads: int) -> int:
 def check_rows(plan: ContextPlan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     wanted = plan.rows(plan.rank), plan.rows(plan.rank, of_keys=True)
     if (query.shape[2], key.shape[2], value.shape[2]) != (wanted[0], wanted[1], wanted[1]):
-        raise ValueError(f"query, key and value have {query.shape[2]}, {key.shape[2]} and {value.shape[2]} rows; this rank holds "
-                         f"{wanted[0]} queries and {wanted[1]} keys of the plan: take them by context_parallel.shard")
+        raise ValueError(f"query, key and value have {query.shape[2]}, {key.shape[2]} and {value.shape[2]} rows; this "
+                         f"rank holds {wanted[0]} queries and {wanted[1]} keys of the plan: take them by "
+                         "context_parallel.shard")
     if query.shape[0] != key.shape[0] or key.shape[:3] != value.shape[:3]:
-        raise ValueError(f"query is {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}; the same batch, and "
-                         "for key and value the same heads, are accepted")
+        raise ValueError(f"query is {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}; the "
+                         "same batch, and for key and value the same heads, are accepted")
     if not query.dtype == key.dtype == value.dtype:
-        raise ValueError(f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; one dtype is accepted")
+        raise ValueError(f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; one dtype is "
+                         "accepted")
     if not query.dtype.is_floating_point:
         raise ValueError(f"query, key and value are {query.dtype}; floating dtypes are accepted")
 
 
 def check_mask(exchange: Exchange, query: torch.Tensor) -> None:
     mask = exchange.mask
-    for name, extent, wanted in (("batch", mask.batch, query.shape[0]), ("number of heads", mask.heads, query.shape[1])):
+    extents = ("batch", mask.batch, query.shape[0]), ("number of heads", mask.heads, query.shape[1])
+    for name, extent, wanted in extents:
         if extent not in (1, wanted):
             raise ValueError(f"the mask has {name} {extent}; 1 or the query's {wanted} is accepted")
 
 
 def context_call(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: ContextPlan, score_mod: Callable[..., Any] | None,
-    block_mask: Any, scale: float | None, enable_gqa: bool, sinks: torch.Tensor | None, dropout_p: float,
-    dropout_seed: torch.Tensor | None, head_groups: int | None, keep_kv: bool, reduce_captures: bool,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: ContextPlan,
+    score_mod: Callable[..., Any] | None, block_mask: Any, scale: float | None, enable_gqa: bool,
+    sinks: torch.Tensor | None, dropout_p: float, dropout_seed: torch.Tensor | None, head_groups: int | None,
+    keep_kv: bool, reduce_captures: bool,
 ) -> ContextCall:
     """Everything that is refused is refused here, before anything is sent."""
     call = Call(query, key, value, scale=None if scale is None else float(scale), allow_tf32=allow_tf32_for(query))
@@ -131,7 +137,8 @@ def context_call(
     check_rows(plan, query, key, value)
     check_device(plan.ranks, query.device)
     if query.device != plan.device:
-        raise ValueError(f"query, key and value are on {query.device}, and the plan was made for {plan.device}; the same device is accepted")
+        raise ValueError(f"query, key and value are on {query.device}, and the plan was made for {plan.device}; the "
+                         "same device is accepted")
     exchange = plan.exchange(block_mask)
     check_mask(exchange, query)
     groups = chosen_groups(plan, exchange, call) if head_groups is None else check_groups(head_groups, key.shape[1])
@@ -139,8 +146,8 @@ def context_call(
     set_dropout(call, dropout_p, dropout_seed)
     if sinks is not None:
         if tuple(sinks.shape) != (query.shape[1],) or sinks.device != query.device or not sinks.is_floating_point():
-            raise ValueError(f"sinks is {sinks.dtype} {list(sinks.shape)} on {sinks.device}; floating [{query.shape[1]}] on "
-                             f"{query.device} is accepted")
+            raise ValueError(f"sinks is {sinks.dtype} {list(sinks.shape)} on {sinks.device}; floating "
+                             f"[{query.shape[1]}] on {query.device} is accepted")
         call.options["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     call.clamps = bool(call.captures)
     call.captures.update(_queries=plan.queries, _keys=exchange.keys)

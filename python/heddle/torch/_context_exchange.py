@@ -30,8 +30,8 @@ class Moving:
 
 
 def all_to_all(ranks: Ranks, into: torch.Tensor, into_counts: list[int], rows: torch.Tensor, counts: list[int]) -> Any:
-    """Starts the collective: pieces of `rows` go to the ranks in turn, theirs come into `into`. Bytes are carried, so that
-    every dtype is."""
+    """Starts the collective: pieces of `rows` go to the ranks in turn, theirs come into `into`. Bytes are carried, so
+    that every dtype is."""
     return dist.all_to_all_single(as_bytes(into), as_bytes(rows), into_counts, counts, group=ranks.group, async_op=True)
 
 
@@ -52,8 +52,8 @@ def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.
 
 
 def send_gradients(ranks: Ranks, exchange: Exchange, rows: torch.Tensor, own: int) -> Moving:
-    """Starts the way back: gradients of received rows go to their owners. The buffer has what comes for own rows, rank by
-    rank, in the order of `exchange.sent_rows`."""
+    """Starts the way back: gradients of received rows go to their owners. The buffer has what comes for own rows, rank
+    by rank, in the order of `exchange.sent_rows`."""
     into = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
     return Moving(into, all_to_all(ranks, into, exchange.sent, rows[own:], exchange.received), rows)
 

@@ -9,18 +9,20 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+c10d: Any = dist.distributed_c10d
+
 
 class Ranks(NamedTuple):
-    """A process group by its name, this process's rank in it, and how many ranks it has. It does not keep the group alive:
-    destroy_process_group() must end Gloo's threads before the interpreter ends."""
+    """A process group by its name, this process's rank in it, and how many ranks it has. It does not keep the group
+    alive: destroy_process_group() must end Gloo's threads before the interpreter ends."""
 
     name: str
     rank: int
     size: int
 
     @property
-    def group(self) -> dist.ProcessGroup:
-        return dist.distributed_c10d._resolve_process_group(self.name)
+    def group(self) -> Any:
+        return c10d._resolve_process_group(self.name)
 
 
 def ranks_of(group: Any) -> Ranks:
@@ -30,18 +32,20 @@ def ranks_of(group: Any) -> Ranks:
     several dimensions and for a group that misses this process.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        raise RuntimeError("torch.distributed has no process group yet: call torch.distributed.init_process_group first")
+        raise RuntimeError("torch.distributed has no process group yet: call torch.distributed.init_process_group "
+                           "first")
     if hasattr(group, "get_group") and hasattr(group, "ndim"):
         if group.ndim != 1:
-            raise ValueError(f"group is a DeviceMesh of {group.ndim} dimensions; one of 1 dimension is accepted: take it by "
-                             "its name, mesh['cp']")
+            raise ValueError(f"group is a DeviceMesh of {group.ndim} dimensions; one of 1 dimension is accepted: take "
+                             "it by its name, mesh['cp']")
         group = group.get_group()
     if group is None:
         group = dist.group.WORLD
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("group misses this process; each process that calls must be one of its ranks")
     if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"group is {type(group).__name__}; a ProcessGroup, a DeviceMesh of 1 dimension and None are accepted")
+        raise TypeError(f"group is {type(group).__name__}; a ProcessGroup, a DeviceMesh of 1 dimension and None are "
+                        "accepted")
     rank = dist.get_rank(group)
     if rank < 0:
         raise ValueError("group misses this process; each process that calls must be one of its ranks")
@@ -107,5 +111,6 @@ def agree(ranks: Ranks, stated: Sequence[tuple[str, Any]], error: BaseException 
         others = [rank for rank, row in enumerate(rows) if row[column] != rows[ranks.rank][column]]
         if others:
             shown = repr(value)
+            named = f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, others))}"
             raise ValueError(f"ranks disagree on {what}: rank {ranks.rank} has {shown if len(shown) < 400 else '...'}, "
-                             f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, others))} of the group differ")
+                             f"{named} of the group differ")

@@ -1,5 +1,5 @@
-"""Context parallel attention under torch.compile: a higher-order operator that Dynamo handles as flex_attention's. Called, it
-turns the traced score_mod into text and calls heddle::context_forward."""
+"""Context parallel attention under torch.compile: a higher-order operator that Dynamo handles as flex_attention's.
+Called, it turns the traced score_mod into text and calls heddle::context_forward."""
 
 from __future__ import annotations
 

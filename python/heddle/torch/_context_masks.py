@@ -61,11 +61,14 @@ class GlobalMask:
         """All that it depends on, for ranks to compare. Reads its captures, once."""
         if self._stated is None:
             contents = [(name, word_of_content(x)) for name, x in sorted(self.captures.items())]
-            self._stated = (self.text, sorted(self.params.items()), self.batch, self.heads, self.q_len, self.kv_len, contents)
+            self._stated = (self.text, sorted(self.params.items()), self.batch, self.heads, self.q_len, self.kv_len,
+                            contents)
         return self._stated
 
 
-def mask_of(given: Any, sizes: tuple[int | None, int | None], scope: tuple[int, int], device: torch.device) -> GlobalMask:
+def mask_of(
+    given: Any, sizes: tuple[int | None, int | None], scope: tuple[int, int], device: torch.device
+) -> GlobalMask:
     """The mask that a user gives: None, a mask function, or a block mask of heddle's or torch's.
 
     `sizes`: q_len and kv_len, needed where no block mask has them. `scope`: batch and heads of a function's indices.
@@ -77,15 +80,16 @@ def mask_of(given: Any, sizes: tuple[int | None, int | None], scope: tuple[int, 
                 raise ValueError(f"{name} is {wanted}, and the block mask's is {has}; the same is accepted")
         return made
     if sizes[0] is None:
-        raise ValueError("q_len is None, and no block mask has it; the number of queries of the whole sequence is accepted")
+        raise ValueError("q_len is None, and no block mask has it; the number of queries of the whole sequence is "
+                         "accepted")
     q_len, kv_len = sizes[0], sizes[0] if sizes[1] is None else sizes[1]
     if q_len < 0 or kv_len < 0:
         raise ValueError(f"q_len is {q_len} and kv_len {kv_len}; 0 and more are accepted")
     if given is None:
         return GlobalMask(None, {}, {}, (1, 1, q_len, kv_len))
     if not callable(given):
-        raise TypeError(f"block_mask is {type(given).__name__}; a block mask, a function (b, h, q_idx, kv_idx), a list of them "
-                        "and None are accepted")
+        raise TypeError(f"block_mask is {type(given).__name__}; a block mask, a function (b, h, q_idx, kv_idx), a "
+                        "list of them and None are accepted")
     bound = BoundMask(given, device)
     return GlobalMask(str(bound.expr), bound.captures, bound.params, (*scope, q_len, kv_len))
 
@@ -120,18 +124,20 @@ def in_documents(mask: GlobalMask, cu_seqlens: torch.Tensor) -> GlobalMask:
     Raises ValueError for lengths that do not cover the sequence, and for as many keys as there are not queries.
     """
     if mask.q_len != mask.kv_len:
-        raise ValueError(f"cu_seqlens is given, and there are {mask.q_len} queries and {mask.kv_len} keys; equal numbers are accepted")
+        raise ValueError(f"cu_seqlens is given, and there are {mask.q_len} queries and {mask.kv_len} keys; equal "
+                         "numbers are accepted")
     bounds = cu_seqlens.detach().cpu()
     if bounds.dim() != 1 or bounds.numel() < 1 or bounds.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"cu_seqlens is {bounds.dtype} {list(bounds.shape)}; i32 or i64 [N + 1] is accepted")
     lengths = bounds.diff()
     if int(bounds[0]) != 0 or int(bounds[-1]) != mask.q_len or bool((lengths < 0).any()):
-        raise ValueError(f"cu_seqlens goes from {int(bounds[0])} to {int(bounds[-1])}; lengths that never decrease, from 0 to "
-                         f"{mask.q_len}, are accepted")
+        raise ValueError(f"cu_seqlens goes from {int(bounds[0])} to {int(bounds[-1])}; lengths that never decrease, "
+                         f"from 0 to {mask.q_len}, are accepted")
     ids = torch.repeat_interleave(torch.arange(lengths.numel(), dtype=torch.int32), lengths).to(cu_seqlens.device)
     inside = "_documents[q_idx] == _documents[kv_idx]"
     text = inside if mask.text is None else f"({mask.text}) and {inside}"
-    return GlobalMask(text, {**mask.captures, "_documents": ids}, mask.params, (mask.batch, mask.heads, mask.q_len, mask.kv_len))
+    scope = mask.batch, mask.heads, mask.q_len, mask.kv_len
+    return GlobalMask(text, {**mask.captures, "_documents": ids}, mask.params, scope)
 
 
 def listed(given: Any) -> Sequence[Any]:

@@ -1,5 +1,5 @@
-"""The operators heddle::context_forward and heddle::context_backward of torch.library: what torch.compile sees of context
-parallel attention. They communicate; all ranks run them in the same order."""
+"""The operators heddle::context_forward and heddle::context_backward of torch.library: what torch.compile sees of
+context parallel attention. They communicate; all ranks run them in the same order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ GIVEN = 5  # tensors of context_backward before the context
 def context_of(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, call: Call) -> ContextCall:
     made = plans.get(int(plan))
     if made is None:
-        raise RuntimeError("the plan of a compiled context_parallel.attention no longer exists: keep it as long as its calls")
+        raise RuntimeError("the plan of a compiled context_parallel.attention no longer exists: keep it as long as its "
+                           "calls")
     lists = made.masks[exchange][1]
     call.version = lists.version
     context = ContextCall(made, lists, call, 1, False, reduces)
@@ -95,14 +96,17 @@ def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient, _: Gradient
     captures, options = (list(needs[FIRST + PLACES[name]] or ()) for name in ("captures", "options"))
     wanted = wanted_of(call, [*needs[:FIRST], *captures, *options])
     made: Sequence[torch.Tensor] = torch.ops.heddle.context_backward(
-        d_out, d_lse, out, lse, lse_rest, plan, *ctx.context, query, key, value, *rest, list(wanted[:4]), list(wanted.captures))
+        d_out, d_lse, out, lse, lse_rest, plan, *ctx.context, query, key, value, *rest, list(wanted[:4]),
+        list(wanted.captures))
     placed = in_places(made, call, wanted)
     end = FIRST + len(captures)
     nothing[PLACES["captures"]], nothing[PLACES["options"]] = placed[FIRST:end], placed[end:]
     return *without, *placed[:FIRST], *nothing
 
 
-def traced(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def traced(
+    plan: torch.Tensor, exchange: int, groups: int, reduces: bool, call: Call
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of the operator on tensors that are traced."""
     out, lse, _ = torch.ops.heddle.context_forward(
         plan, exchange, groups, reduces, call.query, call.key, call.value, *operands(call, 2))

@@ -17,8 +17,8 @@ from ._context_group import Ranks, agree, check_device, device_types, ranks_of
 from ._context_masks import GlobalMask, in_documents, listed, mask_of
 
 MOST_BLOCK = 128
-# The plans that exist, by their numbers: operators of torch.library get a plan as a tensor that holds its number, so that
-# compiled code serves other plans, too.
+# The plans that exist, by their numbers: operators of torch.library get a plan as a tensor that holds its number, so
+# that compiled code serves other plans, too.
 plans: WeakValueDictionary[int, "ContextPlan"] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
@@ -32,7 +32,8 @@ class Exchange:
         lists = _core.ExchangePlan.build(plan.made.queries, plan.made.keys, core._mask)
         rows = [[lists.rows(receiver, sender) for sender in range(ranks.size)] for receiver in range(ranks.size)]
         self.mask = mask
-        self.version = next(_versions)  # what the mask reads differs by the placement: a plan for a GPU knows it by this
+        # A GPU's kernels are planned by it: positions, which the mask reads, differ by the placement.
+        self.version = next(_versions)
         self.word: int = lists.hash
         self.received: list[int] = rows[ranks.rank]  # rows from each rank
         self.sent = [rows[receiver][ranks.rank] for receiver in range(ranks.size)]
@@ -78,21 +79,24 @@ class ContextPlan:
         return exchange
 
     def exchange(self, given: Any) -> Exchange:
-        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only mask.
+        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only
+        mask.
 
         Raises ValueError if the plan has several masks and none is given, and for other lengths.
         """
         number = self.find(given)
         if number is not None:
             return self.masks[number][1]
-        mask = mask_of(given, (self.q_len, self.kv_len), (self.masks[0][1].mask.batch, self.masks[0][1].mask.heads), self.device)
+        first = self.masks[0][1].mask
+        mask = mask_of(given, (self.q_len, self.kv_len), (first.batch, first.heads), self.device)
         return self.add(given, mask, mask.core(self.block))
 
     def find(self, given: Any) -> int | None:
         """The number of a mask that the plan knows."""
         if given is None:
             if len(self.masks) > 1:
-                raise ValueError(f"block_mask is None, and the plan was made for {len(self.masks)} masks; one of them is accepted")
+                raise ValueError(f"block_mask is None, and the plan was made for {len(self.masks)} masks; one of them "
+                                 "is accepted")
             return 0
         return next((number for number, (known, _) in enumerate(self.masks) if known is given), None)
 
@@ -100,8 +104,8 @@ class ContextPlan:
         """The number of a mask in a call that torch.compile traces. Raises NotImplementedError for an unknown one."""
         number = self.find(given)
         if number is None:
-            raise NotImplementedError("block_mask is none of the plan's masks, and torch.compile traces this call; make the plan "
-                                      "with a list of all masks")
+            raise NotImplementedError("block_mask is none of the plan's masks, and torch.compile traces this call; "
+                                      "make the plan with a list of all masks")
         return number
 
     def explain(self) -> str:
@@ -111,8 +115,9 @@ class ContextPlan:
 
     def __repr__(self) -> str:
         queries = self.made.queries
-        return (f"<heddle.torch.context_parallel.ContextPlan: {queries.length} queries and {self.kv_len} keys over {self.size} "
-                f"ranks in chunks of {queries.chunk}; rank {self.rank} holds {self.positions.numel()} queries>")
+        return (f"<heddle.torch.context_parallel.ContextPlan: {queries.length} queries and {self.kv_len} keys over "
+                f"{self.size} ranks in chunks of {queries.chunk}; rank {self.rank} holds {self.positions.numel()} "
+                "queries>")
 
 
 def block_of(chunk: int) -> int:
@@ -130,11 +135,11 @@ def partition(
     once.
 
     - block_mask: of the whole sequence: what create_block_mask makes, heddle's or torch's; a function (b, h, q_idx,
-      kv_idx); None: everything attends; or a list of these, one for each kind of layer, of which `weights` says how many
-      layers have it.
+      kv_idx); None: everything attends; or a list of these, one for each kind of layer, of which `weights` says how
+      many layers have it.
     - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes.
-    - q_len, kv_len: rows of the whole sequence; a block mask has them. kv_len of None is q_len. If they differ, the keys
-      are contiguous.
+    - q_len, kv_len: rows of the whole sequence; a block mask has them. kv_len of None is q_len. If they differ, the
+      keys are contiguous.
     - cu_seqlens: i32 or i64 [N + 1]: besides, no query reads a key of another document.
     - batch, heads: the extents of b and h of mask functions that read them.
     - chunk: rows that stay together, a multiple of 128 for GPUs; None: 1024, or less for short sequences.
@@ -146,8 +151,8 @@ def partition(
 
     A sequence may be shorter than there are ranks: some hold no row then, and call all the same.
 
-    Raises RuntimeError without a process group, and on each rank if another one raised; ValueError for a group that misses
-    this process, for lengths and masks that do not fit each other, and on each rank if ranks disagree.
+    Raises RuntimeError without a process group, and on each rank if another one raised; ValueError for a group that
+    misses this process, for lengths and masks that do not fit each other, and on each rank if ranks disagree.
 
     >>> import torch.distributed as dist
     >>> from heddle.torch import context_parallel
@@ -201,12 +206,14 @@ def placed(
         masks = [in_documents(mask, cu_seqlens.to(where)) for mask in masks]
     layers = [1.0] * len(masks) if weights is None else [float(one) for one in weights]
     if len(layers) != len(masks):
-        raise ValueError(f"weights has {len(layers)} numbers, and there are {len(masks)} masks; one for each is accepted")
+        raise ValueError(f"weights has {len(layers)} numbers, and there are {len(masks)} masks; one for each is "
+                         "accepted")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk is {chunk}; 1 and more are accepted")
     rows = _core.default_chunk(masks[0].q_len, ranks.size) if chunk is None else chunk
     cores = [mask.core(block_of(rows)) for mask in masks]
-    made = _core.make_partition([core._mask for core in cores], layers, ranks.size, rows, exchange_weight, seed, placing)
+    blocks = [core._mask for core in cores]
+    made = _core.make_partition(blocks, layers, ranks.size, rows, exchange_weight, seed, placing)
     plan = ContextPlan(ranks, made, where, checks or ("calls" if where.type == "cpu" else "first"))
     for one, mask, core in zip(given, masks, cores):
         plan.add(one, mask, core)

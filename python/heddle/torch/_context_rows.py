@@ -11,7 +11,8 @@ from ._context_plan import ContextPlan
 
 
 def is_of_keys(plan: ContextPlan, length: int, of_keys: bool | None, whole: bool) -> bool:
-    """Whether an axis of this length has the keys' rows. Raises ValueError if it has neither the keys' nor the queries'."""
+    """Whether an axis of this length has the keys' rows. Raises ValueError if it has neither the keys' nor the
+    queries'."""
     extents = (plan.q_len, plan.kv_len) if whole else (plan.rows(plan.rank), plan.rows(plan.rank, of_keys=True))
     chosen = length != extents[0] if of_keys is None else of_keys
     if length != extents[chosen]:
@@ -23,8 +24,8 @@ def is_of_keys(plan: ContextPlan, length: int, of_keys: bool | None, whole: bool
 def shard(x: torch.Tensor, plan: ContextPlan, dim: int, *, of_keys: bool | None = None) -> torch.Tensor:
     """This rank's rows of a tensor that each rank has whole: x[..., positions, ...] along `dim`.
 
-    `of_keys` None: the axis has as many rows as the sequence has queries, or else keys. Differentiable: the gradient of x
-    has this rank's rows, and zeros for the others'; the whole one is the sum over the ranks.
+    `of_keys` None: the axis has as many rows as the sequence has queries, or else keys. Differentiable: the gradient of
+    x has this rank's rows, and zeros for the others'; the whole one is the sum over the ranks.
 
     Every tensor with a row for each token takes the same way: embeddings, labels (shifted before), positions.
 
@@ -43,8 +44,8 @@ def shard(x: torch.Tensor, plan: ContextPlan, dim: int, *, of_keys: bool | None 
 def unshard(x: torch.Tensor, plan: ContextPlan, dim: int, *, of_keys: bool | None = None) -> torch.Tensor:
     """The whole tensor, in the order of the sequence, on each rank, from the rows that each one has. A collective.
 
-    Differentiable: the gradient of x is the sum over all ranks of the gradients of its rows, in f32. If each rank computes
-    the same loss of the whole tensor, that is as many times the loss's gradient as there are ranks.
+    Differentiable: the gradient of x is the sum over all ranks of the gradients of its rows, in f32. If each rank
+    computes the same loss of the whole tensor, that is as many times the loss's gradient as there are ranks.
 
     >>> import torch, torch.distributed as dist
     >>> from heddle.torch import context_parallel
@@ -83,7 +84,8 @@ class Unshard(torch.autograd.Function):
         came = rows.new_empty(own * plan.size, *rows.shape[1:])
         all_to_all(plan.ranks, came, [own] * plan.size, rows, counts).wait()
         total = came.reshape(plan.size, own, *rows.shape[1:])
-        summed = torch.zeros(own, *rows.shape[1:], dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        summed = torch.zeros(own, *rows.shape[1:], dtype=wide, device=rows.device)
         for part in total:  # in the order of the ranks
             summed += part
         return summed.to(d_whole.dtype).movedim(0, dim), None, None, None

@@ -64,26 +64,26 @@ def attention(
       sequence, heads those of the model.
     - block_mask: None: the plan's mask; or one of the plan's masks; or another one over the whole sequence.
     - sinks [Hq]: a score of each head that has no value.
-    - return_aux: AuxRequest(lse=True, max_scores=True); the result is then (out, AuxOutput). Both are whole: a row has all
-      of its keys here. lse has a gradient.
+    - return_aux: AuxRequest(lse=True, max_scores=True); the result is then (out, AuxOutput). Both are whole: a row has
+      all of its keys here. lse has a gradient.
     - dropout_p, dropout_seed: weights are 0 with this probability. The bits depend on the seed and on global indices
-      alone, so any number of ranks drops the same. A seed is an int or a 0-d tensor, the same on all ranks; None: rank 0
-      draws one, which is sent to the others.
+      alone, so any number of ranks drops the same. A seed is an int or a 0-d tensor, the same on all ranks; None: rank
+      0 draws one, which is sent to the others.
     - head_groups: in how many parts heads are exchanged and computed, each beside the exchange of the next one; a
       divisor of Hkv. None: chosen by size on a GPU, 1 on the CPU.
     - keep_kv: the received keys and values are kept for the backward, which else receives them again.
-    - reduce_captures: gradients of sinks and of tensors that score_mod reads are added up over the ranks, in f32. Without
-      it they are this rank's part, as those of all parameters are under context parallelism.
+    - reduce_captures: gradients of sinks and of tensors that score_mod reads are added up over the ranks, in f32.
+      Without it they are this rank's part, as those of all parameters are under context parallelism.
 
-    Returns out [B, Hq, rows, Dv]. Autograd has gradients of query, key, value, sinks, lse, and of tensors that score_mod
-    reads. dK and dV of all ranks are added in f32 (f64 for inputs of f64), in the order of the ranks.
+    Returns out [B, Hq, rows, Dv]. Autograd has gradients of query, key, value, sinks, lse, and of tensors that
+    score_mod reads. dK and dV of all ranks are added in f32 (f64 for inputs of f64), in the order of the ranks.
 
     Raises ValueError for shapes and devices that do not fit the plan, and on each rank if ranks disagree (partition's
     `checks`); RuntimeError on each other rank if one raised; NotImplementedError for mods without an expression, under
     torch.func's transforms, and for other tensor subclasses.
 
-    torch.compile takes it whole (fullgraph=True) and serves other plans with the same code. There block_mask is one of the
-    plan's masks, dropout has a seed, max_scores are refused, and keep_kv is not followed.
+    torch.compile takes it whole (fullgraph=True) and serves other plans with the same code. There block_mask is one of
+    the plan's masks, dropout has a seed, max_scores are refused, and keep_kv is not followed.
 
     A group of one process here; a launcher as torchrun makes them of several:
 
@@ -92,7 +92,8 @@ def attention(
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> plan = context_parallel.partition(lambda b, h, q_idx, kv_idx: kv_idx <= q_idx, q_len=64)
     >>> q, k, v = (context_parallel.shard(x, plan, dim=2) for x in torch.randn(3, 1, 2, 64, 8))
-    >>> context_parallel.attention(q, k, v, plan, score_mod=lambda score, b, h, q_idx, kv_idx: score - (q_idx - kv_idx)).shape
+    >>> alibi = lambda score, b, h, q_idx, kv_idx: score - (q_idx - kv_idx)
+    >>> context_parallel.attention(q, k, v, plan, score_mod=alibi).shape
     torch.Size([1, 2, 64, 8])
     >>> dist.destroy_process_group()
     """
@@ -106,12 +107,12 @@ def attention(
         refuse_others(query=query, key=key, value=value)
         mesh, (query, key, value) = unwrapped(plan, query=query, key=key, value=value)
         if not is_plain(query, key, value):
-            raise NotImplementedError("query, key and value are not plain tensors, or a transform or a mode is active; plain "
-                                      "tensors are accepted")
+            raise NotImplementedError("query, key and value are not plain tensors, or a transform or a mode is active; "
+                                      "plain tensors are accepted")
         query, key, value = autocast(query, key, value)
         seed = drawn_seed(plan, query, dropout_p, dropout_seed)
-        context = context_call(query, key, value, plan, score_mod, block_mask, scale, enable_gqa, sinks, dropout_p, seed,
-                               head_groups, keep_kv, reduce_captures)
+        context = context_call(query, key, value, plan, score_mod, block_mask, scale, enable_gqa, sinks, dropout_p,
+                               seed, head_groups, keep_kv, reduce_captures)
         refuse_tangents(*context.call.tensors())
         if needs_gradients(context):
             check_differentiable(context.call)
@@ -138,24 +139,25 @@ def compiled(
     from ._context_higher_order import context_attention
 
     if return_aux is not None and return_aux.max_scores:
-        raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; lse is "
-                                  "computed there")
+        raise NotImplementedError("max_scores are computed by eager calls alone, and torch.compile traces this one; "
+                                  "lse is computed there")
     if dropout_p not in (0.0, 1.0) and dropout_seed is None:
         raise NotImplementedError("dropout_seed is None, and torch.compile traces this call; a seed is accepted there")
     query, key, value = autocast(query, key, value)
     call = Call(query, key, value)
     check_inputs(call, score_mod, None, enable_gqa)
     number = plan.number_of(block_mask)
-    mask = plan.masks[number][1].mask
+    exchange = plan.masks[number][1]
+    mask = exchange.mask
     set_dropout(call, dropout_p, drawn_seed(plan, query, dropout_p, dropout_seed))
     with_score = score_mod is not None
     options = {"with_lse": True, "with_score": with_score, "with_mask": False, "score": None, "weight": call.weight,
-               "captures": {**mask.captures, **call.captures, "_queries": plan.queries, "_keys": plan.masks[number][1].keys},
+               "captures": {**mask.captures, **call.captures, "_queries": plan.queries, "_keys": exchange.keys},
                "params": {**mask.params, **call.params}, "tensors": {} if sinks is None else {"sinks": sinks},
                "mask": mask.text, "plan": plan.number, "exchange": number, "groups": head_groups or 0,
                "reduces": reduce_captures}
-    out, lse = context_attention(query, key, value, score_mod if with_score else flex._identity, (0, 0, 0, 0, noop_mask), scale,
-                                 options)
+    traced_mod = score_mod if with_score else flex._identity
+    out, lse = context_attention(query, key, value, traced_mod, (0, 0, 0, 0, noop_mask), scale, options)
     if return_aux is None:
         return out
     return out, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
@@ -171,7 +173,8 @@ def drawn_seed(
         return torch.randint(0, 2**31 - 1, (), device=query.device)
     if isinstance(given, torch.Tensor):
         if given.dim() != 0 or given.is_floating_point():
-            raise ValueError(f"dropout_seed is {given.dtype} {list(given.shape)}; an int or a 0-d tensor of integers is accepted")
+            raise ValueError(f"dropout_seed is {given.dtype} {list(given.shape)}; an int or a 0-d tensor of integers "
+                             "is accepted")
         return given.to(query.device)
     return torch.tensor(given, dtype=torch.int64, device=query.device)
 

@@ -405,8 +405,8 @@ def tiny_model(heads, kv_heads, dtype):
 
 
 def generated(ranks, dtype, heads=4, kv_heads=2, page=4, prompt=9, steps=14, window=6):
-    """Greedy tokens and their logits from a prompt, with a cache over some ranks; 0 ranks: over the whole sequence each time, by
-    torch's own operations."""
+    """Greedy tokens and their logits from a prompt, with a cache over some ranks; 0 ranks: over the whole sequence each
+    time, by torch's own operations."""
     embedding, to_q, to_k, to_v, to_logits = tiny_model(heads, kv_heads, dtype)
     tokens = torch.randint(0, VOCABULARY, (2, prompt), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=DEVICE)

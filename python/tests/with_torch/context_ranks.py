@@ -1,5 +1,5 @@
-"""Processes that stay for many tests, each a rank of Gloo groups, or of NCCL's with a GPU each (HEDDLE_TEST_DEVICE=cuda):
-importing torch takes longer than the tests.
+"""Processes that stay for many tests, each a rank of Gloo groups, or of NCCL's with a GPU each
+(HEDDLE_TEST_DEVICE=cuda): importing torch takes longer than the tests.
 
 The parent sends each process the name of a function of context_cases.py and its arguments, and gets what it returns, or
 what it raised.

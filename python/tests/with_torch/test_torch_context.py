@@ -1,5 +1,6 @@
-"""Attention over several ranks, Gloo processes on the CPU or with HEDDLE_TEST_DEVICE=cuda a GPU each over NCCL, equals attention in float64 over the whole sequence: results and
-all gradients, for any mask and mod. context_cases.py has the problems, context_ranks.py the processes."""
+"""Attention over several ranks, Gloo processes on the CPU or with HEDDLE_TEST_DEVICE=cuda a GPU each over NCCL, equals
+attention in float64 over the whole sequence: results and all gradients, for any mask and mod. context_cases.py has the
+problems, context_ranks.py the processes."""
 
 import dataclasses
 import os
@@ -84,7 +85,8 @@ def joined(problem, replies):
 
 
 def assert_right(problem, replies):
-    """Against float64: at most twice the error of torch's plain operations in the problem's dtype, and a few roundings."""
+    """Against float64: at most twice the error of torch's plain operations in the problem's dtype, and a few
+    roundings."""
     got, want = joined(problem, replies), in_dtype(problem, torch.float64)
     plain = want if problem.dtype == torch.float64 else in_dtype(problem, problem.dtype)
     for name, wanted in want.items():

@@ -40,9 +40,13 @@ def train(rank: int, size: int, steps: int, device: torch.device) -> list[float]
     tokens = torch.tensor([kinds.index(byte) for byte in text])
     batch, window = expected.BATCH, expected.WINDOW
     model = expected.Model(len(kinds))
-    model.embedding, model.prediction = (x.detach().float().to(device).requires_grad_() for x in (model.embedding, model.prediction))
+
+    def in_f32(x):
+        return x.detach().float().to(device).requires_grad_()
+
+    model.embedding, model.prediction = in_f32(model.embedding), in_f32(model.prediction)
     for block in model.blocks:
-        block.update({name: x.detach().float().to(device).requires_grad_() for name, x in block.items()})
+        block.update({name: in_f32(x) for name, x in block.items()})
     parameters = model.parameters()
     adam = torch.optim.Adam(parameters, lr=3e-3)
 
@@ -52,7 +56,8 @@ def train(rank: int, size: int, steps: int, device: torch.device) -> list[float]
     buckets = expected.BUCKET_OF[-1].flip(0).to(device)  # by distance
 
     def attention(qkv, slopes, table):
-        q, k, v = (x.reshape(batch, -1, expected.HEADS, expected.HEAD_DIM).transpose(1, 2) for x in qkv.split(expected.WIDTH, -1))
+        q, k, v = (x.reshape(batch, -1, expected.HEADS, expected.HEAD_DIM).transpose(1, 2)
+                   for x in qkv.split(expected.WIDTH, -1))
 
         def score_mod(score, b, h, q_idx, kv_idx):
             return score + slopes[h] * (kv_idx - q_idx) + table[buckets[(q_idx - kv_idx).clamp(min=0)], h]
@@ -67,7 +72,8 @@ def train(rank: int, size: int, steps: int, device: torch.device) -> list[float]
         starts = torch.tensor([(step * batch + n) * 997 % (len(text) - window) for n in range(batch)])
         rows = (starts[:, None] + torch.arange(window + 1)).to(tokens.device)
         # Labels are the next characters of the whole sequence: they are shifted before they are sharded.
-        characters, wanted = (context_parallel.shard(tokens[x].to(device), plan, dim=1) for x in (rows[:, :-1], rows[:, 1:]))
+        characters, wanted = (context_parallel.shard(tokens[x].to(device), plan, dim=1)
+                              for x in (rows[:, :-1], rows[:, 1:]))
         loss = model.loss(characters.flatten(), wanted.flatten())  # this process's share
         adam.zero_grad()
         loss.backward()

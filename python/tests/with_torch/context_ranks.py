@@ -1,8 +1,8 @@
 """Processes that stay for many tests, each a rank of Gloo groups, or of NCCL's with a GPU each
 (HEDDLE_TEST_DEVICE=cuda): importing torch takes longer than the tests.
 
-The parent sends each process the name of a function of context_cases.py and its arguments, and gets what it returns, or
-what it raised.
+The parent sends each process the name of a function of context_cases.py or its neighbours and its arguments, and gets
+what it returns, or what it raised.
 """
 
 import os
@@ -58,7 +58,8 @@ class Processes:
         environment = {**os.environ, "OMP_NUM_THREADS": "1",
                        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
         self._processes = [
-            subprocess.Popen([sys.executable, __file__, address, str(rank), str(size)], env=environment) for rank in range(size)]
+            subprocess.Popen([sys.executable, __file__, address, str(rank), str(size)], env=environment)
+            for rank in range(size)]
         self._connections = {}
         for _ in range(size):
             connection = listener.accept()
@@ -117,10 +118,15 @@ def serve(address, rank, size):
     on_gpus = os.environ.get("HEDDLE_TEST_DEVICE") == "cuda"
     if on_gpus:
         torch.cuda.set_device(rank)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size,
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", rank=rank, world_size=size,
+                            init_method=f"file://{folder}/rendezvous",
                             timeout=timedelta(seconds=GLOO_SECONDS))
+    import context_beside_torch
     import context_cases
+    import context_decoding
+    import context_faults
 
+    modules = context_cases, context_faults, context_beside_torch, context_decoding
     if on_gpus:
         context_cases.DEVICE = f"cuda:{rank}"
 
@@ -136,7 +142,8 @@ def serve(address, rank, size):
         except (EOFError, ConnectionError):
             os._exit(0)  # without torch's farewells, which wait for the other ranks
         try:
-            made = getattr(context_cases, function)(*arguments)
+            owner = next(module for module in modules if hasattr(module, function))
+            made = getattr(owner, function)(*arguments)
         except BaseException as error:
             made = Failure(type(error).__name__, str(error), traceback.format_exc())
         send(connection, on_cpu(made))

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import context_cases
+import context_decoding
 from context_cases import Problem
 from context_ranks import Failure, Processes
 from gradient_reference import dense
 from heddle.torch._call import Call
-from heddle.torch import _eager, _forms
+from heddle.torch import _eager, _forms, context_parallel
 
 FULL = bool(os.environ.get("HEDDLE_TEST_FULL"))
 ON_GPUS = os.environ.get("HEDDLE_TEST_DEVICE") == "cuda"
@@ -46,9 +47,11 @@ def ranks(pool):
 def kept_weights(problem):
     """1 / (1 - p) for each weight that dropout keeps, 0 for the others: of heddle in one process, over values that show
     each weight."""
-    zeros = [torch.zeros(problem.batch, problem.heads, rows, 8, dtype=torch.float64) for rows in (problem.q_len, problem.kv_len)]
+    zeros = [torch.zeros(problem.batch, problem.heads, rows, 8, dtype=torch.float64)
+             for rows in (problem.q_len, problem.kv_len)]
     shown = torch.eye(problem.kv_len, dtype=torch.float64).expand(problem.batch, problem.heads, -1, -1).contiguous()
-    call = Call(*zeros, shown, weight=_forms.DROPOUT, captures={"dropout_seed": torch.tensor(problem.options.get("dropout_seed", 17))},
+    seed = torch.tensor(problem.options.get("dropout_seed", 17))
+    call = Call(*zeros, shown, weight=_forms.DROPOUT, captures={"dropout_seed": seed},
                 params={"dropout_p": problem.dropout})
     return _eager.run(call)[0] * problem.kv_len
 
@@ -58,11 +61,13 @@ def in_dtype(problem, dtype):
     leaves = [x.to(dtype).requires_grad_() for x in problem.inputs()]
     real = torch.float64 if dtype == torch.float64 else torch.float32
     learned = {name: x.detach().to(real).requires_grad_() for name, x in problem.learned().items()}
-    mask_mod = context_cases.mask_of(dataclasses.replace(problem, mask="documents" if problem.form == "documents" else problem.mask))
+    name = "documents" if problem.form == "documents" else problem.mask
+    mask_mod = context_cases.mask_of(dataclasses.replace(problem, mask=name))
     out, lse = dense(*leaves, context_cases.score_of(problem, learned), mask_mod, sinks=learned.get("sinks"),
                      scale=problem.options.get("scale"), factors=kept_weights(problem) if problem.dropout else None)
     d_out, d_lse = problem.incoming()
-    gradients = context_cases.gradients_of((out, lse), (*leaves, *learned.values()), d_out.to(out.dtype), d_lse.to(lse.dtype))
+    gradients = context_cases.gradients_of((out, lse), (*leaves, *learned.values()), d_out.to(out.dtype),
+                                           d_lse.to(lse.dtype))
     return {"out": out.detach(), "lse": lse.detach(),
             **dict(zip(("d_query", "d_key", "d_value", *(f"d_{name}" for name in learned)), gradients))}
 
@@ -74,7 +79,7 @@ def joined(problem, replies):
         if name in ("q", "kv", "received"):
             continue
         parts = [reply[name] for reply in replies]
-        places = "kv" if name in ("d_key", "d_value") else "q" if name in ("out", "lse", "max_scores", "d_query") else None
+        places = {"d_key": "kv", "d_value": "kv", "out": "q", "lse": "q", "max_scores": "q", "d_query": "q"}.get(name)
         if places is None:
             made[name] = parts[0] if problem.options.get("reduce_captures") else sum(parts)
             continue
@@ -130,8 +135,8 @@ PROBLEMS = {
     "and a sink": Problem(ranks=3, mask="nothing for some", score="alibi", sinks=True),
     "GQA, two groups": Problem(ranks=2, heads=8, kv_heads=2, score="alibi", sinks=True, options={"head_groups": 2}),
     "GQA 16 to 1": Problem(ranks=2, heads=16, kv_heads=1, q_len=20, score="alibi"),
-    "four groups by head, keys kept": Problem(ranks=3, heads=4, kv_heads=4, batch=2, mask="by head", score="bias", sinks=True,
-                                              options={"head_groups": 4, "keep_kv": True}),
+    "four groups by head, keys kept": Problem(ranks=3, heads=4, kv_heads=4, batch=2, mask="by head", score="bias",
+                                              sinks=True, options={"head_groups": 4, "keep_kv": True}),
     "captures reduced": Problem(ranks=4, score="distance", sinks=True, options={"reduce_captures": True, "scale": 0.3}),
     "other head dimensions": Problem(ranks=2, dim=16, v_dim=24, q_len=33),
     "more keys than queries": Problem(ranks=3, q_len=19, kv_len=45, mask="prefix", score="alibi"),
@@ -142,7 +147,8 @@ PROBLEMS = {
     "ranks without rows": Problem(ranks=4, q_len=11, score="alibi", sinks=True, plan={"chunk": 8}),
     "one chunk": Problem(ranks=2, q_len=30, plan={"chunk": 64}, score="alibi"),
     "dropout": Problem(ranks=3, dropout=0.4, score="alibi"),
-    "dropout, groups of heads": Problem(ranks=2, heads=4, kv_heads=4, dropout=0.25, options={"head_groups": 2, "dropout_seed": 5}),
+    "dropout, groups of heads": Problem(ranks=2, heads=4, kv_heads=4, dropout=0.25,
+                                        options={"head_groups": 2, "dropout_seed": 5}),
     "bf16": Problem(ranks=4, dtype=torch.bfloat16, dim=64, v_dim=64, q_len=96, score="alibi", sinks=True),
     "f16, head dimension 128": Problem(ranks=2, dtype=torch.float16, dim=128, v_dim=128, q_len=64, heads=4, kv_heads=2),
     "f32": Problem(ranks=3, dtype=torch.float32, score="bias", q_len=70, options={"head_groups": 2}),
@@ -232,8 +238,9 @@ def test_rows_that_no_query_reads_may_hold_anything(ranks):
 
 
 FAULTS = {
-    "rows reversed": Problem(ranks=2), "a row too few": Problem(ranks=2), "local kv_idx": Problem(ranks=3, score="alibi"),
-    "local q_idx": Problem(ranks=3, score="alibi"), "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
+    "rows reversed": Problem(ranks=2), "a row too few": Problem(ranks=2),
+    "local kv_idx": Problem(ranks=3, score="alibi"), "local q_idx": Problem(ranks=3, score="alibi"),
+    "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
     "heads from 0": Problem(ranks=2, heads=4, kv_heads=4, score="alibi", options={"head_groups": 2}),
     "seed by rank": Problem(ranks=2, dropout=0.5),
 }
@@ -276,18 +283,43 @@ def test_ranks_that_disagree_raise_on_each(ranks, changes, text):
 @pytest.mark.parametrize("wrong, text", [
     ("rows", "this rank holds"), ("heads", "disagree on batch, heads"), ("dtype", "disagree on the dtype"),
     ("mixed dtypes", "one dtype is accepted"), ("score", "disagree on score_mod"), ("mask", "disagree on the mask"),
-    ("scale", "disagree on options"), ("gradient", "disagree on which tensors"), ("untraceable", ""), ("seed", "dropout_seed is"),
+    ("scale", "disagree on options"), ("gradient", "disagree on which tensors"), ("untraceable", ""),
+    ("seed", "dropout_seed is"),
 ])
 def test_a_wrong_call_of_one_rank_raises_on_each(ranks, wrong, text):
-    assert_all_fail(ranks.replies("call_with", min(3, MOST), wrong, ranks=min(3, MOST)), ("ValueError", "RuntimeError", "TypeError", "NotImplementedError"), text)
+    replies = ranks.replies("call_with", min(3, MOST), wrong, ranks=min(3, MOST))
+    assert_all_fail(replies, ("ValueError", "RuntimeError", "TypeError", "NotImplementedError"), text)
     run(ranks, Problem(ranks=3))
+
+
+def test_partition_refuses_without_a_group():
+    with pytest.raises(RuntimeError, match="no process group yet"):
+        context_parallel.partition(q_len=4)
+
+
+@on_cpus
+def test_partition_refuses_groups_that_miss_the_process(ranks):
+    (found,) = ranks.results("refused_at_once", ranks=(3,))
+    assert found[0] == "group misses this process; each process that calls must be one of its ranks"
+    assert found[1].startswith("group is list; a ProcessGroup")
+
+
+@on_cpus
+def test_partition_and_attention_refuse_by_name(ranks):
+    parts = ("q_len is None", "masks[1] covers 17 queries", "kv_len is 17, and the block mask's is 16", "an empty list",
+             "the tensors are on cuda:0, and the group's backend is gloo; nccl carries", "weights has 2 numbers",
+             "block_mask is int", "cu_seqlens goes from 0 to 9", "placing is 'random'", "checks is 'never'",
+             "the plan was made for 2 masks", "q_len is 16, and the block mask's is 17")
+    for found in ranks.results("refused_by_all", 2, ranks=2):
+        for text, part in zip(found, parts, strict=True):
+            assert part in text
 
 
 # ---- beside torch's other parts
 
 
-COMPILED = [Problem(ranks=2, heads=4, kv_heads=2, q_len=50, score="alibi", sinks=True, dropout=0.3, plan={"placing": placing})
-            for placing in ("zigzag", "contiguous", "heap")]
+COMPILED = [Problem(ranks=2, heads=4, kv_heads=2, q_len=50, score="alibi", sinks=True, dropout=0.3,
+                    plan={"placing": placing}) for placing in ("zigzag", "contiguous", "heap")]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", *(["inductor"] if FULL else [])])
@@ -325,7 +357,8 @@ def test_torchs_context_parallel_works_on(ranks):
     replies = sorted(ranks.results("torchs_context_parallel", ranks=2), key=lambda reply: reply[0])
     assert all(went["flex_attention"] == "heddle" for _, _, went in replies), replies
     got = torch.cat([out for _, out, _ in replies], 2)
-    torch.testing.assert_close(got, dense(*problem.inputs(), mask_mod=context_cases.mask_of(problem))[0], rtol=1e-12, atol=1e-12)
+    want = dense(*problem.inputs(), mask_mod=context_cases.mask_of(problem))[0]
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
 # ---- decoding
@@ -334,8 +367,8 @@ def test_torchs_context_parallel_works_on(ranks):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("n", [1, 3, 4] if MOST >= 4 else [1, 2])
 def test_a_cache_over_ranks_generates_the_same_tokens(ranks, n, dtype):
-    want, exact = context_cases.generated(0, torch.float64)
-    plain = context_cases.generated(0, dtype)[1].double()
+    want, exact = context_decoding.generated(0, torch.float64)
+    plain = context_decoding.generated(0, dtype)[1].double()
     replies = ranks.results("generated", n, dtype, ranks=n)
     assert all(torch.equal(logits, replies[0][1]) for _, logits in replies), "the same bits on each rank"
     tokens, logits = replies[0]
@@ -350,8 +383,9 @@ def test_a_cache_over_ranks_generates_the_same_tokens(ranks, n, dtype):
 def test_a_cache_refuses_by_name(ranks):
     n = min(3, MOST)
     for found in ranks.results("refused_by_cache", n, ranks=n):
-        for text, part in zip(found, ("room for 5 of its 8", "key is torch.float32", "as many rows in both", "at most 3 rows",
-                                      "has no backward", "ranks disagree on mods and options"), strict=True):
+        parts = ("room for 5 of its 8", "key is torch.float32", "as many rows in both", "at most 3 rows", "has no backward",
+                 "ranks disagree on mods and options")
+        for text, part in zip(found, parts, strict=True):
             assert part in text
 
 

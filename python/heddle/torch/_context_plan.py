@@ -17,6 +17,7 @@ from ._context_group import Ranks, agree, check_device, device_types, ranks_of
 from ._context_masks import GlobalMask, in_documents, listed, mask_of
 
 MOST_BLOCK = 128
+MOST_LATER = 8  # masks that a plan keeps beside its own
 # The plans that exist, by their numbers: operators of torch.library get a plan as a tensor that holds its number, so
 # that compiled code serves other plans, too.
 plans: WeakValueDictionary[int, "ContextPlan"] = WeakValueDictionary()
@@ -64,6 +65,7 @@ class ContextPlan:
         self.queries = self.positions.to(torch.int32)
         self.block = block_of(made.queries.chunk)
         self.masks: list[tuple[Any, Exchange]] = []  # what the user gave, and its exchange
+        self.later: list[tuple[Any, Exchange]] = []  # of masks that calls brought, the last few
         self.calls = 0
         number = next(_numbers)
         plans[number] = self
@@ -73,23 +75,25 @@ class ContextPlan:
         """How many queries, or keys, a rank holds."""
         return (self.made.keys if of_keys else self.made.queries).rows(rank)
 
-    def add(self, given: Any, mask: GlobalMask, core: heddle.BlockMask) -> Exchange:
-        exchange = Exchange(self, mask, core)
-        self.masks.append((given, exchange))
-        return exchange
+    def add(self, given: Any, mask: GlobalMask, core: heddle.BlockMask) -> None:
+        self.masks.append((given, Exchange(self, mask, core)))
 
     def exchange(self, given: Any) -> Exchange:
-        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only
-        mask.
+        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only mask.
 
         Raises ValueError if the plan has several masks and none is given, and for other lengths.
         """
         number = self.find(given)
         if number is not None:
             return self.masks[number][1]
+        for known, exchange in self.later:
+            if known is given:
+                return exchange
         first = self.masks[0][1].mask
         mask = mask_of(given, (self.q_len, self.kv_len), (first.batch, first.heads), self.device)
-        return self.add(given, mask, mask.core(self.block))
+        exchange = Exchange(self, mask, mask.core(self.block))
+        self.later = [*self.later[1 - MOST_LATER:], (given, exchange)]
+        return exchange
 
     def find(self, given: Any) -> int | None:
         """The number of a mask that the plan knows."""

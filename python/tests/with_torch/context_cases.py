@@ -4,6 +4,7 @@ in the test's own, where the same problem is computed whole."""
 import dataclasses
 
 import torch
+import torch.distributed as dist
 
 import heddle.torch
 from heddle.torch import AuxRequest, context_parallel
@@ -166,3 +167,33 @@ def poisoned(problem):
     made = attended(problem, plan, *leaves, {})
     gradients = gradients_of(made, leaves, *(context_parallel.shard(x, plan, 2) for x in problem.incoming()))
     return {"out": made[0].detach(), "d_query": gradients[0]}
+
+
+def of_several_masks(problem):
+    """compute() of a plan for several masks: under each of them, and under one that the plan does not know."""
+    of = lambda name: mask_of(dataclasses.replace(problem, mask=name))
+    masks = [heddle.torch.create_block_mask(of(name), None, None, problem.q_len, problem.kv_len, DEVICE)
+             for name in ("causal", "window", "prefix")]
+    plan = context_parallel.partition(masks[:2], GROUPS[problem.ranks], weights=[1, 3], chunk=4, checks="first")
+    rows = [context_parallel.shard(x, plan, 2) for x in problem.inputs()]
+    found = [context_parallel.attention(*rows, plan, block_mask=mask) for mask in (*masks, *masks)]
+    for _ in range(20):  # each of them a mask of its own
+        context_parallel.attention(*rows, plan, block_mask=of("window"))
+    return plan.positions, found, len(plan.later)
+
+
+def through_rows(ranks):
+    """shard and unshard, both ways."""
+    plan = plan_of(Problem(ranks=ranks, q_len=19, kv_len=31))
+    rank, made = dist.get_rank(), []
+    for dim, length, of_keys in ((1, 19, False), (-1, 31, None), (0, 19, None)):
+        shape = [3, 4, 5]
+        shape[dim] = length
+        whole = Problem().draw(rank, *shape).float().requires_grad_()  # another one on each rank
+        own = context_parallel.shard(whole, plan, dim, of_keys=of_keys)
+        again = context_parallel.unshard(own, plan, dim, of_keys=of_keys)
+        (gradient,) = torch.autograd.grad((again * (1 + rank)).sum(), whole)
+        made.append((whole.detach(), again.detach(), gradient))
+    flags = torch.arange(19) % 3 == 0
+    assert torch.equal(context_parallel.unshard(context_parallel.shard(flags, plan, 0), plan, 0), flags)
+    return plan.positions, plan.kv_positions, made

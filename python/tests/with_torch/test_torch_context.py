@@ -234,6 +234,32 @@ def test_rows_that_no_query_reads_may_hold_anything(ranks):
         assert torch.equal(got["out"], want["out"]) and torch.equal(got["d_query"], want["d_query"])
 
 
+@on_cpus
+def test_one_plan_serves_several_masks(ranks):
+    problem = Problem(ranks=3, q_len=40)
+    replies = ranks.results("of_several_masks", problem, ranks=3)
+    order = torch.cat([positions for positions, _, _ in replies]).argsort()
+    for number, name in enumerate(("causal", "window", "prefix") * 2):
+        got = torch.cat([found[number] for _, found, _ in replies], 2).index_select(2, order)
+        want = dense(*problem.inputs(), mask_mod=context_cases.mask_of(dataclasses.replace(problem, mask=name)))[0]
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert all(kept == 8 for _, _, kept in replies), "a plan keeps the last masks of its calls alone"
+
+
+@on_cpus
+def test_rows_go_to_their_ranks_and_come_back(ranks):
+    """The gradient of unshard is the sum over the ranks: 1 + 2 + 3 times the one that a single rank asks for."""
+    replies = ranks.results("through_rows", 3, ranks=3)
+    for case, (dim, of_keys) in enumerate(((1, False), (-1, True), (0, False))):
+        for positions, kv_positions, made in replies:
+            whole, again, gradient = made[case]
+            rows = kv_positions if of_keys else positions
+            assert torch.equal(again.index_select(dim, rows), whole.index_select(dim, rows))
+            want = torch.zeros_like(whole).index_fill_(dim, rows, 6.0)
+            assert torch.equal(gradient, want)
+        assert all(torch.equal(made[case][1], replies[0][2][case][1]) for _, _, made in replies)
+
+
 # ---- faults
 
 

@@ -103,7 +103,7 @@ def backward(
     """The wanted gradients, in the order of Wanted. All ranks call it. Those of captures and sinks are this rank's
     part, or with reduces_captures the sum over the ranks."""
     call, ranks = context.call, context.plan.ranks
-    own, dim = call.key.shape[2], call.key.shape[3]
+    dim = call.key.shape[3]
     d_out = rows(torch.zeros_like(made.out) if d_out is None else d_out)
     gradients = Gradients(call, wanted)
     moves = wanted.key or wanted.value
@@ -117,9 +117,10 @@ def backward(
             of_group(context.of_heads(heads, rows_of_keys), parts, d_out[:, heads],
                      None if d_lse is None else d_lse[:, heads], heads, wanted, gradients, d_keys)
         if d_keys is not None:
-            back.append((d_keys, kv_heads, send_gradients(ranks, context.exchange, d_keys, own)))
+            back.append((d_keys, kv_heads, send_gradients(ranks, context.exchange, d_keys)))
     for d_keys, kv_heads, moving in back:
-        total = summed(ranks, context.exchange, d_keys[:own], moving.arrived()).permute(1, 2, 0, 3)
+        own = d_keys[context.exchange.own]
+        total = summed(ranks, context.exchange, own, moving.arrived()).permute(1, 2, 0, 3)
         for target, part in ((gradients.key, total[..., :dim]), (gradients.value, total[..., dim:])):
             if target is not None:
                 target[:, kv_heads] = part

@@ -22,6 +22,7 @@ from ._tracing.kept import Mods
 GROUP_BYTES = 16 << 20  # an exchange of fewer pays for its latency, not for its bytes
 GROUP_TILES = 8 * 132  # tiles of 128 queries that fill the SMs of a large GPU eight times
 FIRST_HEAD = "_first_head"
+POSITIONS = "_queries", "_keys"  # captures that differ between ranks
 
 
 @dataclass
@@ -34,6 +35,7 @@ class ContextCall:
     groups: int  # of heads, each with an exchange and an attention of its own
     keeps_keys: bool
     reduces_captures: bool
+    mods: Any = None  # score_mod, dropout and their numbers in global indices, the same on all ranks
 
     def head_groups(self) -> Iterator[tuple[slice, slice]]:
         """The heads of queries and of keys of each group."""
@@ -49,7 +51,7 @@ class ContextCall:
         params = {**call.params, FIRST_HEAD: heads.start} if FIRST_HEAD in call.params else call.params
         return call.changed(
             query=call.query[:, heads], key=rows[..., :dim], value=rows[..., dim:], params=params,
-            options={name: x[heads] for name, x in call.options.items()},
+            options={name: x[heads] if name == "sinks" else x for name, x in call.options.items()},
             **{name: None if x is None else x[:, heads] for name, x in targets.items()})
 
     def stated(self) -> list[tuple[str, Any]]:
@@ -57,14 +59,14 @@ class ContextCall:
         call = self.call
         query, key, value = call.query, call.key, call.value
         extents = (query.shape[0], query.shape[1], key.shape[1], query.shape[3], value.shape[3])
-        learned = [x.requires_grad for x in call.tensors()]
-        captures = [(name, str(x.dtype), tuple(x.shape)) for name, x in call.captures.items()
-                    if name not in ("_queries", "_keys")]
-        mods = call.score and str(call.score), call.weight, sorted(call.params.items())
+        captures = [(name, str(x.dtype), tuple(x.shape), x.requires_grad) for name, x in call.captures.items()
+                    if name not in POSITIONS]
+        sinks = call.options.get("sinks")
+        learned = [x is not None and x.requires_grad for x in (query, key, value, sinks)]
         return list(zip(STATED, (
-            extents, (str(query.dtype), query.device.type), mods, self.exchange.mask.stated(), captures,
+            extents, (str(query.dtype), query.device.type), self.mods, self.exchange.mask.stated(), captures,
             (self.plan.made.queries.hash, self.exchange.word),
-            (call.scale, self.groups, self.keeps_keys, self.reduces_captures, list(call.options)),
+            (call.scale, self.groups, self.keeps_keys, self.reduces_captures, sinks is None),
             (torch.is_grad_enabled(), learned))))
 
 
@@ -150,17 +152,23 @@ def context_call(
                              f"[{query.shape[1]}] on {query.device} is accepted")
         call.options["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     call.clamps = bool(call.captures)
-    call.captures.update(_queries=plan.queries, _keys=exchange.keys)
-    to_global_indices(call, groups > 1)
-    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures)
+    mods = call.score, call.weight, sorted(call.params.items())
+    if exchange.starts is None:
+        call.captures.update(_queries=plan.queries, _keys=exchange.keys)
+    else:
+        for name, start in zip(("q_start", "kv_start"), exchange.starts):
+            call.options[name] = torch.full((query.shape[0],), start, dtype=torch.int32)
+    to_global_indices(call, groups > 1, exchange.starts is None)
+    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods)
 
 
-def to_global_indices(call: Call, with_heads: bool) -> None:
-    """Rewrites the mods of a call. `with_heads`: they may be computed for a group of the heads."""
+def to_global_indices(call: Call, with_heads: bool, with_positions: bool = True) -> None:
+    """Rewrites the mods of a call. `with_heads`: they may be computed for a group of the heads. `with_positions`: the
+    rows of queries and of keys are not neighbours."""
     for name in ("score", "mask", "weight"):
         text = getattr(call, name)
         if text is not None:
-            setattr(call, name, in_global_indices(str(text), with_heads))
+            setattr(call, name, in_global_indices(str(text), with_heads, with_positions))
     if with_heads:
         call.params[FIRST_HEAD] = 0
 
@@ -169,7 +177,7 @@ def set_mods(call: Call, exchange: Exchange, score_mod: Callable[..., Any] | Non
     """The score's expression and the mask's text, in global indices, and what both read."""
     if score_mod is not None and score_mod is not flex._identity:
         mods = Mods(call.query.device)
-        call.score = mods.score(score_mod)
+        call.score = str(mods.score(score_mod))
         call.captures, call.params = mods.captures, mods.params
     mask = exchange.mask
     call.mask = mask.text

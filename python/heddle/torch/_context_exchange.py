@@ -41,21 +41,22 @@ def as_bytes(rows: torch.Tensor) -> torch.Tensor:
 
 
 def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.Tensor) -> Moving:
-    """Starts the exchange of keys [B, heads, own rows, D] and values. The buffer has own rows first, then those of the
-    others, rank by rank. All ranks call it, also those with nothing to send."""
+    """Starts the exchange of keys [B, heads, own rows, D] and values. The buffer has the rows in the exchange's order.
+    All ranks call it, also those with nothing to send."""
     batch, heads, own, dim = key.shape
     rows = key.new_empty(own + sum(exchange.received), batch, heads, dim + value.shape[3])
-    rows[:own, ..., :dim].copy_(key.permute(2, 0, 1, 3))
-    rows[:own, ..., dim:].copy_(value.permute(2, 0, 1, 3))
-    sent = rows[:own].index_select(0, exchange.sent_rows)
-    return Moving(rows, all_to_all(ranks, rows[own:], exchange.received, sent, exchange.sent), sent)
+    own_rows = rows[exchange.own]
+    own_rows[..., :dim].copy_(key.permute(2, 0, 1, 3))
+    own_rows[..., dim:].copy_(value.permute(2, 0, 1, 3))
+    sent = own_rows.index_select(0, exchange.sent_rows)
+    return Moving(rows, all_to_all(ranks, rows[exchange.others], exchange.received, sent, exchange.sent), sent)
 
 
-def send_gradients(ranks: Ranks, exchange: Exchange, rows: torch.Tensor, own: int) -> Moving:
+def send_gradients(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Moving:
     """Starts the way back: gradients of received rows go to their owners. The buffer has what comes for own rows, rank
     by rank, in the order of `exchange.sent_rows`."""
     into = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
-    return Moving(into, all_to_all(ranks, into, exchange.sent, rows[own:], exchange.received), rows)
+    return Moving(into, all_to_all(ranks, into, exchange.sent, rows[exchange.others], exchange.received), rows)
 
 
 def summed(ranks: Ranks, exchange: Exchange, own: torch.Tensor, came: torch.Tensor) -> torch.Tensor:

@@ -25,10 +25,11 @@ HEAD = "(h + _first_head)"
 KINDS = "_kinds"  # of lists of blocks: 0 empty, 1 partial, 2 full
 
 
-def in_global_indices(text: str, with_heads: bool) -> str:
-    """A mod of global indices as one of local indices, which reads the captures _queries and _keys, and with_heads the
-    param _first_head."""
-    return with_indices(text, {**GLOBAL, "h": HEAD} if with_heads else GLOBAL)
+def in_global_indices(text: str, with_heads: bool, with_positions: bool) -> str:
+    """A mod of global indices as one of local indices, which with_positions reads the captures _queries and _keys, and
+    with_heads the param _first_head."""
+    names = {**(GLOBAL if with_positions else {}), **({"h": HEAD} if with_heads else {})}
+    return with_indices(text, names) if names else text
 
 
 def with_indices(text: str, names: dict[str, str]) -> str:

@@ -34,7 +34,8 @@ def context_of(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, ca
                            "calls")
     lists = made.masks[exchange][1]
     call.version = lists.version
-    context = ContextCall(made, lists, call, 1, False, reduces)
+    mods = call.score, call.weight, sorted(call.params.items())  # rewritten on all ranks alike
+    context = ContextCall(made, lists, call, 1, False, reduces, mods)
     context.groups = groups or chosen_groups(made, lists, call)
     return context
 

@@ -26,7 +26,12 @@ _numbers = itertools.count(1)
 
 class Exchange:
     """One mask's exchange, as one rank sees it. A rank's rows of keys are its own, then those that it receives, sender
-    by sender, each ascending."""
+    by sender, each ascending. If all senders come before it, its own rows come last: so rows that are neighbours in the
+    sequence are neighbours here.
+
+    `starts`: what is added to the indices of this rank's queries and keys, if its queries and its rows of keys are one
+    piece of the sequence each. Kernels know such indices best. Else None, and mods read them from `keys` and the plan.
+    """
 
     def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask) -> None:
         ranks = plan.ranks
@@ -40,8 +45,16 @@ class Exchange:
         self.sent = [rows[receiver][ranks.rank] for receiver in range(ranks.size)]
         self.most_received = max(map(sum, rows))  # of any rank
         self.sent_rows = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys)).to(plan.device)  # local ones
-        keys = torch.cat((plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))))
+        received = sum(self.received)
+        self.own_first = not received or any(self.received[ranks.rank:])
+        parts = [plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))]
+        keys = torch.cat(parts if self.own_first else parts[::-1])
         self.keys = keys.to(torch.int32).to(plan.device)  # the row of the whole sequence of each row of keys
+        own = plan.kv_positions.numel()
+        self.own = slice(0, own) if self.own_first else slice(received, received + own)
+        self.others = slice(own, own + received) if self.own_first else slice(0, received)
+        starts = start_of(plan.positions.cpu()), start_of(keys)
+        self.starts = None if None in starts else starts
         self.text = lists.text()
 
 
@@ -122,6 +135,14 @@ class ContextPlan:
         return (f"<heddle.torch.context_parallel.ContextPlan: {queries.length} queries and {self.kv_len} keys over "
                 f"{self.size} ranks in chunks of {queries.chunk}; rank {self.rank} holds {self.positions.numel()} "
                 "queries>")
+
+
+def start_of(rows: torch.Tensor) -> int | None:
+    """The first of consecutive rows, 0 of none; None for others."""
+    if rows.numel() == 0:
+        return 0
+    first = int(rows[0])
+    return first if torch.equal(rows, torch.arange(first, first + rows.numel())) else None
 
 
 def block_of(chunk: int) -> int:

@@ -118,19 +118,20 @@ def die(other, when):
 
 def planted(problem, fault):
     """compute() with a fault in it."""
-    from heddle.torch import _context_attention, _context_call
+    from heddle.torch import _context_attention, _context_call, _context_plan
 
     indices, set_dropout = _context_call.in_global_indices, _context_call.set_dropout
     summed, send_keys = _context_attention.summed, _context_attention.send_keys
+    start_of = _context_plan.start_of
 
     def reversed_rows(ranks, exchange, key, value):
         moving = send_keys(ranks, exchange, key, value)
-        moving.arrived()[key.shape[2]:] = moving.arrived()[key.shape[2]:].flip(0)
+        moving.arrived()[exchange.others] = moving.arrived()[exchange.others].flip(0)
         return moving
 
     def a_row_less(ranks, exchange, key, value):
         moving = send_keys(ranks, exchange, key, value)
-        moving.arrived()[-1:] = 0
+        moving.arrived()[exchange.others][-1:] = 0
         return moving
 
     module, name, replacement = {
@@ -140,7 +141,8 @@ def planted(problem, fault):
                          lambda *text: indices(*text).replace("_keys[kv_idx]", "kv_idx")),
         "local q_idx": (_context_call, "in_global_indices",
                         lambda *text: indices(*text).replace("_queries[q_idx]", "q_idx")),
-        "heads from 0": (_context_call, "in_global_indices", lambda text, _: indices(text, False)),
+        "heads from 0": (_context_call, "in_global_indices", lambda text, _, positions: indices(text, False, positions)),
+        "starts of another rank": (_context_plan, "start_of", lambda rows: start_of(rows) and start_of(rows) - 4),
         "gradients added twice": (_context_attention, "summed", lambda *of: 2 * summed(*of) - of[2]),
         "own gradients alone": (_context_attention, "summed", lambda ranks, exchange, own, came: own),
         "seed by rank": (_context_call, "set_dropout",

@@ -76,7 +76,7 @@ def joined(problem, replies):
     """The ranks' rows in the order of the sequence, and the sums of what each has a part of."""
     made = {}
     for name in replies[0]:
-        if name in ("q", "kv", "received"):
+        if name in ("q", "kv", "received", "starts"):
             continue
         parts = [reply[name] for reply in replies]
         places = {"d_key": "kv", "d_value": "kv", "out": "q", "lse": "q", "max_scores": "q", "d_query": "q"}.get(name)
@@ -226,6 +226,18 @@ def test_a_rank_receives_what_its_queries_read(ranks, mask, most):
 
 
 @on_cpus
+def test_neighbours_stay_neighbours(ranks):
+    """Kernels get starts, and no captures, where a rank's queries and its rows of keys are one piece each."""
+    window = run(ranks, Problem(ranks=4, q_len=61, mask="window", score="alibi", plan={"placing": "contiguous"}))
+    assert all(reply["starts"] is not None and reply["starts"][0] == int(reply["q"][0]) for reply in window)
+    assert [reply["starts"][1] for reply in window] == [max(0, int(reply["q"][0]) - 4) for reply in window]
+    halves = run(ranks, Problem(ranks=2, q_len=64, score="alibi", plan={"placing": "zigzag"}))
+    assert [reply["starts"] for reply in halves] == [None, (16, 0)]
+    whole = run(ranks, Problem(ranks=2, q_len=64, mask=None, plan={"placing": "contiguous"}))
+    assert [reply["starts"] for reply in whole] == [(0, 0), (32, 0)]
+
+
+@on_cpus
 def test_rows_that_no_query_reads_may_hold_anything(ranks):
     problem = Problem(ranks=3, q_len=40, mask="unread keys", options={})
     replies = ranks.results("poisoned", problem, ranks=3)
@@ -268,7 +280,7 @@ FAULTS = {
     "local kv_idx": Problem(ranks=3, score="alibi"), "local q_idx": Problem(ranks=3, score="alibi"),
     "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
     "heads from 0": Problem(ranks=2, heads=4, kv_heads=4, score="alibi", options={"head_groups": 2}),
-    "seed by rank": Problem(ranks=2, dropout=0.5),
+    "seed by rank": Problem(ranks=2, dropout=0.5), "starts of another rank": Problem(ranks=3, score="alibi"),
 }
 
 

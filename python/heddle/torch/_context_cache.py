@@ -139,8 +139,8 @@ class ContextCache:
                     with_lse=True)
         check_inputs(call, score_mod, None, enable_gqa)
         if query.shape[0] != self.key.shape[0] or query.dtype != self.key.dtype or query.shape[2] > self.length:
-            raise ValueError(f"query is {query.dtype} {list(query.shape)}; {self.key.dtype}, batch {self.key.shape[0]} and "
-                             f"at most {self.length} rows, as the cache has, are accepted")
+            raise ValueError(f"query is {query.dtype} {list(query.shape)}; {self.key.dtype}, batch {self.key.shape[0]} "
+                             f"and at most {self.length} rows, as the cache has, are accepted")
         mods = Mods(query.device)
         call.score = None if score_mod is None else str(mods.score(score_mod))
         masks = [_forms.CAUSAL] if causal else []

@@ -53,8 +53,8 @@ class Exchange:
         own = plan.kv_positions.numel()
         self.own = slice(0, own) if self.own_first else slice(received, received + own)
         self.others = slice(own, own + received) if self.own_first else slice(0, received)
-        starts = start_of(plan.positions.cpu()), start_of(keys)
-        self.starts = None if None in starts else starts
+        q_start, kv_start = start_of(plan.positions.cpu()), start_of(keys)
+        self.starts = None if q_start is None or kv_start is None else (q_start, kv_start)
         self.text = lists.text()
 
 
@@ -92,7 +92,8 @@ class ContextPlan:
         self.masks.append((given, Exchange(self, mask, core)))
 
     def exchange(self, given: Any) -> Exchange:
-        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only mask.
+        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only
+        mask.
 
         Raises ValueError if the plan has several masks and none is given, and for other lengths.
         """

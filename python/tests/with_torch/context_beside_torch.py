@@ -1,4 +1,5 @@
-"""Context parallel attention beside torch's other parts: graphs, checkpoints, DTensors, torch's own context parallel."""
+"""Context parallel attention beside torch's other parts: graphs, checkpoints, DTensors, torch's own context
+parallel."""
 
 import dataclasses
 
@@ -24,7 +25,8 @@ def compiled(problems, backend):
             call = torch.compile(
                 lambda query, key, value, plan, score_mod, sinks, seed: eager(
                     query.sin(), key, value, plan, score_mod=score_mod, sinks=sinks, enable_gqa=True,
-                    return_aux=AuxRequest(lse=True), dropout_p=problem.dropout, dropout_seed=seed, head_groups=problem.options.get("head_groups")),
+                    return_aux=AuxRequest(lse=True), dropout_p=problem.dropout, dropout_seed=seed,
+                    head_groups=problem.options.get("head_groups")),
                 fullgraph=True, backend=backend, dynamic=True)
         leaves = [context_parallel.shard(x, plan, 2).requires_grad_() for x in problem.inputs()]
         d_out, d_lse = (context_parallel.shard(x, plan, 2) for x in problem.incoming())

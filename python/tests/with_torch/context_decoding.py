@@ -25,7 +25,8 @@ def generated(ranks, dtype, heads=4, kv_heads=2, page=4, prompt=9, steps=14, win
     """Greedy tokens and their logits from a prompt, with a cache over some ranks; 0 ranks: over the whole sequence each
     time, by torch's own operations."""
     embedding, to_q, to_k, to_v, to_logits = tiny_model(heads, kv_heads, dtype)
-    tokens = torch.randint(0, VOCABULARY, (2, prompt), generator=torch.Generator().manual_seed(1)).to(context_cases.DEVICE)
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, VOCABULARY, (2, prompt), generator=generator).to(context_cases.DEVICE)
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.promote_types(dtype, torch.float32),
                           device=context_cases.DEVICE)
     sinks = torch.tensor([0.1, -0.2, 0.3, 0.0], dtype=slopes.dtype, device=context_cases.DEVICE)

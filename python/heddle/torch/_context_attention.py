@@ -3,6 +3,7 @@ attention of the one before."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from .. import _core
 from . import _eager
+from ._backward_plans import ASKED_ON, layout
 from ._call import Call
 from ._context_call import ContextCall
 from ._context_exchange import Moving, send_gradients, send_keys, summed
@@ -27,6 +29,9 @@ class Made(NamedTuple):
     lse_rest: torch.Tensor
     keys: tuple[torch.Tensor, ...]
 
+    def of_heads(self, heads: slice) -> "Made":
+        return Made(self.out[:, heads], self.lse[:, heads], self.lse_rest[:, heads], ())
+
 
 def moving_keys(context: ContextCall) -> list[Any]:
     """For each group of heads, a function that starts its exchange."""
@@ -39,20 +44,23 @@ def moving_keys(context: ContextCall) -> list[Any]:
 
 
 class OneAhead:
-    """The exchanges of all groups in turn. Each is started one group before it is waited for."""
+    """The exchanges of all groups in turn. Each is started one group before it is waited for, and forgotten then, so that
+    two buffers are alive at a time."""
 
     def __init__(self, starters: list[Any]) -> None:
-        self._starters = starters
-        self._moving: list[Moving] = []
+        self._starters = iter(starters)
+        self._moving: deque[Moving] = deque()
         self._start()
 
     def _start(self) -> None:
-        if len(self._moving) < len(self._starters):
-            self._moving.append(self._starters[len(self._moving)]())
+        starter = next(self._starters, None)
+        if starter is not None:
+            self._moving.append(starter())
 
-    def arrived(self, group: int) -> torch.Tensor:
+    def arrived(self) -> torch.Tensor:
+        """The buffer of the next group."""
         self._start()
-        return self._moving[group].arrived()
+        return self._moving.popleft().arrived()
 
 
 def forward(context: ContextCall, max_scores: torch.Tensor | None = None) -> Made:
@@ -62,8 +70,8 @@ def forward(context: ContextCall, max_scores: torch.Tensor | None = None) -> Mad
     lse, lse_rest = empty_lse(query), empty_lse(query)
     keys = OneAhead(moving_keys(context))
     kept = []
-    for group, (heads, _) in enumerate(context.head_groups()):
-        rows_of_keys = keys.arrived(group)
+    for heads, _ in context.head_groups():
+        rows_of_keys = keys.arrived()
         if query.shape[2]:
             _eager.run(context.of_heads(heads, rows_of_keys, out=out, lse=lse, lse_rest=lse_rest,
                                         max_scores=max_scores))
@@ -108,31 +116,44 @@ def backward(
     gradients = Gradients(call, wanted)
     moves = wanted.key or wanted.value
     starters = [lambda kept=kept: Moving(kept, None) for kept in made.keys] if made.keys else moving_keys(context)
-    keys, back = OneAhead(starters), []
-    for group, (heads, kv_heads) in enumerate(context.head_groups()):
-        rows_of_keys = keys.arrived(group)
-        d_keys = torch.zeros_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
-        if call.query.shape[2]:
-            parts = Made(made.out[:, heads], made.lse[:, heads], made.lse_rest[:, heads], ())
-            of_group(context.of_heads(heads, rows_of_keys), parts, d_out[:, heads],
-                     None if d_lse is None else d_lse[:, heads], heads, wanted, gradients, d_keys)
-        if d_keys is not None:
-            back.append((d_keys, kv_heads, send_gradients(ranks, context.exchange, d_keys)))
-    for d_keys, kv_heads, moving in back:
+    keys = OneAhead(starters)
+    on_the_way: Any = None  # the gradients of the group before, which come in beside this one's attention
+
+    def come_in(d_keys: torch.Tensor, kv_heads: slice, moving: Moving) -> None:
         own = d_keys[context.exchange.own]
         total = summed(ranks, context.exchange, own, moving.arrived()).permute(1, 2, 0, 3)
         for target, part in ((gradients.key, total[..., :dim]), (gradients.value, total[..., dim:])):
             if target is not None:
                 target[:, kv_heads] = part
+
+    for heads, kv_heads in context.head_groups():
+        rows_of_keys = keys.arrived()
+        d_keys = torch.zeros_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
+        if call.query.shape[2]:
+            of_heads = made.of_heads(heads)
+            request = group_request(context.of_heads(heads, rows_of_keys), of_heads, d_out[:, heads],
+                                    None if d_lse is None else d_lse[:, heads], heads, gradients, d_keys)
+            _core.attention_backward(*request[:3])
+            for name, part in request[3].items():
+                gradients.captures[name] += part
+        if on_the_way is not None:
+            come_in(*on_the_way)
+        if d_keys is not None:
+            on_the_way = d_keys, kv_heads, send_gradients(ranks, context.exchange, d_keys)
+    if on_the_way is not None:
+        come_in(*on_the_way)
     if context.reduces_captures:
         for x in (*([] if gradients.sinks is None else [gradients.sinks]), *gradients.captures.values()):
             dist.all_reduce(x, group=ranks.group)
     return gradients.listed(call)
 
 
-def of_group(call: Call, made: Made, d_out: torch.Tensor, d_lse: torch.Tensor | None, heads: slice, wanted: Wanted,
-             gradients: Gradients, d_keys: torch.Tensor | None) -> None:
-    """The gradients of one group of heads, written into those of the call, and of all its rows of keys into d_keys."""
+def group_request(
+    call: Call, made: Made, d_out: torch.Tensor, d_lse: torch.Tensor | None, heads: slice, gradients: Gradients,
+    d_keys: torch.Tensor | None,
+) -> tuple[Any, Any, Any, dict[str, torch.Tensor]]:
+    """Inputs, targets and arguments of the backward of one group of heads, which writes into `gradients`, and into d_keys
+    for all its rows of keys; and its part of the gradients of captures."""
     targets, dim = _core.Targets(), call.query.shape[3]
     if gradients.query is not None:
         targets.q = gradients.query[:, heads]
@@ -146,9 +167,43 @@ def of_group(call: Call, made: Made, d_out: torch.Tensor, d_lse: torch.Tensor | 
     arguments.deterministic = is_deterministic()
     inputs = _core.BackwardInputs(call.query, call.key, call.value, made.out, made.lse, d_out,
                                   None if d_lse is None else rows(d_lse), made.lse_rest)
-    _core.attention_backward(inputs, targets, arguments)
-    for name, part in of_captures.items():
-        gradients.captures[name] += part
+    return inputs, targets, arguments, of_captures
+
+
+def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
+    """Makes the plans of a call on a GPU, and compiles their kernels: what a planner refuses is refused before anything is
+    sent, and no planning waits while an exchange is pending. Plans are kept, so a later call finds them."""
+    call = context.call
+    if call.query.device.type not in ASKED_ON or not call.query.shape[2]:
+        return
+    tensors = call.tensors()
+    asked = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
+    key = (call.score, call.mask, call.weight, tuple(call.captures), tuple(call.params), tuple(call.options), tuple(asked),
+           context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(), *map(layout, tensors))
+    if key in _prepared:
+        return
+    if len(_prepared) >= MOST_PREPARED:
+        _prepared.clear()
+    with torch.no_grad():
+        (heads, kv_heads), *_ = context.head_groups()
+        keys, values = call.key[:, kv_heads], call.value[:, kv_heads]
+        rows_of_keys = keys.new_empty(context.exchange.keys.numel(), *keys.shape[:2], keys.shape[3] + values.shape[3])
+        made = Made(empty_out(call.query, values.shape[3]), empty_lse(call.query), empty_lse(call.query), ())
+        part, local = made.of_heads(heads), context.of_heads(heads, rows_of_keys)
+        _core.KeptPlan(local.query, local.key, local.value, part.out, part.lse, local.arguments(),
+                       None if max_scores is None else max_scores[:, heads], part.lse_rest)
+        wanted = wanted_of(call, asked)
+        if any(wanted):
+            moves = wanted.key or wanted.value
+            d_keys = torch.empty_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
+            request = group_request(local, part, torch.empty_like(made.out)[:, heads], None, heads, Gradients(call, wanted),
+                                    d_keys)
+            _core.BackwardPlan(*request[:3], True)
+    _prepared.add(key)
+
+
+MOST_PREPARED = 512
+_prepared: set[Any] = set()
 
 
 class ContextAttention(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ._call import Call
-from ._context_attention import ContextAttention, forward
+from ._context_attention import ContextAttention, forward, prepare
 from ._context_cache import ContextCache
 from ._context_call import ContextCall, compare, context_call, set_dropout
 from ._context_dtensors import unwrapped, wrapped
@@ -116,14 +116,15 @@ def attention(
         refuse_tangents(*context.call.tensors())
         if needs_gradients(context):
             check_differentiable(context.call)
+        if return_aux is not None and return_aux.max_scores:
+            max_scores = empty_lse(context.call.query)
+        prepare(context, max_scores)
     except Exception as caught:
         error = caught
     compare(plan, context, error)
     assert context is not None
     if dropout_p not in (0.0, 1.0) and dropout_seed is None:
         dist.broadcast(context.call.captures["_dropout_seed"], group=plan.ranks.group, group_src=0)
-    if return_aux is not None and return_aux.max_scores:
-        max_scores = empty_lse(context.call.query)
     out, lse, max_scores = (wrapped(x, mesh, plan) for x in (*attended(context, max_scores), max_scores))
     if return_aux is None:
         return out

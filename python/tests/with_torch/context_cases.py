@@ -198,3 +198,16 @@ def through_rows(ranks):
     flags = torch.arange(19) % 3 == 0
     assert torch.equal(context_parallel.unshard(context_parallel.shard(flags, plan, 0), plan, 0), flags)
     return plan.positions, plan.kv_positions, made
+
+
+def prepared(problem):
+    """compute() with the plans made before the exchange, as on a GPU, and how many calls planned."""
+    from heddle.torch import _context_attention
+
+    _context_attention.ASKED_ON.add("cpu")
+    try:
+        _context_attention._prepared.clear()
+        made = [compute(problem) for _ in range(2)]
+        return made[1], len(_context_attention._prepared)
+    finally:
+        _context_attention.ASKED_ON.discard("cpu")

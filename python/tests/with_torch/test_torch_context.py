@@ -167,6 +167,14 @@ def test_eight_ranks_agree_with_float64(pool, name):
 
 
 @on_cpus
+def test_plans_are_made_before_anything_is_sent(ranks):
+    problem = Problem(ranks=3, heads=4, kv_heads=2, mask="by head", score="bias", sinks=True, options={"head_groups": 2})
+    replies = ranks.results("prepared", problem, ranks=3)
+    assert_right(problem, [made for made, _ in replies])
+    assert all(count == 1 for _, count in replies)
+
+
+@on_cpus
 def test_the_largest_scores_are_whole(ranks):
     problem = Problem(ranks=3, score="alibi", mask="window")
     got = joined(problem, ranks.results("compute", problem, ranks=3))["max_scores"]

@@ -44,8 +44,8 @@ def moving_keys(context: ContextCall) -> list[Any]:
 
 
 class OneAhead:
-    """The exchanges of all groups in turn. Each is started one group before it is waited for, and forgotten then, so that
-    two buffers are alive at a time."""
+    """The exchanges of all groups in turn. Each is started one group before it is waited for, and forgotten then, so
+    that two buffers are alive at a time."""
 
     def __init__(self, starters: list[Any]) -> None:
         self._starters = iter(starters)
@@ -152,8 +152,8 @@ def group_request(
     call: Call, made: Made, d_out: torch.Tensor, d_lse: torch.Tensor | None, heads: slice, gradients: Gradients,
     d_keys: torch.Tensor | None,
 ) -> tuple[Any, Any, Any, dict[str, torch.Tensor]]:
-    """Inputs, targets and arguments of the backward of one group of heads, which writes into `gradients`, and into d_keys
-    for all its rows of keys; and its part of the gradients of captures."""
+    """Inputs, targets and arguments of the backward of one group of heads, which writes into `gradients`, and into
+    d_keys for all its rows of keys; and its part of the gradients of captures."""
     targets, dim = _core.Targets(), call.query.shape[3]
     if gradients.query is not None:
         targets.q = gradients.query[:, heads]
@@ -171,15 +171,16 @@ def group_request(
 
 
 def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
-    """Makes the plans of a call on a GPU, and compiles their kernels: what a planner refuses is refused before anything is
-    sent, and no planning waits while an exchange is pending. Plans are kept, so a later call finds them."""
+    """Makes the plans of a call on a GPU, and compiles their kernels: what a planner refuses is refused before anything
+    is sent, and no planning waits while an exchange is pending. Plans are kept, so a later call finds them."""
     call = context.call
     if call.query.device.type not in ASKED_ON or not call.query.shape[2]:
         return
     tensors = call.tensors()
     asked = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
     key = (call.score, call.mask, call.weight, tuple(call.captures), tuple(call.params), tuple(call.options), tuple(asked),
-           context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(), *map(layout, tensors))
+           context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(),
+           *map(layout, tensors))
     if key in _prepared:
         return
     if len(_prepared) >= MOST_PREPARED:
@@ -196,8 +197,8 @@ def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
         if any(wanted):
             moves = wanted.key or wanted.value
             d_keys = torch.empty_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
-            request = group_request(local, part, torch.empty_like(made.out)[:, heads], None, heads, Gradients(call, wanted),
-                                    d_keys)
+            request = group_request(local, part, torch.empty_like(made.out)[:, heads], None, heads,
+                                    Gradients(call, wanted), d_keys)
             _core.BackwardPlan(*request[:3], True)
     _prepared.add(key)
 

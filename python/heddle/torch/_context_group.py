@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-c10d: Any = dist.distributed_c10d
+c10d: Any = getattr(dist, "distributed_c10d", None)  # a torch without torch.distributed has none
 
 
 class Ranks(NamedTuple):

@@ -178,8 +178,8 @@ def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
         return
     tensors = call.tensors()
     asked = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
-    key = (call.score, call.mask, call.weight, tuple(call.captures), tuple(call.params), tuple(call.options), tuple(asked),
-           context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(),
+    key = (call.score, call.mask, call.weight, tuple(call.captures), tuple(call.params), tuple(call.options),
+           tuple(asked), context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(),
            *map(layout, tensors))
     if key in _prepared:
         return

@@ -1,6 +1,6 @@
 """Context parallel attention on the GPUs of one host beside one GPU: times, efficiency, rows received.
 
-    torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--only NAME ...]
+    torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--groups N] [--only NAME ...]
 
 Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
 line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the attention alone, the groups of
@@ -100,7 +100,7 @@ def whole_of(length, heads, kv_heads):
             for one in (heads, kv_heads, kv_heads, heads)]
 
 
-def run(name, repeats):
+def run(name, repeats, groups):
     length, heads, kv_heads, mask_of, score_of, goal = CASES[name]
     mask_mod = mask_of(length) if mask_of.__code__.co_argcount == 1 else mask_of
     score_mod = None if score_of is None else score_of(heads)
@@ -113,7 +113,7 @@ def run(name, repeats):
     kept = {}
 
     def of_ranks(*given):
-        return context_parallel.attention(*given, plan, score_mod=score_mod, enable_gqa=True)
+        return context_parallel.attention(*given, plan, score_mod=score_mod, enable_gqa=True, head_groups=groups)
 
     def alone(*given):
         return heddle.torch.flex_attention(*given, score_mod, mask, enable_gqa=True)
@@ -176,13 +176,14 @@ def of_one(both, forward, repeats):
 def main():
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     given.add_argument("--repeats", type=int, default=10)
+    given.add_argument("--groups", type=int, help="of heads; a divisor of the KV heads of each case")
     given.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     arguments = given.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl")
     for name in arguments.only:
         try:
-            run(name, arguments.repeats)
+            run(name, arguments.repeats, arguments.groups)
         except torch.cuda.OutOfMemoryError as error:
             print(json.dumps({"case": name, "error": str(error)[:200]}), flush=True)
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
 
 GROUP_BYTES = 16 << 20  # an exchange of fewer pays for its latency, not for its bytes
-GROUP_TILES = 8 * 132  # tiles of 128 queries that fill the SMs of a large GPU eight times
+GROUP_TILES = 4 * 132  # tiles of 128 queries that fill the SMs of a large GPU four times; a guess
 FIRST_HEAD = "_first_head"
 POSITIONS = "_queries", "_keys"  # captures that differ between ranks
 

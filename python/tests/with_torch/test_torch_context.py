@@ -4,6 +4,7 @@ problems, context_ranks.py the processes."""
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from context_cases import Problem
 from context_ranks import Failure, Processes
 from context_judge import MOST, ON_GPUS, assert_right, fitting, in_dtype, joined, run
 from gradient_reference import dense
-from heddle.torch import context_parallel
+from heddle.torch import _context_call, context_parallel
+from heddle.torch._call import Call
 
 FULL = bool(os.environ.get("HEDDLE_TEST_FULL"))
 pytestmark = pytest.mark.skipif(MOST < 2, reason="there are no two GPUs")
@@ -87,6 +89,16 @@ def test_several_ranks_agree_with_float64(ranks, name):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_eight_ranks_agree_with_float64(pool, name):
     run(pool(8), dataclasses.replace(PROBLEMS[name], ranks=8))
+
+
+@pytest.mark.parametrize("length, heads, kv_heads, groups", [
+    (32768, 16, 16, 2), (32768, 64, 8, 4), (131072, 16, 16, 8), (1024, 64, 8, 1)])
+def test_groups_keep_their_exchange_and_their_attention_large(length, heads, kv_heads, groups):
+    """On GPUs, here two of them, each with half of the queries; bf16, head dimension 128."""
+    query, key = (torch.empty(1, one, length // 2, 128, dtype=torch.bfloat16, device="meta") for one in (heads, kv_heads))
+    plan = SimpleNamespace(size=2, rows=lambda rank: length // 2)
+    exchange = SimpleNamespace(most_received=length // 2)
+    assert _context_call.chosen_groups(plan, exchange, Call(query, key, key)) == groups
 
 
 @on_cpus

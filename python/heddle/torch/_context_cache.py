@@ -152,6 +152,9 @@ class ContextCache:
         call.score = None if call.score is None else with_indices(call.score, names)
         call.params.update(_first_query=self.length - query.shape[2], _page=self.page,
                            _stride=self.page * self.ranks.size, _first_key=self.page * self.ranks.rank)
+        for text in (call.score, call.mask):
+            if text is not None:
+                call.expression(text)  # a text nests less deep than an expression may
         if sinks is not None:
             if tuple(sinks.shape) != (query.shape[1],):
                 raise ValueError(f"sinks is {list(sinks.shape)}; [{query.shape[1]}] is accepted")

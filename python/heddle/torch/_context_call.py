@@ -159,6 +159,9 @@ def context_call(
         for name, start in zip(("q_start", "kv_start"), exchange.starts):
             call.options[name] = torch.full((query.shape[0],), start, dtype=torch.int32)
     to_global_indices(call, groups > 1, exchange.starts is None)
+    for text in (call.score, call.mask, call.weight):
+        if text is not None:
+            call.expression(text)  # a text nests less deep than an expression may
     return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods)
 
 

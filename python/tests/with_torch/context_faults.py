@@ -43,6 +43,8 @@ def call_with(ranks, wrong):
             key.requires_grad_()
         elif wrong == "untraceable":
             options["score_mod"] = lambda score, b, h, q, kv: score if float(score) > 0 else score
+        elif wrong == "depth":
+            options["score_mod"] = lambda score, b, h, q, kv: score + deep(q)
         elif wrong == "seed":
             options.update(dropout_p=0.5, dropout_seed=torch.zeros(3))
     if wrong == "seed":
@@ -89,6 +91,13 @@ def refused_by_all(ranks):
         except ValueError as error:
             found.append(str(error))
     return found
+
+
+def deep(x):
+    """An expression whose text nests deeper than a text may."""
+    for _ in range(300):
+        x = x.sin()
+    return x
 
 
 def absent():

@@ -264,7 +264,7 @@ def test_ranks_that_disagree_raise_on_each(ranks, changes, text):
 @pytest.mark.parametrize("wrong, text", [
     ("rows", "this rank holds"), ("heads", "disagree on batch, heads"), ("dtype", "disagree on the dtype"),
     ("mixed dtypes", "one dtype is accepted"), ("score", "disagree on score_mod"), ("mask", "disagree on the mask"),
-    ("scale", "disagree on options"), ("gradient", "disagree on which tensors"), ("untraceable", ""),
+    ("scale", "disagree on options"), ("gradient", "disagree on which tensors"), ("untraceable", ""), ("depth", "nest"),
     ("seed", "dropout_seed is"),
 ])
 def test_a_wrong_call_of_one_rank_raises_on_each(ranks, wrong, text):

@@ -56,7 +56,14 @@ ROOMS = {
                              "heddle.torch._flashinfer_states", "heddle.torch._states", "heddle.torch._nested",
                              "heddle.torch._flash_implementation"),
                             (*TORCH_CALLS, "torch/block masks")),
-    "torch": Room(("heddle.torch._take_over", "heddle.torch"), (*TORCH_CALLS, "torch/block masks", "torch/functions")),
+    "torch/context": Room(("heddle.torch._context_group", "heddle.torch._context_masks", "heddle.torch._context_plan",
+                           "heddle.torch._context_exchange", "heddle.torch._context_call", "heddle.torch._context_attention",
+                           "heddle.torch._context_operators", "heddle.torch._context_higher_order",
+                           "heddle.torch._context_rows", "heddle.torch._context_dtensors", "heddle.torch._context_cache",
+                           "heddle.torch.context_parallel"),
+                          ("package", *TORCH_CALLS, "torch/block masks", "torch/functions")),
+    "torch": Room(("heddle.torch._take_over", "heddle.torch"),
+                  (*TORCH_CALLS, "torch/block masks", "torch/functions", "torch/context")),
     "transformers": Room(("heddle.torch._few_queries", "heddle.torch._hf_models", "heddle.hf"),
                          (*TORCH_CALLS, "torch/block masks", "torch/functions")),
 }
@@ -66,6 +73,7 @@ ROOMS = {
 LATE = {
     ("heddle._options", "heddle._block_mask"): "type: the type of the option block_mask",
     ("heddle.torch._flex", "heddle.torch._higher_order"): "it imports Dynamo, which is slow",
+    ("heddle.torch.context_parallel", "heddle.torch._context_higher_order"): "it imports Dynamo, which is slow",
     ("heddle.torch._take_over", "heddle.torch._take_over"): "the function runs with torch's globals",
 }
 

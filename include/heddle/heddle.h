@@ -11,4 +11,5 @@
 #include "heddle/files.h"       // IWYU pragma: export
 #include "heddle/kv_cache.h"    // IWYU pragma: export
 #include "heddle/mods.h"        // IWYU pragma: export
+#include "heddle/partition.h"   // IWYU pragma: export
 #include "heddle/tensor.h"      // IWYU pragma: export

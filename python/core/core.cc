@@ -25,6 +25,7 @@
 #include "kept_mods.h"
 #include "kept_plans.h"
 #include "mods.h"
+#include "partitions.h"
 #include "plans.h"
 #include "tensors.h"
 
@@ -79,6 +80,7 @@ NB_MODULE(_core_of_main, module) {
   add_tensors(module);
   add_expressions(module);
   add_block_masks(module);
+  add_partitions(module);
   add_arguments(module);
   add_kept_mods(module);
   add_kept_plans(module);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from . import _flash_implementation
+from . import _flash_implementation, context_parallel
 from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._dense import allow_dense
 from ._flex import flex_attention
@@ -18,7 +18,7 @@ from ._varlen import varlen_attn, varlen_attn_out
 _flash_implementation.register()
 
 __all__ = [
-    "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "allow_dense", "and_masks", "clear_log",
+    "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "allow_dense", "and_masks", "clear_log", "context_parallel",
     "create_block_mask", "create_mask", "deactivate", "enabled", "flex_attention", "log", "merge_states", "noop_mask",
     "or_masks", "scaled_dot_product_attention", "trace_counts", "varlen_attn", "varlen_attn_out",
 ]

@@ -116,6 +116,21 @@ def traced_into(
     return expr
 
 
+def traced_call(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, mask_mod: Any, scale: float | None,
+    options: dict[str, Any], score_lifted: Sequence[Any], mask_lifted: Sequence[Any],
+) -> Call:
+    """The Call of an operator's arguments, with the mods that Dynamo traced as expressions."""
+    call = Call(query, key, value, scale, allow_tf32=allow_tf32_for(query), with_lse=options["with_lse"],
+                clamps=True, score=options["score"], weight=options["weight"], captures=dict(options["captures"]),
+                params=dict(options["params"]), options=dict(options["tensors"]))
+    if options["with_score"]:
+        call.score = add(call, score_mod, score_lifted, SCORE)
+    if options["with_mask"]:
+        call.mask = add(call, mask_mod, mask_lifted, MASK)
+    return call
+
+
 class FlexAttention(HigherOrderOperator):
     def __init__(self) -> None:
         super().__init__(NAME)  # type: ignore[no-untyped-call]
@@ -124,13 +139,7 @@ class FlexAttention(HigherOrderOperator):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: tuple[Any, ...],
         scale: float | None, options: dict[str, Any], score_lifted: Sequence[Any] = (), mask_lifted: Sequence[Any] = (),
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        call = Call(query, key, value, scale, allow_tf32=allow_tf32_for(query), with_lse=options["with_lse"],
-                    clamps=True, score=options["score"], weight=options["weight"], captures=dict(options["captures"]),
-                    params=dict(options["params"]), options=dict(options["tensors"]))
-        if options["with_score"]:
-            call.score = add(call, score_mod, score_lifted, SCORE)
-        if options["with_mask"]:
-            call.mask = add(call, block_mask[-1], mask_lifted, MASK)
+        call = traced_call(query, key, value, score_mod, block_mask[-1], scale, options, score_lifted, mask_lifted)
         sizes, lists = block_mask[:4], [x for x in block_mask[4:-1] if x is not None]
         out, lse = traced_forward(call, lists, sizes if lists else ())
         return out, query.new_empty((0,)) if lse is None else lse
@@ -139,12 +148,12 @@ class FlexAttention(HigherOrderOperator):
 flex_attention = FlexAttention()
 
 
-def register_with_dynamo() -> None:
+def register_with_dynamo(name: str) -> None:
     """Dynamo finds the handler of a higher-order operator by its name."""
     from torch._dynamo.variables import higher_order_ops
 
     table: dict[str, Any] = higher_order_ops._hop_name_to_variable_class
-    table[NAME] = table["flex_attention"]
+    table[name] = table["flex_attention"]
 
 
-register_with_dynamo()
+register_with_dynamo(NAME)

@@ -21,8 +21,9 @@ def indices(*extents):
     return [torch.arange(extent) for extent in extents]
 
 
-def dense(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=None):
-    """(out, lse): torch maps the mods over all scores. Rows without a key give 0 and -inf."""
+def dense(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=None, factors=None):
+    """(out, lse): torch maps the mods over all scores. Rows without a key give 0 and -inf. Weights are multiplied by
+    `factors`."""
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, 1).expand(query.shape[0], -1, -1, -1) for x in (key, value))
     scores = (query @ key.transpose(-1, -2)) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -40,6 +41,8 @@ def dense(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=No
     if sinks is not None:
         lse = torch.where(attends, torch.logaddexp(lse, sinks[:, None]), sinks[:, None])
     weights = torch.where(attends[..., None], (safe - lse[..., None]).exp(), 0.0)
+    if factors is not None:
+        weights = weights * factors
     return weights.to(value.dtype) @ value, lse if sinks is not None else torch.where(attends, lse, -torch.inf)
 
 

@@ -1,0 +1,152 @@
+// A sequence over several ranks (context parallelism): which rank holds which rows, and which rows of keys and values
+// travel. Plain data, computed by each rank for itself from a block mask and equal on all of them; nothing here
+// communicates. Queries stay where they are; a rank receives the rows of keys that its queries' blocks list.
+//
+//   block masks ── make_partition ──► queries, keys: Partition ── ExchangePlan::build(…, mask) ──► rows by rank pairs
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "heddle/block_mask.h"
+
+namespace heddle {
+
+/// Rows [begin, end) of a whole sequence.
+struct RowRange {
+  std::int64_t begin = 0, end = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+/// Which rank holds which rows of a sequence of `length` rows.
+struct Partition {
+  static constexpr std::int64_t kMostRanks = 1 << 16, kMostChunks = 1 << 20;  // more are refused
+
+  std::int64_t length = 0;
+  std::int64_t chunk = 1;                        // ranges begin at multiples of it
+  std::vector<std::vector<RowRange>> placement;  // of each rank: ascending, no two touch, none is empty
+
+  /// Each rank's rows are contiguous; ranks differ by at most one chunk. Ranks past the last chunk are empty. Throws
+  /// invalid_argument for a negative length, a chunk below 1 and no ranks, and for more ranks or chunks than accepted.
+  static Partition contiguous(std::int64_t length, std::int64_t ranks, std::int64_t chunk);
+  /// Throws invalid_argument unless each row of the sequence stands in one range of one rank, in the order above.
+  void validate() const;
+
+  std::int64_t ranks() const { return static_cast<std::int64_t>(placement.size()); }
+  /// The number of rows of a rank. Throws invalid_argument for a rank that is not there; so do positions() and
+  /// ExchangePlan's functions.
+  std::int64_t rows(std::int64_t rank) const;
+  /// The row of the whole sequence for each local row of a rank, ascending.
+  std::vector<std::int64_t> positions(std::int64_t rank) const;
+  /// Equal for equal partitions, on every machine.
+  std::uint64_t hash() const;
+  /// A picture of one line: a character for each chunk (beyond 128, for several), 0 to 9 and a to z by the rank, '*'
+  /// where ranks differ or have no character.
+  std::string text() const;
+  bool operator==(const Partition&) const = default;
+};
+
+/// How chunks are placed before swaps.
+enum class Placing : std::uint8_t {
+  contiguous,  // rank after rank
+  zigzag,      // there and back again: 0 1 2 2 1 0 0 1 2 ...
+  documents,   // chunks that no key joins to those before them begin a group; groups stay together if there is room
+  heap,        // the largest chunk first, to the rank with the least to do
+};
+std::string_view name(Placing placing);
+
+/// One of a model's masks, and for how many of its layers it counts.
+struct WeightedMask {
+  const BlockMask* mask = nullptr;
+  double weight = 1;
+};
+
+/// The work of one chunk of queries under a mask, over all heads and sequences.
+struct ChunkCost {
+  double full = 0, partial = 0;  // elements of the score matrix in blocks of each kind
+  std::int64_t rows = 0;         // of queries
+};
+
+/// Times are relative to one element of a full block of one query head.
+struct PartitionOptions {
+  std::int64_t chunk = 0;            // rows; 0: default_chunk()
+  double partial_factor = 1;         // an element of a partial block
+  double row_weight = 0;             // a row of queries, for each head and sequence of the mask
+  double exchange_weight = 1000;     // a received row of keys and values, for each head and sequence of the mask
+  double exposed = 0.25;             // share of the exchange that attention does not hide
+  std::uint64_t seed = 0;            // of the swaps
+  std::optional<Placing> only = {};  // takes this placing, without swaps
+};
+
+/// One rank's work and the rows that it receives, summed over the masks by their weights.
+struct RankLoad {
+  double attention = 0, exchange = 0;  // times
+  double received = 0;                 // rows of keys and values
+};
+
+/// A placement that make_partition() weighed.
+struct PartitionCandidate {
+  Placing placing = Placing::contiguous;
+  bool swapped = false;  // improved by swaps of two chunks
+  double cost = 0;       // predicted time: the slowest rank's, and the exposed share of the exchange
+  double balance = 1;    // mean attention / largest attention
+  double mean_received = 0, most_received = 0;  // rows, as a share of all keys
+};
+
+/// A placement of one sequence's queries and keys, and why it was taken.
+struct MadePartition {
+  Partition queries, keys;  // equal if there are as many keys as queries; else the keys are contiguous
+  std::vector<RankLoad> loads;
+  std::vector<PartitionCandidate> candidates;  // the taken one first, then by cost
+  /// Picture, load and rows of each rank, and why the other candidates lost.
+  std::string text() const;
+};
+
+/// The chunk of make_partition() if none is given: 1024 rows, which every tile divides. It is halved down to 128 as
+/// long as there are fewer than four chunks for each rank, and below that while there are fewer chunks than ranks.
+/// Throws invalid_argument for a negative length and no ranks.
+std::int64_t default_chunk(std::int64_t rows, std::int64_t ranks);
+
+/// Places the sequence that all masks cover, so that the predicted time is least: the largest over the ranks of
+/// attention and exchange, and the exposed exchange. Ranks differ by at most one chunk. The same arguments give the
+/// same result on every machine. Chunks that are multiples of the mask's blocks of queries are counted exactly. All
+/// sequences of a padded batch share the placement. Takes no threads.
+///
+/// Throws invalid_argument for no mask, masks of other lengths, packed sequences and sequences of several lengths,
+/// transposed masks, weights and factors that are negative or not finite, and what Partition::contiguous refuses.
+MadePartition make_partition(std::span<const WeightedMask> masks, std::int64_t ranks,
+                             const PartitionOptions& options = {});
+
+/// The work of each chunk of queries. Throws invalid_argument as make_partition().
+std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk);
+
+/// The rows of keys and values that travel for one mask: for each rank the union of what its queries' blocks list, less
+/// what it holds.
+struct ExchangePlan {
+  /// received[r][s]: rows that rank r receives from rank s, ascending, no two touch. received[r][r] is empty.
+  std::vector<std::vector<std::vector<RowRange>>> received;
+
+  /// Throws invalid_argument for partitions of other lengths than the mask's or of unlike ranks, and for masks that
+  /// make_partition() refuses.
+  static ExchangePlan build(const Partition& queries, const Partition& keys, const BlockMask& mask);
+
+  std::int64_t ranks() const { return static_cast<std::int64_t>(received.size()); }
+  /// How many rows `receiver` gets from `sender`; from all ranks.
+  std::int64_t rows(std::int64_t receiver, std::int64_t sender) const;
+  std::int64_t rows(std::int64_t receiver) const;
+  /// The row of the whole sequence for each row that a rank receives: rank by rank, each ascending.
+  std::vector<std::int64_t> received_positions(std::int64_t rank) const;
+  /// Which local rows a rank sends: receiver by receiver, each ascending.
+  std::vector<std::int64_t> sent_rows(std::int64_t rank, const Partition& keys) const;
+  /// Equal for equal plans, on every machine.
+  std::uint64_t hash() const;
+  /// A table: a line for each receiver, a column for each sender, in rows.
+  std::string text() const;
+  bool operator==(const ExchangePlan&) const = default;
+};
+
+}  // namespace heddle

@@ -1,0 +1,111 @@
+#include "partitions.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "heddle/error.h"
+#include "heddle/partition.h"
+#include "shared_block_mask.h"
+#include "tensors.h"
+
+namespace heddle::python {
+namespace {
+
+using namespace nb::literals;
+
+nb::any array_of(const std::vector<std::int64_t>& rows) {
+  Tensor made = Tensor::empty(DType::i64, Dims{std::ssize(rows)});
+  std::ranges::copy(rows, static_cast<std::int64_t*>(made.data()));
+  return to_python(made);
+}
+
+std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> placement_of(const Partition& self) {
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> ranks;
+  for (const std::vector<RowRange>& ranges : self.placement) {
+    ranks.emplace_back();
+    for (const RowRange& range : ranges) ranks.back().emplace_back(range.begin, range.end);
+  }
+  return ranks;
+}
+
+std::optional<Placing> placing_of(const std::optional<std::string>& wanted) {
+  if (!wanted) return {};
+  for (const Placing one : {Placing::contiguous, Placing::zigzag, Placing::documents, Placing::heap}) {
+    if (*wanted == name(one)) return one;
+  }
+  throw Error(ErrorCode::invalid_argument,
+              "placing is '" + *wanted + "'; contiguous, zigzag, documents, heap and None are accepted");
+}
+
+MadePartition make(const std::vector<SharedBlockMask>& masks, const std::vector<double>& weights, std::int64_t ranks,
+                   std::int64_t chunk, double exchange_weight, std::uint64_t seed,
+                   const std::optional<std::string>& placing) {
+  PartitionOptions options{
+      .chunk = chunk, .exchange_weight = exchange_weight, .seed = seed, .only = placing_of(placing)};
+  std::vector<WeightedMask> weighted;
+  for (std::size_t i = 0; i < masks.size(); ++i) weighted.push_back({masks[i].mask.get(), weights.at(i)});
+  const WithoutGil released;
+  return make_partition(weighted, ranks, options);
+}
+
+}  // namespace
+
+void add_partitions(nb::module_& module) {
+  nb::class_<Partition> partition(module, "Partition", "Which rank holds which rows of a sequence.");
+  partition.def_static("contiguous", &Partition::contiguous, "length"_a, "ranks"_a, "chunk"_a);
+  partition.def_ro("length", &Partition::length);
+  partition.def_ro("chunk", &Partition::chunk);
+  partition.def_prop_ro("ranks", &Partition::ranks);
+  partition.def_prop_ro("placement", &placement_of);
+  partition.def("rows", &Partition::rows, "rank"_a);
+  partition.def(
+      "positions", [](const Partition& self, std::int64_t rank) { return array_of(self.positions(rank)); }, "rank"_a);
+  partition.def_prop_ro("hash", &Partition::hash);
+  partition.def("text", &Partition::text);
+  partition.def(
+      "equals", [](const Partition& self, const Partition& other) { return self == other; }, "other"_a);
+
+  nb::class_<MadePartition> made(module, "MadePartition", "A placement of one sequence, and why it was taken.");
+  made.def_ro("queries", &MadePartition::queries);
+  made.def_ro("keys", &MadePartition::keys);
+  made.def_prop_ro("balance", [](const MadePartition& self) { return self.candidates.front().balance; });
+  made.def("text", &MadePartition::text);
+  module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
+  module.def("make_partition", &make, "masks"_a, "weights"_a, "ranks"_a, "chunk"_a, "exchange_weight"_a, "seed"_a,
+             "placing"_a.none());
+
+  nb::class_<ExchangePlan> plan(module, "ExchangePlan", "The rows of keys and values that travel for one mask.");
+  plan.def_static(
+      "build",
+      [](const Partition& queries, const Partition& keys, const SharedBlockMask& mask) {
+        const WithoutGil released;
+        return ExchangePlan::build(queries, keys, *mask.mask);
+      },
+      "queries"_a, "keys"_a, "mask"_a);
+  plan.def("rows", nb::overload_cast<std::int64_t, std::int64_t>(&ExchangePlan::rows, nb::const_), "receiver"_a,
+           "sender"_a);
+  plan.def(
+      "received_positions",
+      [](const ExchangePlan& self, std::int64_t rank) { return array_of(self.received_positions(rank)); }, "rank"_a);
+  plan.def(
+      "sent_rows",
+      [](const ExchangePlan& self, std::int64_t rank, const Partition& keys) {
+        return array_of(self.sent_rows(rank, keys));
+      },
+      "rank"_a, "keys"_a);
+  plan.def_prop_ro("hash", &ExchangePlan::hash);
+  plan.def("text", &ExchangePlan::text);
+}
+
+}  // namespace heddle::python

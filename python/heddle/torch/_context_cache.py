@@ -1,0 +1,199 @@
+"""Decoding with a KV cache that several ranks hold: pages are dealt in turn, and each rank's partial results are
+merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
+
+from .. import _core
+from . import _eager, _forms
+from ._call import Call
+from ._context_group import agree, check_device, ranks_of
+from ._context_masks import with_indices
+from ._flex import check_inputs
+from ._inputs import is_plain, refuse_others
+from ._results import empty_lse, ordered_out
+from ._tracing.kept import Mods
+
+STATED = ("the cache and the shapes", "mods and options")
+
+
+class ContextCache:
+    """Keys and values of a batch, whose rows are dealt over the ranks of a group page by page: row i of the sequences
+    stands on rank (i // page) % ranks. So each rank holds an equal share, however long the sequences grow. All
+    sequences have one length. All ranks make the cache and call its functions, with the same arguments.
+
+    - batch, kv_heads, capacity: extents of the whole cache; capacity in rows.
+    - dim, v_dim: head dimensions of keys and of values (None: dim).
+    - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes.
+    - page: rows; on GPUs a multiple of 16.
+    - checks: "calls": each call compares with all ranks what it was given; "first": the first one alone. None: "calls"
+      on the CPU, "first" on a GPU.
+
+    `key` [batch, kv_heads, rows, dim] and `value` are this rank's share, `length` the rows that are filled, of all
+    ranks.
+
+    Raises ValueError for extents below 1, and RuntimeError without a process group.
+
+    >>> import torch, torch.distributed as dist
+    >>> from heddle.torch import context_parallel
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> cache = context_parallel.ContextCache(batch=1, kv_heads=2, capacity=64, dim=8)
+    >>> for step in range(3):
+    ...     q, k, v = torch.randn(3, 1, 2, 1, 8)
+    ...     cache.append(k, v)
+    ...     out = cache.attention(q)
+    >>> cache.length, out.shape
+    (3, torch.Size([1, 2, 1, 8]))
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(self, batch: int, kv_heads: int, capacity: int, dim: int, v_dim: int | None = None, *,
+                 group: Any = None, page: int = 128, dtype: torch.dtype = torch.float32,
+                 device: torch.device | str = "cpu", checks: str | None = None) -> None:
+        given = {"batch": batch, "kv_heads": kv_heads, "capacity": capacity, "dim": dim, "page": page}
+        for name, extent in given.items():
+            if extent < 1:
+                raise ValueError(f"{name} is {extent}; 1 and more are accepted")
+        if checks not in (None, "calls", "first"):
+            raise ValueError(f"checks is {checks!r}; 'calls', 'first' and None are accepted")
+        self.ranks = ranks_of(group)
+        where = torch.device(device)
+        check_device(self.ranks, where)
+        self.capacity, self.page, self.length = capacity, page, 0
+        self.checks = checks or ("calls" if where.type == "cpu" else "first")
+        self._calls = 0
+        rows = self.rows(capacity)
+        self.key = torch.zeros(batch, kv_heads, rows, dim, dtype=dtype, device=where)
+        self.value = torch.zeros(batch, kv_heads, rows, dim if v_dim is None else v_dim, dtype=dtype, device=where)
+
+    def rows(self, length: int) -> int:
+        """How many of the first `length` rows this rank holds."""
+        turns, left = divmod(length, self.page * self.ranks.size)
+        return turns * self.page + min(self.page, max(0, left - self.ranks.rank * self.page))
+
+    def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Puts new rows, key [batch, kv_heads, n, dim] and value, whole on each rank, behind those that are filled:
+        each rank keeps its own. Communicates nothing.
+
+        Raises ValueError for other shapes and dtypes, and for more rows than there is room for.
+        """
+        new = key.shape[2] if key.dim() == 4 else -1
+        for name, x, cache in (("key", key, self.key), ("value", value, self.value)):
+            wanted = (*cache.shape[:2], new, cache.shape[3])
+            if tuple(x.shape) != wanted or x.dtype != cache.dtype or x.device != cache.device:
+                raise ValueError(f"{name} is {x.dtype} {list(x.shape)} on {x.device}; {cache.dtype} {list(wanted)} on "
+                                 f"{cache.device} is accepted, with as many rows in both")
+        if self.length + new > self.capacity:
+            raise ValueError(f"key has {new} rows, and the cache has room for {self.capacity - self.length} of its "
+                             f"{self.capacity}")
+        first, end = self.rows(self.length), self.rows(self.length + new)
+        local = torch.arange(first, end)
+        taken = (local // self.page * self.ranks.size + self.ranks.rank) * self.page + local % self.page - self.length
+        taken = taken.to(key.device)
+        self.key[:, :, first:end] = key.detach().index_select(2, taken)
+        self.value[:, :, first:end] = value.detach().index_select(2, taken)
+        self.length += new
+
+    def attention(
+        self, query: torch.Tensor, *, causal: bool = True, score_mod: Callable[..., torch.Tensor] | None = None,
+        mask_mod: Callable[..., torch.Tensor] | None = None, scale: float | None = None, enable_gqa: bool = False,
+        sinks: torch.Tensor | None = None, return_aux: AuxRequest | None = None,
+    ) -> Any:
+        """Attention of the last queries [batch, Hq, n, dim], whole on each rank, over all rows: query i has the
+        position length - n + i. Each rank attends to its share; o and lse of all ranks, in f32 (f64 for f64), are
+        gathered and merged in the order of the ranks, so the result has the same bits on each of them.
+
+        causal, score_mod, mask_mod: in the indices of the whole sequence. sinks [Hq]. return_aux: AuxRequest(lse=True);
+        the result is then (out, AuxOutput). Returns out [batch, Hq, n, dim of values] in the query's dtype. Has no
+        gradient.
+
+        Raises ValueError for shapes that do not fit the cache and on each rank if ranks disagree, RuntimeError if
+        another rank raised, NotImplementedError if an input requires a gradient and for mods without an expression.
+        """
+        call, error = None, None
+        try:
+            call = self._call(query, causal, score_mod, mask_mod, scale, enable_gqa, sinks)
+        except Exception as caught:
+            error = caught
+        self._compare(call, error)
+        assert call is not None
+        out, lse = self._merged(call)
+        if return_aux is None:
+            return out
+        return out, AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
+
+    def _call(self, query: torch.Tensor, causal: bool, score_mod: Any, mask_mod: Any, scale: float | None,
+              enable_gqa: bool, sinks: torch.Tensor | None) -> Call:
+        refuse_others(query=query)
+        if not is_plain(query):
+            raise NotImplementedError("query is not a plain tensor, or a transform or a mode is active; a plain "
+                                      "tensor is accepted")
+        rows = self.rows(self.length)
+        call = Call(query, self.key[:, :, :rows], self.value[:, :, :rows], None if scale is None else float(scale),
+                    with_lse=True)
+        check_inputs(call, score_mod, None, enable_gqa)
+        if query.shape[0] != self.key.shape[0] or query.dtype != self.key.dtype or query.shape[2] > self.length:
+            raise ValueError(f"query is {query.dtype} {list(query.shape)}; {self.key.dtype}, batch {self.key.shape[0]} "
+                             f"and at most {self.length} rows, as the cache has, are accepted")
+        mods = Mods(query.device)
+        call.score = None if score_mod is None else str(mods.score(score_mod))
+        masks = [_forms.CAUSAL] if causal else []
+        masks += [] if mask_mod is None else [f"({mods.mask(mask_mod)})"]
+        call.captures, call.params, call.clamps = mods.captures, mods.params, bool(mods.captures)
+        names = {"q_idx": "(q_idx + _first_query)",
+                 "kv_idx": "(kv_idx // _page * _stride + _first_key + kv_idx % _page)"}
+        call.mask = with_indices(" and ".join(masks), names) if masks else None
+        call.score = None if call.score is None else with_indices(call.score, names)
+        call.params.update(_first_query=self.length - query.shape[2], _page=self.page,
+                           _stride=self.page * self.ranks.size, _first_key=self.page * self.ranks.rank)
+        for text in (call.score, call.mask):
+            if text is not None:
+                call.expression(text)  # a text nests less deep than an expression may
+        if sinks is not None:
+            if tuple(sinks.shape) != (query.shape[1],):
+                raise ValueError(f"sinks is {list(sinks.shape)}; [{query.shape[1]}] is accepted")
+            if self.ranks.rank == 0:  # it is one key, and belongs to one rank
+                call.options["sinks"] = sinks.detach().to(torch.promote_types(query.dtype, torch.float32))
+        learned = [*call.tensors(), *([] if sinks is None else [sinks])]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in learned):
+            raise NotImplementedError("an input requires a gradient, and a cache has no backward: call under "
+                                      "torch.no_grad()")
+        return call
+
+    def _compare(self, call: Call | None, error: Exception | None) -> None:
+        self._calls += 1
+        if self.checks == "first" and self._calls > 1:
+            if error is not None:
+                raise error
+            return
+        stated: tuple[Any, ...] = (None, None)
+        if call is not None:
+            params = {name: number for name, number in call.params.items() if name != "_first_key"}
+            extents = (tuple(call.query.shape), tuple(self.key.shape[:2]), self.value.shape[3], self.length,
+                       self.capacity)
+            stated = ((extents, str(call.query.dtype)), (call.score, call.mask, sorted(params.items()), call.scale))
+        agree(self.ranks, list(zip(STATED, stated)), error)
+
+    def _merged(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        query, dim = call.query, call.value.shape[3]
+        wide = torch.promote_types(query.dtype, torch.float32)
+        batch, heads, count, _ = query.shape
+        # o and lse side by side: one collective.
+        own = torch.empty(batch, heads, count, dim + 1, dtype=wide, device=query.device)
+        lse = empty_lse(query)
+        _eager.run(call.changed(out=own[..., :dim], lse=lse))
+        own[..., dim] = lse
+        parts = own.new_empty(self.ranks.size, *own.shape)
+        # Flat, because Gloo wants one shape.
+        dist.all_gather_into_tensor(parts.view(-1), own.view(-1), group=self.ranks.group)
+        out = ordered_out(query, dim, query.dtype)
+        lses = [part[..., dim].contiguous() for part in parts]
+        stream = torch._C._cuda_getCurrentRawStream(query.device.index) if query.device.type == "cuda" else 0
+        _core.merge_states([part[..., :dim] for part in parts], lses, out, lse, True, stream)
+        return out, lse

@@ -1,0 +1,203 @@
+"""A call of context parallel attention as data: the rank's Call in global indices, its exchange and its groups of
+heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.attention import flex_attention as flex
+
+from . import _forms
+from ._call import Call
+from ._context_group import agree, check_device
+from ._context_masks import in_global_indices
+from ._context_plan import ContextPlan, Exchange
+from ._flex import check_inputs
+from ._tf32 import allow_tf32_for
+from ._tracing.kept import Mods
+
+GROUP_BYTES = 16 << 20  # an exchange of fewer pays for its latency, not for its bytes
+GROUP_TILES = 4 * 132  # tiles of 128 queries that fill the SMs of a large GPU four times; a guess
+FIRST_HEAD = "_first_head"
+POSITIONS = "_queries", "_keys"  # captures that differ between ranks
+
+
+@dataclass
+class ContextCall:
+    """All that a rank computes and exchanges."""
+
+    plan: ContextPlan
+    exchange: Exchange
+    call: Call
+    groups: int  # of heads, each with an exchange and an attention of its own
+    keeps_keys: bool
+    reduces_captures: bool
+    mods: Any = None  # score_mod, dropout and their numbers in global indices, the same on all ranks
+
+    def head_groups(self) -> Iterator[tuple[slice, slice]]:
+        """The heads of queries and of keys of each group."""
+        heads, kv_heads = self.call.query.shape[1], self.call.key.shape[1]
+        share, kv_share = heads // self.groups, kv_heads // self.groups
+        for group in range(self.groups):
+            yield (slice(group * share, (group + 1) * share), slice(group * kv_share, (group + 1) * kv_share))
+
+    def of_heads(self, heads: slice, rows: torch.Tensor, **targets: torch.Tensor | None) -> Call:
+        """The attention of some heads over all rows of keys that the rank has."""
+        call, dim = self.call, self.call.query.shape[3]
+        rows = rows.permute(1, 2, 0, 3)
+        params = {**call.params, FIRST_HEAD: heads.start} if FIRST_HEAD in call.params else call.params
+        return call.changed(
+            query=call.query[:, heads], key=rows[..., :dim], value=rows[..., dim:], params=params,
+            options={name: x[heads] if name == "sinks" else x for name, x in call.options.items()},
+            **{name: None if x is None else x[:, heads] for name, x in targets.items()})
+
+    def stated(self) -> list[tuple[str, Any]]:
+        """What all ranks must have in common, for agree()."""
+        call = self.call
+        query, key, value = call.query, call.key, call.value
+        extents = (query.shape[0], query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+        captures = [(name, str(x.dtype), tuple(x.shape), x.requires_grad) for name, x in call.captures.items()
+                    if name not in POSITIONS]
+        sinks = call.options.get("sinks")
+        learned = [x is not None and x.requires_grad for x in (query, key, value, sinks)]
+        return list(zip(STATED, (
+            extents, (str(query.dtype), query.device.type), self.mods, self.exchange.mask.stated(), captures,
+            (self.plan.made.queries.hash, self.exchange.word),
+            (call.scale, self.groups, self.keeps_keys, self.reduces_captures, sinks is None),
+            (torch.is_grad_enabled(), learned))))
+
+
+STATED = ("batch, heads and head dimensions", "the dtype and the device", "score_mod and dropout", "the mask",
+          "the tensors that mods read", "the plan", "options", "which tensors require a gradient")
+
+
+def compare(plan: ContextPlan, context: ContextCall | None, error: Exception | None) -> None:
+    """Raises on each rank if one has an error, or if ranks disagree: in each call or in the first one, by the plan's
+    `checks`."""
+    plan.calls += 1
+    if plan.checks == "calls" or plan.calls == 1:
+        agree(plan.ranks, [(what, None) for what in STATED] if context is None else context.stated(), error)
+    elif error is not None:
+        raise error
+
+
+def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
+    """How many groups of heads: as many as keep their exchange and their attention large enough. One on the CPU. All
+    ranks choose the same."""
+    query, key, value = call.query, call.key, call.value
+    if query.device.type == "cpu":
+        return 1
+    row = key.shape[0] * key.shape[1] * (key.shape[3] + value.shape[3]) * query.element_size()
+    most_rows = max(plan.rows(rank) for rank in range(plan.size))
+    tiles = query.shape[0] * query.shape[1] * -(-most_rows // 128)
+    most = min(exchange.most_received * row // GROUP_BYTES, tiles // GROUP_TILES)
+    return next((groups for groups in range(min(key.shape[1], most), 1, -1) if key.shape[1] % groups == 0), 1)
+
+
+def check_groups(given: int, kv_heads: int) -> int:
+    if given < 1 or kv_heads % given:
+        raise ValueError(f"head_groups is {given}; a divisor of the {kv_heads} heads of key is accepted")
+    return given
+
+
+def check_rows(plan: ContextPlan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    wanted = plan.rows(plan.rank), plan.rows(plan.rank, of_keys=True)
+    if (query.shape[2], key.shape[2], value.shape[2]) != (wanted[0], wanted[1], wanted[1]):
+        raise ValueError(f"query, key and value have {query.shape[2]}, {key.shape[2]} and {value.shape[2]} rows; this "
+                         f"rank holds {wanted[0]} queries and {wanted[1]} keys of the plan: take them by "
+                         "context_parallel.shard")
+    if query.shape[0] != key.shape[0] or key.shape[:3] != value.shape[:3]:
+        raise ValueError(f"query is {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}; the "
+                         "same batch, and for key and value the same heads, are accepted")
+    if not query.dtype == key.dtype == value.dtype:
+        raise ValueError(f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; one dtype is "
+                         "accepted")
+    if not query.dtype.is_floating_point:
+        raise ValueError(f"query, key and value are {query.dtype}; floating dtypes are accepted")
+
+
+def check_mask(exchange: Exchange, query: torch.Tensor) -> None:
+    mask = exchange.mask
+    extents = ("batch", mask.batch, query.shape[0]), ("number of heads", mask.heads, query.shape[1])
+    for name, extent, wanted in extents:
+        if extent not in (1, wanted):
+            raise ValueError(f"the mask has {name} {extent}; 1 or the query's {wanted} is accepted")
+
+
+def context_call(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: ContextPlan,
+    score_mod: Callable[..., Any] | None, block_mask: Any, scale: float | None, enable_gqa: bool,
+    sinks: torch.Tensor | None, dropout_p: float, dropout_seed: torch.Tensor | None, head_groups: int | None,
+    keep_kv: bool, reduce_captures: bool,
+) -> ContextCall:
+    """Everything that is refused is refused here, before anything is sent."""
+    call = Call(query, key, value, scale=None if scale is None else float(scale), allow_tf32=allow_tf32_for(query))
+    check_inputs(call, score_mod, None, enable_gqa)
+    check_rows(plan, query, key, value)
+    check_device(plan.ranks, query.device)
+    if query.device != plan.device:
+        raise ValueError(f"query, key and value are on {query.device}, and the plan was made for {plan.device}; the "
+                         "same device is accepted")
+    exchange = plan.exchange(block_mask)
+    check_mask(exchange, query)
+    groups = chosen_groups(plan, exchange, call) if head_groups is None else check_groups(head_groups, key.shape[1])
+    set_mods(call, exchange, score_mod)
+    set_dropout(call, dropout_p, dropout_seed)
+    if sinks is not None:
+        if tuple(sinks.shape) != (query.shape[1],) or sinks.device != query.device or not sinks.is_floating_point():
+            raise ValueError(f"sinks is {sinks.dtype} {list(sinks.shape)} on {sinks.device}; floating "
+                             f"[{query.shape[1]}] on {query.device} is accepted")
+        call.options["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+    call.clamps = bool(call.captures)
+    mods = call.score, call.weight, sorted(call.params.items())
+    if exchange.starts is None:
+        call.captures.update(_queries=plan.queries, _keys=exchange.keys)
+    else:
+        for name, start in zip(("q_start", "kv_start"), exchange.starts):
+            call.options[name] = torch.full((query.shape[0],), start, dtype=torch.int32)
+    to_global_indices(call, groups > 1, exchange.starts is None)
+    for text in (call.score, call.mask, call.weight):
+        if text is not None:
+            call.expression(text)  # a text nests less deep than an expression may
+    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods)
+
+
+def to_global_indices(call: Call, with_heads: bool, with_positions: bool = True) -> None:
+    """Rewrites the mods of a call. `with_heads`: they may be computed for a group of the heads. `with_positions`: the
+    rows of queries and of keys are not neighbours."""
+    for name in ("score", "mask", "weight"):
+        text = getattr(call, name)
+        if text is not None:
+            setattr(call, name, in_global_indices(str(text), with_heads, with_positions))
+    if with_heads:
+        call.params[FIRST_HEAD] = 0
+
+
+def set_mods(call: Call, exchange: Exchange, score_mod: Callable[..., Any] | None) -> None:
+    """The score's expression and the mask's text, in global indices, and what both read."""
+    if score_mod is not None and score_mod is not flex._identity:
+        mods = Mods(call.query.device)
+        call.score = str(mods.score(score_mod))
+        call.captures, call.params = mods.captures, mods.params
+    mask = exchange.mask
+    call.mask = mask.text
+    call.captures.update(mask.captures)
+    call.params.update(mask.params)
+    call.version = exchange.version
+
+
+def set_dropout(call: Call, p: float, seed: torch.Tensor | None) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout_p is {p}; 0 to 1 is accepted")
+    if p == 0.0:
+        return
+    if p == 1.0:  # every weight is dropped, and 1 / (1 - p) is no number
+        call.weight = "0.0"
+        return
+    assert seed is not None
+    call.weight = _forms.DROPOUT.replace("dropout_", "_dropout_")
+    call.params["_dropout_p"] = float(p)
+    call.captures["_dropout_seed"] = seed

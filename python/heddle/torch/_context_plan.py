@@ -1,0 +1,258 @@
+"""Where a sequence's rows stand: a partition that all ranks agree on, and for each mask the rows that travel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+import heddle
+
+from .. import _core
+from ._block_lists import _versions
+from ._context_group import Ranks, agree, check_device, device_types, ranks_of
+from ._context_masks import GlobalMask, in_documents, listed, mask_of
+
+MOST_BLOCK = 128
+MOST_LATER = 8  # masks that a plan keeps beside its own
+# The plans that exist, by their numbers: operators of torch.library get a plan as a tensor that holds its number, so
+# that compiled code serves other plans, too.
+plans: WeakValueDictionary[int, "ContextPlan"] = WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+class Exchange:
+    """One mask's exchange, as one rank sees it. A rank's rows of keys are its own, then those that it receives, sender
+    by sender, each ascending. If all senders come before it, its own rows come last: so rows that are neighbours in the
+    sequence are neighbours here.
+
+    `starts`: what is added to the indices of this rank's queries and keys, if its queries and its rows of keys are one
+    piece of the sequence each. Kernels know such indices best. Else None, and mods read them from `keys` and the plan.
+    """
+
+    def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask) -> None:
+        ranks = plan.ranks
+        lists = _core.ExchangePlan.build(plan.made.queries, plan.made.keys, core._mask)
+        rows = [[lists.rows(receiver, sender) for sender in range(ranks.size)] for receiver in range(ranks.size)]
+        self.mask = mask
+        # A GPU's kernels are planned by it: positions, which the mask reads, differ by the placement.
+        self.version = next(_versions)
+        self.word: int = lists.hash
+        self.received: list[int] = rows[ranks.rank]  # rows from each rank
+        self.sent = [rows[receiver][ranks.rank] for receiver in range(ranks.size)]
+        self.most_received = max(map(sum, rows))  # of any rank
+        self.sent_rows = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys)).to(plan.device)  # local ones
+        received = sum(self.received)
+        self.own_first = not received or any(self.received[ranks.rank:])
+        parts = [plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))]
+        keys = torch.cat(parts if self.own_first else parts[::-1])
+        self.keys = keys.to(torch.int32).to(plan.device)  # the row of the whole sequence of each row of keys
+        own = plan.kv_positions.numel()
+        self.own = slice(0, own) if self.own_first else slice(received, received + own)
+        self.others = slice(own, own + received) if self.own_first else slice(0, received)
+        q_start, kv_start = start_of(plan.positions.cpu()), start_of(keys)
+        self.starts = None if q_start is None or kv_start is None else (q_start, kv_start)
+        self.text = lists.text()
+
+
+class ContextPlan:
+    """Who holds which rows of one sequence, and which rows travel. Made by `partition`.
+
+    - `positions`, `kv_positions`: the rows of the whole sequence that this rank holds, of queries and of keys, i64,
+      ascending, on the plan's device. They are equal if there are as many keys as queries. Rotary embeddings and labels
+      take them.
+    - `rank`, `size`: this process's rank in the group, and how many there are.
+    - `q_len`, `kv_len`: of the whole sequence.
+    """
+
+    def __init__(self, ranks: Ranks, made: _core.MadePartition, device: torch.device, checks: str) -> None:
+        self.ranks, self.made, self.device, self.checks = ranks, made, device, checks
+        self.rank, self.size = ranks.rank, ranks.size
+        self.q_len, self.kv_len = made.queries.length, made.keys.length
+        self.positions = torch.from_numpy(made.queries.positions(ranks.rank)).to(device)
+        self.kv_positions = self.positions if made.queries.equals(made.keys) else torch.from_numpy(
+            made.keys.positions(ranks.rank)).to(device)
+        self.queries = self.positions.to(torch.int32)
+        self.block = block_of(made.queries.chunk)
+        self.masks: list[tuple[Any, Exchange]] = []  # what the user gave, and its exchange
+        self.later: list[tuple[Any, Exchange]] = []  # of masks that calls brought, the last few
+        self.calls = 0
+        number = next(_numbers)
+        plans[number] = self
+        self.number = torch.tensor(number)
+
+    def rows(self, rank: int, of_keys: bool = False) -> int:
+        """How many queries, or keys, a rank holds."""
+        return (self.made.keys if of_keys else self.made.queries).rows(rank)
+
+    def add(self, given: Any, mask: GlobalMask, core: heddle.BlockMask) -> None:
+        self.masks.append((given, Exchange(self, mask, core)))
+
+    def exchange(self, given: Any) -> Exchange:
+        """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only
+        mask.
+
+        Raises ValueError if the plan has several masks and none is given, and for other lengths.
+        """
+        number = self.find(given)
+        if number is not None:
+            return self.masks[number][1]
+        for known, exchange in self.later:
+            if known is given:
+                return exchange
+        first = self.masks[0][1].mask
+        mask = mask_of(given, (self.q_len, self.kv_len), (first.batch, first.heads), self.device)
+        exchange = Exchange(self, mask, mask.core(self.block))
+        self.later = [*self.later[1 - MOST_LATER:], (given, exchange)]
+        return exchange
+
+    def find(self, given: Any) -> int | None:
+        """The number of a mask that the plan knows."""
+        if given is None:
+            if len(self.masks) > 1:
+                raise ValueError(f"block_mask is None, and the plan was made for {len(self.masks)} masks; one of them "
+                                 "is accepted")
+            return 0
+        return next((number for number, (known, _) in enumerate(self.masks) if known is given), None)
+
+    def number_of(self, given: Any) -> int:
+        """The number of a mask in a call that torch.compile traces. Raises NotImplementedError for an unknown one."""
+        number = self.find(given)
+        if number is None:
+            raise NotImplementedError("block_mask is none of the plan's masks, and torch.compile traces this call; "
+                                      "make the plan with a list of all masks")
+        return number
+
+    def explain(self) -> str:
+        """The placement as a picture, each rank's load, the candidates that lost, and who receives how many rows."""
+        tables = [f"mask {number}:\n{exchange.text}" for number, (_, exchange) in enumerate(self.masks)]
+        return self.made.text() + "".join(tables)
+
+    def __repr__(self) -> str:
+        queries = self.made.queries
+        return (f"<heddle.torch.context_parallel.ContextPlan: {queries.length} queries and {self.kv_len} keys over "
+                f"{self.size} ranks in chunks of {queries.chunk}; rank {self.rank} holds {self.positions.numel()} "
+                "queries>")
+
+
+def start_of(rows: torch.Tensor) -> int | None:
+    """The first of consecutive rows, 0 of none; None for others."""
+    if rows.numel() == 0:
+        return 0
+    first = int(rows[0])
+    return first if torch.equal(rows, torch.arange(first, first + rows.numel())) else None
+
+
+def block_of(chunk: int) -> int:
+    """The largest block up to 128 that divides a chunk: so that a chunk's keys are those of its own blocks."""
+    return next(block for block in range(min(chunk, MOST_BLOCK), 0, -1) if chunk % block == 0)
+
+
+def partition(
+    block_mask: Any = None, group: Any = None, *, q_len: int | None = None, kv_len: int | None = None,
+    cu_seqlens: torch.Tensor | None = None, batch: int = 1, heads: int = 1, weights: Sequence[float] | None = None,
+    chunk: int | None = None, placing: str | None = None, exchange_weight: float = 1000.0, seed: int = 0,
+    device: torch.device | str | None = None, checks: str | None = None,
+) -> ContextPlan:
+    """Places the rows of a sequence on the ranks of a group. All ranks call it with the same arguments; it communicates
+    once.
+
+    - block_mask: of the whole sequence: what create_block_mask makes, heddle's or torch's; a function (b, h, q_idx,
+      kv_idx); None: everything attends; or a list of these, one for each kind of layer, of which `weights` says how
+      many layers have it.
+    - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes.
+    - q_len, kv_len: rows of the whole sequence; a block mask has them. kv_len of None is q_len. If they differ, the
+      keys are contiguous.
+    - cu_seqlens: i32 or i64 [N + 1]: besides, no query reads a key of another document.
+    - batch, heads: the extents of b and h of mask functions that read them.
+    - chunk: rows that stay together, a multiple of 128 for GPUs; None: 1024, or less for short sequences.
+    - placing: "contiguous", "zigzag", "documents" or "heap" instead of the one with the least predicted time.
+    - exchange_weight: the time of a received row of keys, relative to that of one element of the scores of one head. On
+      GPUs of one host, at head dimension 128, 2230 * Hkv / Hq is derived.
+    - device: of the tensors; None: that of the block mask, else the group's kind.
+    - checks: "calls": each call of `attention` first compares with all ranks what it was given; "first": the first call
+      with this plan alone. None: "calls" on the CPU, "first" on a GPU, where comparing waits.
+
+    A sequence may be shorter than there are ranks: some hold no row then, and call all the same.
+
+    Raises RuntimeError without a process group, and on each rank if another one raised; ValueError for a group that
+    misses this process, for lengths and masks that do not fit each other, and on each rank if ranks disagree.
+
+    >>> import torch.distributed as dist
+    >>> from heddle.torch import context_parallel
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> plan = context_parallel.partition(lambda b, h, q_idx, kv_idx: kv_idx <= q_idx, q_len=4096)
+    >>> print(plan.explain())
+    4096 queries and 4096 keys over 1 ranks, chunks of 1024
+    0000
+    rank 0: 4096 queries in 1 ranges, load 1.00 of the mean, receives 0 rows
+    taken: contiguous: balance 1.00, receives 0.000 of the keys (at most 0.000)
+    lost at 1.00 of its time: zigzag: balance 1.00, receives 0.000 of the keys (at most 0.000)
+    lost at 1.00 of its time: documents: balance 1.00, receives 0.000 of the keys (at most 0.000)
+    lost at 1.00 of its time: heap: balance 1.00, receives 0.000 of the keys (at most 0.000)
+    mask 0:
+    receives from         0
+    rank        0         0
+    <BLANKLINE>
+    >>> dist.destroy_process_group()
+    """
+    ranks = ranks_of(group)
+    plan, error = None, None
+    try:
+        if checks not in (None, "calls", "first"):
+            raise ValueError(f"checks is {checks!r}; 'calls', 'first' and None are accepted")
+        plan = placed(listed(block_mask), ranks, (q_len, kv_len), cu_seqlens, (batch, heads), weights, chunk, placing,
+                      exchange_weight, seed, device, checks)
+    except Exception as caught:
+        error = caught
+    stated: list[Any] = [None] * 4
+    if plan is not None:
+        masks = [exchange.mask.stated() for _, exchange in plan.masks]
+        stated = [[one[4:6] for one in masks], masks, (plan.made.queries.hash, plan.made.keys.hash, plan.checks),
+                  [exchange.word for _, exchange in plan.masks]]
+    agree(ranks, list(zip(("lengths", "masks", "the placement", "the rows that travel"), stated)), error)
+    assert plan is not None
+    return plan
+
+
+def placed(
+    given: Sequence[Any], ranks: Ranks, sizes: tuple[int | None, int | None], cu_seqlens: torch.Tensor | None,
+    scope: tuple[int, int], weights: Sequence[float] | None, chunk: int | None, placing: str | None,
+    exchange_weight: float, seed: int, device: torch.device | str | None, checks: str | None,
+) -> ContextPlan:
+    """The plan of this rank, without a word to the others."""
+    where = device_of(given, ranks, device)
+    check_device(ranks, where)
+    masks = [mask_of(one, sizes, scope, where) for one in given]
+    if not masks:
+        raise ValueError("block_mask is an empty list; at least one mask is accepted")
+    if cu_seqlens is not None:
+        masks = [in_documents(mask, cu_seqlens.to(where)) for mask in masks]
+    layers = [1.0] * len(masks) if weights is None else [float(one) for one in weights]
+    if len(layers) != len(masks):
+        raise ValueError(f"weights has {len(layers)} numbers, and there are {len(masks)} masks; one for each is "
+                         "accepted")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk is {chunk}; 1 and more are accepted")
+    rows = _core.default_chunk(masks[0].q_len, ranks.size) if chunk is None else chunk
+    cores = [mask.core(block_of(rows)) for mask in masks]
+    blocks = [core._mask for core in cores]
+    made = _core.make_partition(blocks, layers, ranks.size, rows, exchange_weight, seed, placing)
+    plan = ContextPlan(ranks, made, where, checks or ("calls" if where.type == "cpu" else "first"))
+    for one, mask, core in zip(given, masks, cores):
+        plan.add(one, mask, core)
+    return plan
+
+
+def device_of(given: Sequence[Any], ranks: Ranks, device: torch.device | str | None) -> torch.device:
+    if device is None:
+        device = next((one.device for one in given if hasattr(one, "device")), None)
+    if device is None:
+        device = "cpu" if device_types(ranks).get("cuda") in (None, "gloo") else "cuda"
+    where = torch.device(device)
+    if where.type == "cuda" and where.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return where

@@ -6,6 +6,9 @@
 // dS; dv += P^T dO; dk += dS^T q. A step has two barriers. After each, the arrived block is there for all waves, and
 // all waves have read the block that the next one overwrites. With one buffer of q a third barrier ends the step.
 //
+// Where a tensor of batch 1 serves all sequences (kConfig.all_sequences), a CTA walks a tile of each of them, in their
+// order, and its gradients are the sums.
+//
 // Where a gradient has more columns than a thread has registers, CTAs share them (kConfig.slices): each computes S and
 // dP over all columns, and adds up and stores its own. The first one sums the reads.
 #pragma once
@@ -32,14 +35,18 @@ class Backward {
     slice_ = cta % kConfig.slices;
     cta /= kConfig.slices;
     if (kSliced && ReadGradients::kAny && slice_ > 0 && params_.d_qk.data == nullptr) return;
-    const shared::BackwardItem& item = params_.items[cta / kConfig.parts()];
+    const shared::BackwardItem& item = params_.items[cta / kConfig.parts() * (kAll ? params_.sequences : 1)];
     const BackwardTile<kConfig> tile(params_, item, cta % kConfig.parts());
     row_wave_ = Qk::wave() % kConfig.row_waves;
     QkOut d_qk;
     DvOut d_v;
     d_qk.clear();
     d_v.clear();
-    walk(tile, item, d_qk, d_v);
+    if constexpr (kAll) {
+      walk_all(&item, cta % kConfig.parts(), d_qk, d_v);
+    } else {
+      walk(tile, item, d_qk, d_v);
+    }
     if constexpr (kConfig.d_qk) {
       if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
       store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, shared::scales_of<Real>(params_).scale, d_qk.o);
@@ -57,7 +64,7 @@ class Backward {
   static constexpr shared::BackwardMmaMemory kMemory = shared::backward_mma_memory(kConfig);
   static_assert(kConfig.step % Qk::kKeys == 0 && (!kConfig.d_v || kConfig.of_keys) && (kConfig.d_qk || kConfig.d_v));
   static_assert(shared::kBackwardBlock % kConfig.step == 0);
-  static constexpr bool kSliced = kConfig.slices > 1;
+  static constexpr bool kSliced = kConfig.slices > 1, kAll = kConfig.all_sequences;
   static_assert(!kSliced || !(kConfig.d_qk && kConfig.d_v));
   using Scores = typename Qk::Scores[kFragments][kStepFragments];
 
@@ -83,6 +90,16 @@ class Backward {
   /// The row of the tile that is this thread's row i.
   __device__ __forceinline__ int row_of(int i) const {
     return row_wave_ * kConfig.wave_rows() + i / kOwnRows * kConfig.shape().rows + Qk::own_row(i % kOwnRows);
+  }
+
+  /// The tile of each sequence, of items that stand beside each other.
+  __device__ __forceinline__ void walk_all(const shared::BackwardItem* items, int part, QkOut& d_qk, DvOut& d_v) {
+#pragma unroll 1
+    for (int i = 0; i < params_.sequences; ++i) {
+      if (i > 0) Qk::barrier();  // all waves have read the blocks of the sequence before
+      head_ = -1;
+      walk(BackwardTile<kConfig>(params_, items[i], part), items[i], d_qk, d_v);
+    }
   }
 
   __device__ __forceinline__ void walk(const BackwardTile<kConfig>& tile, const shared::BackwardItem& item, QkOut& d_qk,
@@ -237,7 +254,8 @@ class Backward {
       }
     }
     const bool partial = kConfig.masked && (flags & shared::kStepPartial) != 0;
-    if (partial || first + kConfig.step > tile.step_length) {
+    const bool rows_end = kAll && tile.first + kConfig.rows() > tile.length;
+    if (partial || rows_end || first + kConfig.step > tile.step_length) {
       Qk::fork();
       visit<true>(tile, head, first, partial, s, d_p);
     } else {
@@ -265,7 +283,7 @@ class Backward {
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
             [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
-            [&](int i) { return tile.first + row_of(i) < tile.length && (!kSliced || slice_ == 0); }, reads_);
+            [&](int i) { return tile.first + row_of(i) < tile.length; }, !kSliced || slice_ == 0, reads_);
       }
     }
   }
@@ -289,7 +307,7 @@ class Backward {
 #pragma unroll
         for (int c = 0; c < F::kOwnOuts; ++c) {
           Real& x = o[i / kOwnRows][d].x[i % kOwnRows][c];
-          x = row < tile.length ? x : 0;
+          x = kAll || row < tile.length ? x : 0;
         }
       }
       store_columns<kType, kDim, kConfig.gradient_bytes, F>(to, factor, o[i / kOwnRows], i % kOwnRows, begin);

@@ -60,6 +60,10 @@ std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t 
 BackwardSchedule backward_mma_schedule(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                                        const BlockMask* block_mask);
 
+/// CTAs of a pass whose schedule has so many items.
+int backward_mma_ctas(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
+                      std::int64_t items);
+
 /// Sequences differ: kernels read where each stands.
 bool has_spans(const BackwardMmaKernels& kernels);
 

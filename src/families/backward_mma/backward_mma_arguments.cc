@@ -31,6 +31,7 @@ shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& argume
   set_pair(pass.of_keys ? params.rows : params.steps, tensors.k, tensors.v);
   params.group = static_cast<int>(problem.group());
   params.q_heads = static_cast<int>(problem.q_heads);
+  params.sequences = static_cast<int>(problem.batch);
   params.padded_blocks = problem.packed ? -1 : shared::blocks_of_rows(static_cast<int>(problem.q_rows));
   params.padded_rows = problem.packed ? 0 : static_cast<int>(pass.of_keys ? problem.kv_rows : problem.q_rows);
   const double scale = problem.scale * plan::backward_mods(problem).factor;

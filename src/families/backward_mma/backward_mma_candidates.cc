@@ -138,6 +138,11 @@ BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
   return config;
 }
 
+/// The tensor serves all sequences.
+bool serves_all(const AttentionProblem& problem, const ConstTensorView& tensor) {
+  return !problem.packed && problem.batch > 1 && tensor.shape[0] == 1;
+}
+
 /// A tile's rows are keys: of dk, dv or both.
 BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tensors, bool d_k, bool d_v, int reads) {
   const DType own = tensors.q.dtype;
@@ -164,18 +169,26 @@ BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& te
 }
 
 /// The passes of a row of the table, as far as their gradients are asked for, or sums of reads.
-std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, const BackwardMmaConfig& all,
-                                         const MmaReads& reads, const BackwardTensors& tensors) {
+std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, BackwardMmaConfig all,
+                                         const AttentionProblem& problem, const MmaReads& reads,
+                                         const BackwardTensors& tensors) {
   std::vector<BackwardMmaConfig> passes;
-  const bool d_k = tensors.dk.has_value(), d_v = tensors.dv.has_value(), apart = kernels.values.row_waves > 0;
+  const bool d_k = tensors.dk.has_value(), d_v = tensors.dv.has_value(), has_values = kernels.values.row_waves > 0;
+  const bool of_all_k = serves_all(problem, tensors.k), of_all_v = serves_all(problem, tensors.v);
   const ReadsOfPasses own = reads_of_passes(reads, d_k, tensors.dq.has_value());
-  if (apart) {
-    if (d_k) passes.push_back(shaped(of_keys(all, tensors, true, false, own.keys), kernels.keys));
-    if (d_v) passes.push_back(shaped(of_keys(all, tensors, false, true, 0), kernels.values));
+  const auto add = [&](BackwardMmaConfig pass, const PassShape& shape, bool of_all) {
+    pass.all_sequences = of_all;
+    passes.push_back(shaped(pass, shape));
+  };
+  if (has_values || (d_k && d_v && of_all_k != of_all_v)) {
+    if (d_k) add(of_keys(all, tensors, true, false, own.keys), kernels.keys, of_all_k);
+    if (d_v) add(of_keys(all, tensors, false, true, 0), has_values ? kernels.values : kernels.keys, of_all_v);
   } else if (d_k || d_v) {
-    passes.push_back(shaped(of_keys(all, tensors, d_k, d_v, own.keys), kernels.keys));
+    add(of_keys(all, tensors, d_k, d_v, own.keys), kernels.keys, d_k ? of_all_k : of_all_v);
   }
-  if (tensors.dq || own.queries != 0) passes.push_back(shaped(of_queries(all, tensors, own.queries), kernels.queries));
+  if (tensors.dq || own.queries != 0) {
+    add(of_queries(all, tensors, own.queries), kernels.queries, tensors.dq && serves_all(problem, tensors.q));
+  }
   return passes;
 }
 
@@ -207,7 +220,8 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
     for (const BackwardKernels& kernels : kernels_of(all.storage, fragments)) {
-      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.elements()});
+      if (kernels.most_dim == bound)
+        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements()});
     }
   };
   const FragmentKind own = target.of(problem, all.storage);

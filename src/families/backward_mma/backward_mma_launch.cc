@@ -43,8 +43,8 @@ class BackwardMmaKernel final : public backend::Kernel {
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       const BackwardMmaConfig& pass = kernels_.passes[i];
       schedules.push_back(plan::backward_mma_schedule(problem_, pass, arguments.block_mask));
-      ctas_.push_back(static_cast<unsigned>(schedules.back().items.size()) *
-                      static_cast<unsigned>(pass.ctas_of_item()));
+      ctas_.push_back(
+          static_cast<unsigned>(plan::backward_mma_ctas(problem_, pass, std::ssize(schedules.back().items))));
       functions_.push_back(program_->function(fmt::format("backward_mma_{}", i).c_str(), shared_bytes(pass)));
     }
     const std::vector<shared::RowBlock> blocks = plan::row_blocks(problem_);

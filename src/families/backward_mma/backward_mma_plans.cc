@@ -13,7 +13,6 @@
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "heddle/error.h"
-#include "plan/backward_refuses.h"
 
 namespace heddle::plan {
 namespace {
@@ -71,9 +70,9 @@ std::string refuses_on(const Request& request, const Caps& caps, const LargestDi
   const AttentionProblem& problem = request.problem;
   std::string reason = portable_refuses(problem, request.options, caps, largest);
   if (!reason.empty()) return reason;
-  std::array<std::string, 6> reasons = {refuse_types(request),          refuse_pages(problem),
-                                        refuse_broadcasts(request),     refuses_mma_reads(problem, reads_of(request)),
-                                        refuse_blocks(request.options), refuse_sizes(problem)};
+  std::array<std::string, 5> reasons = {refuse_types(request), refuse_pages(problem),
+                                        refuses_mma_reads(problem, reads_of(request)), refuse_blocks(request.options),
+                                        refuse_sizes(problem)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
@@ -94,16 +93,36 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   for (const BackwardMmaConfig& pass : kernels.passes) {
     if (!pass.of_keys && !problem.wanted.q) continue;  // it is there for sums of reads alone
     plan.gradients.push_back(
-        fmt::format("{}: in registers of {}, {}; S{} recomputed; the same bits in each run", name_of_pass(pass),
+        fmt::format("{}: in registers of {}, {}{}; S{} recomputed; the same bits in each run", name_of_pass(pass),
                     pass.slices > 1 ? fmt::format("{} CTAs that share its columns", pass.slices) : "one CTA",
                     pass.of_keys ? "over the queries of all query heads of the group" : "over the keys",
-                    pass.d_qk ? " and dP are" : " is"));
+                    pass.all_sequences ? ", sequence after sequence" : "", pass.d_qk ? " and dP are" : " is"));
   }
   for (std::string& sentence : describe_mma_reads(reads)) plan.gradients.push_back(std::move(sentence));
   if (problem.wanted.sinks) {
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
+}
+
+TileRows rows_of_pass(const BackwardMmaConfig& pass) { return pass.of_keys ? TileRows::keys : TileRows::queries; }
+
+/// A tile's items of all sequences, in the order of these, beside each other; the tiles with the most steps first.
+std::vector<shared::BackwardItem> beside_each_other(std::vector<shared::BackwardItem> items, std::int64_t sequences) {
+  std::ranges::sort(
+      items, {}, [](const shared::BackwardItem& item) { return std::tuple(item.kv_head, item.kv_tile, item.batch); });
+  std::vector<std::pair<std::int64_t, std::size_t>> tiles;  // steps, below 0; the first item
+  for (std::size_t first = 0; first < items.size(); first += static_cast<std::size_t>(sequences)) {
+    tiles.emplace_back(0, first);
+    for (std::int64_t i = 0; i < sequences; ++i) tiles.back().first -= items[first + static_cast<std::size_t>(i)].steps;
+  }
+  std::ranges::sort(tiles);
+  std::vector<shared::BackwardItem> ordered;
+  for (const auto& [steps, first] : tiles) {
+    const auto begin = items.begin() + static_cast<std::ptrdiff_t>(first);
+    ordered.insert(ordered.end(), begin, begin + static_cast<std::ptrdiff_t>(sequences));
+  }
+  return ordered;
 }
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -129,9 +148,8 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
     plan.workspace_bytes = backward_mma_workspace(problem, kernels).bytes;
     plan.tile = {shared::kBackwardBlock, shared::kBackwardBlock};
     for (const BackwardMmaConfig& pass : kernels.passes) {
-      const TileRows rows = pass.of_keys ? TileRows::keys : TileRows::queries;
-      const auto ctas = static_cast<int>(count_tiles_of(problem, rows, pass.tile())) * pass.ctas_of_item();
-      plan.grid = std::max(plan.grid, ctas);
+      const std::int64_t items = count_tiles_of(problem, rows_of_pass(pass), pass.tile());
+      plan.grid = std::max(plan.grid, backward_mma_ctas(problem, pass, items));
       plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
     }
     describe(problem, kernels, mods, reads, plan);
@@ -180,7 +198,13 @@ std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& 
 
 BackwardSchedule backward_mma_schedule(const AttentionProblem& problem, const BackwardMmaConfig& pass,
                                        const BlockMask* block_mask) {
-  return backward_schedule(problem, pass.of_keys ? TileRows::keys : TileRows::queries, pass.tile(), false, block_mask);
+  BackwardSchedule schedule = backward_schedule(problem, rows_of_pass(pass), pass.tile(), false, block_mask);
+  if (pass.all_sequences) schedule.items = beside_each_other(schedule.items, problem.batch);
+  return schedule;
+}
+
+int backward_mma_ctas(const AttentionProblem& problem, const BackwardMmaConfig& pass, std::int64_t items) {
+  return static_cast<int>(pass.all_sequences ? items / problem.batch : items) * pass.ctas_of_item();
 }
 
 bool has_spans(const BackwardMmaKernels& kernels) {

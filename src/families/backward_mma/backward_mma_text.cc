@@ -158,6 +158,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   for (const BackwardMmaConfig& pass : kernels.passes) {
     add(true, fmt::format("{} {}x{}", plan::name_of_pass(pass), pass.rows(), pass.step));
     add(pass.slices > 1, fmt::format("in {} slices", pass.slices));
+    add(pass.all_sequences, "of all sequences");
   }
   add(any.masked, "masked");
   add(any.scores != ScoreForm::plain, shared::name(any.scores));

@@ -89,8 +89,7 @@ TEST(BackwardMma, RefusesInSentences) {
   call.call.dim = 64;
   call.call.dtype = DType::bf16;
   call.call.shared_kv = true;
-  EXPECT_EQ(call.refusal(call.tensors()),
-            "k has batch 1 and serves 2 sequences, and its gradient is asked for; a batch of 2 is accepted");
+  EXPECT_EQ(call.refusal(call.tensors()), "");
 }
 
 TEST(BackwardMma, HasThePassesThatAreAskedFor) {
@@ -105,6 +104,38 @@ TEST(BackwardMma, HasThePassesThatAreAskedFor) {
   call = {};
   call.call.dim = 256;
   EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk", "dv", "dq"}));
+}
+
+// One CTA sums a gradient over the sequences that a tensor of batch 1 serves: its items stand beside each other.
+TEST(BackwardMma, SumsWhatServesAllSequences) {
+  PortableCall call;
+  call.call.shared_kv = true;
+  const plan::Plan planned = call.plan();
+  const auto& passes = planned.part<plan::BackwardMmaKernels>().passes;
+  ASSERT_EQ(call.passes(), (std::vector<std::string>{"dk and dv", "dq"}));
+  EXPECT_TRUE(passes[0].all_sequences);
+  EXPECT_FALSE(passes[1].all_sequences);
+  const problem::AttentionProblem problem = call.problem(call.tensors());
+  const plan::BackwardSchedule schedule = plan::backward_mma_schedule(problem, passes[0], nullptr);
+  ASSERT_EQ(schedule.items.size(), 2U * 2U * 3U);  // sequences, heads, tiles of 128 keys
+  EXPECT_EQ(plan::backward_mma_ctas(problem, passes[0], 12), 6);
+  EXPECT_EQ(plan::backward_mma_ctas(problem, passes[1], 16), 16);
+  for (std::size_t i = 0; i < schedule.items.size(); ++i) {
+    const shared::BackwardItem &item = schedule.items[i], &first = schedule.items[i / 2 * 2];
+    EXPECT_EQ(item.batch, static_cast<int>(i % 2));
+    EXPECT_EQ(std::tuple(item.kv_head, item.kv_tile), std::tuple(first.kv_head, first.kv_tile));
+  }
+  // k alone serves all: dk and dv have a pass each.
+  BackwardTensors tensors = call.tensors();
+  tensors.v.shape[0] = tensors.dv->shape[0] = 2;
+  const auto kernels = call.with_request(tensors, [&](const plan::Request& request) {
+    return plan::backward_mma(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })
+        .front()
+        .plan.part<plan::BackwardMmaKernels>();
+  });
+  ASSERT_EQ(kernels.passes.size(), 3U);
+  EXPECT_TRUE(kernels.passes[0].all_sequences && kernels.passes[0].d_qk && !kernels.passes[0].d_v);
+  EXPECT_TRUE(!kernels.passes[1].all_sequences && kernels.passes[1].d_v);
 }
 
 /// Query head, sequence, block of queries, block of keys, and whether the mask decides there: each step of a schedule.

@@ -34,6 +34,7 @@ struct Case {
   bool first = true;                  // the planner's first choice is to be accepted
   bool needs_room = false;            // no kernel fits a chip that lends a CTA less than 100 KiB
   std::vector<std::string> wanted{};  // captures whose gradients are asked for
+  bool serves_all = false;            // q, k and v have batch 1, and serve two sequences
 };
 
 std::vector<Case> cases() {
@@ -77,6 +78,20 @@ std::vector<Case> cases() {
                  .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
                  .first = false,
                  .wanted = {"slopes", "keys"}});
+  for (const std::int64_t dim : {64, 128, 256}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      c.first = false;
+      c.serves_all = true;
+      all.push_back(std::move(c));
+    };
+    add({.name = "all sequences"});
+    add({.name = "all sequences, causal, alibi", .dtype = DType::f16, .mask = mods::causal(), .score = alibi});
+    add({.name = "all sequences f32, sinks", .dtype = DType::f32, .mask = mods::causal(), .sinks = true});
+    add({.name = "all sequences, captures",
+         .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
+         .wanted = {"slopes", "keys"}});
+  }
   for (const std::int64_t dim : {64, 128}) {
     const auto add = [&](Case c) {
       c.qk_dim = c.v_dim = dim;
@@ -179,6 +194,10 @@ BackwardTensors tensors_of(const problem::AttentionProblem& problem, const Case&
   tensors.dv = view(problem.kv_rows, problem.v_dim);
   if (problem.wanted.sinks) tensors.d_sinks = TensorView(nullptr, DType::f32, Dims{problem.q_heads});
   for (const std::string& name : c.wanted) tensors.d_captures[name] = captured();
+  if (c.serves_all) {
+    for (ConstTensorView* tensor : {&tensors.q, &tensors.k, &tensors.v}) tensor->shape[0] = 1;
+    for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->shape[0] = 1;
+  }
   return tensors;
 }
 

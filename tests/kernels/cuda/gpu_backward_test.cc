@@ -75,6 +75,12 @@ TEST_F(GpuBackwardMma, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackwardMma, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackwardMma, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackwardMma, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackwardMma, ServingAllSequences) {
+  run_all_backwards(joined({serving_all(), captured_serving_all()}));
+  run_all_backwards(widened(serving_all()));
+  run_all_backwards(of_f32(serving_all()));
+  run_all_backwards(of_f64(serving_all()));
+}
 TEST_F(GpuBackwardMma, DeviceLengths) { run_all_backwards(lengths_there()); }
 TEST_F(GpuBackwardMma, FewRows) { run_all_backwards(few_rows()); }
 TEST_F(GpuBackwardMma, Deterministic) { run_all_backwards(deterministic()); }

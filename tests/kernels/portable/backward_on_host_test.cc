@@ -57,6 +57,20 @@ TEST(BackwardOnHost, Weights) { judge_all(4, weighted()); }
 TEST(BackwardOnHost, Normalizers) { judge_all(5, normalized()); }
 TEST(BackwardOnHost, Sequences) { judge_all(6, sequences()); }
 TEST(BackwardOnHost, DeviceLengths) { judge_all(7, lengths_there()); }
+TEST(BackwardOnHost, ServingAllSequences) {
+  judge_all(3, serving_all());
+  judge_all(3, captured_serving_all());
+}
+TEST(BackwardOnHost, ServingAllSequencesInOtherTypes) {
+  judge_all(5, widened(serving_all()));
+  judge_all(5, of_type(serving_all(), DType::f64));
+  judge_all(5, sliced(serving_all()));
+}
+TEST(BackwardOnHost, ServingAllSequencesOverMma) { judge_all(7, serving_all(), FragmentKind::mma); }
+TEST(BackwardOnHost, ServingAllSequencesOverOuter) {
+  judge_all(1, of_type(serving_all(), DType::f32), FragmentKind::outer);
+}
+TEST(BackwardOnHost, ServingAllSequencesOverGfx11) { judge_all(4, serving_all(), FragmentKind::gfx11); }
 TEST(BackwardOnHost, Sinks) { judge_all(0, sunk()); }
 TEST(BackwardOnHost, HeadDimsTypesAndLayouts) { judge_all(1, dims_types_and_layouts()); }
 TEST(BackwardOnHost, WideTiles) { judge_all(2, wide_tiles()); }

@@ -198,8 +198,8 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   const auto sum_ctas = static_cast<unsigned>(params.sums.ctas);
   if (reads.any()) entry(&params.sums, kClearKernel, sum_ctas, run.seed);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
-    const auto ctas = static_cast<unsigned>(std::ssize(schedules[i].items) * kernels.passes[i].ctas_of_item());
-    entry(&params.passes[i], static_cast<int>(i), ctas, run.seed);
+    const int ctas = plan::backward_mma_ctas(problem, kernels.passes[i], std::ssize(schedules[i].items));
+    entry(&params.passes[i], static_cast<int>(i), static_cast<unsigned>(ctas), run.seed);
   }
   if (reads.any()) entry(&params.sums, kStoreKernel, sum_ctas, run.seed);
   return backward_mma::name_of(kernels);

@@ -36,8 +36,9 @@ struct BackwardScales {
 };
 
 struct BackwardMmaParams {
-  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts. With lengths on the device
-  // the list is that for the longest sequences: a tile, or a step, may lie past the end.
+  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts; all_sequences: of so many
+  // items as there are sequences, which stand beside each other. With lengths on the device the list is that for the
+  // longest sequences: a tile, or a step, may lie past the end.
   const BackwardItem* items;
   const QueryRun* runs;   // their blocks are of the steps' rows; `head` is a query head in both passes
   RowsOfTensor rows[2];   // of the tile: k and v, or q and dO
@@ -52,6 +53,7 @@ struct BackwardMmaParams {
   RowOutput d_qk, d_v;                 // d_qk without an address: the pass is for its reads alone
   ModValues mod;
   MmaSum sums[kMostMmaSums];
+  int sequences;  // all_sequences
 };
 
 template <class Real>

@@ -191,8 +191,8 @@ struct AttentionOptions {
   /// change.
   bool allow_tf32 = false;
 
-  /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, and
-  /// some gradients of captures have no such way: explain() says which, and asking for one of them is an error.
+  /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, most
+  /// for gradients of captures and params: explain() says how each is summed.
   bool deterministic = false;
 
   BackendChoice backend = BackendChoice::automatic;

@@ -47,7 +47,9 @@ class Backward {
     } else {
       walk(tile, item, d_qk, d_v);
     }
-    if constexpr (kConfig.d_qk) {
+    if constexpr (kFinds) {
+      reads_.finish(params_);
+    } else if constexpr (kConfig.d_qk) {
       if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
       store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, shared::scales_of<Real>(params_).scale, d_qk.o);
     }
@@ -65,6 +67,7 @@ class Backward {
   static_assert(kConfig.step % Qk::kKeys == 0 && (!kConfig.d_v || kConfig.of_keys) && (kConfig.d_qk || kConfig.d_v));
   static_assert(shared::kBackwardBlock % kConfig.step == 0);
   static constexpr bool kSliced = kConfig.slices > 1, kAll = kConfig.all_sequences;
+  static constexpr bool kFinds = kConfig.finds_parts();
   static_assert(!kSliced || !(kConfig.d_qk && kConfig.d_v));
   using Scores = typename Qk::Scores[kFragments][kStepFragments];
 
@@ -84,7 +87,7 @@ class Backward {
   struct Sums<F, false, kColumns> {
     __device__ __forceinline__ void clear() {}
   };
-  using QkOut = Sums<Qk, kConfig.d_qk, shared::scores_side(kConfig).v_columns()>;
+  using QkOut = Sums<Qk, kConfig.d_qk && !kFinds, shared::scores_side(kConfig).v_columns()>;
   using DvOut = Sums<Dv, kConfig.d_v, shared::values_side(kConfig).v_columns()>;
 
   /// The row of the tile that is this thread's row i.
@@ -138,7 +141,7 @@ class Backward {
         if constexpr (kConfig.d_qk) Dv::multiply_keys(d_p, of_values, values, 0);
         differentiate(tile, head, first, flags, s, d_p);
         if constexpr (kConfig.d_v) add_columns<Dv>(d_v.o, s, values);
-        if constexpr (kConfig.d_qk) add_columns<Qk>(d_qk.o, d_p, scores);
+        if constexpr (kConfig.d_qk && !kFinds) add_columns<Qk>(d_qk.o, d_p, scores);
       }
       if (!kEarly && more) {
         Qk::barrier();

@@ -30,6 +30,7 @@ struct BackwardMmaKernels {
   std::vector<shared::BackwardMmaConfig> passes;
   shared::BackwardMmaRows rows;
   std::int64_t sum_elements = 0;  // of gradients of captures and params
+  int ordered_sums = 0;           // how many of them are sums of integers, in any order; 0: of reals
 };
 
 /// The kernels for a problem on a GPU, best first. What depends on strides is as `tensors` have them.
@@ -38,7 +39,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const problem::AttentionPro
                                                      MmaTarget target);
 
 /// The name of a pass in kernels' names and in explain(): "dk and dv", "dk", "dv", "dq" (also of a pass that only sums
-/// reads).
+/// reads); "largest parts by keys" or "by queries".
 std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
 
 /// explain()'s lines about the kernels.
@@ -69,10 +70,12 @@ bool has_spans(const BackwardMmaKernels& kernels);
 
 /// Offsets in bytes in a run's workspace.
 struct BackwardMmaWorkspace {
-  std::int64_t numbers;  // softmax: portable_numbers() of each block and head
-  std::int64_t sinks;    // a real of each block and head
-  std::int64_t lists;    // lengths on the device: what backward_lists_memory() says, without tiles
-  std::int64_t sums;     // reals of the gradients of captures and params
+  std::int64_t numbers;   // softmax: portable_numbers() of each block and head
+  std::int64_t sinks;     // a real of each block and head
+  std::int64_t lists;     // lengths on the device: what backward_lists_memory() says, without tiles
+  std::int64_t sums;      // reals of the gradients of captures and params
+  std::int64_t largest;   // ordered_sums: a word of 64 bits of each, and behind them, at
+  std::int64_t integers;  // this offset, the words of their elements
   std::int64_t bytes;
 };
 BackwardMmaWorkspace backward_mma_workspace(const problem::AttentionProblem& problem,

@@ -56,7 +56,7 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
   gpu::check_address("k", tensors.k.data, of_keys);
   gpu::check_address("v", tensors.v.data, of_keys);
   const auto check = [&](std::string_view name, bool there, const std::optional<TensorView>& view) {
-    if (there) gpu::check_address(name, view->data, pass.gradient_bytes);
+    if (there && !pass.finds_parts()) gpu::check_address(name, view->data, pass.gradient_bytes);
   };
   check("dq", !pass.of_keys && tensors.dq, tensors.dq);
   check("dk", pass.of_keys && pass.d_qk, tensors.dk);
@@ -64,12 +64,13 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
 }
 
 /// All but addresses.
-shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors) {
+shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors,
+                                  const plan::BackwardMmaWorkspace& at) {
   constexpr std::int64_t kMostCtas = 1024;
   shared::MmaSumsParams params{};
-  params.all = reads.elements();
+  params.words = (at.bytes - at.sums) / 4;
   params.ctas = static_cast<int>(
-      std::clamp<std::int64_t>((params.all + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
+      std::clamp<std::int64_t>((params.words + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const plan::CaptureSum& sum = reads.sums[i];
     const TensorView& gradient = plan::gradient_of(sum, tensors);
@@ -80,6 +81,7 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
       stored.sum.extent[axis] = static_cast<int>(sum.shape[axis]);
       stored.stride[axis] = gradient.strides[axis];
     }
+    stored.sum.bits = reads.bits(i);
   }
   return params;
 }
@@ -95,11 +97,12 @@ std::vector<shared::StorageType> types_of_sums(const plan::MmaReads& reads, cons
 
 Params constant_params(const backend::PrepareArguments& arguments, const plan::MmaReads& reads) {
   Params params;
-  for (const BackwardMmaConfig& pass : arguments.plan.part<plan::BackwardMmaKernels>().passes) {
+  const auto& kernels = arguments.plan.part<plan::BackwardMmaKernels>();
+  for (const BackwardMmaConfig& pass : kernels.passes) {
     params.passes.push_back(params_of_pass(arguments, pass));
   }
   params.rows = gpu::backward_rows_params(arguments);
-  params.sums = sums_params(reads, *arguments.backward);
+  params.sums = sums_params(reads, *arguments.backward, plan::backward_mma_workspace(arguments.problem, kernels));
   return params;
 }
 
@@ -113,13 +116,19 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   gpu::set_row_addresses(arguments, rows);
-  char* sum = workspace + at.sums;
-  params.sums.reals = sum;
+  char *sum = workspace + at.sums, *integers = workspace + at.integers;
+  params.sums.memory = reinterpret_cast<unsigned*>(sum);
+  const int real = shared::real_bytes(kernels.rows.storage);
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     shared::MmaSumsParams::Stored& stored = params.sums.stored[i];
     stored.data = plan::gradient_of(reads.sums[i], tensors).data;
     stored.sum.reals = sum;
-    sum += stored.count * shared::real_bytes(kernels.rows.storage);
+    sum += stored.count * real;
+    if (reads.ordered) {
+      stored.sum.largest = reinterpret_cast<unsigned long long*>(workspace + at.largest) + i;
+      stored.sum.integers = reinterpret_cast<unsigned long long*>(integers);
+      integers += stored.count * shared::words_of_integers(real) * 8;
+    }
     for (shared::BackwardMmaParams& pass : params.passes) pass.sums[i] = stored.sum;
   }
   for (std::size_t i = 0; i < params.passes.size(); ++i) {

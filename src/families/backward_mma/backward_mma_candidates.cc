@@ -168,6 +168,18 @@ BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& te
   return config;
 }
 
+/// The pass that finds the largest parts which `pass` adds. It has the same tiles and steps.
+BackwardMmaConfig finding_parts(BackwardMmaConfig pass) {
+  const BackwardMmaConfig none;
+  pass.read_parts = shared::ReadParts::largest;
+  pass.d_v = false;
+  pass.slices = 1;
+  pass.gradient_bytes = none.gradient_bytes;
+  pass.d_qk_type = none.d_qk_type;
+  pass.d_v_type = none.d_v_type;
+  return pass;
+}
+
 /// The passes of a row of the table, as far as their gradients are asked for, or sums of reads.
 std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, BackwardMmaConfig all,
                                          const AttentionProblem& problem, const MmaReads& reads,
@@ -178,6 +190,7 @@ std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, Backwar
   const ReadsOfPasses own = reads_of_passes(reads, d_k, tensors.dq.has_value());
   const auto add = [&](BackwardMmaConfig pass, const PassShape& shape, bool of_all) {
     pass.all_sequences = of_all;
+    if (reads.ordered && pass.reads != 0) pass.read_parts = shared::ReadParts::integers;
     passes.push_back(shaped(pass, shape));
   };
   if (has_values || (d_k && d_v && of_all_k != of_all_v)) {
@@ -189,6 +202,11 @@ std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, Backwar
   if (tensors.dq || own.queries != 0) {
     add(of_queries(all, tensors, own.queries), kernels.queries, tensors.dq && serves_all(problem, tensors.q));
   }
+  std::vector<BackwardMmaConfig> before;
+  for (const BackwardMmaConfig& pass : passes) {
+    if (pass.read_parts == shared::ReadParts::integers) before.push_back(finding_parts(pass));
+  }
+  passes.insert(passes.begin(), before.begin(), before.end());
   return passes;
 }
 
@@ -216,12 +234,13 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
 
   const int dim = std::max(all.qk_dim, all.v_dim), most = most_columns(all.storage);
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : dim <= most ? most : kSharedColumns;
+  const int ordered = reads.ordered ? static_cast<int>(reads.sums.size()) : 0;
   std::vector<BackwardMmaKernels> found;
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
     for (const BackwardKernels& kernels : kernels_of(all.storage, fragments)) {
       if (kernels.most_dim == bound)
-        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements()});
+        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements(), ordered});
     }
   };
   const FragmentKind own = target.of(problem, all.storage);
@@ -231,6 +250,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
 }
 
 std::string_view name_of_pass(const BackwardMmaConfig& pass) {
+  if (pass.finds_parts()) return pass.of_keys ? "largest parts by keys" : "largest parts by queries";
   if (!pass.of_keys) return "dq";
   return !pass.d_v ? "dk" : !pass.d_qk ? "dv" : "dk and dv";
 }
@@ -275,7 +295,9 @@ std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels) {
   settings.push_back({"masked", any.masked});
   settings.push_back({"weighted", any.weighted});
   settings.push_back({"lse_rest", any.lse_rest});
-  for (const BackwardMmaConfig& pass : kernels.passes) add_pass(pass, settings);
+  for (const BackwardMmaConfig& pass : kernels.passes) {
+    if (!pass.finds_parts()) add_pass(pass, settings);
+  }
   return settings;
 }
 

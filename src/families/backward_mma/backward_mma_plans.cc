@@ -71,7 +71,7 @@ std::string refuses_on(const Request& request, const Caps& caps, const LargestDi
   std::string reason = portable_refuses(problem, request.options, caps, largest);
   if (!reason.empty()) return reason;
   std::array<std::string, 5> reasons = {refuse_types(request), refuse_pages(problem),
-                                        refuses_mma_reads(problem, reads_of(request)), refuse_blocks(request.options),
+                                        refuses_mma_reads(reads_of(request)), refuse_blocks(request.options),
                                         refuse_sizes(problem)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
@@ -91,7 +91,7 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   if (!mods.mask.empty()) plan.forms.mask = "computed for each pair of a partial block";
   if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
   for (const BackwardMmaConfig& pass : kernels.passes) {
-    if (!pass.of_keys && !problem.wanted.q) continue;  // it is there for sums of reads alone
+    if (pass.finds_parts() || (!pass.of_keys && !problem.wanted.q)) continue;  // it is there for sums of reads alone
     plan.gradients.push_back(
         fmt::format("{}: in registers of {}, {}{}; S{} recomputed; the same bits in each run", name_of_pass(pass),
                     pass.slices > 1 ? fmt::format("{} CTAs that share its columns", pass.slices) : "one CTA",
@@ -223,7 +223,10 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   workspace.sinks = softmax ? aligned(blocks * shared::portable_numbers(kernels.rows.lse_rest) * real) : 0;
   workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * real) : 0);
   workspace.sums = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
-  workspace.bytes = workspace.sums + aligned(kernels.sum_elements * real);
+  workspace.largest = workspace.sums + aligned(kernels.sum_elements * real);
+  workspace.integers = workspace.largest + aligned(std::int64_t{kernels.ordered_sums} * 8);
+  const int words = kernels.ordered_sums > 0 ? shared::words_of_integers(static_cast<int>(real)) : 0;
+  workspace.bytes = workspace.integers + aligned(kernels.sum_elements * words * 8);
   return workspace;
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "backend/device_text/config_text.h"
@@ -110,7 +111,7 @@ std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass
 }
 
 std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::StorageType>& types) {
-  std::string text = fmt::format("heddle::portable::StoredSums<{}", real_of(kernels));
+  std::string text = fmt::format("heddle::portable::StoredSums<{}, {}", real_of(kernels), kernels.ordered_sums > 0);
   for (const shared::StorageType type : types) text += fmt::format(", {}", value_text("StorageType", type));
   return text + ">";
 }
@@ -141,7 +142,12 @@ jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::Backward
   for (const char* name : {"clear", "store"}) {
     if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(kernels, types), dialect.params, dialect.cta);
   }
-  return dialect.source(name_of(kernels), text, architecture);
+  jit::Source source = dialect.source(name_of(kernels), text, architecture);
+  // Gradients, and other values that outlive a sequence's steps, may leave registers between sequences.
+  constexpr int kBearable = 64;
+  const auto of_all = [](const BackwardMmaConfig& pass) { return pass.all_sequences; };
+  if (std::ranges::any_of(kernels.passes, of_all)) source.bearable_spill_bytes = kBearable;
+  return source;
 }
 
 std::string name_of(const plan::BackwardMmaKernels& kernels) {
@@ -164,7 +170,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
   add(any.lse_rest, "lse rest");
-  add(kernels.sum_elements > 0, "reads");
+  add(kernels.sum_elements > 0, kernels.ordered_sums > 0 ? "reads in order" : "reads");
   add(any.by_sequence, "by sequence");
   add(any.device_lengths, "device lengths");
   return name;

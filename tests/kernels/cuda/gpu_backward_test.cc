@@ -93,6 +93,18 @@ TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_ty
 TEST_F(GpuBackwardMma, CapturesByKeys) { run_all_backwards(in_any_order(captured_by_keys())); }
 TEST_F(GpuBackwardMma, CapturesByRows) { run_all_backwards(in_any_order(captured_by_rows())); }
 TEST_F(GpuBackwardMma, CapturesByPairs) { run_all_backwards(in_any_order(captured_by_pairs())); }
+// Run twice, they have the same bits.
+TEST_F(GpuBackwardMma, OrderedCaptures) {
+  run_all_backwards(in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})));
+  run_all_backwards(widened(in_order(captured_by_keys())));
+  run_all_backwards(sliced(in_order(captured_by_rows())));
+  run_all_backwards(in_order(captured_serving_all()));
+}
+TEST_F(GpuBackwardMma, OrderedCapturesOfOtherTypes) {
+  const BackwardList list = in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}));
+  run_all_backwards(of_f32(list));
+  run_all_backwards(of_f64(list));
+}
 TEST_F(GpuBackwardMma, CapturesWithoutMask) {
   run_all_backwards(in_any_order(captured_without_mask()));
   run_all_backwards(of_f32(in_any_order(captured_without_mask())));

@@ -164,8 +164,8 @@ struct AttentionOptions {
   std::optional<ConstTensorView> q_rest{}, k_rest{};
 
   /// A block mask made before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences) must
-  /// be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is built
-  /// from mask_mod.
+  /// be this problem's, but for one head whose rows serve all where its mask does not read h. If it was made by
+  /// from_lists, keys of unlisted blocks do not attend. Not given: it is built from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
   /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number
   /// says that the content may have changed.

@@ -16,6 +16,7 @@
 #include "portable/backward_mma/backward_walk.cuh"
 #include "portable/backward_mma/gradient_terms.cuh"
 #include "portable/backward_mma/read_sums.cuh"
+#include "portable/rows/descale_of.cuh"
 #include "portable/rows/row_output.cuh"
 #include "shared/tile_walk.h"
 
@@ -51,9 +52,12 @@ class Backward {
       reads_.finish(params_);
     } else if constexpr (kConfig.d_qk) {
       if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
-      store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, shared::scales_of<Real>(params_).scale, d_qk.o);
+      const Real scale = shared::scales_of<Real>(params_).scale * factor_of_scores(tile);
+      store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, scale, d_qk.o);
     }
-    if constexpr (kConfig.d_v) store<kConfig.d_v_type, kConfig.v_dim, Dv>(params_.d_v, tile, 1, d_v.o);
+    if constexpr (kConfig.d_v) {
+      store<kConfig.d_v_type, kConfig.v_dim, Dv>(params_.d_v, tile, factor_of_values(tile), d_v.o);
+    }
   }
 
  private:
@@ -89,6 +93,28 @@ class Backward {
   };
   using QkOut = Sums<Qk, kConfig.d_qk && !kFinds, shared::scores_side(kConfig).v_columns()>;
   using DvOut = Sums<Dv, kConfig.d_v, shared::values_side(kConfig).v_columns()>;
+
+  // Tensors of 8 bits: the factors of a tile's finished gradients, and of an element's terms. A pass of keys meets
+  // several query heads; one of all sequences has factors of each of these.
+  __device__ __forceinline__ Real factor_of_scores(const BackwardTile<kConfig>& tile) const {
+    if constexpr (!kConfig.descaled || kAll) return 1;
+    const float keys = descale_of(params_.descales.k, tile.batch, kv_head_of(tile));
+    return kConfig.of_keys ? keys : keys * descale_of(params_.descales.q, tile.batch, tile.head);
+  }
+  __device__ __forceinline__ Real factor_of_values(const BackwardTile<kConfig>& tile) const {
+    if constexpr (!kConfig.descaled || kAll) return 1;
+    return descale_of(params_.descales.v, tile.batch, kv_head_of(tile));
+  }
+  __device__ __forceinline__ ElementFactors factors_of(const BackwardTile<kConfig>& tile, int q_head) const {
+    if constexpr (!kConfig.descaled) return {1, 1, 1, 1};
+    const float queries = descale_of(params_.descales.q, tile.batch, q_head),
+                keys = descale_of(params_.descales.k, tile.batch, kv_head_of(tile)),
+                values = descale_of(params_.descales.v, tile.batch, kv_head_of(tile));
+    return {queries * keys, values, kAll ? queries * keys : kConfig.of_keys ? queries : 1, kAll ? values : 1};
+  }
+  __device__ __forceinline__ int kv_head_of(const BackwardTile<kConfig>& tile) const {
+    return kConfig.of_keys ? tile.head : tile.head / params_.group;
+  }
 
   /// The row of the tile that is this thread's row i.
   __device__ __forceinline__ int row_of(int i) const {
@@ -268,6 +294,7 @@ class Backward {
   template <bool kCut>
   __device__ __forceinline__ void visit(const BackwardTile<kConfig>& tile, int head, int first, bool partial, Scores& s,
                                         Scores& d_p) {
+    const ElementFactors factors = factors_of(tile, head);
 #pragma unroll
     for (int n = 0; n < kStepFragments; ++n) {
       if constexpr (kNumbers) Qk::fork();  // numbers of later columns are to be read later: registers
@@ -286,7 +313,7 @@ class Backward {
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
             [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
-            [&](int i) { return tile.first + row_of(i) < tile.length; }, !kSliced || slice_ == 0, reads_);
+            [&](int i) { return tile.first + row_of(i) < tile.length; }, !kSliced || slice_ == 0, reads_, factors);
       }
     }
   }

@@ -84,6 +84,12 @@ struct QueryNumbers {
   Real lse, delta, low;
 };
 
+/// Tensors of 8 bits: the factors of products of q and k, of products of v and dO, and of what ds and p w become before
+/// they are rounded. Others multiply the finished gradients.
+struct ElementFactors {
+  float scores, values, d_s, p_w;
+};
+
 /// Where an element is.
 struct ElementIndices {
   int batch, head, q_idx, kv_idx;
@@ -116,7 +122,7 @@ class BackwardElements {
   template <bool kCut, class ScoreOf, class SlopeOf, class At, class Numbers, class IsRow, class Sums>
   __device__ __forceinline__ void column(const shared::BackwardMmaParams& params, bool inside, bool partial, int index,
                                          ScoreOf&& s, SlopeOf&& d_p, At&& at, Numbers&& numbers, IsRow&& is_row,
-                                         bool adds, Sums& sums) const {
+                                         bool adds, Sums& sums, const ElementFactors& factors) const {
     const shared::ModValues& mod = params.mod;
     const shared::BackwardScales<Real>& scales = shared::scales_of<Real>(params);
     const ElementIndices any = at(0);
@@ -133,7 +139,7 @@ class BackwardElements {
       if constexpr (kCut && kConfig.masked) {
         if (partial) attends = attends && mask_.element(mod, i, of_mask, e.batch, e.head, e.q_idx, e.kv_idx);
       }
-      const Real product = s(i);
+      const Real product = kConfig.descaled ? s(i) * static_cast<Real>(factors.scores) : s(i);
       Real slope = 1, t;  // t: in powers of two where exponentials are taken of it; kRest: after it met row.lse
       if constexpr (kPlain) {
         t = kRest ? product : kSoftmax ? F::fused(product, scales.scale_log2, -row.lse) : product * scales.scale_log2;
@@ -163,7 +169,9 @@ class BackwardElements {
       }
       constexpr bool kChosen = kCut || !kPlain;
       s(i) = !kChosen || attends ? weight * of_weight_mod : Real(0);
+      if constexpr (kConfig.descaled) s(i) *= static_cast<Real>(factors.p_w);
       if constexpr (kConfig.d_qk) {
+        if constexpr (kConfig.descaled) d_p(i) *= static_cast<Real>(factors.values);
         const Real of_weights = kConfig.weighted ? d_p(i) * of_weight_mod : d_p(i);
         const Real d_t = factor * (kSoftmax ? of_weights - row.delta : of_weights);
         if constexpr (Sums::kAny) {
@@ -171,6 +179,7 @@ class BackwardElements {
           if (counts) sums.add(params, i, e, product * scales.score_scale, d_t, weight * d_p(i));
         }
         d_p(i) = !kChosen || attends ? kMapped ? d_t * slope : d_t : Real(0);
+        if constexpr (kConfig.descaled) d_p(i) *= static_cast<Real>(factors.d_s);
       }
     }
   }

@@ -1,15 +1,10 @@
 // The factors of queries, keys and values of 8 bits. `Params`: a family's, with descales.
 #pragma once
 
+#include "portable/rows/descale_of.cuh"
 #include "portable/rows/tile_scores.cuh"
-#include "shared/storage.h"
 
 namespace heddle::portable {
-
-/// A head's factor; 1 where none was given.
-__device__ __forceinline__ float descale_of(const shared::Descale& descale, int batch, int head) {
-  return descale.factors == nullptr ? 1 : descale.factors[batch * descale.stride[0] + head * descale.stride[1]];
-}
 
 /// The factors of queries and keys become those of the products of the thread's rows.
 template <auto kConfig, class F, class Mods, class Params, int kFragments>

@@ -15,6 +15,7 @@
 #include "backend/gpu/gpu.h"
 #include "backend/portable/portable_config.h"
 #include "families/backward_mma/backward_mma_reads.h"
+#include "families/backward_mma/backward_mma_widened.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
@@ -31,6 +32,8 @@ struct BackwardMmaKernels {
   shared::BackwardMmaRows rows;
   std::int64_t sum_elements = 0;  // of gradients of captures and params
   int ordered_sums = 0;           // how many of them are sums of integers, in any order; 0: of reals
+  WidenedCopies copies;           // of tensors of 8 bits
+  std::string widen;              // the class of the kernel that makes them; empty: there are none
 };
 
 /// The kernels for a problem on a GPU, best first. What depends on strides is as `tensors` have them.
@@ -76,6 +79,7 @@ struct BackwardMmaWorkspace {
   std::int64_t sums;      // reals of the gradients of captures and params
   std::int64_t largest;   // ordered_sums: a word of 64 bits of each, and behind them, at
   std::int64_t integers;  // this offset, the words of their elements
+  std::int64_t copies;    // of tensors of 8 bits
   std::int64_t bytes;
 };
 BackwardMmaWorkspace backward_mma_workspace(const problem::AttentionProblem& problem,
@@ -109,7 +113,8 @@ bool has_rows(const plan::BackwardMmaKernels& kernels);
 
 /// The kernels backward_mma_0 and on, a pass each, which take shared::BackwardMmaParams; with softmax
 /// backward_mma_rows, and with d_sinks backward_mma_sinks, which take shared::BackwardRowsParams; with reads
-/// backward_mma_clear and backward_mma_store, which take shared::MmaSumsParams. For that architecture: "sm_80",
+/// backward_mma_clear and backward_mma_store, which take shared::MmaSumsParams; beside tensors of 8 bits
+/// backward_mma_widen, which takes shared::MmaWidenParams. For that architecture: "sm_80",
 /// "gfx1100". `types`: of the reads' gradients.
 jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods, const plan::MmaReads& reads,
                    const std::vector<shared::StorageType>& types, const device_text::ModLayout& layout,

@@ -8,6 +8,7 @@
 #include "backend/gpu/backward_rows_params.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/portable/portable_arguments.h"
 #include "families/backward_mma/backward_mma.h"
 #include "plan/access/kernel_types.h"
 #include "plan/mods/backward_mods.h"
@@ -20,7 +21,7 @@ using shared::BackwardMmaConfig;
 
 shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& arguments, const BackwardMmaConfig& pass) {
   const AttentionProblem& problem = arguments.problem;
-  const BackwardTensors& tensors = *arguments.backward;
+  const BackwardTensors tensors = plan::with_copies(problem, *arguments.backward);
   shared::BackwardMmaParams params{};
   const auto set_pair = [&](shared::RowsOfTensor(&pair)[2], const ConstTensorView& of_scores,
                             const ConstTensorView& of_values) {
@@ -68,7 +69,7 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
                                   const plan::BackwardMmaWorkspace& at) {
   constexpr std::int64_t kMostCtas = 1024;
   shared::MmaSumsParams params{};
-  params.words = (at.bytes - at.sums) / 4;
+  params.words = (at.copies - at.sums) / 4;
   params.ctas = static_cast<int>(
       std::clamp<std::int64_t>((params.words + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
@@ -84,6 +85,19 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
     stored.sum.bits = reads.bits(i);
   }
   return params;
+}
+
+/// Where copies of tensors of 8 bits stand, for who writes and who reads them.
+void set_copies(const plan::BackwardMmaKernels& kernels, const BackwardTensors& given, char* memory,
+                BackwardTensors& tensors, shared::MmaWidenParams& params) {
+  const ConstTensorView* from[] = {&given.q, &given.k, &given.v};
+  ConstTensorView* to[] = {&tensors.q, &tensors.k, &tensors.v};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (kernels.copies.at[i] < 0) continue;
+    to[i]->data = memory + kernels.copies.at[i];
+    params.tensors[i].from = from[i]->data;
+    params.tensors[i].to = memory + kernels.copies.at[i];
+  }
 }
 
 }  // namespace
@@ -102,16 +116,18 @@ Params constant_params(const backend::PrepareArguments& arguments, const plan::M
     params.passes.push_back(params_of_pass(arguments, pass));
   }
   params.rows = gpu::backward_rows_params(arguments);
+  params.widen = plan::widen_params(arguments.problem, *arguments.backward);
   params.sums = sums_params(reads, *arguments.backward, plan::backward_mma_workspace(arguments.problem, kernels));
   return params;
 }
 
 void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProblem& problem,
                    const plan::MmaReads& reads, const backend::RunArguments& arguments, Params& params) {
-  const BackwardTensors& tensors = *arguments.backward;
-  for (const BackwardMmaConfig& pass : kernels.passes) check_pass(pass, tensors);
+  BackwardTensors tensors = plan::with_copies(problem, *arguments.backward);
   const plan::BackwardMmaWorkspace at = plan::backward_mma_workspace(problem, kernels);
   char* workspace = static_cast<char*>(arguments.workspace);
+  set_copies(kernels, *arguments.backward, workspace + at.copies, tensors, params.widen);
+  for (const BackwardMmaConfig& pass : kernels.passes) check_pass(pass, tensors);
   shared::BackwardRowsParams& rows = params.rows;
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
@@ -143,6 +159,7 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
     pass.numbers = rows.rows;
     pass.d_qk.data = gpu::address_of(of_keys ? tensors.dk : tensors.dq);
     pass.d_v.data = gpu::address_of(tensors.dv);
+    if (kernels.passes[i].descaled) pass.descales = portable::descales_of(*arguments.options);
   }
 }
 

@@ -213,12 +213,15 @@ std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, Backwar
 }  // namespace
 
 std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& problem, const BackwardMods& mods,
-                                                     const MmaReads& reads, const BackwardTensors& tensors,
+                                                     const MmaReads& reads, const BackwardTensors& given,
                                                      MmaTarget target) {
+  const BackwardTensors tensors = with_copies(problem, given);
+  const DType product = product_type(problem, given);
   BackwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
-  all.storage = storage_of(problem.q_dtype);
+  all.storage = storage_of(product);
+  all.descaled = has_widened(problem);
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();
@@ -227,20 +230,22 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   all.by_sequence = problem::sequences_differ(problem) || problem.packed;
   all.device_lengths = problem.device_lengths;
   shared::BackwardMmaRows rows = {.storage = all.storage, .v_dim = all.v_dim, .normalizer = all.normalizer};
-  rows.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
+  rows.o_type = output_type_of(problem.o_dtype, product);
   rows.lse_rest = all.lse_rest;
   rows.sinks = problem.wanted.sinks;
-  if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, problem.q_dtype);
+  if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, product);
 
   const int dim = std::max(all.qk_dim, all.v_dim), most = most_columns(all.storage);
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : dim <= most ? most : kSharedColumns;
+  const WidenedCopies copies = widened_copies(problem, given);
   const int ordered = reads.ordered ? static_cast<int>(reads.sums.size()) : 0;
   std::vector<BackwardMmaKernels> found;
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
     for (const BackwardKernels& kernels : kernels_of(all.storage, fragments)) {
       if (kernels.most_dim == bound)
-        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements(), ordered});
+        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements(), ordered, copies,
+                         all.descaled ? widen_class(problem, all.storage) : std::string()});
     }
   };
   const FragmentKind own = target.of(problem, all.storage);
@@ -295,6 +300,7 @@ std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels) {
   settings.push_back({"masked", any.masked});
   settings.push_back({"weighted", any.weighted});
   settings.push_back({"lse_rest", any.lse_rest});
+  if (any.descaled) settings.push_back({"descaled", true});
   for (const BackwardMmaConfig& pass : kernels.passes) {
     if (!pass.finds_parts()) add_pass(pass, settings);
   }

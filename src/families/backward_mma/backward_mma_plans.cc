@@ -27,7 +27,11 @@ bool is_accepted(DType dtype) {
 std::string refuse_types(const Request& request) {
   const AttentionProblem& problem = request.problem;
   const BackwardTensors& tensors = *request.backward;
-  if (tensors.d_o.dtype != problem.q_dtype) {
+  const DType product = product_type(problem, tensors);
+  if (has_widened(problem) && product != DType::f16 && product != DType::bf16) {
+    return fmt::format("dO is {}; f16 and bf16 are accepted beside q of 8 bits", name(product));
+  }
+  if (tensors.d_o.dtype != product) {
     return fmt::format("dO is {}; {}, q's type, is accepted", name(tensors.d_o.dtype), name(problem.q_dtype));
   }
   for (const auto& [what, view] : {std::pair("dq", &tensors.dq), std::pair("dk", &tensors.dk),
@@ -68,7 +72,7 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 template <class Caps>
 std::string refuses_on(const Request& request, const Caps& caps, const LargestDims& largest) {
   const AttentionProblem& problem = request.problem;
-  std::string reason = portable_refuses(problem, request.options, caps, largest);
+  std::string reason = portable_refuses(problem, request.options, caps, largest, EightBits::converted);
   if (!reason.empty()) return reason;
   std::array<std::string, 5> reasons = {refuse_types(request), refuse_pages(problem),
                                         refuses_mma_reads(reads_of(request)), refuse_blocks(request.options),
@@ -153,6 +157,10 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
       plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
     }
     describe(problem, kernels, mods, reads, plan);
+    if (!kernels.widen.empty()) {
+      plan.access.push_back(fmt::format("tensors of 8 bits: copied to {}, which is exact, {} bytes",
+                                        name(product_type(problem, *request.backward)), kernels.copies.bytes));
+    }
     choices.push_back(std::move(choice));
   }
   if (choices.empty()) {
@@ -226,7 +234,8 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   workspace.largest = workspace.sums + aligned(kernels.sum_elements * real);
   workspace.integers = workspace.largest + aligned(std::int64_t{kernels.ordered_sums} * 8);
   const int words = kernels.ordered_sums > 0 ? shared::words_of_integers(static_cast<int>(real)) : 0;
-  workspace.bytes = workspace.integers + aligned(kernels.sum_elements * words * 8);
+  workspace.copies = workspace.integers + aligned(kernels.sum_elements * words * 8);
+  workspace.bytes = workspace.copies + aligned(kernels.copies.bytes);
   return workspace;
 }
 

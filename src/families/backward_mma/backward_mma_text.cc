@@ -41,6 +41,12 @@ constexpr const char* kAroundReads =
     "    backward_mma_{0}({2} heddle::shared::MmaSumsParams params) {{\n"
     "  {1}::{0}(params, {3});\n"
     "}}\n";
+// The kernel that widens tensors, to be given the class, what stands before parameters and the number of a CTA.
+constexpr const char* kWiden =
+    "\nextern \"C\" __global__ void __launch_bounds__(heddle::shared::kSumThreads)\n"
+    "    backward_mma_widen({1} heddle::shared::MmaWidenParams params) {{\n"
+    "  {0}::run(params, {2});\n"
+    "}}\n";
 // Takes a read's sum, rows, of_weight and skips_outside.
 constexpr const char* kReadConstants =
     "  static constexpr int kSum = {};\n"
@@ -92,9 +98,10 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   return fmt::format(
       "{}#include \"portable/backward_mma/backward_pass.cuh\"\n"
       "#include \"portable/backward_mma/row_kernels.cuh\"\n"
-      "#include \"portable/backward_mma/stored_sums.cuh\"\n\n"
+      "#include \"portable/backward_mma/stored_sums.cuh\"\n{}\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}{}",
-      headers, configs, texts.text(), of_reads);
+      headers, kernels.widen.empty() ? "" : "#include \"portable/backward_mma/widened_rows.cuh\"\n", configs,
+      texts.text(), of_reads);
 }
 
 std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass) {
@@ -139,6 +146,7 @@ jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::Backward
   const std::string_view real = real_of(kernels);
   if (has_rows(kernels)) text += fmt::format(kAround, "rows", "run", dialect.params, dialect.cta, real);
   if (kernels.rows.sinks) text += fmt::format(kAround, "sinks", "sum_sinks", dialect.params, dialect.cta, real);
+  if (!kernels.widen.empty()) text += fmt::format(kWiden, kernels.widen, dialect.params, dialect.cta);
   for (const char* name : {"clear", "store"}) {
     if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(kernels, types), dialect.params, dialect.cta);
   }
@@ -170,6 +178,7 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
   add(any.lse_rest, "lse rest");
+  add(any.descaled, "of 8 bits");
   add(kernels.sum_elements > 0, kernels.ordered_sums > 0 ? "reads in order" : "reads");
   add(any.by_sequence, "by sequence");
   add(any.device_lengths, "device lengths");

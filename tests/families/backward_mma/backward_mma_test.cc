@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <tuple>
@@ -90,6 +92,44 @@ TEST(BackwardMma, RefusesInSentences) {
   call.call.dtype = DType::bf16;
   call.call.shared_kv = true;
   EXPECT_EQ(call.refusal(call.tensors()), "");
+}
+
+// Products are those of 16 bits; copies have rows of whole 16 bytes.
+TEST(BackwardMma, CopiesTensorsOf8Bits) {
+  PortableCall call;
+  call.call.kv_dtype = DType::e4m3;
+  call.call.dim = 33;
+  BackwardTensors tensors = call.tensors();
+  tensors.dk->dtype = tensors.dv->dtype = DType::bf16;
+  EXPECT_EQ(call.refusal(tensors), "");
+  const auto kernels_of = [&](const BackwardTensors& given) {
+    return call.with_request(given, [&](const plan::Request& request) {
+      const plan::Choice choice =
+          plan::backward_mma(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); }).front();
+      const auto& kernels = choice.plan.part<plan::BackwardMmaKernels>();
+      EXPECT_EQ(choice.plan.workspace_bytes - kernels.copies.bytes,
+                plan::backward_mma_workspace(request.problem, kernels).copies);
+      return kernels;
+    });
+  };
+  plan::BackwardMmaKernels kernels = kernels_of(tensors);
+  EXPECT_EQ(kernels.copies.at, (std::array<std::int64_t, 3>{-1, 0, 2 * 2 * 300 * 40 * 2}));
+  EXPECT_EQ(kernels.passes.front().row_bytes, 16);  // keys; queries stand at odd places
+  EXPECT_EQ(kernels.passes.front().step_bytes, 2);
+  EXPECT_TRUE(kernels.passes.front().descaled);
+  EXPECT_EQ(kernels.rows.storage, shared::Storage::bf16);
+  // dO says which type products have beside q of 8 bits.
+  call.call.dtype = DType::e5m2;
+  call.call.o_dtype = DType::f16;
+  tensors = call.tensors();
+  for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->dtype = DType::bf16;
+  kernels = kernels_of(tensors);
+  EXPECT_EQ(kernels.rows.storage, shared::Storage::f16);
+  EXPECT_GE(kernels.copies.at[0], 0);
+  call.call.o_dtype = DType::f32;
+  tensors = call.tensors();
+  for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->dtype = DType::bf16;
+  EXPECT_EQ(call.refusal(tensors), "dO is f32; f16 and bf16 are accepted beside q of 8 bits");
 }
 
 TEST(BackwardMma, HasThePassesThatAreAskedFor) {

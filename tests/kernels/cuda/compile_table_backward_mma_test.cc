@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct Case {
   std::vector<std::string> wanted{};  // captures whose gradients are asked for
   bool serves_all = false;            // q, k and v have batch 1, and serve two sequences
   bool ordered = false;               // deterministic
+  std::optional<DType> kv_dtype{};    // of k and v, of 8 bits
 };
 
 std::vector<Case> cases() {
@@ -79,6 +81,24 @@ std::vector<Case> cases() {
                  .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
                  .first = false,
                  .wanted = {"slopes", "keys"}});
+  for (const std::int64_t dim : {64, 128, 256, 512}) {
+    all.push_back({.name = "8 bits, causal",
+                   .qk_dim = dim,
+                   .v_dim = dim,
+                   .mask = mods::causal(),
+                   .first = false,
+                   .kv_dtype = DType::e4m3});
+    all.push_back({.name = "8 bits, softcap, window, sinks, packed sequences",
+                   .qk_dim = dim,
+                   .v_dim = dim,
+                   .dtype = DType::f16,
+                   .mask = mods::sliding_window(512),
+                   .score = softcap,
+                   .sinks = true,
+                   .packed = true,
+                   .first = false,
+                   .kv_dtype = DType::e5m2});
+  }
   for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
     for (const std::int64_t dim : {64, 128, 256}) {
       all.push_back({.name = "captures in order",
@@ -164,6 +184,7 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.qk_dim = c.qk_dim;
   problem.v_dim = c.v_dim;
   problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = c.dtype;
+  problem.k_dtype = problem.v_dtype = c.kv_dtype.value_or(c.dtype);
   problem.packed = c.packed;
   problem.with_sinks = c.sinks;
   problem.wanted.q = problem.wanted.k = problem.wanted.v = true;
@@ -210,6 +231,8 @@ BackwardTensors tensors_of(const problem::AttentionProblem& problem, const Case&
   tensors.dv = view(problem.kv_rows, problem.v_dim);
   if (problem.wanted.sinks) tensors.d_sinks = TensorView(nullptr, DType::f32, Dims{problem.q_heads});
   for (const std::string& name : c.wanted) tensors.d_captures[name] = captured();
+  tensors.k.dtype = problem.k_dtype;
+  tensors.v.dtype = problem.v_dtype;
   if (c.serves_all) {
     for (ConstTensorView* tensor : {&tensors.q, &tensors.k, &tensors.v}) tensor->shape[0] = 1;
     for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->shape[0] = 1;

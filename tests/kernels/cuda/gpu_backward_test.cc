@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "heddle/error.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_mma_specs.h"
 #include "kernels/cuda/gpu_backward_case.h"
 #include "kernels/cuda/gpu_test.h"
 
@@ -93,6 +93,13 @@ TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_ty
 TEST_F(GpuBackwardMma, CapturesByKeys) { run_all_backwards(in_any_order(captured_by_keys())); }
 TEST_F(GpuBackwardMma, CapturesByRows) { run_all_backwards(in_any_order(captured_by_rows())); }
 TEST_F(GpuBackwardMma, CapturesByPairs) { run_all_backwards(in_any_order(captured_by_pairs())); }
+// Copied to 16 bits, with factors.
+TEST_F(GpuBackwardMma, Bytes) {
+  run_all_backwards(of_8_bits(joined({ragged_ends(), masked(), scored(), weighted(), normalized()})));
+  run_all_backwards(of_8_bits(joined({grouped(), sequences(), lengths_there(), sunk(), serving_all()})));
+  run_all_backwards(of_8_bits(joined({dims_types_and_layouts(), widened(grouped()), sliced(grouped())})));
+  run_all_backwards(of_8_bits(in_order(captured_by_keys())));
+}
 // Run twice, they have the same bits.
 TEST_F(GpuBackwardMma, OrderedCaptures) {
   run_all_backwards(in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})));

@@ -15,7 +15,7 @@
 #include "engine/large_scores.h"
 #include "heddle/check.h"
 #include "heddle/error.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_mma_specs.h"
 #include "kernels/portable/host_backward.h"
 #include "sample.h"
 
@@ -236,6 +236,25 @@ TEST(BackwardOnHost, SlicesOfTf32) {
   for (BackwardSpecs& at : list) at.spec.allow_tf32 = true;
   judge_all(1, list, FragmentKind::tf32);
 }
+
+// Tensors of 8 bits are copied to 16, and have factors.
+TEST(BackwardOnHost, BytesOfScores) {
+  judge_all(1, of_8_bits(joined({ragged_ends(), masked(), scored(), weighted(), normalized()})));
+}
+TEST(BackwardOnHost, BytesOfRows) {
+  judge_all(3, of_8_bits(joined({grouped(), sequences(), lengths_there(), sunk(), serving_all()})));
+}
+TEST(BackwardOnHost, BytesOfTypesAndLayouts) {
+  judge_all(5, of_8_bits(joined({dims_types_and_layouts(), wide_dims_types_and_layouts()})));
+  judge_all(5, of_8_bits(sliced(grouped())));
+}
+TEST(BackwardOnHost, BytesWithLseRest) { judge_all(7, of_8_bits(with_lse_rest(joined({scored(), sequences()})))); }
+TEST(BackwardOnHost, BytesOfCaptures) {
+  judge_all(0, of_8_bits(in_any_order(joined({captured_by_keys(), captured_by_pairs()}))));
+  judge_all(0, of_8_bits(in_order(captured_by_rows())));
+}
+TEST(BackwardOnHost, BytesOverMma) { judge_all(2, of_8_bits(joined({grouped(), scored()})), FragmentKind::mma); }
+TEST(BackwardOnHost, BytesOverGfx12) { judge_all(4, of_8_bits(grouped()), FragmentKind::gfx12); }
 
 // Gradients of captures and params; adds have no order.
 TEST(BackwardOnHost, CapturesByKeys) { judge_all(0, in_any_order(captured_by_keys())); }

@@ -68,7 +68,8 @@ struct BackwardMmaParams {
   RowOutput d_qk, d_v;                 // d_qk without an address: the pass is for its reads alone
   ModValues mod;
   MmaSum sums[kMostMmaSums];
-  int sequences;  // all_sequences
+  int sequences;      // all_sequences
+  Descales descales;  // config.descaled
 };
 
 template <class Real>
@@ -93,5 +94,20 @@ struct MmaSumsParams {
   Stored stored[kMostMmaSums];
 };
 inline constexpr int kSumThreads = 256;
+
+/// Columns of 8 bits that a thread copies at once.
+inline constexpr int kWidenedRun = 8;
+/// A tensor of 8 bits [batch or 1, heads, rows, dim], and its copy of 16 bits [.., heads, rows, pitch].
+struct WidenedTensor {
+  const void* from;
+  void* to;
+  long long stride[3];
+  int heads, rows, dim, pitch;
+  long long runs;  // of kWidenedRun columns, in the copy
+};
+struct MmaWidenParams {
+  WidenedTensor tensors[3];  // q, k, v
+  int ctas;
+};
 
 }  // namespace heddle::shared

@@ -67,6 +67,15 @@ TEST_F(AmdBackward, SumsWhatServesAllSequences) {
   test::GpuBackwardCase(at).run_and_judge();
 }
 
+TEST_F(AmdBackward, CopiesTensorsOf8Bits) {
+  BackwardSpecs at = backward_of(50, 70, 33);
+  at.spec.group = 2;
+  at.spec.k_dtype = at.spec.v_dtype = DType::e4m3;
+  at.spec.descale = true;
+  at.spec.mask = "causal";
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
 TEST_F(AmdBackward, DifferentiatesF64) {
   for (const char* score : {"softcap", "temperature_and_gate"}) {
     BackwardSpecs at = {test::captured(score, "", 32, "all")};

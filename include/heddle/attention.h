@@ -164,8 +164,8 @@ struct AttentionOptions {
   std::optional<ConstTensorView> q_rest{}, k_rest{};
 
   /// A block mask made before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences) must
-  /// be this problem's. If it was made by from_lists, keys of unlisted blocks do not attend. Not given: it is built
-  /// from mask_mod.
+  /// be this problem's, but for one head whose rows serve all where its mask does not read h. If it was made by
+  /// from_lists, keys of unlisted blocks do not attend. Not given: it is built from mask_mod.
   std::shared_ptr<const BlockMask> block_mask{};
   /// attention() and cached_plan() compare what a mask reads on a GPU by address and by this number: another number
   /// says that the content may have changed.
@@ -191,8 +191,8 @@ struct AttentionOptions {
   /// change.
   bool allow_tf32 = false;
 
-  /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, and
-  /// some gradients of captures have no such way: explain() says which, and asking for one of them is an error.
+  /// Backward: the same bits in each run, on one machine. On the CPU they always are. On a GPU it may cost time, most
+  /// for gradients of captures and params: explain() says how each is summed.
   bool deterministic = false;
 
   BackendChoice backend = BackendChoice::automatic;

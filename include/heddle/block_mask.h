@@ -89,8 +89,8 @@ class BlockMask {
   /// the sequences differ in length.
   BlockLists to_lists() const;
 
-  /// The runs of one row of query blocks, sorted; two runs of one kind never touch. Throws invalid_argument for a row
-  /// that is not there.
+  /// The runs of one row of query blocks, sorted; two runs of one kind never touch. A mask of one head, whose rows do
+  /// not depend on it (shared_by_heads()), has them for any head. Throws invalid_argument for a row that is not there.
   std::span<const Run> row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
   std::int64_t q_blocks(std::int64_t sequence) const;
   std::int64_t kv_blocks(std::int64_t sequence) const;

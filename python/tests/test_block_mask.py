@@ -137,6 +137,16 @@ def test_attention_takes_a_block_mask(name):
         heddle.attention(q, k, v, block_mask=mask, mask_mod="kv_idx == 1")
 
 
+def test_a_mask_of_one_head_serves_all():
+    q, k, v = inputs()
+    one = heddle.BlockMask.build("kv_idx <= q_idx", 17, 17, batch=2, block=4)
+    want = heddle.attention(q, k, v, mask_mod="kv_idx <= q_idx", backend="reference")
+    np.testing.assert_allclose(heddle.attention(q, k, v, block_mask=one), want, atol=1e-5)
+    by_head = heddle.BlockMask.build("kv_idx <= q_idx + h", 17, 17, batch=2, block=4)
+    with pytest.raises(ValueError, match="block_mask covers 1 head, and its mask reads h; q's 4 are accepted"):
+        heddle.attention(q, k, v, block_mask=by_head)
+
+
 def test_an_array_of_the_same_name_in_the_score():
     q, k, v = inputs()
     mask = heddle.BlockMask.build(MASKS["documents"][0], 17, 17, batch=2, heads=4, block=4)

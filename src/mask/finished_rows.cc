@@ -35,8 +35,9 @@ std::int64_t BlockMask::kv_blocks(std::int64_t sequence) const {
 }
 
 std::span<const Run> BlockMask::row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const {
+  const bool of_any_head = state_.shape.heads == 1 && state_.shared_by_heads;
   const bool there = sequence >= 0 && sequence < std::ssize(state_.shape.sequences) && head >= 0 &&
-                     head < state_.shape.heads && q_block >= 0 && q_block < q_blocks(sequence);
+                     (head < state_.shape.heads || of_any_head) && q_block >= 0 && q_block < q_blocks(sequence);
   if (!there) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the block mask has no row {} of sequence {}, head {}; it covers {} sequences and {} heads",

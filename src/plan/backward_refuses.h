@@ -1,4 +1,4 @@
-// Refusals of all backwards on a GPU.
+// Refusals of backwards whose tiles are one sequence's each: backward_sm90.
 #pragma once
 
 #include <string>

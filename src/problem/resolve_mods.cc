@@ -20,9 +20,11 @@ bool computes_with_reals(const Expr& e) {
   return std::ranges::any_of(expr::post_order(e), [](const expr::Node* node) { return node->type == ExprType::f32; });
 }
 
-void check_block_mask_shape(const AttentionProblem& problem, const MaskShape& shape) {
-  if (shape.heads != problem.q_heads) {
-    refuse("block_mask covers {} heads; q's {} are accepted", shape.heads, problem.q_heads);
+void check_block_mask_shape(const AttentionProblem& problem, const BlockMask& mask) {
+  const MaskShape& shape = mask.shape();
+  if (shape.heads != problem.q_heads && !(shape.heads == 1 && mask.shared_by_heads())) {
+    refuse("block_mask covers {} head{}{}; q's {} are accepted, or 1 where the mask does not read h", shape.heads,
+           shape.heads == 1 ? "" : "s", shape.heads == 1 ? ", and its mask reads h" : "", problem.q_heads);
   }
   if (std::ssize(shape.sequences) != problem.batch) {
     refuse("block_mask covers {} sequences; the batch's {} are accepted", shape.sequences.size(), problem.batch);
@@ -45,7 +47,7 @@ Expr resolve_mask(const AttentionProblem& problem, const AttentionOptions& optio
   if (options.block_mask == nullptr) return options.mask_mod;
   const BlockMask& given = *options.block_mask;
   if (given.is_transposed()) refuse("block_mask is a transposed one; the rows of queries are accepted");
-  check_block_mask_shape(problem, given.shape());
+  check_block_mask_shape(problem, given);
   const Expr& mask = given.mask();
   if (!given.is_from_lists() && reads_device_lengths(problem, mask)) {
     refuse("block_mask was made from {}, which reads what only {} knows: the lengths; no block_mask is accepted",

@@ -74,8 +74,11 @@ std::string CaseSpec::text() const {
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim,
       q_rest + k_rest == 0 ? "" : fmt::format(" (apart: {} of q, {} of k)", q_rest, k_rest), name(q_dtype),
       name(k_dtype), name(v_dtype), o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)],
-      share_q_batch ? "q" : "", share_kv_batch ? "kv" : "", sequences, q_start, kv_start,
-      device_lengths ? " there" : "", score, mask, weight, sinks,
+      share_q_batch ? "q" : "",
+      share_kv_batch  ? "kv"
+      : share_k_batch ? "k"
+                      : "",
+      sequences, q_start, kv_start, device_lengths ? " there" : "", score, mask, weight, sinks,
       block ? fmt::format("{} {}x{}", rows, block->q, block->kv) : rows, normalizers[static_cast<int>(normalizer)],
       spread, late, far == 0 ? "" : fmt::format(" far {}", far), scale ? fmt::format("{}", *scale) : "default", descale,
       with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads,
@@ -94,7 +97,7 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   };
   q = queries(spec.qk_dim - spec.q_rest);
   if (spec.page_rows > 0) make_pages();
-  k = tensor(spec.k_dtype, kv_shape(batch, spec.qk_dim - spec.k_rest));
+  k = tensor(spec.k_dtype, kv_shape(spec.share_k_batch ? 1 : batch, spec.qk_dim - spec.k_rest));
   v = tensor(spec.v_dtype, kv_shape(batch, spec.v_dim));
   const double spread = std::sqrt(spec.spread);
   fill(q, spread, q_lengths_);
@@ -362,7 +365,10 @@ void AttentionCase::make_small_tensors() {
 void AttentionCase::make_rows() {
   if (spec_.rows == "built") return;
   const problem::AttentionProblem problem = problem::validate(tensors(), options_);
-  const MaskShape shape = {problem.q_heads, problem.sequences};
+  // One head's rows may serve all.
+  const bool reads_heads = !problem.mask_mod.empty() && print(problem.mask_mod).find("h") != std::string::npos;
+  const bool of_one = spec_.seed % 2 == 0 && (!reads_heads || spec_.rows == "lists") && problem.q_heads > 0;
+  const MaskShape shape = {of_one ? 1 : problem.q_heads, problem.sequences};
   const DType reals = spec_.q_dtype == DType::f64 ? DType::f64 : DType::f32;
   if (spec_.rows == "given" || spec_.sequences != "whole") {
     const BlockSize odd = {1 + below(70), 1 + below(200)}, block = spec_.block.value_or(odd);

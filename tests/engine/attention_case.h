@@ -23,6 +23,7 @@ struct CaseSpec {
   std::optional<DType> o_dtype;  // the default one otherwise
   Layout layout = Layout::bhsd;
   bool share_q_batch = false, share_kv_batch = false;  // batch 1 where the attention's is larger
+  bool share_k_batch = false;                          // k's alone
   std::int64_t q_rest = 0, k_rest = 0;                 // of Dqk: columns that stand in tensors of their own
   bool values_in_keys = false;                         // v is the first columns of k, in its memory
   std::string sequences = "whole";                     // whole, lengths, packed, slots: packed, not all keys count

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "heddle/backward.h"
 #include "heddle/error.h"
@@ -69,6 +71,30 @@ TEST(CallersMask, ListsThatSayWhatTheirMaskSaysAreTaken) {
       EXPECT_THAT(plan_of(options_with(lists_of(mask, block))), Not(HasSubstr("refused")))
           << print(mask) << " in blocks of " << block.q;
     }
+  }
+}
+
+// Rows of one head serve all four, whoever follows them: kernels of the CPU, or of a GPU.
+TEST(CallersMask, RowsOfOneHeadServeAll) {
+  const MaskShape one = {1, kShape.sequences};
+  const BlockMask whole = BlockMask::build(mods::causal(), kShape, {64, 64}),
+                  built = BlockMask::build(mods::causal(), one, {64, 64});
+  EXPECT_EQ(built.row(0, 3, 1).size(), whole.row(0, 3, 1).size());
+  EXPECT_THROW(built.row(1, 0, 0), Error);
+  EXPECT_THROW(BlockMask::build(leaf::kv_idx() >= leaf::h(), one, {64, 64}).row(0, 1, 0), Error);
+  // Lists that leave out what their mask does not.
+  const BlockLists lists = BlockMask::build(mods::sliding_window(40), one, {64, 64}).to_lists();
+  const auto of_all = options_with(BlockMask::from_lists(lists, kShape, {64, 64}, mods::causal())),
+             of_one = options_with(BlockMask::from_lists(lists, one, {64, 64}, mods::causal()));
+  const auto behind_mask = [](const std::string& text) { return text.substr(text.find("\nplan ")); };
+  EXPECT_EQ(behind_mask(plan_of(of_one)), behind_mask(plan_of(of_all)));
+  EXPECT_EQ(behind_mask(backward_plan_of(of_one)), behind_mask(backward_plan_of(of_all)));
+  const Tensor q = Tensor::zeros(DType::f32, {1, 4, kRows, 32}), k = Tensor::zeros(DType::f32, {1, 2, kRows, 32});
+  const Tensor v = Tensor::zeros(DType::f32, {1, 2, kRows, 32});
+  for (std::int64_t i = 0; i < v.count(); ++i) static_cast<float*>(v.data())[i] = static_cast<float>(i % 97);
+  for (const auto& [all, own] : {std::pair(options_with(whole), options_with(built)), {of_all, of_one}}) {
+    const Tensor wanted = attention(q, k, v, all).o, found = attention(q, k, v, own).o;
+    EXPECT_EQ(std::memcmp(wanted.data(), found.data(), static_cast<std::size_t>(4 * wanted.count())), 0);
   }
 }
 

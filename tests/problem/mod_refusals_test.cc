@@ -102,7 +102,9 @@ TEST(Refusals, BlockMasks) {
     c.options.block_mask = std::make_shared<BlockMask>(BlockMask::build(mask, of, {4, 4}));
   };
   refused([&](Call& c) { give(c, mods::causal(), MaskShape::uniform(2, 3, 6, 8)); },
-          "block_mask covers 3 heads; q's 4 are accepted");
+          "block_mask covers 3 heads; q's 4 are accepted, or 1 where the mask does not read h");
+  refused([&](Call& c) { give(c, leaf::kv_idx() >= leaf::h(), MaskShape::uniform(2, 1, 6, 8)); },
+          "block_mask covers 1 head, and its mask reads h; q's 4 are accepted, or 1 where the mask does not read h");
   refused([&](Call& c) { give(c, mods::causal(), MaskShape::uniform(3, 4, 6, 8)); },
           "block_mask covers 3 sequences; the batch's 2 are accepted");
   refused(

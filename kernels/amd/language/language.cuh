@@ -30,6 +30,7 @@
 #define __any_sync(mask, x) heddle::amd::any_of_wave(x)
 #define __popc(x) __builtin_popcount(x)
 #define atomicAdd heddle::amd::add_atomically
+#define atomicMax heddle::amd::raise_atomically
 #define atomicCAS heddle::amd::compare_and_swap
 
 #define __uint_as_float(x) __builtin_bit_cast(float, static_cast<unsigned>(x))
@@ -153,6 +154,10 @@ __device__ __forceinline__ bool any_of_wave(bool x) { return any<kWave>(x); }
 template <class Number>
 __device__ __forceinline__ Number add_atomically(Number* at, Number x) {
   return __hip_atomic_fetch_add(at, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+template <class Number>
+__device__ __forceinline__ Number raise_atomically(Number* at, Number x) {
+  return __hip_atomic_fetch_max(at, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
 }  // namespace amd

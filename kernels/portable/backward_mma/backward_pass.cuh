@@ -6,6 +6,9 @@
 // dS; dv += P^T dO; dk += dS^T q. A step has two barriers. After each, the arrived block is there for all waves, and
 // all waves have read the block that the next one overwrites. With one buffer of q a third barrier ends the step.
 //
+// Where a tensor of batch 1 serves all sequences (kConfig.all_sequences), a CTA walks a tile of each of them, in their
+// order, and its gradients are the sums.
+//
 // Where a gradient has more columns than a thread has registers, CTAs share them (kConfig.slices): each computes S and
 // dP over all columns, and adds up and stores its own. The first one sums the reads.
 #pragma once
@@ -13,6 +16,7 @@
 #include "portable/backward_mma/backward_walk.cuh"
 #include "portable/backward_mma/gradient_terms.cuh"
 #include "portable/backward_mma/read_sums.cuh"
+#include "portable/rows/descale_of.cuh"
 #include "portable/rows/row_output.cuh"
 #include "shared/tile_walk.h"
 
@@ -32,19 +36,28 @@ class Backward {
     slice_ = cta % kConfig.slices;
     cta /= kConfig.slices;
     if (kSliced && ReadGradients::kAny && slice_ > 0 && params_.d_qk.data == nullptr) return;
-    const shared::BackwardItem& item = params_.items[cta / kConfig.parts()];
+    const shared::BackwardItem& item = params_.items[cta / kConfig.parts() * (kAll ? params_.sequences : 1)];
     const BackwardTile<kConfig> tile(params_, item, cta % kConfig.parts());
     row_wave_ = Qk::wave() % kConfig.row_waves;
     QkOut d_qk;
     DvOut d_v;
     d_qk.clear();
     d_v.clear();
-    walk(tile, item, d_qk, d_v);
-    if constexpr (kConfig.d_qk) {
-      if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
-      store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, shared::scales_of<Real>(params_).scale, d_qk.o);
+    if constexpr (kAll) {
+      walk_all(&item, cta % kConfig.parts(), d_qk, d_v);
+    } else {
+      walk(tile, item, d_qk, d_v);
     }
-    if constexpr (kConfig.d_v) store<kConfig.d_v_type, kConfig.v_dim, Dv>(params_.d_v, tile, 1, d_v.o);
+    if constexpr (kFinds) {
+      reads_.finish(params_);
+    } else if constexpr (kConfig.d_qk) {
+      if (ReadGradients::kAny && params_.d_qk.data == nullptr) return;
+      const Real scale = shared::scales_of<Real>(params_).scale * factor_of_scores(tile);
+      store<kConfig.d_qk_type, kConfig.qk_dim, Qk>(params_.d_qk, tile, scale, d_qk.o);
+    }
+    if constexpr (kConfig.d_v) {
+      store<kConfig.d_v_type, kConfig.v_dim, Dv>(params_.d_v, tile, factor_of_values(tile), d_v.o);
+    }
   }
 
  private:
@@ -57,7 +70,8 @@ class Backward {
   static constexpr shared::BackwardMmaMemory kMemory = shared::backward_mma_memory(kConfig);
   static_assert(kConfig.step % Qk::kKeys == 0 && (!kConfig.d_v || kConfig.of_keys) && (kConfig.d_qk || kConfig.d_v));
   static_assert(shared::kBackwardBlock % kConfig.step == 0);
-  static constexpr bool kSliced = kConfig.slices > 1;
+  static constexpr bool kSliced = kConfig.slices > 1, kAll = kConfig.all_sequences;
+  static constexpr bool kFinds = kConfig.finds_parts();
   static_assert(!kSliced || !(kConfig.d_qk && kConfig.d_v));
   using Scores = typename Qk::Scores[kFragments][kStepFragments];
 
@@ -77,12 +91,44 @@ class Backward {
   struct Sums<F, false, kColumns> {
     __device__ __forceinline__ void clear() {}
   };
-  using QkOut = Sums<Qk, kConfig.d_qk, shared::scores_side(kConfig).v_columns()>;
+  using QkOut = Sums<Qk, kConfig.d_qk && !kFinds, shared::scores_side(kConfig).v_columns()>;
   using DvOut = Sums<Dv, kConfig.d_v, shared::values_side(kConfig).v_columns()>;
+
+  // Tensors of 8 bits: the factors of a tile's finished gradients, and of an element's terms. A pass of keys meets
+  // several query heads; one of all sequences has factors of each of these.
+  __device__ __forceinline__ Real factor_of_scores(const BackwardTile<kConfig>& tile) const {
+    if constexpr (!kConfig.descaled || kAll) return 1;
+    const float keys = descale_of(params_.descales.k, tile.batch, kv_head_of(tile));
+    return kConfig.of_keys ? keys : keys * descale_of(params_.descales.q, tile.batch, tile.head);
+  }
+  __device__ __forceinline__ Real factor_of_values(const BackwardTile<kConfig>& tile) const {
+    if constexpr (!kConfig.descaled || kAll) return 1;
+    return descale_of(params_.descales.v, tile.batch, kv_head_of(tile));
+  }
+  __device__ __forceinline__ ElementFactors factors_of(const BackwardTile<kConfig>& tile, int q_head) const {
+    if constexpr (!kConfig.descaled) return {1, 1, 1, 1};
+    const float queries = descale_of(params_.descales.q, tile.batch, q_head),
+                keys = descale_of(params_.descales.k, tile.batch, kv_head_of(tile)),
+                values = descale_of(params_.descales.v, tile.batch, kv_head_of(tile));
+    return {queries * keys, values, kAll ? queries * keys : kConfig.of_keys ? queries : 1, kAll ? values : 1};
+  }
+  __device__ __forceinline__ int kv_head_of(const BackwardTile<kConfig>& tile) const {
+    return kConfig.of_keys ? tile.head : tile.head / params_.group;
+  }
 
   /// The row of the tile that is this thread's row i.
   __device__ __forceinline__ int row_of(int i) const {
     return row_wave_ * kConfig.wave_rows() + i / kOwnRows * kConfig.shape().rows + Qk::own_row(i % kOwnRows);
+  }
+
+  /// The tile of each sequence, of items that stand beside each other.
+  __device__ __forceinline__ void walk_all(const shared::BackwardItem* items, int part, QkOut& d_qk, DvOut& d_v) {
+#pragma unroll 1
+    for (int i = 0; i < params_.sequences; ++i) {
+      if (i > 0) Qk::barrier();  // all waves have read the blocks of the sequence before
+      head_ = -1;
+      walk(BackwardTile<kConfig>(params_, items[i], part), items[i], d_qk, d_v);
+    }
   }
 
   __device__ __forceinline__ void walk(const BackwardTile<kConfig>& tile, const shared::BackwardItem& item, QkOut& d_qk,
@@ -121,7 +167,7 @@ class Backward {
         if constexpr (kConfig.d_qk) Dv::multiply_keys(d_p, of_values, values, 0);
         differentiate(tile, head, first, flags, s, d_p);
         if constexpr (kConfig.d_v) add_columns<Dv>(d_v.o, s, values);
-        if constexpr (kConfig.d_qk) add_columns<Qk>(d_qk.o, d_p, scores);
+        if constexpr (kConfig.d_qk && !kFinds) add_columns<Qk>(d_qk.o, d_p, scores);
       }
       if (!kEarly && more) {
         Qk::barrier();
@@ -237,7 +283,8 @@ class Backward {
       }
     }
     const bool partial = kConfig.masked && (flags & shared::kStepPartial) != 0;
-    if (partial || first + kConfig.step > tile.step_length) {
+    const bool rows_end = kAll && tile.first + kConfig.rows() > tile.length;
+    if (partial || rows_end || first + kConfig.step > tile.step_length) {
       Qk::fork();
       visit<true>(tile, head, first, partial, s, d_p);
     } else {
@@ -247,6 +294,7 @@ class Backward {
   template <bool kCut>
   __device__ __forceinline__ void visit(const BackwardTile<kConfig>& tile, int head, int first, bool partial, Scores& s,
                                         Scores& d_p) {
+    const ElementFactors factors = factors_of(tile, head);
 #pragma unroll
     for (int n = 0; n < kStepFragments; ++n) {
       if constexpr (kNumbers) Qk::fork();  // numbers of later columns are to be read later: registers
@@ -265,7 +313,7 @@ class Backward {
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
             [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
-            [&](int i) { return tile.first + row_of(i) < tile.length && (!kSliced || slice_ == 0); }, reads_);
+            [&](int i) { return tile.first + row_of(i) < tile.length; }, !kSliced || slice_ == 0, reads_, factors);
       }
     }
   }
@@ -289,7 +337,7 @@ class Backward {
 #pragma unroll
         for (int c = 0; c < F::kOwnOuts; ++c) {
           Real& x = o[i / kOwnRows][d].x[i % kOwnRows][c];
-          x = row < tile.length ? x : 0;
+          x = kAll || row < tile.length ? x : 0;
         }
       }
       store_columns<kType, kDim, kConfig.gradient_bytes, F>(to, factor, o[i / kOwnRows], i % kOwnRows, begin);

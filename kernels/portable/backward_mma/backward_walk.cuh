@@ -2,8 +2,8 @@
 // are keys and steps are queries; without, the other way round.
 #pragma once
 
-#include "families/backward_mma/shared/backward_mma_params.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
 
 namespace heddle::portable {
 

@@ -6,9 +6,9 @@
 // registers of S and dP. An element that does not attend, or whose t is -inf, gives 0 to both.
 #pragma once
 
-#include "portable/rows/row_mods.cuh"
-#include "families/backward_mma/shared/backward_mma_params.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
+#include "portable/rows/row_mods.cuh"
 
 namespace heddle::portable {
 
@@ -84,6 +84,12 @@ struct QueryNumbers {
   Real lse, delta, low;
 };
 
+/// Tensors of 8 bits: the factors of products of q and k, of products of v and dO, and of what ds and p w become before
+/// they are rounded. Others multiply the finished gradients.
+struct ElementFactors {
+  float scores, values, d_s, p_w;
+};
+
 /// Where an element is.
 struct ElementIndices {
   int batch, head, q_idx, kv_idx;
@@ -111,12 +117,12 @@ class BackwardElements {
 
   /// A column of the thread's elements: s becomes p w, and d_p becomes ds. kCut: not all attend; `inside`: the column
   /// is a row of the sequence; `partial`: the mask decides. `at(i)` and `numbers(i)` are the row i's.
-  /// `sums`: the pass's ReadSums, which take rows of the sequence alone, as `is_row(i)` says: nothing else of a row
-  /// past the end is stored.
+  /// `sums`: the pass's ReadSums, which take pairs if `adds`, and rows of the sequence alone, as `is_row(i)` says:
+  /// nothing else of a row past the end is stored, unless other sequences have it, too.
   template <bool kCut, class ScoreOf, class SlopeOf, class At, class Numbers, class IsRow, class Sums>
   __device__ __forceinline__ void column(const shared::BackwardMmaParams& params, bool inside, bool partial, int index,
                                          ScoreOf&& s, SlopeOf&& d_p, At&& at, Numbers&& numbers, IsRow&& is_row,
-                                         Sums& sums) const {
+                                         bool adds, Sums& sums, const ElementFactors& factors) const {
     const shared::ModValues& mod = params.mod;
     const shared::BackwardScales<Real>& scales = shared::scales_of<Real>(params);
     const ElementIndices any = at(0);
@@ -129,11 +135,11 @@ class BackwardElements {
     for (int i = 0; i < kRows; ++i) {
       const ElementIndices e = at(i);
       const QueryNumbers<Real> row = numbers(i);
-      bool attends = !kCut || inside;
+      bool attends = !kCut || (inside && (!kConfig.all_sequences || is_row(i)));
       if constexpr (kCut && kConfig.masked) {
         if (partial) attends = attends && mask_.element(mod, i, of_mask, e.batch, e.head, e.q_idx, e.kv_idx);
       }
-      const Real product = s(i);
+      const Real product = kConfig.descaled ? s(i) * static_cast<Real>(factors.scores) : s(i);
       Real slope = 1, t;  // t: in powers of two where exponentials are taken of it; kRest: after it met row.lse
       if constexpr (kPlain) {
         t = kRest ? product : kSoftmax ? F::fused(product, scales.scale_log2, -row.lse) : product * scales.scale_log2;
@@ -163,14 +169,17 @@ class BackwardElements {
       }
       constexpr bool kChosen = kCut || !kPlain;
       s(i) = !kChosen || attends ? weight * of_weight_mod : Real(0);
+      if constexpr (kConfig.descaled) s(i) *= static_cast<Real>(factors.p_w);
       if constexpr (kConfig.d_qk) {
+        if constexpr (kConfig.descaled) d_p(i) *= static_cast<Real>(factors.values);
         const Real of_weights = kConfig.weighted ? d_p(i) * of_weight_mod : d_p(i);
         const Real d_t = factor * (kSoftmax ? of_weights - row.delta : of_weights);
         if constexpr (Sums::kAny) {
-          const bool counts = (!kChosen || attends) && is_row(i);
+          const bool counts = (!kChosen || attends) && is_row(i) && adds;
           if (counts) sums.add(params, i, e, product * scales.score_scale, d_t, weight * d_p(i));
         }
         d_p(i) = !kChosen || attends ? kMapped ? d_t * slope : d_t : Real(0);
+        if constexpr (kConfig.descaled) d_p(i) *= static_cast<Real>(factors.d_s);
       }
     }
   }

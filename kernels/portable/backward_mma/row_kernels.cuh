@@ -8,11 +8,11 @@
 // they are. Rows that attend nothing have first = 0 and low = +inf.
 #pragma once
 
+#include "families/backward_mma/shared/backward_mma_config.h"
+#include "families/backward_mma/shared/backward_mma_params.h"
 #include "mods/captures.cuh"
 #include "portable/rows/row_output.cuh"
 #include "ptx/math.cuh"
-#include "families/backward_mma/shared/backward_mma_params.h"
-#include "families/backward_mma/shared/backward_mma_config.h"
 
 namespace heddle::portable {
 

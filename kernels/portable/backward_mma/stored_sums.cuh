@@ -3,16 +3,18 @@
 #pragma once
 
 #include "families/backward_mma/shared/backward_mma_params.h"
+#include "portable/backward_mma/read_sums.cuh"
 #include "portable/backward_mma/row_kernels.cuh"
 
 namespace heddle::portable {
 
-/// By kSumThreads threads of each of params.ctas CTAs. `Real`: of the sums. `kTypes`: of the gradients.
-template <class Real, StorageType... kTypes>
+/// By kSumThreads threads of each of params.ctas CTAs. `Real`: of the sums. kIntegers: finite parts were added as such.
+/// `kTypes`: of the gradients.
+template <class Real, bool kIntegers, StorageType... kTypes>
 class StoredSums {
  public:
   __device__ __forceinline__ static void clear(const shared::MmaSumsParams& params, int cta) {
-    for (long long i = first(cta); i < params.all; i += step(params)) static_cast<Real*>(params.reals)[i] = 0;
+    for (long long i = first(cta); i < params.words; i += step(params)) params.memory[i] = 0;
   }
   __device__ __forceinline__ static void store(const shared::MmaSumsParams& params, int cta) {
     int number = 0;
@@ -36,8 +38,20 @@ class StoredSums {
         offset += rest % to.sum.extent[axis] * to.stride[axis];
         rest /= to.sum.extent[axis];
       }
-      static_cast<typename Element::Bits*>(to.data)[offset] = Element::of(static_cast<const Real*>(to.sum.reals)[i]);
+      static_cast<typename Element::Bits*>(to.data)[offset] = Element::of(element(to.sum, i));
     }
+  }
+  __device__ __forceinline__ static Real element(const shared::MmaSum& sum, long long i) {
+    const Real real = static_cast<const Real*>(sum.reals)[i];
+    if constexpr (!kIntegers) return real;
+    constexpr int kWords = shared::words_of_integers(sizeof(Real));
+    const auto part = [&](int word) {
+      return static_cast<double>(static_cast<long long>(sum.integers[kWords * i + word]));
+    };
+    double x = part(0);
+    if constexpr (kWords == 2) x += part(1) * two_to(sum.bits - 62);
+    const double unit = two_to(-shared::integer_exponent(*sum.largest, sizeof(Real) == 8, sum.bits));
+    return static_cast<Real>(x * unit) + real;
   }
 };
 

@@ -16,6 +16,7 @@
 #include "portable/decode_mma/parts.cuh"
 #include "portable/decode_mma/prefixes.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
+#include "portable/rows/descales.cuh"
 #include "portable/rows/tile_output.cuh"
 #include "portable/rows/tile_scores.cuh"
 
@@ -103,7 +104,7 @@ class Decode {
         } else {
           stream.load_queries(q, query_row);
         }
-        apply_descales(q, tile);
+        apply_descales<kConfig, F>(q, params_, tile, scores_, tiles_.kv_head());
       }
       if constexpr (kConfig.prefixed()) {
         if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
@@ -207,24 +208,6 @@ class Decode {
 #pragma unroll
       for (int d = 0; d < kOutFragments; ++d) F::clear(o[f][d]);
     }
-  }
-
-  /// 8 bits: the factors of queries and keys become those of the rows' products.
-  __device__ __forceinline__ void apply_descales(typename F::Queries (&q)[kFragments],
-                                                 const Tile<kConfig>& tile) const {
-    if constexpr (kConfig.converts()) {
-      const float of_first = descale_of(params_.descales.k, tile.batch, tiles_.kv_head());
-#pragma unroll
-      for (int i = 0; i < Scores::kOwnRows; ++i) {
-        const int batch = tile.batch_of(scores_.row_of(i));
-        const float keys = kConfig.prefixed() ? descale_of(params_.descales.k, batch, tiles_.kv_head()) : of_first;
-        q[i / F::kOwnRows].factor[i % F::kOwnRows] *=
-            keys * descale_of(params_.descales.q, batch, scores_.head_of(tile, i));
-      }
-    }
-  }
-  __device__ __forceinline__ static float descale_of(const shared::Descale& descale, int batch, int head) {
-    return descale.factors == nullptr ? 1 : descale.factors[batch * descale.stride[0] + head * descale.stride[1]];
   }
 
   __device__ __forceinline__ void begin_mods(const Tile<kConfig>& tile, const Place& place) {

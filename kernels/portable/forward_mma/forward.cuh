@@ -10,11 +10,12 @@
 // that stages - 1 blocks are always under way. A step then has one barrier.
 #pragma once
 
+#include "backend/portable/shared/forward_mma_config.h"
 #include "portable/forward_mma/fills.cuh"
 #include "portable/forward_mma/merge.cuh"
 #include "portable/forward_mma/walk.cuh"
+#include "portable/rows/descales.cuh"
 #include "portable/rows/tile_scores.cuh"
-#include "backend/portable/shared/forward_mma_config.h"
 
 namespace heddle::portable {
 
@@ -87,7 +88,7 @@ class Forward {
     typename F::Stream stream(memory_);
     stream.ask_keys(keys, walk.block() * kConfig.kv_block, tile.kv_len);
     typename F::Queries q[kFragments];
-    stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
+    load_queries(stream, q, tile);
     typename F::Scores s[kFragments][kKeyFragments];
     for (bool more = true; more;) {
       const int flags = walk.flags() >> unit(), kv_first = walk.block() * kConfig.kv_block;
@@ -113,7 +114,7 @@ class Forward {
     const KeySource<kConfig> values(params_.v, params_.table, tile);
     typename F::Stream stream(memory_);
     typename F::Queries q[kFragments];
-    stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
+    load_queries(stream, q, tile);
     struct Step {
       int block, flags;
     };
@@ -146,6 +147,17 @@ class Forward {
     stream.end();
   }
 
+  __device__ __forceinline__ void load_queries(typename F::Stream& stream, typename F::Queries (&q)[kFragments],
+                                               const Tile<kConfig>& tile) const {
+    stream.load_queries(q, [&](int i) { return tile.query_row(params_, scores_.row_of(i)); });
+    apply_descales<kConfig, F>(q, params_, tile, scores_, tile.kv_head);
+  }
+  /// The factor of a tile's finished rows.
+  __device__ __forceinline__ Real factor_of_values(const Tile<kConfig>& tile) const {
+    if constexpr (kConfig.converts()) return descale_of(params_.descales.v, tile.batch, tile.kv_head);
+    return 1;
+  }
+
   /// The wave's place among the list's units of 64 rows.
   __device__ __forceinline__ int unit() const {
     return scores_.row_wave() * kConfig.wave_rows() / shared::kWarpgroupRows;
@@ -155,10 +167,12 @@ class Forward {
                                              typename F::Out (&o)[kFragments][kOutFragments]) const {
     // Read once more, so that it takes no registers before.
     const Tile<kConfig> tile = tile_of<kConfig>(params_, params_.tiles.items[number]);
+    const Real of_values = factor_of_values(tile);
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
       const int row = scores_.row_of(i), head = scores_.head_of(tile, i);
-      const RowEnd<Real> end = weights.close(i, params_.sinks, head);
+      RowEnd<Real> end = weights.close(i, params_.sinks, head);
+      if constexpr (kConfig.converts()) end.factor *= of_values;
       if (!tile.has(row)) continue;
       const int at = tile.q_begin + tile.query_of(row);
       store_row<kConfig, F>(params_.outputs, tile.batch, head, at, end.factor, o[i / F::kOwnRows], i % F::kOwnRows);
@@ -173,6 +187,7 @@ class Forward {
     using Parts = SplitParts<kConfig, F>;
     const Parts parts(params_, number);
     const Tile<kConfig> tile = tile_of<kConfig>(params_, params_.tiles.items[number]);
+    const Real of_values = factor_of_values(tile);
     const auto has = [&](int row) { return tile.has(row); };
     if (holds)
       parts.leave(
@@ -180,7 +195,8 @@ class Forward {
     if (!parts.is_last(memory_)) return;
     parts.merge(weights, has, [&](int row, int column, const auto& sums, const auto& merged) {
       const int head = tile.head_of(row), at = tile.q_begin + tile.query_of(row);
-      const RowEnd<Real> end = merged.close(0, params_.sinks, head);
+      RowEnd<Real> end = merged.close(0, params_.sinks, head);
+      if constexpr (kConfig.converts()) end.factor *= of_values;
       store_run<kConfig, F>(params_, tile.batch, head, at, column, end.factor, sums);
       if (column == 0) store_row_numbers<kConfig, Real>(params_, tile.batch, head, at, end);
     });

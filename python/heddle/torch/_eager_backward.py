@@ -84,7 +84,7 @@ def empty_gradients(call: Call, wanted: Wanted) -> list[torch.Tensor]:
 
 def of_sequences(call: Call, wanted: Wanted) -> Call:
     """`call`, in which each sequence has keys and values of its own, where one serves all and its gradient is wanted.
-    A GPU's kernels compute the gradient of each sequence; a CPU's sum them."""
+    Hopper's kernels compute the gradient of each sequence, and with few keys other GPUs are busier so; a CPU's sum."""
     batch = call.query.shape[0]
     if call.query.device.type == "cpu" or batch == 1:
         return call

@@ -367,15 +367,23 @@ def test_gradients_of_captures(dim, dtype, kind):
 
 
 @on_a_gpu
-def test_ordered_gradients_of_captures_above_128_are_refused():
-    q, k, v = qkv(dim=256)
-    bias = random(4, dtype=torch.float32)
+@pytest.mark.parametrize("dim, dtype", [(64, torch.bfloat16), (256, torch.bfloat16), (64, torch.float32)])
+def test_ordered_gradients_of_captures(dim, dtype):
+    given = [*qkv(q_len=150, dim=dim, dtype=dtype), random(4, 10, dtype=torch.float32)]
+    buckets = given[3]
+
+    def run():
+        out = flex_attention(*given[:3], lambda score, b, h, q_idx, kv_idx: score + buckets[h, (q_idx * kv_idx) % 10])
+        return gradients([out], given, [torch.ones_like(out)])
+
+    any_order = run()[3]
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(NotImplementedError, match="deterministic is asked for"):
-            flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + bias[h])
+        first, second = run()[3], run()[3]
     finally:
         torch.use_deterministic_algorithms(False)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, any_order, rtol=1e-4, atol=1e-4 * any_order.abs().max().item())
 
 
 @pytest.mark.parametrize("dim", [64, 256])

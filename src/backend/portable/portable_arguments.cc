@@ -62,4 +62,8 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   if (config.page_rows > 0) gpu::set_table(*arguments.options, params.table);
 }
 
+shared::Descales descales_of(const AttentionOptions& options) {
+  return {gpu::descale_of(options.q_descale), gpu::descale_of(options.k_descale), gpu::descale_of(options.v_descale)};
+}
+
 }  // namespace heddle::portable

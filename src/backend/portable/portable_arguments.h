@@ -15,4 +15,7 @@ void set_constants(const backend::PrepareArguments& arguments, shared::ForwardPa
 void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArguments& arguments,
                    shared::ForwardParams& params);
 
+/// The factors of a run's queries, keys and values of 8 bits.
+shared::Descales descales_of(const AttentionOptions& options);
+
 }  // namespace heddle::portable

@@ -24,12 +24,17 @@ constexpr std::string_view kWhyF64 = " of f64, whose sums take a thread's regist
 
 bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
-std::string refuse_types(const AttentionProblem& problem, const LargestDims& largest) {
+bool is_8_bits(DType dtype) { return fp8_of(dtype) != shared::Fp8::none; }
+
+std::string refuse_types(const AttentionProblem& problem, const LargestDims& largest, EightBits bytes) {
   const DType dtype = problem.q_dtype;
   const bool known = is_16_bits(dtype) || dtype == DType::f32 || dtype == DType::f64;
-  if (!known || problem.k_dtype != dtype || problem.v_dtype != dtype) {
-    return fmt::format("q, k, v are {}, {}, {}; bf16, f16, f32 or f64 for all is accepted", name(problem.q_dtype),
-                       name(problem.k_dtype), name(problem.v_dtype));
+  const bool alike = known && problem.k_dtype == dtype && problem.v_dtype == dtype;
+  const bool converts = bytes == EightBits::converted;
+  if (!alike && !(converts && keys_become_halves(problem))) {
+    return fmt::format("q, k, v are {}, {}, {}; bf16, f16, f32 or f64 for all is accepted{}", name(problem.q_dtype),
+                       name(problem.k_dtype), name(problem.v_dtype),
+                       converts ? ", or k and v of e4m3 or e5m2 beside q of f16, bf16, e4m3 or e5m2" : "");
   }
   const std::array accepted = {DType::f16, DType::bf16, DType::f32, DType::f64};
   if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
@@ -72,9 +77,14 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 
 }  // namespace
 
+bool keys_become_halves(const AttentionProblem& problem) {
+  return is_8_bits(problem.k_dtype) && is_8_bits(problem.v_dtype) &&
+         (is_16_bits(problem.q_dtype) || is_8_bits(problem.q_dtype));
+}
+
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options,
-                             const LargestDims& largest) {
-  std::string reason = refuse_types(problem, largest);
+                             const LargestDims& largest, EightBits bytes) {
+  std::string reason = refuse_types(problem, largest, bytes);
   return reason.empty() ? portable_refuses_values(problem, options) : reason;
 }
 

@@ -18,9 +18,13 @@ struct LargestDims {
 /// latent attention.
 inline constexpr LargestDims kDimsOfRegisters = {256, 256, 128}, kDimsOfSlices = {576, 512, 256};
 
+/// Elements of 8 bits: kernels make f16 of them, where k and v have 8 bits, and q 16 or 8.
+enum class EightBits : bool { refused, converted };
+bool keys_become_halves(const problem::AttentionProblem& problem);
+
 /// Empty when kernels may take the problem. Any strides are taken.
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                             const LargestDims& largest = kDimsOfRegisters);
+                             const LargestDims& largest = kDimsOfRegisters, EightBits bytes = EightBits::refused);
 /// But for types and head dimensions.
 std::string portable_refuses_values(const problem::AttentionProblem& problem, const AttentionOptions& options);
 /// Empty when the kernels are compiled for the chip.
@@ -28,9 +32,10 @@ std::string portable_device_refuses(const device::CudaCaps& caps);
 std::string portable_device_refuses(const device::AmdCaps& caps);
 template <class Caps>
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                             const Caps& caps, const LargestDims& largest = kDimsOfRegisters) {
+                             const Caps& caps, const LargestDims& largest = kDimsOfRegisters,
+                             EightBits bytes = EightBits::refused) {
   std::string reason = portable_device_refuses(caps);
-  return reason.empty() ? portable_refuses(problem, options, largest) : reason;
+  return reason.empty() ? portable_refuses(problem, options, largest, bytes) : reason;
 }
 
 /// Says that the portable kernels have not run on a chip like this one, and how far they are tested for it. Empty: they

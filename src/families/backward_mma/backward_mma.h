@@ -15,6 +15,7 @@
 #include "backend/gpu/gpu.h"
 #include "backend/portable/portable_config.h"
 #include "families/backward_mma/backward_mma_reads.h"
+#include "families/backward_mma/backward_mma_widened.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
@@ -30,6 +31,9 @@ struct BackwardMmaKernels {
   std::vector<shared::BackwardMmaConfig> passes;
   shared::BackwardMmaRows rows;
   std::int64_t sum_elements = 0;  // of gradients of captures and params
+  int ordered_sums = 0;           // how many of them are sums of integers, in any order; 0: of reals
+  WidenedCopies copies;           // of tensors of 8 bits
+  std::string widen;              // the class of the kernel that makes them; empty: there are none
 };
 
 /// The kernels for a problem on a GPU, best first. What depends on strides is as `tensors` have them.
@@ -38,7 +42,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const problem::AttentionPro
                                                      MmaTarget target);
 
 /// The name of a pass in kernels' names and in explain(): "dk and dv", "dk", "dv", "dq" (also of a pass that only sums
-/// reads).
+/// reads); "largest parts by keys" or "by queries".
 std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
 
 /// explain()'s lines about the kernels.
@@ -60,15 +64,22 @@ std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t 
 BackwardSchedule backward_mma_schedule(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                                        const BlockMask* block_mask);
 
+/// CTAs of a pass whose schedule has so many items.
+int backward_mma_ctas(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
+                      std::int64_t items);
+
 /// Sequences differ: kernels read where each stands.
 bool has_spans(const BackwardMmaKernels& kernels);
 
 /// Offsets in bytes in a run's workspace.
 struct BackwardMmaWorkspace {
-  std::int64_t numbers;  // softmax: portable_numbers() of each block and head
-  std::int64_t sinks;    // a real of each block and head
-  std::int64_t lists;    // lengths on the device: what backward_lists_memory() says, without tiles
-  std::int64_t sums;     // reals of the gradients of captures and params
+  std::int64_t numbers;   // softmax: portable_numbers() of each block and head
+  std::int64_t sinks;     // a real of each block and head
+  std::int64_t lists;     // lengths on the device: what backward_lists_memory() says, without tiles
+  std::int64_t sums;      // reals of the gradients of captures and params
+  std::int64_t largest;   // ordered_sums: a word of 64 bits of each, and behind them, at
+  std::int64_t integers;  // this offset, the words of their elements
+  std::int64_t copies;    // of tensors of 8 bits
   std::int64_t bytes;
 };
 BackwardMmaWorkspace backward_mma_workspace(const problem::AttentionProblem& problem,
@@ -102,7 +113,8 @@ bool has_rows(const plan::BackwardMmaKernels& kernels);
 
 /// The kernels backward_mma_0 and on, a pass each, which take shared::BackwardMmaParams; with softmax
 /// backward_mma_rows, and with d_sinks backward_mma_sinks, which take shared::BackwardRowsParams; with reads
-/// backward_mma_clear and backward_mma_store, which take shared::MmaSumsParams. For that architecture: "sm_80",
+/// backward_mma_clear and backward_mma_store, which take shared::MmaSumsParams; beside tensors of 8 bits
+/// backward_mma_widen, which takes shared::MmaWidenParams. For that architecture: "sm_80",
 /// "gfx1100". `types`: of the reads' gradients.
 jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods, const plan::MmaReads& reads,
                    const std::vector<shared::StorageType>& types, const device_text::ModLayout& layout,

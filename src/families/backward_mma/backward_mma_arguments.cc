@@ -8,6 +8,7 @@
 #include "backend/gpu/backward_rows_params.h"
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
+#include "backend/portable/portable_arguments.h"
 #include "families/backward_mma/backward_mma.h"
 #include "plan/access/kernel_types.h"
 #include "plan/mods/backward_mods.h"
@@ -20,7 +21,7 @@ using shared::BackwardMmaConfig;
 
 shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& arguments, const BackwardMmaConfig& pass) {
   const AttentionProblem& problem = arguments.problem;
-  const BackwardTensors& tensors = *arguments.backward;
+  const BackwardTensors tensors = plan::with_copies(problem, *arguments.backward);
   shared::BackwardMmaParams params{};
   const auto set_pair = [&](shared::RowsOfTensor(&pair)[2], const ConstTensorView& of_scores,
                             const ConstTensorView& of_values) {
@@ -31,6 +32,7 @@ shared::BackwardMmaParams params_of_pass(const backend::PrepareArguments& argume
   set_pair(pass.of_keys ? params.rows : params.steps, tensors.k, tensors.v);
   params.group = static_cast<int>(problem.group());
   params.q_heads = static_cast<int>(problem.q_heads);
+  params.sequences = static_cast<int>(problem.batch);
   params.padded_blocks = problem.packed ? -1 : shared::blocks_of_rows(static_cast<int>(problem.q_rows));
   params.padded_rows = problem.packed ? 0 : static_cast<int>(pass.of_keys ? problem.kv_rows : problem.q_rows);
   const double scale = problem.scale * plan::backward_mods(problem).factor;
@@ -55,7 +57,7 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
   gpu::check_address("k", tensors.k.data, of_keys);
   gpu::check_address("v", tensors.v.data, of_keys);
   const auto check = [&](std::string_view name, bool there, const std::optional<TensorView>& view) {
-    if (there) gpu::check_address(name, view->data, pass.gradient_bytes);
+    if (there && !pass.finds_parts()) gpu::check_address(name, view->data, pass.gradient_bytes);
   };
   check("dq", !pass.of_keys && tensors.dq, tensors.dq);
   check("dk", pass.of_keys && pass.d_qk, tensors.dk);
@@ -63,12 +65,13 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
 }
 
 /// All but addresses.
-shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors) {
+shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors,
+                                  const plan::BackwardMmaWorkspace& at) {
   constexpr std::int64_t kMostCtas = 1024;
   shared::MmaSumsParams params{};
-  params.all = reads.elements();
+  params.words = (at.copies - at.sums) / 4;
   params.ctas = static_cast<int>(
-      std::clamp<std::int64_t>((params.all + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
+      std::clamp<std::int64_t>((params.words + shared::kSumThreads - 1) / shared::kSumThreads, 1, kMostCtas));
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     const plan::CaptureSum& sum = reads.sums[i];
     const TensorView& gradient = plan::gradient_of(sum, tensors);
@@ -79,8 +82,22 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
       stored.sum.extent[axis] = static_cast<int>(sum.shape[axis]);
       stored.stride[axis] = gradient.strides[axis];
     }
+    stored.sum.bits = reads.bits(i);
   }
   return params;
+}
+
+/// Where copies of tensors of 8 bits stand, for who writes and who reads them.
+void set_copies(const plan::BackwardMmaKernels& kernels, const BackwardTensors& given, char* memory,
+                BackwardTensors& tensors, shared::MmaWidenParams& params) {
+  const ConstTensorView* from[] = {&given.q, &given.k, &given.v};
+  ConstTensorView* to[] = {&tensors.q, &tensors.k, &tensors.v};
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (kernels.copies.at[i] < 0) continue;
+    to[i]->data = memory + kernels.copies.at[i];
+    params.tensors[i].from = from[i]->data;
+    params.tensors[i].to = memory + kernels.copies.at[i];
+  }
 }
 
 }  // namespace
@@ -94,31 +111,40 @@ std::vector<shared::StorageType> types_of_sums(const plan::MmaReads& reads, cons
 
 Params constant_params(const backend::PrepareArguments& arguments, const plan::MmaReads& reads) {
   Params params;
-  for (const BackwardMmaConfig& pass : arguments.plan.part<plan::BackwardMmaKernels>().passes) {
+  const auto& kernels = arguments.plan.part<plan::BackwardMmaKernels>();
+  for (const BackwardMmaConfig& pass : kernels.passes) {
     params.passes.push_back(params_of_pass(arguments, pass));
   }
   params.rows = gpu::backward_rows_params(arguments);
-  params.sums = sums_params(reads, *arguments.backward);
+  params.widen = plan::widen_params(arguments.problem, *arguments.backward);
+  params.sums = sums_params(reads, *arguments.backward, plan::backward_mma_workspace(arguments.problem, kernels));
   return params;
 }
 
 void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProblem& problem,
                    const plan::MmaReads& reads, const backend::RunArguments& arguments, Params& params) {
-  const BackwardTensors& tensors = *arguments.backward;
-  for (const BackwardMmaConfig& pass : kernels.passes) check_pass(pass, tensors);
+  BackwardTensors tensors = plan::with_copies(problem, *arguments.backward);
   const plan::BackwardMmaWorkspace at = plan::backward_mma_workspace(problem, kernels);
   char* workspace = static_cast<char*>(arguments.workspace);
+  set_copies(kernels, *arguments.backward, workspace + at.copies, tensors, params.widen);
+  for (const BackwardMmaConfig& pass : kernels.passes) check_pass(pass, tensors);
   shared::BackwardRowsParams& rows = params.rows;
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   gpu::set_row_addresses(arguments, rows);
-  char* sum = workspace + at.sums;
-  params.sums.reals = sum;
+  char *sum = workspace + at.sums, *integers = workspace + at.integers;
+  params.sums.memory = reinterpret_cast<unsigned*>(sum);
+  const int real = shared::real_bytes(kernels.rows.storage);
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     shared::MmaSumsParams::Stored& stored = params.sums.stored[i];
     stored.data = plan::gradient_of(reads.sums[i], tensors).data;
     stored.sum.reals = sum;
-    sum += stored.count * shared::real_bytes(kernels.rows.storage);
+    sum += stored.count * real;
+    if (reads.ordered) {
+      stored.sum.largest = reinterpret_cast<unsigned long long*>(workspace + at.largest) + i;
+      stored.sum.integers = reinterpret_cast<unsigned long long*>(integers);
+      integers += stored.count * shared::words_of_integers(real) * 8;
+    }
     for (shared::BackwardMmaParams& pass : params.passes) pass.sums[i] = stored.sum;
   }
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
@@ -133,6 +159,7 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
     pass.numbers = rows.rows;
     pass.d_qk.data = gpu::address_of(of_keys ? tensors.dk : tensors.dq);
     pass.d_v.data = gpu::address_of(tensors.dv);
+    if (kernels.passes[i].descaled) pass.descales = portable::descales_of(*arguments.options);
   }
 }
 

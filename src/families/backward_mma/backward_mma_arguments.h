@@ -16,6 +16,7 @@ struct Params {
   std::vector<shared::BackwardMmaParams> passes;
   shared::BackwardRowsParams rows{};
   shared::MmaSumsParams sums{};
+  shared::MmaWidenParams widen{};
 };
 
 /// The types in which the gradients of captures and params are stored.

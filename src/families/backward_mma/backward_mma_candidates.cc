@@ -138,6 +138,11 @@ BackwardMmaConfig shaped(BackwardMmaConfig config, const PassShape& shape) {
   return config;
 }
 
+/// The tensor serves all sequences.
+bool serves_all(const AttentionProblem& problem, const ConstTensorView& tensor) {
+  return !problem.packed && problem.batch > 1 && tensor.shape[0] == 1;
+}
+
 /// A tile's rows are keys: of dk, dv or both.
 BackwardMmaConfig of_keys(BackwardMmaConfig config, const BackwardTensors& tensors, bool d_k, bool d_v, int reads) {
   const DType own = tensors.q.dtype;
@@ -163,31 +168,60 @@ BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& te
   return config;
 }
 
+/// The pass that finds the largest parts which `pass` adds. It has the same tiles and steps.
+BackwardMmaConfig finding_parts(BackwardMmaConfig pass) {
+  const BackwardMmaConfig none;
+  pass.read_parts = shared::ReadParts::largest;
+  pass.d_v = false;
+  pass.slices = 1;
+  pass.gradient_bytes = none.gradient_bytes;
+  pass.d_qk_type = none.d_qk_type;
+  pass.d_v_type = none.d_v_type;
+  return pass;
+}
+
 /// The passes of a row of the table, as far as their gradients are asked for, or sums of reads.
-std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, const BackwardMmaConfig& all,
-                                         const MmaReads& reads, const BackwardTensors& tensors) {
+std::vector<BackwardMmaConfig> passes_of(const BackwardKernels& kernels, BackwardMmaConfig all,
+                                         const AttentionProblem& problem, const MmaReads& reads,
+                                         const BackwardTensors& tensors) {
   std::vector<BackwardMmaConfig> passes;
-  const bool d_k = tensors.dk.has_value(), d_v = tensors.dv.has_value(), apart = kernels.values.row_waves > 0;
+  const bool d_k = tensors.dk.has_value(), d_v = tensors.dv.has_value(), has_values = kernels.values.row_waves > 0;
+  const bool of_all_k = serves_all(problem, tensors.k), of_all_v = serves_all(problem, tensors.v);
   const ReadsOfPasses own = reads_of_passes(reads, d_k, tensors.dq.has_value());
-  if (apart) {
-    if (d_k) passes.push_back(shaped(of_keys(all, tensors, true, false, own.keys), kernels.keys));
-    if (d_v) passes.push_back(shaped(of_keys(all, tensors, false, true, 0), kernels.values));
+  const auto add = [&](BackwardMmaConfig pass, const PassShape& shape, bool of_all) {
+    pass.all_sequences = of_all;
+    if (reads.ordered && pass.reads != 0) pass.read_parts = shared::ReadParts::integers;
+    passes.push_back(shaped(pass, shape));
+  };
+  if (has_values || (d_k && d_v && of_all_k != of_all_v)) {
+    if (d_k) add(of_keys(all, tensors, true, false, own.keys), kernels.keys, of_all_k);
+    if (d_v) add(of_keys(all, tensors, false, true, 0), has_values ? kernels.values : kernels.keys, of_all_v);
   } else if (d_k || d_v) {
-    passes.push_back(shaped(of_keys(all, tensors, d_k, d_v, own.keys), kernels.keys));
+    add(of_keys(all, tensors, d_k, d_v, own.keys), kernels.keys, d_k ? of_all_k : of_all_v);
   }
-  if (tensors.dq || own.queries != 0) passes.push_back(shaped(of_queries(all, tensors, own.queries), kernels.queries));
+  if (tensors.dq || own.queries != 0) {
+    add(of_queries(all, tensors, own.queries), kernels.queries, tensors.dq && serves_all(problem, tensors.q));
+  }
+  std::vector<BackwardMmaConfig> before;
+  for (const BackwardMmaConfig& pass : passes) {
+    if (pass.read_parts == shared::ReadParts::integers) before.push_back(finding_parts(pass));
+  }
+  passes.insert(passes.begin(), before.begin(), before.end());
   return passes;
 }
 
 }  // namespace
 
 std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& problem, const BackwardMods& mods,
-                                                     const MmaReads& reads, const BackwardTensors& tensors,
+                                                     const MmaReads& reads, const BackwardTensors& given,
                                                      MmaTarget target) {
+  const BackwardTensors tensors = with_copies(problem, given);
+  const DType product = product_type(problem, given);
   BackwardMmaConfig all;
   all.qk_dim = static_cast<int>(problem.qk_dim);
   all.v_dim = static_cast<int>(problem.v_dim);
-  all.storage = storage_of(problem.q_dtype);
+  all.storage = storage_of(product);
+  all.descaled = has_widened(problem);
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();
@@ -196,18 +230,22 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   all.by_sequence = problem::sequences_differ(problem) || problem.packed;
   all.device_lengths = problem.device_lengths;
   shared::BackwardMmaRows rows = {.storage = all.storage, .v_dim = all.v_dim, .normalizer = all.normalizer};
-  rows.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
+  rows.o_type = output_type_of(problem.o_dtype, product);
   rows.lse_rest = all.lse_rest;
   rows.sinks = problem.wanted.sinks;
-  if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, problem.q_dtype);
+  if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, product);
 
   const int dim = std::max(all.qk_dim, all.v_dim), most = most_columns(all.storage);
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : dim <= most ? most : kSharedColumns;
+  const WidenedCopies copies = widened_copies(problem, given);
+  const int ordered = reads.ordered ? static_cast<int>(reads.sums.size()) : 0;
   std::vector<BackwardMmaKernels> found;
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
     for (const BackwardKernels& kernels : kernels_of(all.storage, fragments)) {
-      if (kernels.most_dim == bound) found.push_back({passes_of(kernels, all, reads, tensors), rows, reads.elements()});
+      if (kernels.most_dim == bound)
+        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements(), ordered, copies,
+                         all.descaled ? widen_class(problem, all.storage) : std::string()});
     }
   };
   const FragmentKind own = target.of(problem, all.storage);
@@ -217,6 +255,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
 }
 
 std::string_view name_of_pass(const BackwardMmaConfig& pass) {
+  if (pass.finds_parts()) return pass.of_keys ? "largest parts by keys" : "largest parts by queries";
   if (!pass.of_keys) return "dq";
   return !pass.d_v ? "dk" : !pass.d_qk ? "dv" : "dk and dv";
 }
@@ -261,7 +300,10 @@ std::vector<Setting> backward_mma_settings(const BackwardMmaKernels& kernels) {
   settings.push_back({"masked", any.masked});
   settings.push_back({"weighted", any.weighted});
   settings.push_back({"lse_rest", any.lse_rest});
-  for (const BackwardMmaConfig& pass : kernels.passes) add_pass(pass, settings);
+  if (any.descaled) settings.push_back({"descaled", true});
+  for (const BackwardMmaConfig& pass : kernels.passes) {
+    if (!pass.finds_parts()) add_pass(pass, settings);
+  }
   return settings;
 }
 

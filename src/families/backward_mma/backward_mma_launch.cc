@@ -43,8 +43,8 @@ class BackwardMmaKernel final : public backend::Kernel {
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       const BackwardMmaConfig& pass = kernels_.passes[i];
       schedules.push_back(plan::backward_mma_schedule(problem_, pass, arguments.block_mask));
-      ctas_.push_back(static_cast<unsigned>(schedules.back().items.size()) *
-                      static_cast<unsigned>(pass.ctas_of_item()));
+      ctas_.push_back(
+          static_cast<unsigned>(plan::backward_mma_ctas(problem_, pass, std::ssize(schedules.back().items))));
       functions_.push_back(program_->function(fmt::format("backward_mma_{}", i).c_str(), shared_bytes(pass)));
     }
     const std::vector<shared::RowBlock> blocks = plan::row_blocks(problem_);
@@ -55,6 +55,7 @@ class BackwardMmaKernel final : public backend::Kernel {
       rows_ = program_->function("backward_mma_rows");
       if (kernels_.rows.sinks) sinks_ = program_->function("backward_mma_sinks");
     }
+    if (!kernels_.widen.empty()) widen_ = program_->function("backward_mma_widen");
     if (reads_.any()) {
       clear_ = program_->function("backward_mma_clear");
       store_ = program_->function("backward_mma_store");
@@ -71,6 +72,10 @@ class BackwardMmaKernel final : public backend::Kernel {
       gpu::BackwardSequencesParams params = sequences_->params();
       set_lists_to_read(arguments, problem_, kernels_, params, own);
       sequences_->launch(params, arguments.stream);
+    }
+    if (widen_ != nullptr) {
+      program_->launch(widen_, {.ctas = static_cast<unsigned>(own.widen.ctas), .threads = shared::kSumThreads},
+                       arguments.stream, &own.widen, "launching backward_mma_widen");
     }
     if (rows_ != nullptr) launch_rows(own.rows, arguments.stream);
     if (reads_.any()) launch_sums(clear_, own.sums, arguments.stream);
@@ -154,7 +159,7 @@ class BackwardMmaKernel final : public backend::Kernel {
   Params params_;
   std::vector<unsigned> ctas_;    // of each pass
   std::vector<void*> functions_;  // likewise
-  void *rows_ = nullptr, *sinks_ = nullptr, *clear_ = nullptr, *store_ = nullptr;
+  void *rows_ = nullptr, *sinks_ = nullptr, *clear_ = nullptr, *store_ = nullptr, *widen_ = nullptr;
   gpu::DeviceArrays arrays_;                         // the lists of all passes
   std::optional<gpu::BackwardSequences> sequences_;  // where lengths are on the device
 };

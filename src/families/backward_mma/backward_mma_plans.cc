@@ -13,7 +13,6 @@
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "heddle/error.h"
-#include "plan/backward_refuses.h"
 
 namespace heddle::plan {
 namespace {
@@ -28,7 +27,11 @@ bool is_accepted(DType dtype) {
 std::string refuse_types(const Request& request) {
   const AttentionProblem& problem = request.problem;
   const BackwardTensors& tensors = *request.backward;
-  if (tensors.d_o.dtype != problem.q_dtype) {
+  const DType product = product_type(problem, tensors);
+  if (has_widened(problem) && product != DType::f16 && product != DType::bf16) {
+    return fmt::format("dO is {}; f16 and bf16 are accepted beside q of 8 bits", name(product));
+  }
+  if (tensors.d_o.dtype != product) {
     return fmt::format("dO is {}; {}, q's type, is accepted", name(tensors.d_o.dtype), name(problem.q_dtype));
   }
   for (const auto& [what, view] : {std::pair("dq", &tensors.dq), std::pair("dk", &tensors.dk),
@@ -69,11 +72,11 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 template <class Caps>
 std::string refuses_on(const Request& request, const Caps& caps, const LargestDims& largest) {
   const AttentionProblem& problem = request.problem;
-  std::string reason = portable_refuses(problem, request.options, caps, largest);
+  std::string reason = portable_refuses(problem, request.options, caps, largest, EightBits::converted);
   if (!reason.empty()) return reason;
-  std::array<std::string, 6> reasons = {refuse_types(request),          refuse_pages(problem),
-                                        refuse_broadcasts(request),     refuses_mma_reads(problem, reads_of(request)),
-                                        refuse_blocks(request.options), refuse_sizes(problem)};
+  std::array<std::string, 5> reasons = {refuse_types(request), refuse_pages(problem),
+                                        refuses_mma_reads(reads_of(request)), refuse_blocks(request.options),
+                                        refuse_sizes(problem)};
   const auto found = std::ranges::find_if(reasons, [](const std::string& each) { return !each.empty(); });
   return found == reasons.end() ? std::string() : std::move(*found);
 }
@@ -92,18 +95,38 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   if (!mods.mask.empty()) plan.forms.mask = "computed for each pair of a partial block";
   if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
   for (const BackwardMmaConfig& pass : kernels.passes) {
-    if (!pass.of_keys && !problem.wanted.q) continue;  // it is there for sums of reads alone
+    if (pass.finds_parts() || (!pass.of_keys && !problem.wanted.q)) continue;  // it is there for sums of reads alone
     plan.gradients.push_back(
-        fmt::format("{}: in registers of {}, {}; S{} recomputed; the same bits in each run", name_of_pass(pass),
+        fmt::format("{}: in registers of {}, {}{}; S{} recomputed; the same bits in each run", name_of_pass(pass),
                     pass.slices > 1 ? fmt::format("{} CTAs that share its columns", pass.slices) : "one CTA",
                     pass.of_keys ? "over the queries of all query heads of the group" : "over the keys",
-                    pass.d_qk ? " and dP are" : " is"));
+                    pass.all_sequences ? ", sequence after sequence" : "", pass.d_qk ? " and dP are" : " is"));
   }
   for (std::string& sentence : describe_mma_reads(reads)) plan.gradients.push_back(std::move(sentence));
   if (problem.wanted.sinks) {
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
   }
+}
+
+TileRows rows_of_pass(const BackwardMmaConfig& pass) { return pass.of_keys ? TileRows::keys : TileRows::queries; }
+
+/// A tile's items of all sequences, in the order of these, beside each other; the tiles with the most steps first.
+std::vector<shared::BackwardItem> beside_each_other(std::vector<shared::BackwardItem> items, std::int64_t sequences) {
+  std::ranges::sort(
+      items, {}, [](const shared::BackwardItem& item) { return std::tuple(item.kv_head, item.kv_tile, item.batch); });
+  std::vector<std::pair<std::int64_t, std::size_t>> tiles;  // steps, below 0; the first item
+  for (std::size_t first = 0; first < items.size(); first += static_cast<std::size_t>(sequences)) {
+    tiles.emplace_back(0, first);
+    for (std::int64_t i = 0; i < sequences; ++i) tiles.back().first -= items[first + static_cast<std::size_t>(i)].steps;
+  }
+  std::ranges::sort(tiles);
+  std::vector<shared::BackwardItem> ordered;
+  for (const auto& [steps, first] : tiles) {
+    const auto begin = items.begin() + static_cast<std::ptrdiff_t>(first);
+    ordered.insert(ordered.end(), begin, begin + static_cast<std::ptrdiff_t>(sequences));
+  }
+  return ordered;
 }
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -129,12 +152,15 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
     plan.workspace_bytes = backward_mma_workspace(problem, kernels).bytes;
     plan.tile = {shared::kBackwardBlock, shared::kBackwardBlock};
     for (const BackwardMmaConfig& pass : kernels.passes) {
-      const TileRows rows = pass.of_keys ? TileRows::keys : TileRows::queries;
-      const auto ctas = static_cast<int>(count_tiles_of(problem, rows, pass.tile())) * pass.ctas_of_item();
-      plan.grid = std::max(plan.grid, ctas);
+      const std::int64_t items = count_tiles_of(problem, rows_of_pass(pass), pass.tile());
+      plan.grid = std::max(plan.grid, backward_mma_ctas(problem, pass, items));
       plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
     }
     describe(problem, kernels, mods, reads, plan);
+    if (!kernels.widen.empty()) {
+      plan.access.push_back(fmt::format("tensors of 8 bits: copied to {}, which is exact, {} bytes",
+                                        name(product_type(problem, *request.backward)), kernels.copies.bytes));
+    }
     choices.push_back(std::move(choice));
   }
   if (choices.empty()) {
@@ -180,7 +206,13 @@ std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& 
 
 BackwardSchedule backward_mma_schedule(const AttentionProblem& problem, const BackwardMmaConfig& pass,
                                        const BlockMask* block_mask) {
-  return backward_schedule(problem, pass.of_keys ? TileRows::keys : TileRows::queries, pass.tile(), false, block_mask);
+  BackwardSchedule schedule = backward_schedule(problem, rows_of_pass(pass), pass.tile(), false, block_mask);
+  if (pass.all_sequences) schedule.items = beside_each_other(schedule.items, problem.batch);
+  return schedule;
+}
+
+int backward_mma_ctas(const AttentionProblem& problem, const BackwardMmaConfig& pass, std::int64_t items) {
+  return static_cast<int>(pass.all_sequences ? items / problem.batch : items) * pass.ctas_of_item();
 }
 
 bool has_spans(const BackwardMmaKernels& kernels) {
@@ -199,7 +231,11 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   workspace.sinks = softmax ? aligned(blocks * shared::portable_numbers(kernels.rows.lse_rest) * real) : 0;
   workspace.lists = workspace.sinks + (kernels.rows.sinks ? aligned(blocks * real) : 0);
   workspace.sums = workspace.lists + (problem.device_lengths ? aligned(backward_mma_lists(problem).bytes) : 0);
-  workspace.bytes = workspace.sums + aligned(kernels.sum_elements * real);
+  workspace.largest = workspace.sums + aligned(kernels.sum_elements * real);
+  workspace.integers = workspace.largest + aligned(std::int64_t{kernels.ordered_sums} * 8);
+  const int words = kernels.ordered_sums > 0 ? shared::words_of_integers(static_cast<int>(real)) : 0;
+  workspace.copies = workspace.integers + aligned(kernels.sum_elements * words * 8);
+  workspace.bytes = workspace.copies + aligned(kernels.copies.bytes);
   return workspace;
 }
 

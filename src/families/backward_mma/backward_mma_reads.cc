@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string_view>
+
+#include "expr/node.h"
 
 namespace heddle::plan {
 namespace {
@@ -37,7 +41,44 @@ std::string_view how(ReadRows rows) {
   return "pairs of a query and a key one by one";
 }
 
+/// Each pair of a sequence and a head has an element of its own.
+bool is_of_pairs(const AttentionProblem& problem, const ReadGradient& read) {
+  const auto has_axis = [&](expr::Leaf index, expr::Leaf token) {
+    return std::ranges::any_of(read.indices, [&](const Expr& e) {
+      return e.node()->op == expr::Op::leaf && (e.node()->leaf() == index || e.node()->leaf() == token);
+    });
+  };
+  return !problem.reads_leave && has_axis(expr::Leaf::q_idx, expr::Leaf::q_token) &&
+         has_axis(expr::Leaf::kv_idx, expr::Leaf::kv_token);
+}
+
+/// A pass of keys sums a read of these rows; else a pass of queries.
+bool is_of_keys(ReadRows rows, bool d_k, bool d_q) { return rows == ReadRows::keys ? d_k : d_k && !d_q; }
+
+/// The most parts that one element gets, of all sequences and heads: a part a row where threads add up what belongs to
+/// their rows, else a part a pair.
+double parts_of(const AttentionProblem& problem, const ReadGradient& read) {
+  const ReadRows rows = rows_of(read.dependence);
+  const bool of_keys = is_of_keys(rows, problem.wanted.k, problem.wanted.q);
+  const bool held = rows == ReadRows::none || rows == (of_keys ? ReadRows::keys : ReadRows::queries);
+  double parts = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    const auto queries = static_cast<double>(sequence.q_len), keys = static_cast<double>(sequence.kv_len);
+    parts += is_of_pairs(problem, read) ? 1 : !held ? queries * keys : of_keys ? keys : queries;
+  }
+  return parts * static_cast<double>(problem.q_heads);
+}
+
 }  // namespace
+
+int MmaReads::bits(std::size_t sum) const {
+  constexpr int kMost = 60;
+  double parts = 1;
+  for (const MmaRead& read : reads) {
+    if (read.sum == static_cast<int>(sum)) parts += read.parts;
+  }
+  return std::min(kMost, std::ilogb(parts) + 1);
+}
 
 std::int64_t MmaReads::elements() const {
   std::int64_t elements = 0;
@@ -49,16 +90,18 @@ MmaReads mma_reads(const AttentionProblem& problem, const Bindings& bindings, co
   MmaReads reads;
   if (problem.wanted.captures.empty() && problem.wanted.params.empty()) return reads;
   reads.sums = capture_sums(problem, bindings);
+  reads.ordered = problem.deterministic;
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     if (reads.sums[i].count == 0) continue;  // what reads it takes its fill
     for (const ReadGradient& read : reads.sums[i].reads) {
-      reads.reads.push_back({summed_read(static_cast<int>(i), read, problem, start), rows_of(read.dependence)});
+      reads.reads.push_back(
+          {summed_read(static_cast<int>(i), read, problem, start), rows_of(read.dependence), parts_of(problem, read)});
     }
   }
   return reads;
 }
 
-std::string refuses_mma_reads(const AttentionProblem& problem, const MmaReads& reads) {
+std::string refuses_mma_reads(const MmaReads& reads) {
   if (std::ssize(reads.sums) > shared::kMostMmaSums) {
     return fmt::format("gradients of {} captures and params are asked for; up to {} are accepted", reads.sums.size(),
                        shared::kMostMmaSums);
@@ -67,11 +110,7 @@ std::string refuses_mma_reads(const AttentionProblem& problem, const MmaReads& r
     return fmt::format("mods read what has a gradient in {} places; up to {} are accepted", reads.reads.size(),
                        shared::kMostMmaReads);
   }
-  if (!problem.deterministic || reads.reads.empty()) return {};
-  return fmt::format(
-      "deterministic is asked for, and the gradient of '{}', which CTAs add up in any order; gradients of q, k, v and "
-      "sinks are accepted",
-      reads.sums[static_cast<std::size_t>(reads.reads.front().sum)].name);
+  return {};
 }
 
 std::vector<std::string> describe_mma_reads(const MmaReads& reads) {
@@ -82,10 +121,14 @@ std::vector<std::string> describe_mma_reads(const MmaReads& reads) {
       if (read.sum != static_cast<int>(i) || ways.find(how(read.rows)) != std::string::npos) continue;
       ways += fmt::format("{}{}", ways.empty() ? "" : "; ", how(read.rows));
     }
-    sentences.push_back(ways.empty()
-                            ? fmt::format("{}: 0, since no mod depends on it smoothly", named(reads.sums[i]))
-                            : fmt::format("{}: {}; added in any order, so that bits may differ from run to run",
-                                          named(reads.sums[i]), ways));
+    sentences.push_back(
+        ways.empty() ? fmt::format("{}: 0, since no mod depends on it smoothly", named(reads.sums[i]))
+                     : fmt::format("{}: {}; {}", named(reads.sums[i]), ways,
+                                   reads.ordered ? "added as integers; the same bits in each run"
+                                                 : "added in any order, so that bits may differ from run to run"));
+  }
+  if (reads.ordered && !reads.reads.empty()) {
+    sentences.push_back("gradients of captures and params: passes before find the largest part of each sum");
   }
   return sentences;
 }
@@ -93,8 +136,7 @@ std::vector<std::string> describe_mma_reads(const MmaReads& reads) {
 ReadsOfPasses reads_of_passes(const MmaReads& reads, bool d_k, bool d_q) {
   ReadsOfPasses found;
   for (std::size_t i = 0; i < reads.reads.size(); ++i) {
-    const bool of_keys = reads.reads[i].rows == ReadRows::keys ? d_k : d_k && !d_q;
-    (of_keys ? found.keys : found.queries) |= 1 << i;
+    (is_of_keys(reads.reads[i].rows, d_k, d_q) ? found.keys : found.queries) |= 1 << i;
   }
   return found;
 }

@@ -14,15 +14,19 @@ namespace heddle::plan {
 
 struct MmaRead : SummedRead {
   shared::ReadRows rows{};  // that its place depends on
+  double parts = 0;         // the most that one element is the sum of
 };
 
 struct MmaReads {
   std::vector<CaptureSum> sums;
   std::vector<MmaRead> reads;
+  bool ordered = false;  // the same bits in each run: parts are added as integers
 
   bool any() const { return !sums.empty(); }
   /// Elements of all sums.
   std::int64_t elements() const;
+  /// An element of that sum has less than 2^bits() parts.
+  int bits(std::size_t sum) const;
   /// For a layout of their captures and params.
   std::vector<Expr> all() const { return expressions_of(reads); }
 };
@@ -30,7 +34,7 @@ struct MmaReads {
 MmaReads mma_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const KvStart& start);
 
 /// Empty where the family takes them; else a sentence.
-std::string refuses_mma_reads(const problem::AttentionProblem& problem, const MmaReads& reads);
+std::string refuses_mma_reads(const MmaReads& reads);
 
 /// A sentence for each sum.
 std::vector<std::string> describe_mma_reads(const MmaReads& reads);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "backend/device_text/config_text.h"
@@ -39,6 +40,12 @@ constexpr const char* kAroundReads =
     "\nextern \"C\" __global__ void __launch_bounds__(heddle::shared::kSumThreads)\n"
     "    backward_mma_{0}({2} heddle::shared::MmaSumsParams params) {{\n"
     "  {1}::{0}(params, {3});\n"
+    "}}\n";
+// The kernel that widens tensors, to be given the class, what stands before parameters and the number of a CTA.
+constexpr const char* kWiden =
+    "\nextern \"C\" __global__ void __launch_bounds__(heddle::shared::kSumThreads)\n"
+    "    backward_mma_widen({1} heddle::shared::MmaWidenParams params) {{\n"
+    "  {0}::run(params, {2});\n"
     "}}\n";
 // Takes a read's sum, rows, of_weight and skips_outside.
 constexpr const char* kReadConstants =
@@ -91,9 +98,10 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   return fmt::format(
       "{}#include \"portable/backward_mma/backward_pass.cuh\"\n"
       "#include \"portable/backward_mma/row_kernels.cuh\"\n"
-      "#include \"portable/backward_mma/stored_sums.cuh\"\n\n"
+      "#include \"portable/backward_mma/stored_sums.cuh\"\n{}\n"
       "namespace heddle {{\n{}}}  // namespace heddle\n\n{}{}",
-      headers, configs, texts.text(), of_reads);
+      headers, kernels.widen.empty() ? "" : "#include \"portable/backward_mma/widened_rows.cuh\"\n", configs,
+      texts.text(), of_reads);
 }
 
 std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass) {
@@ -110,7 +118,7 @@ std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass
 }
 
 std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::StorageType>& types) {
-  std::string text = fmt::format("heddle::portable::StoredSums<{}", real_of(kernels));
+  std::string text = fmt::format("heddle::portable::StoredSums<{}, {}", real_of(kernels), kernels.ordered_sums > 0);
   for (const shared::StorageType type : types) text += fmt::format(", {}", value_text("StorageType", type));
   return text + ">";
 }
@@ -138,10 +146,16 @@ jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::Backward
   const std::string_view real = real_of(kernels);
   if (has_rows(kernels)) text += fmt::format(kAround, "rows", "run", dialect.params, dialect.cta, real);
   if (kernels.rows.sinks) text += fmt::format(kAround, "sinks", "sum_sinks", dialect.params, dialect.cta, real);
+  if (!kernels.widen.empty()) text += fmt::format(kWiden, kernels.widen, dialect.params, dialect.cta);
   for (const char* name : {"clear", "store"}) {
     if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(kernels, types), dialect.params, dialect.cta);
   }
-  return dialect.source(name_of(kernels), text, architecture);
+  jit::Source source = dialect.source(name_of(kernels), text, architecture);
+  // Gradients, and other values that outlive a sequence's steps, may leave registers between sequences.
+  constexpr int kBearable = 64;
+  const auto of_all = [](const BackwardMmaConfig& pass) { return pass.all_sequences; };
+  if (std::ranges::any_of(kernels.passes, of_all)) source.bearable_spill_bytes = kBearable;
+  return source;
 }
 
 std::string name_of(const plan::BackwardMmaKernels& kernels) {
@@ -158,12 +172,14 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   for (const BackwardMmaConfig& pass : kernels.passes) {
     add(true, fmt::format("{} {}x{}", plan::name_of_pass(pass), pass.rows(), pass.step));
     add(pass.slices > 1, fmt::format("in {} slices", pass.slices));
+    add(pass.all_sequences, "of all sequences");
   }
   add(any.masked, "masked");
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
   add(any.lse_rest, "lse rest");
-  add(kernels.sum_elements > 0, "reads");
+  add(any.descaled, "of 8 bits");
+  add(kernels.sum_elements > 0, kernels.ordered_sums > 0 ? "reads in order" : "reads");
   add(any.by_sequence, "by sequence");
   add(any.device_lengths, "device lengths");
   return name;

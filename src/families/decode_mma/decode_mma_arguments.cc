@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "backend/gpu/device_sequences.h"
-#include "backend/gpu/row_tensors.h"
 #include "backend/portable/portable_arguments.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
@@ -48,11 +47,7 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
                     "keys, at one address (plan for such tensors as these)",
                     v, k));
   }
-  if (config.converts()) {
-    params.descales.q = gpu::descale_of(arguments.options->q_descale);
-    params.descales.k = gpu::descale_of(arguments.options->k_descale);
-    params.descales.v = gpu::descale_of(arguments.options->v_descale);
-  }
+  if (config.converts()) params.descales = portable::descales_of(*arguments.options);
   if (config.device_lengths) gpu::set_lengths(*arguments.options, params.lengths);
   if (config.prefixed() && config.device_lengths) {
     params.prefix_group = gpu::lengths_view(arguments.options->prefix_group);

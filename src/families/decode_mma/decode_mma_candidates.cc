@@ -29,14 +29,12 @@ constexpr int kMostRows = 64;
 /// Sums of O and queries of two fragments of rows take all registers of a thread where head dims are larger.
 constexpr std::int64_t kMostDimOfTwoFragments = 128;
 
-bool has_8_bits(DType dtype) { return fp8_of(dtype) != shared::Fp8::none; }
 bool has_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 std::string refuse_types(const AttentionProblem& problem) {
   const DType q = problem.q_dtype, k = problem.k_dtype, v = problem.v_dtype;
   const bool alike = has_16_bits(q) && k == q && v == q;
-  const bool converts = has_8_bits(k) && has_8_bits(v) && (has_16_bits(q) || has_8_bits(q));
-  if (!alike && !converts) {
+  if (!alike && !keys_become_halves(problem)) {
     return fmt::format(
         "q, k, v are {}, {}, {}; f16 or bf16 for all is accepted, or k and v of e4m3 or e5m2 beside q of f16, bf16, "
         "e4m3 "

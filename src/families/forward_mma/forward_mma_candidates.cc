@@ -140,11 +140,12 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
 int most_columns(shared::Storage storage) { return storage == shared::Storage::f64 ? 128 : 256; }
 
 /// With slices of the values' columns where there are more than that. The second one ends with the last column, and
-/// begins at a multiple of 8 columns if it may, so that rows stay aligned.
+/// begins at a multiple of 8 columns (8 bits: 16) if it may, so that rows stay aligned.
 ForwardMmaConfig in_slices(ForwardMmaConfig config, const AttentionProblem& problem) {
   const int columns = config.v_dim, most = most_columns(config.storage);
   if (columns <= most) return config;
-  const int half = columns / 2, begin = columns - half / 8 * 8 <= most ? half / 8 * 8 : columns - most;
+  const int step = config.converts() ? 16 : 8, even = columns / 2 / step * step;
+  const int begin = columns - even <= most ? even : columns - most;
   const auto alignment = [&](DType dtype) {
     return 1 << std::countr_zero(static_cast<unsigned>(begin * static_cast<int>(size_of(dtype))));
   };
@@ -165,7 +166,7 @@ std::int64_t forward_mma_longest_queries(const AttentionProblem& problem) {
 
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::CudaCaps& caps) {
-  return portable_refuses(problem, options, caps, kDimsOfSlices);
+  return portable_refuses(problem, options, caps, kDimsOfSlices, EightBits::converted);
 }
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps) {

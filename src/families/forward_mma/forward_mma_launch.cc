@@ -69,6 +69,7 @@ class ForwardMmaKernel final : public backend::Kernel {
     if (grid_ == 0) return;
     ForwardMmaParams params = params_;
     portable::set_addresses(config_, arguments, params);
+    if (config_.converts()) params.descales = portable::descales_of(*arguments.options);
     if (sequences_) {
       sequences_->launch(*arguments.options, arguments.workspace, arguments.stream, params.tiles, params.mod,
                          params.listed);

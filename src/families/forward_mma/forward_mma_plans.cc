@@ -67,7 +67,8 @@ const FewQueriesTimes* few_queries_times(const device::AmdCaps&) { return nullpt
 
 std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
                                   const TileSchedule& schedule, const FewQueriesTimes* times) {
-  if (times == nullptr || config.element_bytes() != 2 || config.rows() > shared::kWarpgroupRows) return {};
+  const bool known = config.element_bytes() == 2 && !config.converts() && config.rows() <= shared::kWarpgroupRows;
+  if (times == nullptr || !known) return {};
   double steps = 0;
   for (const shared::WorkItem& item : schedule.items) steps += item.steps;
   const double keys = steps * config.kv_block,

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <tuple>
@@ -89,8 +91,45 @@ TEST(BackwardMma, RefusesInSentences) {
   call.call.dim = 64;
   call.call.dtype = DType::bf16;
   call.call.shared_kv = true;
-  EXPECT_EQ(call.refusal(call.tensors()),
-            "k has batch 1 and serves 2 sequences, and its gradient is asked for; a batch of 2 is accepted");
+  EXPECT_EQ(call.refusal(call.tensors()), "");
+}
+
+// Products are those of 16 bits; copies have rows of whole 16 bytes.
+TEST(BackwardMma, CopiesTensorsOf8Bits) {
+  PortableCall call;
+  call.call.kv_dtype = DType::e4m3;
+  call.call.dim = 33;
+  BackwardTensors tensors = call.tensors();
+  tensors.dk->dtype = tensors.dv->dtype = DType::bf16;
+  EXPECT_EQ(call.refusal(tensors), "");
+  const auto kernels_of = [&](const BackwardTensors& given) {
+    return call.with_request(given, [&](const plan::Request& request) {
+      const plan::Choice choice =
+          plan::backward_mma(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); }).front();
+      const auto& kernels = choice.plan.part<plan::BackwardMmaKernels>();
+      EXPECT_EQ(choice.plan.workspace_bytes - kernels.copies.bytes,
+                plan::backward_mma_workspace(request.problem, kernels).copies);
+      return kernels;
+    });
+  };
+  plan::BackwardMmaKernels kernels = kernels_of(tensors);
+  EXPECT_EQ(kernels.copies.at, (std::array<std::int64_t, 3>{-1, 0, 2 * 2 * 300 * 40 * 2}));
+  EXPECT_EQ(kernels.passes.front().row_bytes, 16);  // keys; queries stand at odd places
+  EXPECT_EQ(kernels.passes.front().step_bytes, 2);
+  EXPECT_TRUE(kernels.passes.front().descaled);
+  EXPECT_EQ(kernels.rows.storage, shared::Storage::bf16);
+  // dO says which type products have beside q of 8 bits.
+  call.call.dtype = DType::e5m2;
+  call.call.o_dtype = DType::f16;
+  tensors = call.tensors();
+  for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->dtype = DType::bf16;
+  kernels = kernels_of(tensors);
+  EXPECT_EQ(kernels.rows.storage, shared::Storage::f16);
+  EXPECT_GE(kernels.copies.at[0], 0);
+  call.call.o_dtype = DType::f32;
+  tensors = call.tensors();
+  for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->dtype = DType::bf16;
+  EXPECT_EQ(call.refusal(tensors), "dO is f32; f16 and bf16 are accepted beside q of 8 bits");
 }
 
 TEST(BackwardMma, HasThePassesThatAreAskedFor) {
@@ -105,6 +144,66 @@ TEST(BackwardMma, HasThePassesThatAreAskedFor) {
   call = {};
   call.call.dim = 256;
   EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk", "dv", "dq"}));
+}
+
+// Integers have room for all parts of an element, whoever sums them: a pass of keys, or one of queries.
+TEST(BackwardMma, CountsThePartsOfReads) {
+  const Expr keys = Capture("table", DType::f32, 1)(leaf::kv_idx()),
+             pairs = Capture("table", DType::f32, 1)(leaf::kv_idx() + leaf::q_idx()),
+             own = Capture("bias", DType::f32, 2)(leaf::q_idx(), leaf::kv_idx());
+  const auto bits = [](const Expr& term, bool d_k) {
+    PortableCall call{.dk = d_k};
+    call.call.options.score_mod = leaf::score() + term;
+    call.call.options.deterministic = true;
+    const std::string name = symbols_of(term).captures.begin()->first;
+    static std::vector<float> values(200 * 300);
+    const TensorView table(values.data(), DType::f32, name == "bias" ? Dims{200, 300} : Dims{600});
+    call.call.options.bindings.captures[name] = table;
+    BackwardTensors tensors = call.tensors();
+    tensors.d_captures[name] = table;
+    return call.with_request(tensors, [](const plan::Request& request) {
+      const plan::MmaReads reads = plan::mma_reads(request.problem, request.options.bindings, {});
+      EXPECT_TRUE(reads.ordered);
+      EXPECT_EQ(plan::refuses_mma_reads(reads), "");
+      return reads.bits(0);
+    });
+  };
+  EXPECT_EQ(bits(keys, true), 12);   // 2 sequences x 300 keys x 4 heads: a part of each key of a tile
+  EXPECT_EQ(bits(keys, false), 19);  // a part a pair
+  EXPECT_EQ(bits(pairs, true), 19);
+  EXPECT_EQ(bits(own, true), 4);  // sequences and heads
+}
+
+// One CTA sums a gradient over the sequences that a tensor of batch 1 serves: its items stand beside each other.
+TEST(BackwardMma, SumsWhatServesAllSequences) {
+  PortableCall call;
+  call.call.shared_kv = true;
+  const plan::Plan planned = call.plan();
+  const auto& passes = planned.part<plan::BackwardMmaKernels>().passes;
+  ASSERT_EQ(call.passes(), (std::vector<std::string>{"dk and dv", "dq"}));
+  EXPECT_TRUE(passes[0].all_sequences);
+  EXPECT_FALSE(passes[1].all_sequences);
+  const problem::AttentionProblem problem = call.problem(call.tensors());
+  const plan::BackwardSchedule schedule = plan::backward_mma_schedule(problem, passes[0], nullptr);
+  ASSERT_EQ(schedule.items.size(), 2U * 2U * 3U);  // sequences, heads, tiles of 128 keys
+  EXPECT_EQ(plan::backward_mma_ctas(problem, passes[0], 12), 6);
+  EXPECT_EQ(plan::backward_mma_ctas(problem, passes[1], 16), 16);
+  for (std::size_t i = 0; i < schedule.items.size(); ++i) {
+    const shared::BackwardItem &item = schedule.items[i], &first = schedule.items[i / 2 * 2];
+    EXPECT_EQ(item.batch, static_cast<int>(i % 2));
+    EXPECT_EQ(std::tuple(item.kv_head, item.kv_tile), std::tuple(first.kv_head, first.kv_tile));
+  }
+  // k alone serves all: dk and dv have a pass each.
+  BackwardTensors tensors = call.tensors();
+  tensors.v.shape[0] = tensors.dv->shape[0] = 2;
+  const auto kernels = call.with_request(tensors, [&](const plan::Request& request) {
+    return plan::backward_mma(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })
+        .front()
+        .plan.part<plan::BackwardMmaKernels>();
+  });
+  ASSERT_EQ(kernels.passes.size(), 3U);
+  EXPECT_TRUE(kernels.passes[0].all_sequences && kernels.passes[0].d_qk && !kernels.passes[0].d_v);
+  EXPECT_TRUE(!kernels.passes[1].all_sequences && kernels.passes[1].d_v);
 }
 
 /// Query head, sequence, block of queries, block of keys, and whether the mask decides there: each step of a schedule.

@@ -66,6 +66,36 @@ TEST(ForwardMma, TakesWhatItsKernelsCompute) {
   }
 }
 
+// They become f16 as they are read.
+TEST(ForwardMma, TakesKeysOf8Bits) {
+  for (const DType q : {DType::bf16, DType::f16, DType::e4m3, DType::e5m2}) {
+    for (const char* gpu : {"a100", "rtx4090", "h200"}) {
+      EXPECT_EQ(refusal({.dtype = q, .kv_dtype = DType::e5m2}, caps_of(gpu)), "");
+    }
+  }
+  EXPECT_EQ(refusal({.dtype = DType::e4m3, .o_dtype = DType::e4m3}, caps_of("a100")),
+            "o is e4m3; f16, bf16, f32 and f64 are accepted");
+  const HopperCall call = {.q_rows = 300, .kv_rows = 300, .kv_dtype = DType::e4m3};
+  const shared::ForwardMmaConfig config = first_of(call);
+  EXPECT_EQ(config.storage, shared::Storage::f16);
+  EXPECT_TRUE(config.q_bf16);
+  EXPECT_EQ(config.q_fp8, shared::Fp8::none);
+  EXPECT_EQ(config.k_fp8, shared::Fp8::e4m3);
+  EXPECT_EQ(config.v_fp8, shared::Fp8::e4m3);
+  EXPECT_EQ(config.o_type, shared::StorageType::bf16);
+  EXPECT_EQ(config.kv_element_bytes(), 1);
+  // Many queries of 16 bits beside them had no family; those of 8 bits are forward_sm90's on Hopper.
+  EXPECT_EQ(chosen(call, h200()).family->name, "forward_mma");
+  EXPECT_EQ(chosen({.q_rows = 300, .kv_rows = 300, .dtype = DType::e4m3}, h200()).family->name, "forward_sm90");
+  EXPECT_EQ(chosen({.q_rows = 300, .kv_rows = 300, .dtype = DType::e4m3}, caps_of("a100")).family->name, "forward_mma");
+  // Nothing of few such queries was measured here.
+  EXPECT_FALSE(offered({.q_rows = 1, .kv_rows = 3000, .kv_dtype = DType::e4m3}, h200()).front().plan.predicted);
+  // A slice begins where 16 bytes divide its address.
+  const shared::ForwardMmaConfig slice = first_of({.q_rows = 300, .dim = 64, .v_dim = 336, .kv_dtype = DType::e4m3});
+  EXPECT_EQ(slice.v_dim, 336 - 160);
+  EXPECT_EQ(slice.kv_bytes, 16);
+}
+
 // Reals of mods are f64 where q is.
 TEST(ForwardMma, TakesModsOfF64) {
   for (const char* gpu : {"a100", "h200"}) {
@@ -141,7 +171,15 @@ TEST(ForwardMma, RefusesInSentences) {
   old.major = 7, old.minor = 5, old.name = "NVIDIA T4";
   EXPECT_EQ(refusal({}, old), "cuda:0 (NVIDIA T4) has compute capability 7.5; 8.0 and later are accepted");
   EXPECT_EQ(refusal({}, h200()), "");
-  EXPECT_EQ(refusal({.dtype = DType::e4m3}, a100),
+  problem::AttentionProblem mixed = HopperCall{}.problem();
+  mixed.k_dtype = DType::e4m3;
+  EXPECT_EQ(
+      plan::forward_mma_refuses(mixed, {}, a100),
+      "q, k, v are bf16, e4m3, bf16; bf16, f16, f32 or f64 for all is accepted, or k and v of e4m3 or e5m2 beside "
+      "q of f16, bf16, e4m3 or e5m2");
+  device::AmdCaps mi300x{};
+  mi300x.architecture = "gfx942";
+  EXPECT_EQ(plan::forward_mma_refuses(HopperCall{.dtype = DType::e4m3}.problem(), {}, mi300x),
             "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
   EXPECT_EQ(refusal({.dim = 577}, a100), "q and k have head dimension 577; 1 to 576 are accepted");
   EXPECT_EQ(refusal({.dim = 64, .v_dim = 513}, a100), "v has head dimension 513; 1 to 512 are accepted");

@@ -270,6 +270,12 @@ inline BackwardList in_any_order(BackwardList list) {
   return list;
 }
 
+/// With one that no run changes.
+inline BackwardList in_order(BackwardList list) {
+  for (BackwardSpecs& at : list) at.backward.deterministic = true;
+  return list;
+}
+
 /// dq of several tiles of keys, in order.
 inline BackwardList deterministic() {
   BackwardList list;
@@ -287,8 +293,7 @@ inline BackwardList deterministic() {
   list.push_back({packed, rows_wanted()});
   packed.device_lengths = true;
   list.push_back({packed, rows_wanted()});
-  for (BackwardSpecs& at : list) at.backward.deterministic = true;
-  return list;
+  return in_order(list);
 }
 
 inline BackwardList types_and_layouts(std::initializer_list<std::pair<int, int>> dims) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct Case {
   bool first = true;                  // the planner's first choice is to be accepted
   bool needs_room = false;            // no kernel fits a chip that lends a CTA less than 100 KiB
   std::vector<std::string> wanted{};  // captures whose gradients are asked for
+  bool serves_all = false;            // q, k and v have batch 1, and serve two sequences
+  bool ordered = false;               // deterministic
+  std::optional<DType> kv_dtype{};    // of k and v, of 8 bits
 };
 
 std::vector<Case> cases() {
@@ -77,6 +81,52 @@ std::vector<Case> cases() {
                  .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
                  .first = false,
                  .wanted = {"slopes", "keys"}});
+  for (const std::int64_t dim : {64, 128, 256, 512}) {
+    all.push_back({.name = "8 bits, causal",
+                   .qk_dim = dim,
+                   .v_dim = dim,
+                   .mask = mods::causal(),
+                   .first = false,
+                   .kv_dtype = DType::e4m3});
+    all.push_back({.name = "8 bits, softcap, window, sinks, packed sequences",
+                   .qk_dim = dim,
+                   .v_dim = dim,
+                   .dtype = DType::f16,
+                   .mask = mods::sliding_window(512),
+                   .score = softcap,
+                   .sinks = true,
+                   .packed = true,
+                   .first = false,
+                   .kv_dtype = DType::e5m2});
+  }
+  for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      all.push_back({.name = "captures in order",
+                     .qk_dim = dim,
+                     .v_dim = dim,
+                     .dtype = dtype,
+                     .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()) +
+                              distances(leaf::q_idx() - leaf::kv_idx() + 8192),
+                     .first = false,
+                     .needs_room = dim == 256,
+                     .wanted = {"slopes", "keys", "distances"},
+                     .ordered = true});
+    }
+  }
+  for (const std::int64_t dim : {64, 128, 256}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      c.first = false;
+      c.serves_all = true;
+      all.push_back(std::move(c));
+    };
+    add({.name = "all sequences"});
+    add({.name = "all sequences, causal, alibi", .dtype = DType::f16, .mask = mods::causal(), .score = alibi});
+    add({.name = "all sequences f32, sinks", .dtype = DType::f32, .mask = mods::causal(), .sinks = true});
+    add({.name = "all sequences, captures",
+         .score = leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx()),
+         .wanted = {"slopes", "keys"}});
+  }
   for (const std::int64_t dim : {64, 128}) {
     const auto add = [&](Case c) {
       c.qk_dim = c.v_dim = dim;
@@ -134,11 +184,13 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.qk_dim = c.qk_dim;
   problem.v_dim = c.v_dim;
   problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = c.dtype;
+  problem.k_dtype = problem.v_dtype = c.kv_dtype.value_or(c.dtype);
   problem.packed = c.packed;
   problem.with_sinks = c.sinks;
   problem.wanted.q = problem.wanted.k = problem.wanted.v = true;
   problem.wanted.sinks = c.sinks;
   problem.wanted.captures = c.wanted;
+  problem.deterministic = c.ordered;
   problem.scale = 0.1;
   problem.normalizer = c.normalizer;
   problem.score_mod = c.score;
@@ -179,6 +231,12 @@ BackwardTensors tensors_of(const problem::AttentionProblem& problem, const Case&
   tensors.dv = view(problem.kv_rows, problem.v_dim);
   if (problem.wanted.sinks) tensors.d_sinks = TensorView(nullptr, DType::f32, Dims{problem.q_heads});
   for (const std::string& name : c.wanted) tensors.d_captures[name] = captured();
+  tensors.k.dtype = problem.k_dtype;
+  tensors.v.dtype = problem.v_dtype;
+  if (c.serves_all) {
+    for (ConstTensorView* tensor : {&tensors.q, &tensors.k, &tensors.v}) tensor->shape[0] = 1;
+    for (auto* gradient : {&tensors.dq, &tensors.dk, &tensors.dv}) (*gradient)->shape[0] = 1;
+  }
   return tensors;
 }
 
@@ -201,9 +259,9 @@ void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
                                                     gpu::cuda_dialect(), architecture);
     try {
       const auto cubin = jit::build(source);
-      EXPECT_EQ(cubin->spill_bytes, 0);
-      fmt::print("{}, {}: {}: {} registers, {:.0f} ms\n", gpu.name, c.name, source.name, cubin->registers,
-                 cubin->compile_ms);
+      EXPECT_LE(cubin->spill_bytes, c.serves_all ? 64 : 0);
+      fmt::print("{}, {}: {}: {} registers, {} bytes spilled, {:.0f} ms\n", gpu.name, c.name, source.name,
+                 cubin->registers, cubin->spill_bytes, cubin->compile_ms);
       return;
     } catch (const jit::Rejected& rejected) {
       const std::string reason = rejected.what();

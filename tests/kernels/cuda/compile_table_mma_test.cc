@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct Case {
   Expr mask{}, score{}, weight{};
   Normalizer normalizer = Normalizer::softmax;
   bool sinks = false, packed = false;
-  DType o_dtype = DType::bf16;  // f64: o is
-  bool first = true;            // the planner's first choice is to be accepted
+  DType o_dtype = DType::bf16;      // f64: o is
+  std::optional<DType> kv_dtype{};  // of keys and values, where they have 8 bits
+  bool first = true;                // the planner's first choice is to be accepted
 };
 
 std::vector<Case> cases() {
@@ -97,7 +99,9 @@ problem::AttentionProblem problem_of(const Case& c) {
   problem.kv_rows = 8192;
   problem.qk_dim = c.qk_dim;
   problem.v_dim = c.v_dim;
-  problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = c.dtype;
+  problem.q_dtype = c.dtype;
+  problem.k_dtype = problem.v_dtype = c.kv_dtype.value_or(c.dtype);
+  problem.o_dtype = size_of(c.dtype) == 1 ? DType::bf16 : c.dtype;
   if (c.o_dtype == DType::f64) problem.o_dtype = DType::f64;
   problem.packed = c.packed;
   problem.page_rows = c.page_rows;
@@ -121,15 +125,14 @@ problem::AttentionProblem problem_of(const Case& c) {
 }
 
 AttentionTensors tensors_of(const problem::AttentionProblem& problem) {
-  const auto view = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
-    return TensorView(nullptr, problem.q_dtype, Dims{problem.packed ? 1 : problem.batch, heads, rows, dim});
+  const auto view = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim, DType dtype) {
+    return TensorView(nullptr, dtype, Dims{problem.packed ? 1 : problem.batch, heads, rows, dim});
   };
   AttentionTensors tensors;
-  tensors.q = view(problem.q_heads, problem.q_rows, problem.qk_dim);
-  tensors.k = view(problem.kv_heads, problem.kv_rows, problem.qk_dim);
-  tensors.v = view(problem.kv_heads, problem.kv_rows, problem.v_dim);
-  tensors.o = view(problem.q_heads, problem.q_rows, problem.v_dim);
-  tensors.o.dtype = problem.o_dtype;
+  tensors.q = view(problem.q_heads, problem.q_rows, problem.qk_dim, problem.q_dtype);
+  tensors.k = view(problem.kv_heads, problem.kv_rows, problem.qk_dim, problem.k_dtype);
+  tensors.v = view(problem.kv_heads, problem.kv_rows, problem.v_dim, problem.v_dtype);
+  tensors.o = view(problem.q_heads, problem.q_rows, problem.v_dim, problem.o_dtype);
   return tensors;
 }
 
@@ -180,6 +183,41 @@ TEST_F(CompileTableMma, EveryChipHasAKernelWithoutSpills) {
       SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, all[i].qk_dim, all[i].name));
       try {
         expect_kernel(all[i], gpu);
+      } catch (const Error& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+}
+
+// Keys and values of 8 bits become f16 in registers beside the products.
+TEST_F(CompileTableMma, BytesHaveAKernelWithoutSpills) {
+  const ScopedVariable family("HEDDLE_FAMILY", "forward_mma");
+  const Expr alibi = mods::alibi(Capture("slopes", DType::f32, 1));
+  std::vector<Case> all;
+  for (const std::int64_t dim : {64, 128, 256, 512, 33}) {
+    for (const DType type : {DType::e4m3, DType::e5m2}) {
+      const auto add = [&](Case c) {
+        c.qk_dim = c.v_dim = dim;
+        c.kv_dtype = type;
+        c.first = false;
+        all.push_back(std::move(c));
+      };
+      add({.name = "bytes beside bf16"});
+      add({.name = "bytes alone, causal, packed", .dtype = type, .mask = mods::causal(), .packed = true});
+      add({.name = "bytes beside f16, pages of 16, alibi", .page_rows = 16, .dtype = DType::f16, .score = alibi});
+      add({.name = "bytes beside bf16, sigmoid", .normalizer = Normalizer::sigmoid});
+      add({.name = "bytes, decode", .queries = 1, .group = 8});
+    }
+  }
+  std::size_t number = 0;
+  for (const device::KnownGpu& gpu : device::kKnownGpus) {
+    if (gpu.kind != DeviceKind::cuda) continue;
+    for (const Case& c : all) {
+      if (!test::is_drawn(number++, 60)) continue;
+      SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, c.qk_dim, c.name));
+      try {
+        expect_kernel(c, gpu);
       } catch (const Error& error) {
         ADD_FAILURE() << error.what();
       }

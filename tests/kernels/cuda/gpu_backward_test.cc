@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "heddle/error.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_mma_specs.h"
 #include "kernels/cuda/gpu_backward_case.h"
 #include "kernels/cuda/gpu_test.h"
 
@@ -75,6 +75,12 @@ TEST_F(GpuBackwardMma, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackwardMma, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackwardMma, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackwardMma, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackwardMma, ServingAllSequences) {
+  run_all_backwards(joined({serving_all(), captured_serving_all()}));
+  run_all_backwards(widened(serving_all()));
+  run_all_backwards(of_f32(serving_all()));
+  run_all_backwards(of_f64(serving_all()));
+}
 TEST_F(GpuBackwardMma, DeviceLengths) { run_all_backwards(lengths_there()); }
 TEST_F(GpuBackwardMma, FewRows) { run_all_backwards(few_rows()); }
 TEST_F(GpuBackwardMma, Deterministic) { run_all_backwards(deterministic()); }
@@ -87,6 +93,25 @@ TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_ty
 TEST_F(GpuBackwardMma, CapturesByKeys) { run_all_backwards(in_any_order(captured_by_keys())); }
 TEST_F(GpuBackwardMma, CapturesByRows) { run_all_backwards(in_any_order(captured_by_rows())); }
 TEST_F(GpuBackwardMma, CapturesByPairs) { run_all_backwards(in_any_order(captured_by_pairs())); }
+// Copied to 16 bits, with factors.
+TEST_F(GpuBackwardMma, Bytes) {
+  run_all_backwards(of_8_bits(joined({ragged_ends(), masked(), scored(), weighted(), normalized()})));
+  run_all_backwards(of_8_bits(joined({grouped(), sequences(), lengths_there(), sunk(), serving_all()})));
+  run_all_backwards(of_8_bits(joined({dims_types_and_layouts(), widened(grouped()), sliced(grouped())})));
+  run_all_backwards(of_8_bits(in_order(captured_by_keys())));
+}
+// Run twice, they have the same bits.
+TEST_F(GpuBackwardMma, OrderedCaptures) {
+  run_all_backwards(in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})));
+  run_all_backwards(widened(in_order(captured_by_keys())));
+  run_all_backwards(sliced(in_order(captured_by_rows())));
+  run_all_backwards(in_order(captured_serving_all()));
+}
+TEST_F(GpuBackwardMma, OrderedCapturesOfOtherTypes) {
+  const BackwardList list = in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()}));
+  run_all_backwards(of_f32(list));
+  run_all_backwards(of_f64(list));
+}
 TEST_F(GpuBackwardMma, CapturesWithoutMask) {
   run_all_backwards(in_any_order(captured_without_mask()));
   run_all_backwards(of_f32(in_any_order(captured_without_mask())));

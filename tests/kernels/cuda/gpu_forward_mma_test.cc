@@ -101,6 +101,19 @@ TEST_F(GpuForwardMma, FewQueries) {
   run_and_judge_all(specs);
 }
 
+// Keys and values of 8 bits, beside queries of 16 bits or of 8. Every fourth case has few queries, every seventh
+// slices.
+TEST_F(GpuForwardMma, Bytes) {
+  BytesSpecs<PortableSpecs> source(670'000, 200'000, std::vector{DType::bf16});
+  std::vector<CaseSpec> specs = drawn(160, source);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    CaseSpec& spec = specs[i];
+    if (i % 4 == 3) spec.q_rows = 1 + static_cast<std::int64_t>(i / 4 % 5), spec.kv_rows = 700;
+    if (i % 7 == 6) spec.qk_dim = i % 2 == 0 ? 512 : 300, spec.v_dim = i % 3 == 0 ? 512 : 328;
+  }
+  run_and_judge_all(specs);
+}
+
 // Parts of tiles are merged in one order: a run gives the bits of the run before.
 TEST_F(GpuForwardMma, GivesTheSameBitsEachTime) {
   PortableSpecs source(640'000, 100'000, {DType::bf16, DType::f32});

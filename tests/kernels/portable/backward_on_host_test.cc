@@ -5,15 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
+#include <vector>
 
 #include "engine/fill_cases.h"
 #include "engine/large_scores.h"
 #include "heddle/check.h"
 #include "heddle/error.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_mma_specs.h"
 #include "kernels/portable/host_backward.h"
 #include "sample.h"
 
@@ -57,6 +59,20 @@ TEST(BackwardOnHost, Weights) { judge_all(4, weighted()); }
 TEST(BackwardOnHost, Normalizers) { judge_all(5, normalized()); }
 TEST(BackwardOnHost, Sequences) { judge_all(6, sequences()); }
 TEST(BackwardOnHost, DeviceLengths) { judge_all(7, lengths_there()); }
+TEST(BackwardOnHost, ServingAllSequences) {
+  judge_all(3, serving_all());
+  judge_all(3, captured_serving_all());
+}
+TEST(BackwardOnHost, ServingAllSequencesInOtherTypes) {
+  judge_all(5, widened(serving_all()));
+  judge_all(5, of_type(serving_all(), DType::f64));
+  judge_all(5, sliced(serving_all()));
+}
+TEST(BackwardOnHost, ServingAllSequencesOverMma) { judge_all(7, serving_all(), FragmentKind::mma); }
+TEST(BackwardOnHost, ServingAllSequencesOverOuter) {
+  judge_all(1, of_type(serving_all(), DType::f32), FragmentKind::outer);
+}
+TEST(BackwardOnHost, ServingAllSequencesOverGfx11) { judge_all(4, serving_all(), FragmentKind::gfx11); }
 TEST(BackwardOnHost, Sinks) { judge_all(0, sunk()); }
 TEST(BackwardOnHost, HeadDimsTypesAndLayouts) { judge_all(1, dims_types_and_layouts()); }
 TEST(BackwardOnHost, WideTiles) { judge_all(2, wide_tiles()); }
@@ -221,6 +237,25 @@ TEST(BackwardOnHost, SlicesOfTf32) {
   judge_all(1, list, FragmentKind::tf32);
 }
 
+// Tensors of 8 bits are copied to 16, and have factors.
+TEST(BackwardOnHost, BytesOfScores) {
+  judge_all(1, of_8_bits(joined({ragged_ends(), masked(), scored(), weighted(), normalized()})));
+}
+TEST(BackwardOnHost, BytesOfRows) {
+  judge_all(3, of_8_bits(joined({grouped(), sequences(), lengths_there(), sunk(), serving_all()})));
+}
+TEST(BackwardOnHost, BytesOfTypesAndLayouts) {
+  judge_all(5, of_8_bits(joined({dims_types_and_layouts(), wide_dims_types_and_layouts()})));
+  judge_all(5, of_8_bits(sliced(grouped())));
+}
+TEST(BackwardOnHost, BytesWithLseRest) { judge_all(7, of_8_bits(with_lse_rest(joined({scored(), sequences()})))); }
+TEST(BackwardOnHost, BytesOfCaptures) {
+  judge_all(0, of_8_bits(in_any_order(joined({captured_by_keys(), captured_by_pairs()}))));
+  judge_all(0, of_8_bits(in_order(captured_by_rows())));
+}
+TEST(BackwardOnHost, BytesOverMma) { judge_all(2, of_8_bits(joined({grouped(), scored()})), FragmentKind::mma); }
+TEST(BackwardOnHost, BytesOverGfx12) { judge_all(4, of_8_bits(grouped()), FragmentKind::gfx12); }
+
 // Gradients of captures and params; adds have no order.
 TEST(BackwardOnHost, CapturesByKeys) { judge_all(0, in_any_order(captured_by_keys())); }
 TEST(BackwardOnHost, CapturesByRows) { judge_all(2, in_any_order(captured_by_rows())); }
@@ -277,20 +312,67 @@ TEST(BackwardOnHost, CapturesOfFills) {
   }
 }
 
-// Refused before anything is written.
-TEST(BackwardOnHost, RefusesOrderedGradientsOfCaptures) {
-  BackwardSpecs at = captured("alibi", "", 64, "all");
-  at.backward.deterministic = true;
-  AttentionCase attention_case(at.spec);
-  BackwardCase backward_case(attention_case, at.backward);
-  backward_case.run_forward();
-  try {
-    run_backward_on_host(backward_case.tensors(), attention_case.options());
-    FAIL() << "computed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unsupported);
-    EXPECT_NE(std::string(error.what()).find("deterministic is asked for, and the gradient of"), std::string::npos)
-        << error.what();
+TEST(BackwardOnHost, OrderedCaptures) {
+  judge_all(0, in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})));
+}
+TEST(BackwardOnHost, OrderedCapturesWithoutMask) { judge_all(2, in_order(captured_without_mask())); }
+TEST(BackwardOnHost, OrderedCapturesOfAllSequences) { judge_all(4, in_order(captured_serving_all())); }
+TEST(BackwardOnHost, OrderedCapturesInF64) {
+  judge_all(6, of_type(in_order(joined({captured_by_keys(), captured_by_rows(), captured_by_pairs()})), DType::f64));
+}
+TEST(BackwardOnHost, OrderedCapturesOfSlices) {
+  judge_all(1, sliced(in_order(joined({captured_by_keys(), captured_by_rows()}))));
+}
+TEST(BackwardOnHost, OrderedCapturesOverMma) { judge_all(3, in_order(captured_by_keys()), FragmentKind::mma); }
+TEST(BackwardOnHost, OrderedCapturesOverOuter) {
+  judge_all(5, of_type(in_order(captured_by_rows()), DType::f32), FragmentKind::outer);
+}
+TEST(BackwardOnHost, OrderedCapturesOverGfx11) { judge_all(7, in_order(captured_by_rows()), FragmentKind::gfx11); }
+
+/// The gradients that mods' reads have, of some runs whose threads have different orders.
+struct RunsOfReads {
+  bool same_bits = true;
+  std::vector<double> elements;  // of the first run's first gradient
+  RunsOfReads(const char* score, DType dtype, bool ordered) {
+    BackwardSpecs at = captured(score, "", 64, "reads");
+    at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = dtype;
+    at.backward.deterministic = ordered;
+    if (dtype == DType::f64) at.backward.gradient_dtype = dtype;  // f32 shows none of the last bits
+    AttentionCase attention_case(at.spec);
+    BackwardCase backward_case(attention_case, at.backward);
+    backward_case.run_forward();
+    std::vector<std::vector<std::byte>> first;
+    for (const unsigned seed : {1U, 2U, 3U}) {
+      run_backward_on_host(backward_case.tensors(), attention_case.options(), {.seed = seed});
+      if (seed == 1) first = backward_case.bits();
+      same_bits = same_bits && backward_case.bits() == first;
+    }
+    const GuardedTensor& gradient = backward_case.gradients().front().memory;
+    gradient.for_each_element(
+        [&](const Dims& index, std::int64_t) { elements.push_back(get_element(gradient.view(), index)); });
+  }
+};
+// Whatever order threads have, the bits are the same; parts that are added as reals differ. In f64 as few digits are
+// lost.
+TEST(BackwardOnHost, OrderedCapturesHaveTheSameBits) {
+  for (const DType dtype : {DType::bf16, DType::f64}) {
+    bool differ = false;
+    for (const char* score : {"alibi", "t5_bias"}) {
+      SCOPED_TRACE(score);
+      const RunsOfReads ordered(score, dtype, true), any(score, dtype, false);
+      EXPECT_TRUE(ordered.same_bits);
+      differ = differ || !any.same_bits;
+      if (dtype != DType::f64) continue;
+      ASSERT_EQ(ordered.elements.size(), any.elements.size());
+      double largest = 0, apart = 0;
+      for (std::size_t i = 0; i < any.elements.size(); ++i) {
+        largest = std::max(largest, std::abs(any.elements[i]));
+        apart = std::max(apart, std::abs(any.elements[i] - ordered.elements[i]));
+      }
+      EXPECT_GT(largest, 0);
+      EXPECT_LT(apart, 0x1p-46 * largest);
+    }
+    EXPECT_TRUE(differ);
   }
 }
 

@@ -180,29 +180,7 @@ class DecodeWideSpecs {
 };
 
 /// Such cases with keys and values of 8 bits, beside queries of 16 bits or of 8.
-class DecodeBytesSpecs {
- public:
-  DecodeBytesSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
-      : source_(first_seed, most_elements, keys) {}
-
-  CaseSpec draw() {
-    CaseSpec spec = source_.draw();
-    spec.q_dtype = q_dtype_.deal();
-    spec.k_dtype = k_dtype_.deal();
-    spec.v_dtype = v_dtype_.deal();
-    spec.descale = descale_.deal() != 0;
-    // P is f16: see PortableSpecs::draw().
-    spec.spread = std::min(spec.spread, 4.0);
-    if (spec.weight == "drops_most") spec.weight.clear();
-    return spec;
-  }
-
- private:
-  DecodeSpecs source_;
-  Deck<DType> q_dtype_{{DType::bf16, DType::bf16, DType::f16, DType::e4m3, DType::e5m2}, 21},
-      k_dtype_{{DType::e4m3, DType::e5m2}, 22}, v_dtype_{{DType::e4m3, DType::e5m2, DType::e4m3}, 23};
-  Deck<int> descale_{{0, 1}, 24};
-};
+using DecodeBytesSpecs = BytesSpecs<DecodeSpecs>;
 
 /// Masks that leave runs of keys, with any sequences and pages.
 class KeyMaskSpecs {

@@ -40,6 +40,7 @@ struct Grid {
   std::int64_t most_elements;
   std::vector<DType> dtypes = {DType::bf16, DType::f16};
   std::vector<PortableDims> dims = {};  // instead of those drawn
+  bool bytes = false;                   // types of 8 bits instead
 };
 
 /// The next case of the grid.
@@ -47,9 +48,11 @@ class GridSpecs {
  public:
   explicit GridSpecs(const Grid& grid) : source_(grid.seed, grid.most_elements, grid.dtypes) {
     if (!grid.dims.empty()) dims_.emplace(grid.dims, grid.seed + 7);
+    if (grid.bytes) bytes_.emplace();
   }
   CaseSpec draw() {
     CaseSpec spec = source_.draw();
+    if (bytes_) bytes_->turn(spec);
     if (!dims_) return spec;
     const PortableDims dims = dims_->deal();
     spec.qk_dim = dims.qk;
@@ -60,6 +63,7 @@ class GridSpecs {
  private:
   PortableSpecs source_;
   std::optional<Deck<PortableDims>> dims_;
+  std::optional<BytesDeck> bytes_;
 };
 
 void run_grid(const Grid& grid) {
@@ -75,9 +79,10 @@ void run_grid(const Grid& grid) {
     SCOPED_TRACE(spec.text());
     try {
       AttentionCase c(spec);
-      // Queries of 512 columns of f32 have no room on smaller chips.
-      run_on_host_and_judge(
-          c, {.fragments = fragments, .gpu = grid.dims.empty() ? "a100" : "h200", .candidate = candidates.deal()});
+      // Queries of 512 columns of f32 have no room on smaller chips. Some chips convert e4m3 by an instruction.
+      const bool large = !grid.dims.empty() || (grid.bytes && i % 2 == 0);
+      run_on_host_and_judge(c,
+                            {.fragments = fragments, .gpu = large ? "h200" : "a100", .candidate = candidates.deal()});
     } catch (const Error& error) {
       const bool may = has_32_keys(fragments) && spec.block;
       const bool refused = may && error.code() == ErrorCode::unsupported;
@@ -327,6 +332,44 @@ TEST(ForwardOnHost, SlicesOfF32) {
 }
 TEST(ForwardOnHost, SlicesOfF64) {
   run_grid({FragmentKind::fma, cases_on_host(6), 19'000'000, 20'000, {DType::f64}, kSlicedDimsOfF64});
+}
+
+/// Keys and values of 8 bits become f16, as do queries.
+TEST(ForwardBytesOnHost, AgreesWithTheReference) {
+  run_grid({.fragments = FragmentKind::host,
+            .count = cases_on_host(20),
+            .seed = 20'000'000,
+            .most_elements = 60'000,
+            .bytes = true});
+}
+TEST(ForwardBytesOnHost, FewQueries) {
+  run_decodes({.fragments = FragmentKind::host,
+               .count = cases_on_host(8),
+               .seed = 21'000'000,
+               .most_elements = 60'000,
+               .bytes = true});
+}
+TEST(ForwardBytesOnHost, ByMma) {
+  run_grid({.fragments = FragmentKind::mma,
+            .count = cases_on_host(24),
+            .seed = 22'000'000,
+            .most_elements = 30'000,
+            .bytes = true});
+}
+TEST(ForwardBytesOnHost, FewQueriesByMma) {
+  run_decodes({.fragments = FragmentKind::mma,
+               .count = cases_on_host(8),
+               .seed = 23'000'000,
+               .most_elements = 30'000,
+               .bytes = true});
+}
+TEST(ForwardBytesOnHost, SlicesByMma) {
+  run_grid({.fragments = FragmentKind::mma,
+            .count = cases_on_host(10),
+            .seed = 24'000'000,
+            .most_elements = 20'000,
+            .dims = kSlicedDims,
+            .bytes = true});
 }
 
 }  // namespace

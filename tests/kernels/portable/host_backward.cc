@@ -23,7 +23,8 @@ namespace {
 
 using Entry = void (*)(const void* params, int kernel, unsigned ctas, unsigned seed);
 
-constexpr int kRowsKernel = -1, kSinksKernel = -2, kClearKernel = -3, kStoreKernel = -4;  // other numbers are passes
+constexpr int kRowsKernel = -1, kSinksKernel = -2, kClearKernel = -3, kStoreKernel = -4,
+              kWidenKernel = -5;  // other numbers are passes
 
 constexpr const char* kBegin = "#include \"lanes.h\"\n#define __shared__ static\n";
 constexpr const char* kOfPass = R"(
@@ -44,9 +45,18 @@ constexpr const char* kOfRows = R"(
   }
 )";
 
+// Takes the class.
+constexpr const char* kOfWiden = R"(
+  if (kernel == -5) {{
+    const auto& tensors = *static_cast<const shared::MmaWidenParams*>(params);
+    lanes::launch(ctas, shared::kSumThreads, 32, 0, seed,
+                  [&](char*) {{ {0}::run(tensors, static_cast<int>(blockIdx.x)); }});
+  }}
+)";
+
 // Takes the class of the sums.
 constexpr const char* kOfSums = R"(
-  if (kernel < -2) {{
+  if (kernel == -3 || kernel == -4) {{
     const auto& sums = *static_cast<const shared::MmaSumsParams*>(params);
     lanes::launch(ctas, shared::kSumThreads, 32, 0, seed, [&](char*) {{
       kernel == -3 ? {0}::clear(sums, static_cast<int>(blockIdx.x)) : {0}::store(sums, static_cast<int>(blockIdx.x));
@@ -63,6 +73,7 @@ std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::Backwar
     text += fmt::format(kOfPass, i, backward_mma::pass_class(kernels, i));
   }
   if (backward_mma::has_rows(kernels)) text += kOfRows;
+  if (!kernels.widen.empty()) text += fmt::format(kOfWiden, kernels.widen);
   if (reads.any())
     text += fmt::format(kOfSums, backward_mma::sums_class(kernels, backward_mma::types_of_sums(reads, tensors)));
   return text + "}\n";
@@ -190,6 +201,9 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   }
 
   const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(kernels, mods, reads, tensors, layout)));
+  if (!kernels.widen.empty()) {
+    entry(&params.widen, kWidenKernel, static_cast<unsigned>(params.widen.ctas), run.seed);
+  }
   if (backward_mma::has_rows(kernels)) {
     const auto heads = static_cast<unsigned>(problem.q_heads);
     entry(&params.rows, kRowsKernel, static_cast<unsigned>(blocks.size()) * heads, run.seed);
@@ -198,8 +212,8 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   const auto sum_ctas = static_cast<unsigned>(params.sums.ctas);
   if (reads.any()) entry(&params.sums, kClearKernel, sum_ctas, run.seed);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
-    const auto ctas = static_cast<unsigned>(std::ssize(schedules[i].items) * kernels.passes[i].ctas_of_item());
-    entry(&params.passes[i], static_cast<int>(i), ctas, run.seed);
+    const int ctas = plan::backward_mma_ctas(problem, kernels.passes[i], std::ssize(schedules[i].items));
+    entry(&params.passes[i], static_cast<int>(i), static_cast<unsigned>(ctas), run.seed);
   }
   if (reads.any()) entry(&params.sums, kStoreKernel, sum_ctas, run.seed);
   return backward_mma::name_of(kernels);

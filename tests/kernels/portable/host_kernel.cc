@@ -44,9 +44,11 @@ extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsig
 }}
 )";
 
-std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods,
-                    const device_text::ModLayout& layout) {
-  return "#include \"lanes.h\"\n" + portable::config_and_mods_text(config, mods, layout) +
+std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
+                    const device::CudaCaps& caps) {
+  const std::string architecture =
+      config.converts() ? fmt::format("#define __CUDA_ARCH__ {}{}0\n", caps.major, caps.minor) : "";
+  return architecture + "#include \"lanes.h\"\n" + portable::config_and_mods_text(config, mods, layout) +
          fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
 
@@ -170,6 +172,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   portable::set_constants(prepared, params);
   params.listed.q_heads = static_cast<int>(problem.q_heads);
   portable::set_addresses(config, {tensors, &options, &options.bindings, nullptr, nullptr}, params);
+  if (config.converts()) params.descales = portable::descales_of(options);
   if (problem.listed_pages) params.table.starts.data = problem.page_starts.data();
   params.tiles.items = schedule.items.data();
   params.tiles.item_count = static_cast<int>(schedule.items.size());
@@ -199,7 +202,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     memory.push_back({"workspace", base, static_cast<std::size_t>(split.bytes), true, true});
     run.execute({config, portable::config_and_mods_text(config, choice.plan.mods, layout), params, ctas, memory});
   } else {
-    const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, choice.plan.mods, layout)));
+    const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, choice.plan.mods, layout, caps)));
     for (int slice = 0; slice < config.value_slices; ++slice) {
       forward_mma::stand_at_slice(config, slice, problem.v_dim, problem.o_dtype, params);
       entry(params, static_cast<unsigned>(ctas), c != nullptr ? static_cast<unsigned>(c->spec().seed) : run.seed);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/attention_case.h"
@@ -147,6 +148,43 @@ class PortableSpecs {
   Deck<int> with_lse_rest_{{0, 1}, 26}, with_max_scores_{{0, 1, 2}, 27};
   Deck<DType> o_dtype_{{DType::f64, DType::f32, DType::f16, DType::bf16}, 23};
   Deck<BlockSize> block_{{{64, 64}, {128, 128}, {64, 32}, {192, 16}}, 25};
+};
+
+/// Draws types of 8 bits: keys and values, beside queries of 16 bits or of 8, with factors or without.
+class BytesDeck {
+ public:
+  void turn(CaseSpec& spec) {
+    spec.q_dtype = q_dtype_.deal();
+    spec.k_dtype = k_dtype_.deal();
+    spec.v_dtype = v_dtype_.deal();
+    spec.descale = descale_.deal() != 0;
+    // P is f16: see PortableSpecs::draw().
+    spec.spread = std::min(spec.spread, 4.0);
+    if (spec.weight == "drops_most") spec.weight.clear();
+  }
+
+ private:
+  Deck<DType> q_dtype_{{DType::bf16, DType::bf16, DType::f16, DType::e4m3, DType::e5m2}, 21},
+      k_dtype_{{DType::e4m3, DType::e5m2}, 22}, v_dtype_{{DType::e4m3, DType::e5m2, DType::e4m3}, 23};
+  Deck<int> descale_{{0, 1}, 24};
+};
+
+/// Cases of `Specs` whose types have 8 bits.
+template <class Specs>
+class BytesSpecs {
+ public:
+  template <class... Arguments>
+  explicit BytesSpecs(Arguments&&... arguments) : source_(std::forward<Arguments>(arguments)...) {}
+
+  CaseSpec draw() {
+    CaseSpec spec = source_.draw();
+    types_.turn(spec);
+    return spec;
+  }
+
+ private:
+  Specs source_;
+  BytesDeck types_;
 };
 
 /// Cases whose reads are proven inside only for positions from 0 on, or that no kernel is asked to take.

@@ -90,12 +90,12 @@ struct MmaFragments : WarpOfThreads {
         for (int r = 0; r < kOwnRows; ++r) {
           const auto from = row(f * kOwnRows + r);
           const ptx::SharedAddress to = queries_of_wave() + (16 * f + own_row(r)) * kMemory.q_pitch;
-          if constexpr (kConfig.shared_queries && !kConfig.own_blocks) {
+          if constexpr (kConfig.shared_queries && !kConfig.own_blocks && !kConfig.converts()) {
             // Four threads have the row. (The next barrier comes before they read what others brought.)
             RowCopies<kConfig>::template copy_row<kConfig.qk_dim, kConfig.qk_columns(), kConfig.element_bytes(),
                                                   kConfig.q_bytes, 4>(to, from, from != nullptr, lane() % 4, 0);
           } else if constexpr (kConfig.shared_queries) {
-            // All waves bring the same, and none waits for another: copies that are waited for would hold up the ring.
+            // All waves of a row bring the same. Copies that are waited for would hold up rings of their own blocks.
             const auto pair = [&](int i) { return two(from, pair_column(i)); };
             const float power = kConfig.q_bf16 ? power_of(pair) : 1;
 #pragma unroll kPairsAtOnce

@@ -13,6 +13,13 @@ namespace heddle::shared {
 /// Rows, and columns, of a block of scores in the lists of tiles and steps.
 inline constexpr int kBackwardBlock = 64;
 
+/// How a pass treats the parts of gradients of captures and params: it adds them as reals, in any order; it finds the
+/// largest part of each sum; or it adds them as integers, whose unit leaves room for all of them beside the largest.
+/// Sums of integers do not depend on the order.
+enum class ReadParts : int { reals, largest, integers };
+inline constexpr const char* kReadParts[] = {"reals", "largest", "integers"};
+constexpr const char* name(ReadParts parts) { return kReadParts[static_cast<int>(parts)]; }
+
 struct BackwardMmaConfig {
 #define HEDDLE_FIELD(type, name, value) type name = value;
 #include "families/backward_mma/shared/backward_mma_config.def"
@@ -25,6 +32,8 @@ struct BackwardMmaConfig {
   /// CTAs that share a tile of the lists, which has 64 rows or more.
   constexpr int parts() const { return rows() < kBackwardBlock ? kBackwardBlock / rows() : 1; }
   constexpr int ctas_of_item() const { return parts() * slices; }
+  /// The pass stores no gradient of rows.
+  constexpr bool finds_parts() const { return read_parts == ReadParts::largest; }
   /// Columns of a slice of a gradient of `dim` columns: whole fragments, alike of all slices.
   constexpr int slice_columns(int dim) const {
     const int fragment = shape().columns, even = (dim + slices - 1) / slices;
@@ -57,7 +66,7 @@ constexpr ForwardMmaConfig side_of(const BackwardMmaConfig& config, int dim, boo
   return side;
 }
 constexpr ForwardMmaConfig scores_side(const BackwardMmaConfig& config) {
-  return side_of(config, config.qk_dim, config.d_qk, config.d_qk ? config.stages : 1);
+  return side_of(config, config.qk_dim, config.d_qk && !config.finds_parts(), config.d_qk ? config.stages : 1);
 }
 constexpr ForwardMmaConfig values_side(const BackwardMmaConfig& config) {
   return side_of(config, config.v_dim, config.d_v, 1);

@@ -21,11 +21,26 @@ constexpr const char* name(ReadRows rows) { return kReadRows[static_cast<int>(ro
 inline constexpr int kMostMmaReads = 16;
 inline constexpr int kMostMmaSums = 16;  // gradients of captures and params
 
+/// Words of 64 bits of an element's sum of integers: in f64 a second one has what is left of a part.
+constexpr int words_of_integers(int real_bytes) { return real_bytes / 4; }
+
 /// The sum of the gradient of one capture or param: CTAs add to it in any order. Elements are numbered row by row.
 struct MmaSum {
-  void* reals;
+  void* reals;    // with integers: of parts that are not finite
   int extent[4];  // 1 past the capture's rank
+  // ReadParts::largest and integers:
+  unsigned long long* integers;  // words_of_integers() of each element
+  unsigned long long* largest;   // magnitude of the largest finite part, bits of a real
+  int bits;                      // an element is the sum of less than 2^bits parts
 };
+/// Parts are multiplied by 2 to this and rounded, so that 2^bits of them have a sum below 2^62. `largest`: of an f32,
+/// or with `wide` of an f64, that is finite.
+constexpr int integer_exponent(unsigned long long largest, bool wide, int bits) {
+  constexpr int kMost = 1000;  // 2 to it, and its inverse, are normal numbers
+  const int below = wide ? static_cast<int>(largest >> 52) - 1022 : static_cast<int>(largest >> 23) - 126;
+  const int exponent = 62 - bits - below;
+  return exponent < kMost ? exponent : kMost;
+}
 
 /// The factors of products.
 template <class Real>
@@ -36,8 +51,9 @@ struct BackwardScales {
 };
 
 struct BackwardMmaParams {
-  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts. With lengths on the device
-  // the list is that for the longest sequences: a tile, or a step, may lie past the end.
+  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts; all_sequences: of so many
+  // items as there are sequences, which stand beside each other. With lengths on the device the list is that for the
+  // longest sequences: a tile, or a step, may lie past the end.
   const BackwardItem* items;
   const QueryRun* runs;   // their blocks are of the steps' rows; `head` is a query head in both passes
   RowsOfTensor rows[2];   // of the tile: k and v, or q and dO
@@ -52,6 +68,8 @@ struct BackwardMmaParams {
   RowOutput d_qk, d_v;                 // d_qk without an address: the pass is for its reads alone
   ModValues mod;
   MmaSum sums[kMostMmaSums];
+  int sequences;      // all_sequences
+  Descales descales;  // config.descaled
 };
 
 template <class Real>
@@ -70,11 +88,26 @@ struct MmaSumsParams {
     long long stride[4], count;
     MmaSum sum;
   };
-  void* reals;  // of all sums, one after the other
-  long long all;
-  int ctas;  // of each kernel
+  unsigned* memory;  // of all sums
+  long long words;   // of 4 bytes, in it
+  int ctas;          // of each kernel
   Stored stored[kMostMmaSums];
 };
 inline constexpr int kSumThreads = 256;
+
+/// Columns of 8 bits that a thread copies at once.
+inline constexpr int kWidenedRun = 8;
+/// A tensor of 8 bits [batch or 1, heads, rows, dim], and its copy of 16 bits [.., heads, rows, pitch].
+struct WidenedTensor {
+  const void* from;
+  void* to;
+  long long stride[3];
+  int heads, rows, dim, pitch;
+  long long runs;  // of kWidenedRun columns, in the copy
+};
+struct MmaWidenParams {
+  WidenedTensor tensors[3];  // q, k, v
+  int ctas;
+};
 
 }  // namespace heddle::shared

@@ -12,6 +12,7 @@ struct ForwardMmaParams : ForwardParams {
   RowFills fills;
   ListedTiles listed;  // device_lengths
   void* parts;         // splits: where the CTAs leave what they have found
+  Descales descales;   // 8 bits
 };
 
 }  // namespace heddle::shared

@@ -48,6 +48,34 @@ TEST_F(AmdBackward, SumsGradientsOfCaptures) {
   }
 }
 
+// As integers; both runs have the same bits.
+TEST_F(AmdBackward, SumsGradientsOfCapturesInOrder) {
+  BackwardSpecs at = {test::captured("relative_bias", "", 32, "all")};
+  at.spec.q_rows = 50;
+  at.spec.kv_rows = 70;
+  at.spec.batch = 1;
+  at.backward.deterministic = true;
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
+TEST_F(AmdBackward, SumsWhatServesAllSequences) {
+  BackwardSpecs at = backward_of(50, 70, 32);
+  at.spec.batch = 2;
+  at.spec.share_kv_batch = true;
+  at.spec.sequences = "lengths";
+  at.spec.mask = "causal";
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
+TEST_F(AmdBackward, CopiesTensorsOf8Bits) {
+  BackwardSpecs at = backward_of(50, 70, 33);
+  at.spec.group = 2;
+  at.spec.k_dtype = at.spec.v_dtype = DType::e4m3;
+  at.spec.descale = true;
+  at.spec.mask = "causal";
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
 TEST_F(AmdBackward, DifferentiatesF64) {
   for (const char* score : {"softcap", "temperature_and_gate"}) {
     BackwardSpecs at = {test::captured(score, "", 32, "all")};

@@ -368,6 +368,11 @@ inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long x
   *at = found + x;
   return found;
 }
+inline unsigned long long atomicMax(unsigned long long* at, unsigned long long x) {
+  const unsigned long long found = *at;
+  if (x > found) *at = x;
+  return found;
+}
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long from, unsigned long long to) {
   const unsigned long long found = *at;
   if (found == from) *at = to;

@@ -8,6 +8,7 @@
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "lanes.h"
+#include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/ring_slot.cuh"
 #include "portable/fragments/split_rows.cuh"
@@ -43,6 +44,12 @@ struct HostElement<shared::Storage::f64> {
   static double value(double x) { return x; }
   static double bits(double x) { return x; }
 };
+
+/// A number of 8 bits.
+template <shared::Fp8 kType>
+float value_of_byte(unsigned char byte) {
+  return HostElement<shared::Storage::f16>::value(static_cast<unsigned short>(halves_of_neighbours<kType>(byte).low));
+}
 
 template <auto kConfig>
 struct HostFragments {
@@ -91,6 +98,7 @@ struct HostFragments {
   static void clear(Scores& s) { s = {}; }
   struct Queries {
     Real x[kOwnRows][kConfig.qk_columns()];
+    Real factor[kOwnRows];  // converts()
   };
 
   class Stream {
@@ -124,33 +132,49 @@ struct HostFragments {
       read_ = ring_.at;
     }
     void end() const {}
-    void skip_columns(int columns) { read_ += columns * static_cast<int>(sizeof(Bits)); }
+    void skip_columns(int columns) { read_ += columns * kKvBytes; }
 
     template <int kFragments, class Row>
     void load_queries(Queries (&q)[kFragments], Row&& row) {
       for (int i = 0; i < kFragments * kOwnRows; ++i) {
         const auto from = row(i);
+        q[i / kOwnRows].factor[i % kOwnRows] = 1;
         for (int d = 0; d < kConfig.qk_columns(); ++d) {
           const bool there = from != nullptr && d < kConfig.qk_dim;
           Real& x = q[i / kOwnRows].x[i % kOwnRows][d];
           x = 0;
-          if (there) x = Element::value(*reinterpret_cast<const Bits*>(byte_of(from, d * static_cast<int>(sizeof(Bits)))));
+          if (there) x = query_at(byte_of(from, d * kConfig.q_element_bytes()));
         }
       }
     }
-    Real key(int j, int d) const { return at(kMemory.k + read_ + j * kMemory.k_pitch, d); }
-    Real value(int j, int d) const { return at(kMemory.v + read_ + j * kMemory.v_pitch, d); }
+    Real key(int j, int d) const { return at<kConfig.k_fp8>(kMemory.k + read_ + j * kMemory.k_pitch, d); }
+    Real value(int j, int d) const { return at<kConfig.v_fp8>(kMemory.v + read_ + j * kMemory.v_pitch, d); }
 
    private:
     static void arrive() {
       lanes::await_copies();
       barrier();
     }
-    Real at(int row, int d) const { return Element::value(reinterpret_cast<const Bits*>(memory_ + row)[d]); }
+    static Real query_at(const char* from) {
+      if constexpr (kConfig.q_fp8 != shared::Fp8::none) {
+        return value_of_byte<kConfig.q_fp8>(static_cast<unsigned char>(*from));
+      } else {
+        using Stored = HostElement<kConfig.q_bf16 ? shared::Storage::bf16 : kConfig.storage>;
+        return Stored::value(*reinterpret_cast<const typename Stored::Bits*>(from));
+      }
+    }
+    template <shared::Fp8 kType>
+    Real at(int row, int d) const {
+      if constexpr (kType != shared::Fp8::none) {
+        return value_of_byte<kType>(static_cast<unsigned char>(memory_[row + d]));
+      } else {
+        return Element::value(reinterpret_cast<const Bits*>(memory_ + row)[d]);
+      }
+    }
     template <class Source>
     void ask(const Source& source, int to, int pitch, int dim, int columns, int first, int end) const {
       for (int row = thread(); row < kConfig.kv_block; row += threads()) {
-        const int key = first + row, last = end > 0 ? end - 1 : 0, bytes = static_cast<int>(sizeof(Bits));
+        const int key = first + row, last = end > 0 ? end - 1 : 0, bytes = kKvBytes;
         copy_row(memory_ + to + row * pitch, source.row(key < last ? key : last), columns * bytes,
                  key < end ? dim * bytes : 0);
       }
@@ -161,6 +185,7 @@ struct HostFragments {
       copy_row(to, from.first, kFirst, valid < kFirst ? valid : kFirst);
       copy_row(to + kFirst, from.rest + kFirst, bytes - kFirst, valid < kFirst ? 0 : valid - kFirst);
     }
+    static constexpr int kKvBytes = kConfig.kv_element_bytes();
     char* memory_;
     int read_ = kMemory.stage;  // where the buffer of keys that is read begins; the other one is filled
     using Slot = RingSlot<kConfig.stages, kMemory.stage>;
@@ -177,6 +202,9 @@ struct HostFragments {
           for (int d = 0; d < kConfig.qk_columns(); ++d) {
             const Real x = stream.key(key + kKeys * n + c, d);
             for (int r = 0; r < kOwnRows; ++r) s[f][n].x[r][c] += q[f].x[r][d] * x;
+          }
+          if constexpr (kConfig.converts()) {
+            for (int r = 0; r < kOwnRows; ++r) s[f][n].x[r][c] *= q[f].factor[r];
           }
         }
       }

@@ -37,7 +37,7 @@ class KeyBoxes {
                          (is_first ? panel : panel - kFirst) * 64, place_.row, place_.head, place_.batch,
                          ptx::kEvictNormal);
   }
-  /// Of a panel.
+  /// Bytes of a panel.
   static constexpr int kBytes = kConfig.block_keys() * 128;
 
  private:

@@ -225,7 +225,7 @@ class Decode {
     if constexpr (!kLooksEarly) words = look_at_words(shared_tile, chunks);
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, tiles_.kv_head());
-    const auto store = [&](int row, int column, const auto& sums, const auto& merged) {
+    const auto store = [&](int row, int column, const auto& sums, const auto& merged, const auto&...) {
       const int batch = tile.batch_of(row), head = tile.head_of(row), at = tile.q_begin_of(row) + tile.query_of(row);
       RowEnd<float> row_end = merged.close(0, params_.sinks, head);
       if constexpr (kConfig.converts()) {
@@ -244,7 +244,7 @@ class Decode {
     };
     const bool shares = shared_tile.is_shared();
     float* const part = shares ? shared_tile.part() : nullptr;
-    merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
+    merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged, const auto&) {
       if (!shares) return end_row(row, column, sums, merged);
       leave_run(row_of_part<kConfig>(part, row), column, sums, merged);
     });
@@ -276,9 +276,14 @@ class Decode {
     if (chunks.is_only_one()) {
       merge_waves(tile, weights, o, store);
     } else {
-      merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged) {
-        chunks.leave(row, column, sums, merged);
-      });
+      constexpr int kRun = kConfig.wide() && !kConfig.by_warpgroups() ? F::kOutRun : kRunOfPart<float>;
+      const auto left = [&](int row, int column) { return chunks.template left<kRun>(row, column); };
+      merge_waves(
+          tile, weights, o,
+          [&](int row, int column, const auto& sums, const auto& merged, const auto& before) {
+            chunks.leave(row, column, sums, merged, before);
+          },
+          left);
     }
     begin_words(words, shared_tile, chunks);
     F::barrier();  // the states may be left anew
@@ -298,17 +303,17 @@ class Decode {
     }
   }
 
-  /// Calls visit(row, column, sums, weights) for the columns of the tile's rows, as merge_parts() does: sums of o of
-  /// all waves, from `column` on, and in row 0 of `weights` the maximum and the sum.
-  template <class Visit>
+  /// Calls visit(row, column, sums, weights, found) for the columns of the tile's rows, as merge_parts() does: sums of
+  /// o of all waves, from `column` on, and in row 0 of `weights` the maximum and the sum. `found`: before(row, column).
+  template <class Visit, class Before = NothingBefore>
   __device__ __forceinline__ void merge_waves(const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights, Out& o,
-                                              Visit&& visit) {
+                                              Visit&& visit, Before&& before = {}) {
     weights.join();
     if constexpr (kConfig.wide()) {
       const WideRows<kConfig, F, Scores> wide(memory_, scores_);
       wide.add(weights.l);
       wide.visit(
-          weights, o, [&](int row) { return tile.has(row); }, visit);
+          weights, o, [&](int row) { return tile.has(row); }, before, visit);
     } else {
       float* const states = reinterpret_cast<float*>(memory_ + kMemory.states);
       const auto of_wave = [&](int wave, int row) {
@@ -322,7 +327,10 @@ class Decode {
         return state;
       };
       merge_parts<kConfig, F>(
-          kConfig.live_rows, kStates, of_waves, weights, [&](int row) { return tile.has(row); }, visit);
+          kConfig.live_rows, kStates, of_waves, weights, [&](int row) { return tile.has(row); },
+          [&](int row, int column, const auto& sums, const auto& merged) {
+            visit(row, column, sums, merged, before(row, column));
+          });
     }
   }
 

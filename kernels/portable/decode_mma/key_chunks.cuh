@@ -68,15 +68,22 @@ class ChunkedTile {
   /// By one thread, behind what its CTA has left: whether all chunks are there now.
   __device__ __forceinline__ bool arrive() const { return word().arrives_last(ctas_); }
 
-  /// The state of columns of a row of the chunk joins what the CTA has left of the chunk's group.
+  /// Where columns of a row of the chunk join what the CTA has left of the chunk's group: that.
+  template <int kCount>
+  __device__ __forceinline__ PartOfRow<kCount> left(int row, int column) const {
+    if (!joins(chunk_, begin_)) return {};
+    return read<kCount>(row_of(row), chunk_ - 1, column);
+  }
+  /// The state of columns of a row of the chunk joins what was left, `before`.
   template <int kCount, class Weights>
-  __device__ __forceinline__ void leave(int row, int column, const float (&sums)[kCount], const Weights& merged) const {
+  __device__ __forceinline__ void leave(int row, int column, const float (&sums)[kCount], const Weights& merged,
+                                        const PartOfRow<kCount>& before) const {
     const int chunk = chunk_;
-    float* const part = part_of(chunk, gang_, begin_) + row * shared::decode_row_floats(kConfig);
+    float* const part = row_of(row);
     PartOfRow<kCount> state = {merged.m[0], merged.l[0], {}};
 #pragma unroll
     for (int e = 0; e < kCount; ++e) state.o[e] = sums[e];
-    if (joins(chunk, begin_)) state = fold<F>(merged, read<kCount>(part, chunk - 1, column), state);
+    if (joins(chunk, begin_)) state = fold<F>(merged, before, state);
 #pragma unroll
     for (int e = 0; e < kCount; ++e) part[4 + column + e] = state.o[e];
     // The numbers of the chunk before stay: other threads may be about to read them.
@@ -165,8 +172,9 @@ class ChunkedTile {
     constexpr int kFloats = kConfig.live_rows * shared::decode_row_floats(kConfig);
     return static_cast<float*>(params_->parts) + static_cast<long long>(number) * kFloats;
   }
-  __device__ __forceinline__ float* part_of(int chunk, int gang, int begin) const {
-    return floats_of(number_of(chunk, gang, begin));
+  /// A row of the part that the chunk joins.
+  __device__ __forceinline__ float* row_of(int row) const {
+    return floats_of(number_of(chunk_, gang_, begin_)) + row * shared::decode_row_floats(kConfig);
   }
   /// A row of a part that ends with `chunk`.
   template <int kCount>

@@ -69,14 +69,17 @@ class WideRows {
     }
   }
 
-  /// Calls visit(row, column, sums, weights) for rows with has(row), as merge_parts() does.
-  template <class Out, class Has, class Visit>
-  __device__ __forceinline__ void visit(const RowWeights<kConfig, F>& weights, const Out& o, Has&& has,
+  /// Calls visit(row, column, sums, weights, found) for rows with has(row), as merge_parts() does. `found`: what
+  /// before(row, column) returned.
+  template <class Out, class Has, class Before, class Visit>
+  __device__ __forceinline__ void visit(const RowWeights<kConfig, F>& weights, const Out& o, Has&& has, Before&& before,
                                         Visit&& visit) const {
     if constexpr (kConfig.by_warpgroups()) {
-      visit_in_memory(weights, o, has, visit);
+      visit_in_memory(weights, o, has, before, visit);
     } else {
-      visit_own(weights, o, has, visit);
+      visit_own(weights, o, has, [&](int row, int column, const auto& sums, const auto& merged) {
+        visit(row, column, sums, merged, before(row, column));
+      });
     }
   }
 
@@ -111,9 +114,9 @@ class WideRows {
 
   /// All rows, by all threads, through the memory of the queries, which have been read: registers are named one by one,
   /// and code for each of 128 of them would take longer to fetch than rows take to store.
-  template <class Out, class Has, class Visit>
+  template <class Out, class Has, class Before, class Visit>
   __device__ __forceinline__ void visit_in_memory(const RowWeights<kConfig, F>& weights, const Out& o, Has&& has,
-                                                  Visit&& visit) const {
+                                                  Before&& before, Visit&& visit) const {
     constexpr int kAtOnce = 32;
     static_assert(kAtOnce * shared::decode_row_floats(kConfig) * sizeof(float) <=
                   kConfig.rows() * kConfig.qk_columns() * kConfig.element_bytes());
@@ -131,7 +134,10 @@ class WideRows {
       visit_long_rows<kConfig, F>(
           kConfig.live_rows - first < kAtOnce ? kConfig.live_rows - first : kAtOnce,
           [&](int row) { return row_of_part<kConfig>(rows, row); }, weights, [&](int row) { return has(first + row); },
-          [&](int row, int column, const auto& sums, const auto& merged) { visit(first + row, column, sums, merged); });
+          [&](int row, int column) { return before(first + row, column); },
+          [&](int row, int column, const auto& sums, const auto& merged, const auto& found) {
+            visit(first + row, column, sums, merged, found);
+          });
       F::barrier();
     }
   }

@@ -116,11 +116,18 @@ __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_o
   }
 }
 
+/// What a visit needs of memory, asked for before it.
+struct NothingBefore {
+  struct Nothing {};
+  __device__ __forceinline__ Nothing operator()(int, int) const { return {}; }
+};
+
 /// merge_parts() of long rows that stand in one part, state_of(row), a wave a row: so what belongs to a row, and not to
-/// its columns, is computed few times.
-template <auto kConfig, class F, class StateOf, class Has, class Visit>
+/// its columns, is computed few times. before(row, column) is called for all of the thread's runs of a row before
+/// visit() is for the first one, which gets what it returned: reads of one run would wait for the stores of another.
+template <auto kConfig, class F, class StateOf, class Has, class Before, class Visit>
 __device__ __forceinline__ void visit_long_rows(int rows, StateOf&& state_of, RowWeights<kConfig, F> weights, Has&& has,
-                                                Visit&& visit) {
+                                                Before&& before, Visit&& visit) {
   constexpr int kRun = kRunOfPart<float>, kRuns = kConfig.v_columns() / kRun, kLanes = kConfig.shape().wave;
   static_assert(kConfig.v_columns() % kRun == 0);
 #pragma unroll 1
@@ -129,14 +136,21 @@ __device__ __forceinline__ void visit_long_rows(int rows, StateOf&& state_of, Ro
     const RowState<float> from = state_of(row);
     weights.m[0] = from.numbers[0];
     weights.l[0] = from.numbers[1];
+    constexpr int kOwnRuns = (kRuns + kLanes - 1) / kLanes;
+    decltype(before(0, 0)) found[kOwnRuns];
 #pragma unroll
-    for (int i = 0; i < (kRuns + kLanes - 1) / kLanes; ++i) {
+    for (int i = 0; i < kOwnRuns; ++i) {
+      const int run = i * kLanes + F::lane();
+      if (kRuns % kLanes == 0 || run < kRuns) found[i] = before(row, run * kRun);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwnRuns; ++i) {
       const int run = i * kLanes + F::lane();
       if (kRuns % kLanes != 0 && run >= kRuns) continue;
       float sums[kRun];
 #pragma unroll
       for (int e = 0; e < kRun; ++e) sums[e] = from.o[run * kRun + e];
-      visit(row, run * kRun, sums, weights);
+      visit(row, run * kRun, sums, weights, found[i]);
     }
   }
 }

@@ -376,7 +376,7 @@ void AttentionCase::make_rows() {
         std::make_shared<BlockMask>(BlockMask::build(problem.mask_mod, shape, block, options_.bindings, 1, reals));
     return;
   }
-  const BlockSize block = {16 + below(50), 16 + below(50)};
+  const BlockSize any = {16 + below(50), 16 + below(50)}, block = spec_.block.value_or(any);
   const std::int64_t rows = (spec_.q_rows + block.q - 1) / block.q;
   const std::int64_t columns = (spec_.kv_rows + block.kv - 1) / block.kv;
   BlockLists lists = {Tensor::zeros(DType::i32, {1, 1, rows}), Tensor::zeros(DType::i32, {1, 1, rows, columns}),

@@ -35,7 +35,7 @@ struct CaseSpec {
   bool device_lengths = false;      // on a GPU: lengths, cu_seqlens and starts are there
   std::string score, mask, weight;  // names of mods_by_name(), or empty
   std::string sinks = "none";       // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
-  std::string rows = "built";       // built from the mask, given (odd blocks, or `block`), lists
+  std::string rows = "built";       // built from the mask, given, lists (odd blocks, or `block`)
   std::optional<BlockSize> block;
   std::optional<BlockSize> tile;  // on a GPU: of the kernel that computes it; else the planner's first
   int packed = 0;                 // and with `tile`, how many queries of each head it packs; 0: its rows are one head's

@@ -136,6 +136,13 @@ void set_few_queries(ForwardMmaConfig& config, int packed_heads, std::int64_t lo
   if (!config.shape().states_waves) config.ctas = 1;
 }
 
+/// Rows of a tile for the caller's mask, where 64 do not divide the rows of its blocks, but 32 or 16; else 0.
+int small_block_rows(const AttentionOptions& options) {
+  if (options.block_mask == nullptr) return 0;
+  const std::int64_t rows = options.block_mask->block().q;
+  return rows % shared::kWarpgroupRows == 0 ? 0 : rows % 32 == 0 ? 32 : rows % 16 == 0 ? 16 : 0;
+}
+
 /// Columns of a slice whose sums a thread's registers hold.
 int most_columns(shared::Storage storage) { return storage == shared::Storage::f64 ? 128 : 256; }
 
@@ -180,7 +187,8 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   const int dim = std::min(std::max(all.qk_dim, all.v_dim), most_columns(all.storage));
   const int bound = dim <= 64 ? 64 : dim <= 128 ? 128 : 256, packed = packed_heads_of(problem);
   std::vector<ForwardMmaConfig> configs;
-  const auto append = [&](FragmentKind fragments, int packed_heads) {
+  // packed_heads 0: tiles of many queries; else of `queries` of each head.
+  const auto append = [&](FragmentKind fragments, int packed_heads, std::int64_t queries) {
     for (const MmaKernel& kernel : kernels_of(all.storage, fragments)) {
       if (kernel.most_dim != bound) continue;
       ForwardMmaConfig config = all;
@@ -192,31 +200,37 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
       config.ctas = kernel.ctas;
       config.key_waves = kernel.key_waves;
       if (packed_heads > 0) {
-        set_few_queries(config, packed_heads, forward_mma_longest_queries(problem));
+        set_few_queries(config, packed_heads, queries);
         if (target.copies_beside) config.stages = stages_of(config, shared_memory_bytes);
       }
       if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
     }
   };
+  const std::int64_t longest = forward_mma_longest_queries(problem);
   const auto append_all = [&](FragmentKind fragments) {
     const auto first = std::ssize(configs);
-    if (packed > 0) append(fragments, packed);
+    if (packed > 0) append(fragments, packed, longest);
     // More keys a step occupy more waves.
     std::ranges::stable_sort(configs.begin() + first, configs.end(), std::greater<>(), &ForwardMmaConfig::kv_block);
-    append(fragments, 0);
+    append(fragments, 0, longest);
   };
   const bool too_few = packed > 0 && all.shape().of_many_rows;
   if (!too_few) append_all(all.fragments);
   if (all.shape().plain_follow) append_all(FragmentKind::fma);
-  if (too_few) append(all.fragments, 0);
+  if (too_few) append(all.fragments, 0, longest);
   // Few queries of fewer heads, where a tile of as many as there may be has no room.
   const auto has_room = [&](const ForwardMmaConfig& config) {
     return shared::forward_mma_memory(config).bytes <= shared_memory_bytes;
   };
   for (int heads = fewer_heads_than(packed, problem); heads > 0; heads /= 2) {
     if (std::ranges::any_of(configs, has_room)) break;
-    if (!all.shape().of_many_rows) append(all.fragments, heads);
-    if (all.shape().plain_follow) append(FragmentKind::fma, heads);
+    if (!all.shape().of_many_rows) append(all.fragments, heads, longest);
+    if (all.shape().plain_follow) append(FragmentKind::fma, heads, longest);
+  }
+  // Tiles of as few rows as a block of the caller's mask has.
+  if (const int rows = small_block_rows(options); rows > 0) {
+    if (!all.shape().of_many_rows) append(all.fragments, 1, rows);
+    if (all.shape().plain_follow) append(FragmentKind::fma, 1, rows);
   }
   return configs;
 }
@@ -238,8 +252,9 @@ std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionPr
                        config.packed_heads);
   }
   const BlockSize block = callers->block();
-  if (block.q % shared::kWarpgroupRows != 0) {
-    return fmt::format("{} queries do not divide the {} of a block of block_mask", shared::kWarpgroupRows, block.q);
+  const int queries = config.packs() ? shared::kWarpgroupRows : config.tile().unit_rows;
+  if (block.q % queries != 0) {
+    return fmt::format("{} queries do not divide the {} of a block of block_mask", queries, block.q);
   }
   if (block.kv % config.kv_block != 0) {
     return fmt::format("{} keys do not divide the {} of a block of block_mask", config.kv_block, block.kv);

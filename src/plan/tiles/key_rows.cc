@@ -79,11 +79,11 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
   for (std::int64_t tile = 0; tile < block_count(q_len, tile_.rows()); ++tile) {
     const std::int64_t first_query = tile * tile_.rows();
     const auto live =
-        static_cast<int>(std::min<std::int64_t>(tile_.warpgroups, block_count(q_len - first_query, kWarpgroupRows)));
+        static_cast<int>(std::min<std::int64_t>(tile_.warpgroups, block_count(q_len - first_query, tile_.unit_rows)));
     std::array<std::int64_t, kMostWarpgroups> mask_rows{};
     std::array<std::span<const Run>, kMostWarpgroups> runs;
     for (std::size_t w = 0; w < static_cast<std::size_t>(live); ++w) {
-      mask_rows[w] = (first_query + static_cast<std::int64_t>(w) * kWarpgroupRows) / q_block;
+      mask_rows[w] = (first_query + static_cast<std::int64_t>(w) * tile_.unit_rows) / q_block;
       runs[w] = block_mask != nullptr ? block_mask->row(batch, head, mask_rows[w])
                                       : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U);
     }

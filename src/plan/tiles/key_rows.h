@@ -45,8 +45,8 @@ struct KeyRow {
 /// mask's tiles share none: their rows of the block mask may be alike, but their bits differ.)
 class KeyRows {
  public:
-  /// `block_mask` null: everything attends. Else its blocks are multiples of 64 queries and of kv_block keys. A row of
-  /// the mask serves all packed tiles with queries in it.
+  /// `block_mask` null: everything attends. Else its blocks are multiples of unit_rows queries and kv_block keys. A row
+  /// of the mask serves all packed tiles with queries in it.
   KeyRows(const problem::AttentionProblem& problem, const shared::TileShape& tile, const TileClocks& clocks,
           const BlockMask* block_mask);
 

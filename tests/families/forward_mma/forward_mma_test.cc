@@ -142,6 +142,31 @@ TEST(ForwardMma, ComputesWideValuesInSlices) {
   expect_error([&] { offered(f32, caps_of("a100")); }, ErrorCode::unsupported, HasSubstr("bytes of shared memory of"));
 }
 
+// A mask whose blocks 64 rows do not divide has tiles of 32 rows or of 16, which the list counts as they are.
+TEST(ForwardMma, HasTilesOfSmallBlocks) {
+  const auto of_blocks = [](BlockSize block, DType dtype = DType::bf16) {
+    HopperCall call{
+        .q_heads = 4, .kv_heads = 4, .q_rows = 300, .kv_rows = 300, .dim = 64, .mask = mods::causal(), .dtype = dtype};
+    call.options.block_mask =
+        std::make_shared<BlockMask>(BlockMask::build(mods::causal(), {4, call.problem().sequences}, block));
+    const plan::Choice choice = offered(call, caps_of("a100")).front();
+    const auto config = choice.plan.part<shared::ForwardMmaConfig>();
+    EXPECT_EQ(choice.plan.schedule->items.size(),
+              4U * static_cast<std::size_t>((300 + config.rows() - 1) / config.rows()));
+    return std::array{config.rows(), config.tile().unit_rows, config.kv_block, config.packed_heads};
+  };
+  EXPECT_EQ(of_blocks({16, 64}), (std::array{16, 16, 64, 1}));
+  EXPECT_EQ(of_blocks({48, 32}), (std::array{16, 16, 32, 1}));
+  EXPECT_EQ(of_blocks({96, 16}), (std::array{32, 32, 16, 1}));
+  EXPECT_EQ(of_blocks({32, 64}, DType::f32), (std::array{32, 32, 32, 1}));
+  EXPECT_EQ(of_blocks({128, 64})[1], 64);
+  expect_error(
+      [&] {
+        of_blocks({8, 64});
+      },
+      ErrorCode::unsupported, HasSubstr("64 queries do not divide the 8 of a block of block_mask"));
+}
+
 // Tiles of as many heads as 64 rows hold have no room there.
 TEST(ForwardMma, PacksFewerHeadsWhereAllHaveNoRoom) {
   const auto few = [](const char* gpu, std::int64_t queries, std::int64_t heads, std::int64_t dim, DType dtype) {

@@ -114,6 +114,30 @@ TEST_F(GpuForwardMma, Bytes) {
   run_and_judge_all(specs);
 }
 
+// Lists in blocks of fewer than 64 queries: tiles of as many rows.
+TEST_F(GpuForwardMma, SmallBlocks) {
+  std::vector<CaseSpec> specs;
+  for (const BlockSize block : {BlockSize{16, 16}, BlockSize{32, 64}, BlockSize{48, 32}, BlockSize{96, 64}}) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32, DType::f64}) {
+      for (const std::int64_t dim : {64, 128}) {
+        CaseSpec spec;
+        spec.seed = 680'000 + specs.size();
+        spec.kv_heads = 2;
+        spec.group = specs.size() % 3 == 0 ? 4 : 1;
+        spec.q_rows = 300;
+        spec.kv_rows = 400;
+        spec.qk_dim = spec.v_dim = dim;
+        spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+        spec.mask = specs.size() % 2 == 0 ? "causal_lower_right" : "";
+        spec.rows = "lists";
+        spec.block = block;
+        specs.push_back(spec);
+      }
+    }
+  }
+  run_and_judge_all(specs);
+}
+
 // Parts of tiles are merged in one order: a run gives the bits of the run before.
 TEST_F(GpuForwardMma, GivesTheSameBitsEachTime) {
   PortableSpecs source(640'000, 100'000, {DType::bf16, DType::f32});

@@ -334,6 +334,38 @@ TEST(ForwardOnHost, SlicesOfF64) {
   run_grid({FragmentKind::fma, cases_on_host(6), 19'000'000, 20'000, {DType::f64}, kSlicedDimsOfF64});
 }
 
+/// Blocks of a mask that have fewer than 64 rows, as it was built, or listed whatever it says: tiles of as few rows.
+void run_small_blocks(FragmentKind fragments, const std::vector<DType>& dtypes) {
+  unsigned number = static_cast<unsigned>(fragments);
+  for (const BlockSize block : {BlockSize{16, 16}, BlockSize{32, 64}, BlockSize{48, 32}, BlockSize{96, 16}}) {
+    for (const char* rows : {"given", "lists"}) {
+      for (const DType dtype : dtypes) {
+        if (!is_drawn(number++, 4)) continue;
+        CaseSpec spec;
+        spec.seed = number;
+        spec.threads = 1;
+        spec.group = number % 3 == 0 ? 4 : 1;
+        spec.kv_heads = 2;
+        spec.q_rows = number % 4 == 0 ? 20 : 150;
+        spec.kv_rows = 200;
+        spec.qk_dim = spec.v_dim = number % 2 == 0 ? 64 : 128;
+        spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
+        spec.mask = number % 5 < 2 ? "" : "causal_lower_right";
+        if (rows == std::string("given")) spec.mask = "by_head";
+        spec.rows = rows;
+        spec.block = block;
+        SCOPED_TRACE(spec.text());
+        AttentionCase c(spec);
+        run_on_host_and_judge(c, {.fragments = fragments, .candidate = static_cast<int>(number % 2)});
+      }
+    }
+  }
+}
+TEST(ForwardOnHost, SmallBlocks) { run_small_blocks(FragmentKind::host, {DType::bf16, DType::f64}); }
+TEST(ForwardOnHost, SmallBlocksOverMma) { run_small_blocks(FragmentKind::mma, {DType::bf16, DType::f16}); }
+TEST(ForwardOnHost, SmallBlocksOverFma) { run_small_blocks(FragmentKind::fma, kWide); }
+TEST(ForwardOnHost, SmallBlocksOverGfx11) { run_small_blocks(FragmentKind::gfx11, {DType::bf16}); }
+
 /// Keys and values of 8 bits become f16, as do queries.
 TEST(ForwardBytesOnHost, AgreesWithTheReference) {
   run_grid({.fragments = FragmentKind::host,

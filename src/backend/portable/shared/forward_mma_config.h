@@ -96,11 +96,13 @@ struct ForwardMmaConfig {
     const int fragment = shape().columns;
     return (v_dim + fragment - 1) / fragment * fragment;
   }
-  /// As the list of tiles sees it. Tiles of fewer than 64 rows are those of few queries: no sequence has more than the
-  /// tile's own, so the rows up to 64 that the list reckons with hold none.
+  /// As the list of tiles sees it. Tiles of fewer than 64 rows are those of few queries, or of a mask's blocks of as
+  /// few rows. Packed ones count as 64 rows: no sequence has more queries than the tile's own, so the others hold none.
   constexpr TileShape tile() const {
     const int warpgroups = rows() < kWarpgroupRows ? 1 : rows() / kWarpgroupRows;
-    return {warpgroups, kv_block, packs() ? kWarpgroupRows * warpgroups / packed_heads : 0};
+    TileShape shape = {warpgroups, kv_block, packs() ? kWarpgroupRows * warpgroups / packed_heads : 0};
+    if (rows() < kWarpgroupRows && !packs()) shape.unit_rows = rows();
+    return shape;
   }
   constexpr bool operator==(const ForwardMmaConfig&) const = default;
 };

@@ -229,6 +229,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(ranks, fault):
+    if fault == "local kv_idx" and MOST < 3:
+        pytest.skip("the keys of two ranks stand in their order; three ranks are accepted")
     problem = fitting(dataclasses.replace(FAULTS[fault], q_len=40, plan={"placing": "zigzag"}))
     run(ranks, problem)
     with pytest.raises(AssertionError):

@@ -116,7 +116,7 @@ __device__ __forceinline__ void merge_parts(int rows, int count, PartOf&& part_o
   }
 }
 
-/// What a visit needs of memory, asked for before it.
+/// A visit needs nothing of memory that could be asked for before.
 struct NothingBefore {
   struct Nothing {};
   __device__ __forceinline__ Nothing operator()(int, int) const { return {}; }

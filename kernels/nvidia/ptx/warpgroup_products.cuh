@@ -33,28 +33,22 @@ namespace heddle::ptx {
       "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, adds, 1, 1, 1;\n}"        \
       : HEDDLE_EIGHT(d, 0), HEDDLE_EIGHT(d, 8), HEDDLE_EIGHT(d, 16), HEDDLE_EIGHT(d, 24)                       \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define HEDDLE_PRODUCT_IN_MEMORY_OF_128(type)                                                                  \
+// d += a b, 64 x 128 x 16, of 64 registers of d: the instruction's other operands, as text, and as values.
+#define HEDDLE_SUM_OF_128(type, operands, ...)                                                                 \
   asm volatile(                                                                                                \
       "{\n.reg .pred adds;\nsetp.ne.b32 adds, 1, 0;\n"                                                         \
       "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                             \
       " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
       "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "   \
       "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
-      "%62, %63}, %64, %65, adds, 1, 1, 0, 1;\n}"                                                              \
+      "%62, %63}, " operands ";\n}"                                                                            \
       : HEDDLE_EIGHT(d, 0), HEDDLE_EIGHT(d, 8), HEDDLE_EIGHT(d, 16), HEDDLE_EIGHT(d, 24), HEDDLE_EIGHT(d, 32), \
         HEDDLE_EIGHT(d, 40), HEDDLE_EIGHT(d, 48), HEDDLE_EIGHT(d, 56)                                          \
-      : "l"(a), "l"(b))
-#define HEDDLE_PRODUCT_OF_128(type)                                                                            \
-  asm volatile(                                                                                                \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, 1, 0;\n"                                                         \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                             \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "   \
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
-      "%62, %63}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1;\n}"                                                \
-      : HEDDLE_EIGHT(d, 0), HEDDLE_EIGHT(d, 8), HEDDLE_EIGHT(d, 16), HEDDLE_EIGHT(d, 24), HEDDLE_EIGHT(d, 32), \
-        HEDDLE_EIGHT(d, 40), HEDDLE_EIGHT(d, 48), HEDDLE_EIGHT(d, 56)                                          \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+      : __VA_ARGS__)
+#define HEDDLE_PRODUCT_IN_MEMORY_OF_128(type) HEDDLE_SUM_OF_128(type, "%64, %65, adds, 1, 1, 0, 1", "l"(a), "l"(b))
+#define HEDDLE_PRODUCT_OF_128(type)                                                                               \
+  HEDDLE_SUM_OF_128(type, "{%64, %65, %66, %67}, %68, adds, 1, 1, 1", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), \
+                    "l"(b))
 
 /// d = a b, or d += a b, 64 x 32 x 16: both in shared memory, with neighbours of a sum side by side (K-major).
 template <bool kF16>
@@ -106,6 +100,7 @@ __device__ __forceinline__ void add_product_of_128(float* d, unsigned long long 
 
 #undef HEDDLE_PRODUCT_OF_128
 #undef HEDDLE_PRODUCT_IN_MEMORY_OF_128
+#undef HEDDLE_SUM_OF_128
 #undef HEDDLE_SUM_OF_64
 #undef HEDDLE_PRODUCT_OF_64
 #undef HEDDLE_PRODUCT_OF_32

@@ -315,6 +315,7 @@ std::string decode_mma_prefixes(const AttentionProblem& problem, const ForwardMm
 
 namespace {
 
+/// The kernels, best first, as if threads copied all keys.
 std::vector<ForwardMmaConfig> with_copies(const AttentionProblem& problem, const KernelMods& mods,
                                           const AttentionTensors& tensors, const AttentionOptions& options,
                                           const device::CudaCaps& caps) {

@@ -1,6 +1,6 @@
 // Rings of blocks as warpgroups multiply them (panel_copies.cuh): of keys that are values, too, which all waves of a
-// CTA share (wide()); or of keys and values, each warpgroup's own. Each buffer has a barrier at which the threads'
-// copies arrive, so nobody meets others to read a block.
+// CTA share (wide()); or of keys and values, each warpgroup's own. Each buffer has a barrier at which what threads
+// copy, or TMA brings (config.boxes), arrives, so nobody meets others to read a block.
 #pragma once
 
 #include "portable/fragments/key_boxes.cuh"
@@ -17,8 +17,7 @@ class PanelBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
 
  public:
-  /// The next block to be asked for, by copy_panels() and end_of_ask() behind it. Rows outside
-  /// of `run` become 0.
+  /// The next block to be asked for, by copy_panels() and end_of_ask() behind it. Rows outside of `run` become 0.
   template <class Keys, class Values>
   __device__ __forceinline__ void ask_block(const Keys& keys, const Values& values, int first,
                                             const shared::KeyRun& run) {
@@ -36,8 +35,9 @@ class PanelBlocks {
     keys_.begin_none();
     if constexpr (!kConfig.wide()) values_.begin_none();
   }
-  /// takes_turns(): those of the warpgroup's columns of the values, which nobody else has read since it computed the
-  /// block's scores; columns that are no values are copied by the warpgroup whose block it is.
+  /// Asks for the block's panels. takes_turns(): a warpgroup asks for those of its own columns of the values, which
+  /// nobody else has read since the scores of the block before were computed; columns that are no values are asked for
+  /// by the warpgroup whose block it is.
   __device__ __forceinline__ void copy_panels() const {
     const ptx::SharedAddress keys = base() + kMemory.k + asked_.at;
     if constexpr (kConfig.boxes) return ask_boxes(keys);
@@ -118,9 +118,7 @@ class PanelBlocks {
     return slot.at / kMemory.stage % 2;
   }
   /// Which of those that share a ring.
-  __device__ __forceinline__ static int group() {
-    return kConfig.rings_of_blocks() == 1 ? 0 : WarpOfThreads::wave() / kConfig.ring_waves();
-  }
+  __device__ __forceinline__ static int group() { return kConfig.rings_of_blocks() == 1 ? 0 : warpgroup(); }
   __device__ __forceinline__ ptx::Address arrival(const Slot& slot) const {
     return memory_ + kMemory.arrivals + (group() * kConfig.stages + slot.at / kMemory.stage) * 8;
   }
@@ -143,7 +141,7 @@ class PanelBlocks {
   }
 
   using Boxes = KeyBoxes<kConfig>;
-  Boxes boxes_;     // config.boxes: instead of both
+  Boxes boxes_;  // config.boxes: instead of both
   KeyCopies keys_;
   ValueCopies values_;  // unless wide()
   Slot asked_ = {0}, next_ = {0};

@@ -103,6 +103,8 @@ class BackwardElements {
   static constexpr bool kSoftmax = kConfig.normalizer == Normalizer::softmax;
   static constexpr bool kSigmoid = kConfig.normalizer == Normalizer::sigmoid;
   static constexpr bool kRest = kConfig.lse_rest;
+  /// Rows past the end reach sums that others have, too.
+  static constexpr bool kCutsRows = kConfig.all_sequences || kConfig.adds_d_q;
   static_assert(kSoftmax || !kRest);
   static constexpr bool kPlain = kConfig.scores == ScoreForm::plain, kMapped = kConfig.scores == ScoreForm::mapped;
 
@@ -135,7 +137,7 @@ class BackwardElements {
     for (int i = 0; i < kRows; ++i) {
       const ElementIndices e = at(i);
       const QueryNumbers<Real> row = numbers(i);
-      bool attends = !kCut || (inside && (!kConfig.all_sequences || is_row(i)));
+      bool attends = !kCut || (inside && (!kCutsRows || is_row(i)));
       if constexpr (kCut && kConfig.masked) {
         if (partial) attends = attends && mask_.element(mod, i, of_mask, e.batch, e.head, e.q_idx, e.kv_idx);
       }

@@ -144,18 +144,42 @@ class BackwardRows {
     return reinterpret_cast<const Real*>(params_.sinks.data)[head * params_.sinks.stride];
   }
 
-  /// Every sixteenth element's product. Where the sink is all that a row attends (`sunk`) its o is 0, and its dO may be
-  /// anything: an o of 0 counts for nothing there.
+  /// Every sixteenth element's product, or 16 bytes'. Where the sink is all that a row attends (`sunk`) its o is 0, and
+  /// its dO may be anything: an o of 0 counts for nothing there.
   __device__ __forceinline__ Real share_of(const shared::RowBlock& block, int head, int row, int share,
                                            bool sunk) const {
     const char* o = row_of(params_.o, O::kApart, block.batch, head, block.row + row);
     const char* d_o = row_of(params_.d_o, DO::kApart, block.batch, head, block.row + row);
     Real sum = 0;
-    for (int column = share; column < kRows.v_dim; column += kSharesOfRow) {
-      const Real x = element<O>(o, column), y = element<DO>(d_o, column);
-      sum += sunk && x == 0 ? Real(0) : x * y;
+    const auto add = [&](Real x, Real y) { sum += sunk && x == 0 ? Real(0) : x * y; };
+    if constexpr (kVectorised) {
+      constexpr int kTogether = 16 / O::kApart;
+      for (int column = share * kTogether; column < kRows.v_dim; column += kSharesOfRow * kTogether) {
+        const Words x = words_of<O>(o, column), y = words_of<DO>(d_o, column);
+#pragma unroll
+        for (int e = 0; e < kTogether; ++e) add(element_of<O>(x, e), element_of<DO>(y, e));
+      }
+    } else {
+      for (int column = share; column < kRows.v_dim; column += kSharesOfRow) {
+        add(element<O>(o, column), element<DO>(d_o, column));
+      }
     }
     return sum;
+  }
+
+  static constexpr bool kVectorised =
+      kRows.row_bytes == 16 && O::kApart == DO::kApart && O::kApart <= 4 && kRows.v_dim * O::kApart % 16 == 0;
+  struct alignas(16) Words {
+    unsigned x[4];
+  };
+  template <class Storage>
+  __device__ __forceinline__ static Words words_of(const char* row, int column) {
+    return *reinterpret_cast<const Words*>(row + column * Storage::kApart);
+  }
+  template <class Storage>
+  __device__ __forceinline__ static Real element_of(const Words& words, int e) {
+    if constexpr (Storage::kApart == 4) return Storage::value(words.x[e]);
+    return Storage::value(words.x[e / 2] >> 16 * (e % 2) & 0xffff);
   }
 
   /// The row's numbers become `cta`'s. Returns its share of d_sinks.

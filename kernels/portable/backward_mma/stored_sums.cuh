@@ -14,7 +14,11 @@ template <class Real, bool kIntegers, StorageType... kTypes>
 class StoredSums {
  public:
   __device__ __forceinline__ static void clear(const shared::MmaSumsParams& params, int cta) {
-    for (long long i = first(cta); i < params.words; i += step(params)) params.memory[i] = 0;
+    struct alignas(16) Zeros {
+      unsigned x[4];
+    };
+    auto* const memory = reinterpret_cast<Zeros*>(params.memory);
+    for (long long i = first(cta); i < params.words / 4; i += step(params)) memory[i] = {};
   }
   __device__ __forceinline__ static void store(const shared::MmaSumsParams& params, int cta) {
     int number = 0;

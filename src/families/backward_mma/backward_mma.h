@@ -41,8 +41,8 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const problem::AttentionPro
                                                      const MmaReads& reads, const BackwardTensors& tensors,
                                                      MmaTarget target);
 
-/// The name of a pass in kernels' names and in explain(): "dk and dv", "dk", "dv", "dq" (also of a pass that only sums
-/// reads); "largest parts by keys" or "by queries".
+/// The name of a pass in kernels' names and in explain(): "dq, dk and dv", "dk and dv", "dk", "dv", "dq" (also of a
+/// pass that only sums reads); "largest parts by keys" or "by queries".
 std::string_view name_of_pass(const shared::BackwardMmaConfig& pass);
 
 /// explain()'s lines about the kernels.
@@ -68,6 +68,13 @@ BackwardSchedule backward_mma_schedule(const problem::AttentionProblem& problem,
 int backward_mma_ctas(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                       std::int64_t items);
 
+/// The one pass gives dq, dk and dv, and adds dq to sums in the workspace.
+bool adds_queries(const BackwardMmaKernels& kernels);
+/// Threads of a CTA of the kernel that makes dq of them.
+int stored_queries_threads(const BackwardMmaKernels& kernels);
+/// Sums in the workspace become 0 before the passes.
+bool clears_sums(const BackwardMmaKernels& kernels);
+
 /// Sequences differ: kernels read where each stands.
 bool has_spans(const BackwardMmaKernels& kernels);
 
@@ -79,6 +86,7 @@ struct BackwardMmaWorkspace {
   std::int64_t sums;      // reals of the gradients of captures and params
   std::int64_t largest;   // ordered_sums: a word of 64 bits of each, and behind them, at
   std::int64_t integers;  // this offset, the words of their elements
+  std::int64_t d_q;       // adds_queries(): d_q_floats() of each block and head
   std::int64_t copies;    // of tensors of 8 bits
   std::int64_t bytes;
 };
@@ -102,6 +110,9 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
 /// Pass number `pass`: the class portable::Backward with its arguments, to be constructed.
 std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass);
 
+/// The class portable::AddedQueries, where the pass adds dq: its store() makes dq of the sums.
+std::string stored_queries_class(const plan::BackwardMmaKernels& kernels);
+
 /// The class portable::StoredSums of gradients of these types, for the kernels around reads.
 std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::StorageType>& types);
 
@@ -112,8 +123,9 @@ device_text::ModLayout layout_of(const plan::BackwardMods& mods, const plan::Mma
 bool has_rows(const plan::BackwardMmaKernels& kernels);
 
 /// The kernels backward_mma_0 and on, a pass each, which take shared::BackwardMmaParams; with softmax
-/// backward_mma_rows, and with d_sinks backward_mma_sinks, which take shared::BackwardRowsParams; with reads
-/// backward_mma_clear and backward_mma_store, which take shared::MmaSumsParams; beside tensors of 8 bits
+/// backward_mma_rows, and with d_sinks backward_mma_sinks, which take shared::BackwardRowsParams; with sums
+/// backward_mma_clear, with reads backward_mma_store, which take shared::MmaSumsParams; where dq is added
+/// backward_mma_queries, which takes shared::BackwardRowsParams; beside tensors of 8 bits
 /// backward_mma_widen, which takes shared::MmaWidenParams. For that architecture: "sm_80",
 /// "gfx1100". `types`: of the reads' gradients.
 jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods, const plan::MmaReads& reads,

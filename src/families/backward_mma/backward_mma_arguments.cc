@@ -60,6 +60,7 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
     if (there && !pass.finds_parts()) gpu::check_address(name, view->data, pass.gradient_bytes);
   };
   check("dq", !pass.of_keys && tensors.dq, tensors.dq);
+  if (pass.adds_d_q) gpu::check_address("dq", tensors.dq->data, pass.d_q_bytes);
   check("dk", pass.of_keys && pass.d_qk, tensors.dk);
   check("dv", pass.d_v, tensors.dv);
 }
@@ -67,7 +68,7 @@ void check_pass(const BackwardMmaConfig& pass, const BackwardTensors& tensors) {
 /// All but addresses.
 shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTensors& tensors,
                                   const plan::BackwardMmaWorkspace& at) {
-  constexpr std::int64_t kMostCtas = 1024;
+  constexpr std::int64_t kMostCtas = 2048;
   shared::MmaSumsParams params{};
   params.words = (at.copies - at.sums) / 4;
   params.ctas = static_cast<int>(
@@ -116,6 +117,10 @@ Params constant_params(const backend::PrepareArguments& arguments, const plan::M
     params.passes.push_back(params_of_pass(arguments, pass));
   }
   params.rows = gpu::backward_rows_params(arguments);
+  if (plan::adds_queries(kernels)) {
+    gpu::set_strides(arguments.backward->dq, arguments.problem.packed, params.rows.d_q_out);
+    params.rows.d_q_scale = params.passes.front().scales.scale;
+  }
   params.widen = plan::widen_params(arguments.problem, *arguments.backward);
   params.sums = sums_params(reads, *arguments.backward, plan::backward_mma_workspace(arguments.problem, kernels));
   return params;
@@ -128,10 +133,15 @@ void set_addresses(const plan::BackwardMmaKernels& kernels, const AttentionProbl
   char* workspace = static_cast<char*>(arguments.workspace);
   set_copies(kernels, *arguments.backward, workspace + at.copies, tensors, params.widen);
   for (const BackwardMmaConfig& pass : kernels.passes) check_pass(pass, tensors);
+  gpu::check_address("o", tensors.o.data, kernels.rows.row_bytes);
   shared::BackwardRowsParams& rows = params.rows;
   rows.rows = reinterpret_cast<float*>(workspace + at.numbers);
   rows.sink_parts = reinterpret_cast<float*>(workspace + at.sinks);
   gpu::set_row_addresses(arguments, rows);
+  if (plan::adds_queries(kernels)) {
+    rows.d_q = params.passes.front().d_q = reinterpret_cast<float*>(workspace + at.d_q);
+    rows.d_q_out.data = gpu::address_of(tensors.dq);
+  }
   char *sum = workspace + at.sums, *integers = workspace + at.integers;
   params.sums.memory = reinterpret_cast<unsigned*>(sum);
   const int real = shared::real_bytes(kernels.rows.storage);

@@ -48,6 +48,17 @@ constexpr BackwardKernels kMmaKernels[] = {
     {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 32, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
+/// A pass of five products that gives all gradients.
+struct OnePass {
+  int most_dim;
+  PassShape shape;
+  int step_waves = 1;
+};
+constexpr OnePass kMmaOnePasses[] = {
+    {64, {4, 2, 32, true, 2, 2}},     {64, {4, 1, 32, true, 2, 2}},     {128, {4, 2, 64, true, 2, 1}, 2},
+    {128, {4, 2, 64, true, 1, 1}, 2}, {128, {4, 1, 64, true, 2, 1}, 2}, {128, {4, 1, 64, true, 1, 1}, 2},
+    {128, {4, 1, 32, true, 1, 2}},
+};
 /// f32 as outer products.
 constexpr BackwardKernels kOuterKernels[] = {
     {64, {4, 2, 32, true, 1, 2}, kNone, {4, 2, 32, true, 1, 2}},
@@ -168,6 +179,25 @@ BackwardMmaConfig of_queries(BackwardMmaConfig config, const BackwardTensors& te
   return config;
 }
 
+/// One pass gives dk, dv and dq. Tiles add to dq in any order, and `deterministic` would have one order.
+bool takes_one_pass(const AttentionProblem& problem, const ReadsOfPasses& reads, const BackwardTensors& tensors) {
+  return !problem.deterministic && tensors.dq && tensors.dk && tensors.dv && reads.queries == 0 &&
+         !has_widened(problem) && !serves_all(problem, tensors.q) && !serves_all(problem, tensors.k) &&
+         !serves_all(problem, tensors.v);
+}
+std::span<const OnePass> one_passes_of(shared::Storage storage, FragmentKind fragments) {
+  if (!shared::fragments_of(fragments).adds_queries || storage == shared::Storage::f64) return {};
+  return kMmaOnePasses;
+}
+BackwardMmaConfig one_pass(const BackwardMmaConfig& all, const BackwardTensors& tensors, int reads, const OnePass& of) {
+  BackwardMmaConfig pass = of_keys(all, tensors, true, true, reads);
+  pass.step_waves = of.step_waves;
+  pass.adds_d_q = true;
+  pass.d_q_type = output_type_of(tensors.dq->dtype, tensors.q.dtype);
+  pass.d_q_bytes = row_alignment(*tensors.dq);
+  return shaped(pass, of.shape);
+}
+
 /// The pass that finds the largest parts which `pass` adds. It has the same tiles and steps.
 BackwardMmaConfig finding_parts(BackwardMmaConfig pass) {
   const BackwardMmaConfig none;
@@ -231,6 +261,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   all.device_lengths = problem.device_lengths;
   shared::BackwardMmaRows rows = {.storage = all.storage, .v_dim = all.v_dim, .normalizer = all.normalizer};
   rows.o_type = output_type_of(problem.o_dtype, product);
+  rows.row_bytes = std::min(row_alignment(tensors.o), row_alignment(tensors.d_o));
   rows.lse_rest = all.lse_rest;
   rows.sinks = problem.wanted.sinks;
   if (tensors.d_sinks) rows.d_sinks_type = output_type_of(tensors.d_sinks->dtype, product);
@@ -242,10 +273,18 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   std::vector<BackwardMmaKernels> found;
   const auto append = [&](FragmentKind fragments) {
     all.fragments = fragments;
+    const ReadsOfPasses own_reads = reads_of_passes(reads, tensors.dk.has_value(), tensors.dq.has_value());
+    const auto add = [&](std::vector<BackwardMmaConfig> passes) {
+      found.push_back({std::move(passes), rows, reads.elements(), ordered, copies,
+                       all.descaled ? widen_class(problem, all.storage) : std::string()});
+    };
+    if (takes_one_pass(problem, own_reads, tensors)) {
+      for (const OnePass& pass : one_passes_of(all.storage, fragments)) {
+        if (pass.most_dim == bound) add({one_pass(all, tensors, own_reads.keys, pass)});
+      }
+    }
     for (const BackwardKernels& kernels : kernels_of(all.storage, fragments)) {
-      if (kernels.most_dim == bound)
-        found.push_back({passes_of(kernels, all, problem, reads, tensors), rows, reads.elements(), ordered, copies,
-                         all.descaled ? widen_class(problem, all.storage) : std::string()});
+      if (kernels.most_dim == bound) add(passes_of(kernels, all, problem, reads, tensors));
     }
   };
   const FragmentKind own = target.of(problem, all.storage);
@@ -257,6 +296,7 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
 std::string_view name_of_pass(const BackwardMmaConfig& pass) {
   if (pass.finds_parts()) return pass.of_keys ? "largest parts by keys" : "largest parts by queries";
   if (!pass.of_keys) return "dq";
+  if (pass.adds_d_q) return "dq, dk and dv";
   return !pass.d_v ? "dk" : !pass.d_qk ? "dv" : "dk and dv";
 }
 
@@ -264,12 +304,12 @@ namespace {
 
 /// A pass's own numbers, under its name.
 void add_pass(const BackwardMmaConfig& pass, std::vector<Setting>& settings) {
-  const int kind = !pass.of_keys ? 0 : pass.d_qk && pass.d_v ? 1 : pass.d_qk ? 2 : 3;
-  const auto add = [&](const std::string_view(&names)[4], std::variant<bool, int, std::string_view> value) {
+  const int kind = !pass.of_keys ? 0 : pass.adds_d_q ? 4 : pass.d_qk && pass.d_v ? 1 : pass.d_qk ? 2 : 3;
+  const auto add = [&](const std::string_view(&names)[5], std::variant<bool, int, std::string_view> value) {
     settings.push_back({names[kind], value});
   };
 #define HEDDLE_OF_PASS(field) \
-  { "dq " field, "dk and dv " field, "dk " field, "dv " field }
+  { "dq " field, "dk and dv " field, "dk " field, "dv " field, "dq, dk and dv " field }
   static constexpr std::string_view kRows[] = HEDDLE_OF_PASS("rows"), kFragments[] = HEDDLE_OF_PASS("row_fragments"),
                                     kStep[] = HEDDLE_OF_PASS("step"), kStages[] = HEDDLE_OF_PASS("stages"),
                                     kSlices[] = HEDDLE_OF_PASS("slices"), kRowBytes[] = HEDDLE_OF_PASS("row_bytes"),

@@ -56,10 +56,9 @@ class BackwardMmaKernel final : public backend::Kernel {
       if (kernels_.rows.sinks) sinks_ = program_->function("backward_mma_sinks");
     }
     if (!kernels_.widen.empty()) widen_ = program_->function("backward_mma_widen");
-    if (reads_.any()) {
-      clear_ = program_->function("backward_mma_clear");
-      store_ = program_->function("backward_mma_store");
-    }
+    if (plan::clears_sums(kernels_)) clear_ = program_->function("backward_mma_clear");
+    if (reads_.any()) store_ = program_->function("backward_mma_store");
+    if (plan::adds_queries(kernels_)) queries_ = program_->function("backward_mma_queries");
     if (problem_.device_lengths && problem_.batch > 0) {
       sequences_.emplace(gpu, device_, gpu::backward_sequences_params(problem_, std::ssize(blocks)));
     }
@@ -78,7 +77,7 @@ class BackwardMmaKernel final : public backend::Kernel {
                        arguments.stream, &own.widen, "launching backward_mma_widen");
     }
     if (rows_ != nullptr) launch_rows(own.rows, arguments.stream);
-    if (reads_.any()) launch_sums(clear_, own.sums, arguments.stream);
+    if (clear_ != nullptr) launch_sums(clear_, own.sums, arguments.stream);
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       if (ctas_[i] == 0) continue;
       shared::BackwardMmaParams& pass = own.passes[i];
@@ -89,6 +88,7 @@ class BackwardMmaKernel final : public backend::Kernel {
                                   .shared_bytes = static_cast<unsigned>(shared_bytes(kernels_.passes[i]))};
       program_->launch(functions_[i], launch, arguments.stream, &pass, "launching backward_mma");
     }
+    if (queries_ != nullptr) launch_queries(own.rows, arguments.stream);
     if (reads_.any()) launch_sums(store_, own.sums, arguments.stream);
   }
 
@@ -140,6 +140,12 @@ class BackwardMmaKernel final : public backend::Kernel {
                      "launching backward_mma_sinks");
   }
 
+  void launch_queries(shared::BackwardRowsParams& rows, void* stream) const {
+    const unsigned ctas = static_cast<unsigned>(rows.q_heads) * static_cast<unsigned>(rows.block_count);
+    if (ctas == 0) return;
+    const auto threads = static_cast<unsigned>(plan::stored_queries_threads(kernels_));
+    program_->launch(queries_, {.ctas = ctas, .threads = threads}, stream, &rows, "launching backward_mma_queries");
+  }
   void launch_sums(void* function, shared::MmaSumsParams& sums, void* stream) const {
     program_->launch(function, {.ctas = static_cast<unsigned>(sums.ctas), .threads = shared::kSumThreads}, stream,
                      &sums, "launching backward_mma's sums");
@@ -159,7 +165,8 @@ class BackwardMmaKernel final : public backend::Kernel {
   Params params_;
   std::vector<unsigned> ctas_;    // of each pass
   std::vector<void*> functions_;  // likewise
-  void *rows_ = nullptr, *sinks_ = nullptr, *clear_ = nullptr, *store_ = nullptr, *widen_ = nullptr;
+  void *rows_ = nullptr, *sinks_ = nullptr, *clear_ = nullptr, *store_ = nullptr, *widen_ = nullptr,
+       *queries_ = nullptr;
   gpu::DeviceArrays arrays_;                         // the lists of all passes
   std::optional<gpu::BackwardSequences> sequences_;  // where lengths are on the device
 };

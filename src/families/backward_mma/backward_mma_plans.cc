@@ -96,6 +96,14 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
   for (const BackwardMmaConfig& pass : kernels.passes) {
     if (pass.finds_parts() || (!pass.of_keys && !problem.wanted.q)) continue;  // it is there for sums of reads alone
+    if (pass.adds_d_q) {
+      plan.gradients.push_back(
+          "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run. dk and dv: in "
+          "registers "
+          "of one CTA, over the queries of all query heads of the group; the same bits in each run. S and dP are "
+          "recomputed once");
+      continue;
+    }
     plan.gradients.push_back(
         fmt::format("{}: in registers of {}, {}{}; S{} recomputed; the same bits in each run", name_of_pass(pass),
                     pass.slices > 1 ? fmt::format("{} CTAs that share its columns", pass.slices) : "one CTA",
@@ -215,6 +223,15 @@ int backward_mma_ctas(const AttentionProblem& problem, const BackwardMmaConfig& 
   return static_cast<int>(pass.all_sequences ? items / problem.batch : items) * pass.ctas_of_item();
 }
 
+bool adds_queries(const BackwardMmaKernels& kernels) {
+  return !kernels.passes.empty() && kernels.passes.front().adds_d_q;
+}
+int stored_queries_threads(const BackwardMmaKernels& kernels) {
+  const shared::Fragments shape = kernels.passes.front().shape();
+  return shared::kBackwardBlock / shape.rows * shape.wave;
+}
+bool clears_sums(const BackwardMmaKernels& kernels) { return kernels.sum_elements > 0 || adds_queries(kernels); }
+
 bool has_spans(const BackwardMmaKernels& kernels) {
   return !kernels.passes.empty() && kernels.passes.front().by_sequence;
 }
@@ -234,7 +251,9 @@ BackwardMmaWorkspace backward_mma_workspace(const AttentionProblem& problem, con
   workspace.largest = workspace.sums + aligned(kernels.sum_elements * real);
   workspace.integers = workspace.largest + aligned(std::int64_t{kernels.ordered_sums} * 8);
   const int words = kernels.ordered_sums > 0 ? shared::words_of_integers(static_cast<int>(real)) : 0;
-  workspace.copies = workspace.integers + aligned(kernels.sum_elements * words * 8);
+  workspace.d_q = workspace.integers + aligned(kernels.sum_elements * words * 8);
+  workspace.copies = workspace.d_q;
+  if (adds_queries(kernels)) workspace.copies += aligned(blocks * shared::d_q_floats(kernels.passes.front()) * 4);
   workspace.bytes = workspace.copies + aligned(kernels.copies.bytes);
   return workspace;
 }

@@ -35,11 +35,18 @@ constexpr const char* kAround =
     "  heddle::portable::BackwardRows<heddle::kRows>(params, shares).{1}({3});\n"
     "}}\n";
 
-// A kernel around the reads, to be given its name, the class, what stands before parameters and the number of a CTA.
+// A kernel around sums, to be given its name, the class, what stands before parameters and the number of a CTA.
 constexpr const char* kAroundReads =
     "\nextern \"C\" __global__ void __launch_bounds__(heddle::shared::kSumThreads)\n"
     "    backward_mma_{0}({2} heddle::shared::MmaSumsParams params) {{\n"
     "  {1}::{0}(params, {3});\n"
+    "}}\n";
+// The kernel that makes dq of the sums that a pass adds to, to be given the number of threads, the class, what stands
+// before parameters and the number of a CTA.
+constexpr const char* kStoredQueries =
+    "\nextern \"C\" __global__ void __launch_bounds__({0})\n"
+    "    backward_mma_queries({2} heddle::shared::BackwardRowsParams params) {{\n"
+    "  {1}::store(params, {3});\n"
     "}}\n";
 // The kernel that widens tensors, to be given the class, what stands before parameters and the number of a CTA.
 constexpr const char* kWiden =
@@ -53,6 +60,13 @@ constexpr const char* kReadConstants =
     "  static constexpr shared::ReadRows kRows = shared::ReadRows::{};\n"
     "  static constexpr bool kOfWeight = {}, kSkipsOutside = {};\n";
 
+/// The fragments of dq that a pass adds.
+std::string queries_class(const BackwardMmaConfig& config, std::size_t pass) {
+  if (!config.adds_d_q) return "heddle::portable::NoQueries";
+  return fmt::format("heddle::portable::{}<heddle::shared::queries_side(heddle::kPass{})>",
+                     portable::fragments_class(config.fragments), pass);
+}
+
 /// The type of lse, of sums and of the reals of mods.
 std::string_view real_of(const plan::BackwardMmaKernels& kernels) {
   return shared::real_bytes(kernels.rows.storage) == 8 ? "double" : "float";
@@ -61,10 +75,10 @@ std::string_view real_of(const plan::BackwardMmaKernels& kernels) {
 std::string rows_text(const shared::BackwardMmaRows& rows) {
   return device_text::wrapped(fmt::format(
       "constexpr heddle::shared::BackwardMmaRows kRows = {{.storage = {}, .v_dim = {}, .normalizer = {}, .o_type = {}, "
-      "{}.sinks = {}, .d_sinks_type = {}}};\n",
+      ".row_bytes = {}, {}.sinks = {}, .d_sinks_type = {}}};\n",
       value_text("Storage", rows.storage), rows.v_dim, value_text("Normalizer", rows.normalizer),
-      value_text("StorageType", rows.o_type), rows.lse_rest ? ".lse_rest = true, " : "", value_text("", rows.sinks),
-      value_text("StorageType", rows.d_sinks_type)));
+      value_text("StorageType", rows.o_type), rows.row_bytes, rows.lse_rest ? ".lse_rest = true, " : "",
+      value_text("", rows.sinks), value_text("StorageType", rows.d_sinks_type)));
 }
 
 }  // namespace
@@ -113,8 +127,12 @@ std::string pass_class(const plan::BackwardMmaKernels& kernels, std::size_t pass
   return fmt::format(
       "heddle::portable::Backward<heddle::kPass{0}, "
       "heddle::portable::{1}<heddle::shared::scores_side(heddle::kPass{0})>, "
-      "heddle::portable::{1}<heddle::shared::values_side(heddle::kPass{0})>, heddle::GeneratedMods{2}>",
-      pass, fragments, reads);
+      "heddle::portable::{1}<heddle::shared::values_side(heddle::kPass{0})>, {3}, heddle::GeneratedMods{2}>",
+      pass, fragments, reads, queries_class(kernels.passes[pass], pass));
+}
+
+std::string stored_queries_class(const plan::BackwardMmaKernels& kernels) {
+  return fmt::format("heddle::portable::AddedQueries<heddle::kPass0, {}>", queries_class(kernels.passes.front(), 0));
 }
 
 std::string sums_class(const plan::BackwardMmaKernels& kernels, const std::vector<shared::StorageType>& types) {
@@ -147,14 +165,21 @@ jit::Source source(const plan::BackwardMmaKernels& kernels, const plan::Backward
   if (has_rows(kernels)) text += fmt::format(kAround, "rows", "run", dialect.params, dialect.cta, real);
   if (kernels.rows.sinks) text += fmt::format(kAround, "sinks", "sum_sinks", dialect.params, dialect.cta, real);
   if (!kernels.widen.empty()) text += fmt::format(kWiden, kernels.widen, dialect.params, dialect.cta);
-  for (const char* name : {"clear", "store"}) {
-    if (reads.any()) text += fmt::format(kAroundReads, name, sums_class(kernels, types), dialect.params, dialect.cta);
+  if (plan::adds_queries(kernels)) {
+    text += fmt::format(kStoredQueries, plan::stored_queries_threads(kernels), stored_queries_class(kernels),
+                        dialect.params, dialect.cta);
   }
+  const auto add_around_sums = [&](const char* name) {
+    text += fmt::format(kAroundReads, name, sums_class(kernels, types), dialect.params, dialect.cta);
+  };
+  if (plan::clears_sums(kernels)) add_around_sums("clear");
+  if (reads.any()) add_around_sums("store");
   jit::Source source = dialect.source(name_of(kernels), text, architecture);
-  // Gradients, and other values that outlive a sequence's steps, may leave registers between sequences.
+  // Gradients, and other values that outlive a sequence's steps, may leave registers between sequences. Of a pass that
+  // adds dq addresses may: 220 bytes were not slower than 32 (H100, D 128).
   constexpr int kBearable = 64;
-  const auto of_all = [](const BackwardMmaConfig& pass) { return pass.all_sequences; };
-  if (std::ranges::any_of(kernels.passes, of_all)) source.bearable_spill_bytes = kBearable;
+  const auto bears = [](const BackwardMmaConfig& pass) { return pass.all_sequences || pass.adds_d_q; };
+  if (std::ranges::any_of(kernels.passes, bears)) source.bearable_spill_bytes = kBearable;
   return source;
 }
 

@@ -134,6 +134,8 @@ TEST(BackwardMma, CopiesTensorsOf8Bits) {
 
 TEST(BackwardMma, HasThePassesThatAreAskedFor) {
   PortableCall call;
+  EXPECT_EQ(call.passes(), std::vector<std::string>{"dq, dk and dv"});
+  call.call.options.deterministic = true;
   EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk and dv", "dq"}));
   call.dq = false;
   EXPECT_EQ(call.passes(), std::vector<std::string>{"dk and dv"});
@@ -249,9 +251,14 @@ TEST(BackwardMma, TilesOfQueriesAndOfKeysNameTheSamePairs) {
 }
 
 TEST(BackwardMma, WorkspaceHasWhatRowsNeed) {
-  const plan::Plan plan = PortableCall().plan();
+  PortableCall call;
+  call.call.options.deterministic = true;
   // 2 sequences of 4 blocks, 4 heads, 128 floats each.
-  EXPECT_EQ(plan.workspace_bytes, 2 * 4 * 4 * 128 * 4);
+  constexpr std::int64_t kBlocks = 2 * 4 * 4, kNumbers = kBlocks * 128 * 4;
+  EXPECT_EQ(call.plan().workspace_bytes, kNumbers);
+  // The sums of dq, of 64 queries each.
+  call.call.options.deterministic = false;
+  EXPECT_EQ(call.plan().workspace_bytes, kNumbers + kBlocks * 64 * call.call.dim * 4);
 }
 
 }  // namespace

@@ -36,7 +36,18 @@ void judge_all(unsigned number, const BackwardList& list, FragmentKind fragments
   if (!is_drawn(number, 8)) GTEST_SKIP() << "not drawn";
   const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (full() || i == drawn) judge(list[i], fragments, drawn_case(1000 * (number + 1) + i, 4));
+    if (full() || i == drawn) judge(list[i], fragments, drawn_case(1000 * (number + 1) + i, 8));
+  }
+}
+
+/// One pass gives all gradients: waves that have their rows alone, and, with head dimensions above 64, waves that share
+/// them. Two kernels of each case.
+void judge_once(unsigned number, BackwardList list, FragmentKind fragments, std::int64_t dim) {
+  if (!is_drawn(number, 4)) GTEST_SKIP() << "not drawn";
+  const std::size_t drawn = drawn_case(number, list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    list[i].spec.qk_dim = list[i].spec.v_dim = dim;
+    if (full() || i == drawn) judge(list[i], fragments, (number + i) % 2);
   }
 }
 
@@ -143,6 +154,12 @@ TEST(BackwardOnHost, LargeScoresOverOuter) { run_large(FragmentKind::outer, DTyp
 TEST(BackwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
 TEST(BackwardOnHost, LargeScoresOverGfx12) { run_large(FragmentKind::gfx12, DType::f16); }
 
+// Keys past the end, whose scores are 0, have infinite weights.
+TEST(BackwardOnHost, OnceFarBelowZero) {
+  LargeScores large({.dtype = DType::bf16, .queries = 70, .keys = 90, .dim = 32}, [](auto, auto) { return -0x1p20; });
+  expect_right(large, {}, 0.03);
+}
+
 // Without the rest p is 1 where it should be 1 / n.
 TEST(BackwardOnHost, LargeScoresNeedTheRest) {
   LargeScores large({.queries = 5}, [](auto, auto) { return -1e9; });
@@ -195,6 +212,22 @@ TEST(BackwardOnHost, StepsOverGfx9) { run_steps(FragmentKind::gfx9); }
 TEST(BackwardOnHost, WideOverMma) { judge_all(4, wide_dims_types_and_layouts(), FragmentKind::mma); }
 TEST(BackwardOnHost, ScoresOverMma) { judge_all(5, scored(), FragmentKind::mma); }
 TEST(BackwardOnHost, SequencesOverMma) { judge_all(6, sequences(), FragmentKind::mma); }
+
+// dk, dv and dq by one pass, over several tiles of keys, waves that attend no key of a step, and ends inside of tiles.
+BackwardList several_tiles() {
+  BackwardList list;
+  for (const char* mask : {"", "causal_lower_right", "sliding_window", "documents"}) {
+    BackwardSpecs at = {backward_spec(150, 300, 64), rows_wanted()};
+    at.spec.mask = mask;
+    at.spec.group = list.size() % 2 == 0 ? 1 : 2;
+    list.push_back(at);
+  }
+  return joined({list, sequences()});
+}
+TEST(BackwardOnHost, OncePlain) { judge_once(0, several_tiles(), FragmentKind::host, 64); }
+TEST(BackwardOnHost, OnceSharedRows) { judge_once(1, several_tiles(), FragmentKind::host, 100); }
+TEST(BackwardOnHost, OnceOverMma) { judge_once(2, several_tiles(), FragmentKind::mma, 40); }
+TEST(BackwardOnHost, OnceSharedRowsOverMma) { judge_once(3, several_tiles(), FragmentKind::mma, 128); }
 
 // CTAs share the columns of a gradient.
 TEST(BackwardOnHost, Slices) {

@@ -23,8 +23,8 @@ namespace {
 
 using Entry = void (*)(const void* params, int kernel, unsigned ctas, unsigned seed);
 
-constexpr int kRowsKernel = -1, kSinksKernel = -2, kClearKernel = -3, kStoreKernel = -4,
-              kWidenKernel = -5;  // other numbers are passes
+constexpr int kRowsKernel = -1, kSinksKernel = -2, kClearKernel = -3, kStoreKernel = -4, kWidenKernel = -5,
+              kQueriesKernel = -6;  // other numbers are passes
 
 constexpr const char* kBegin = "#include \"lanes.h\"\n#define __shared__ static\n";
 constexpr const char* kOfPass = R"(
@@ -54,6 +54,15 @@ constexpr const char* kOfWiden = R"(
   }}
 )";
 
+// Takes the class and the number of threads.
+constexpr const char* kOfQueries = R"(
+  if (kernel == -6) {{
+    const auto& rows = *static_cast<const shared::BackwardRowsParams*>(params);
+    lanes::launch(ctas, {1}, kPass0.shape().wave, 0, seed,
+                  [&](char*) {{ {0}::store(rows, static_cast<int>(blockIdx.x)); }});
+  }}
+)";
+
 // Takes the class of the sums.
 constexpr const char* kOfSums = R"(
   if (kernel == -3 || kernel == -4) {{
@@ -74,7 +83,10 @@ std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::Backwar
   }
   if (backward_mma::has_rows(kernels)) text += kOfRows;
   if (!kernels.widen.empty()) text += fmt::format(kOfWiden, kernels.widen);
-  if (reads.any())
+  if (plan::adds_queries(kernels)) {
+    text += fmt::format(kOfQueries, backward_mma::stored_queries_class(kernels), plan::stored_queries_threads(kernels));
+  }
+  if (plan::clears_sums(kernels))
     text += fmt::format(kOfSums, backward_mma::sums_class(kernels, backward_mma::types_of_sums(reads, tensors)));
   return text + "}\n";
 }
@@ -210,10 +222,14 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
     if (kernels.rows.sinks) entry(&params.rows, kSinksKernel, heads, run.seed);
   }
   const auto sum_ctas = static_cast<unsigned>(params.sums.ctas);
-  if (reads.any()) entry(&params.sums, kClearKernel, sum_ctas, run.seed);
+  if (plan::clears_sums(kernels)) entry(&params.sums, kClearKernel, sum_ctas, run.seed);
   for (std::size_t i = 0; i < params.passes.size(); ++i) {
     const int ctas = plan::backward_mma_ctas(problem, kernels.passes[i], std::ssize(schedules[i].items));
     entry(&params.passes[i], static_cast<int>(i), static_cast<unsigned>(ctas), run.seed);
+  }
+  if (plan::adds_queries(kernels)) {
+    const auto ctas = static_cast<unsigned>(blocks.size()) * static_cast<unsigned>(problem.q_heads);
+    entry(&params.rows, kQueriesKernel, ctas, run.seed);
   }
   if (reads.any()) entry(&params.sums, kStoreKernel, sum_ctas, run.seed);
   return backward_mma::name_of(kernels);

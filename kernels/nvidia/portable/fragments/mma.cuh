@@ -286,6 +286,45 @@ struct MmaFragments : WarpOfThreads {
     }
   }
 
+  /// A fragment of scores to shared memory, as it is multiplied: its rows stand `pitch` bytes apart.
+  static __device__ __forceinline__ void leave_terms(char* to, int pitch, const Scores& x) {
+    const ptx::SharedAddress own = ptx::shared_address(to) + own_row(0) * pitch + 2 * own_key(0);
+#pragma unroll
+    for (int r = 0; r < kOwnRows; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        ptx::store_two(own + 8 * r * pitch + 16 * half, ptx::pack<kF16>(x.x[r][2 * half], x.x[r][2 * half + 1]));
+      }
+    }
+  }
+  /// O += X V for all keys of a block, X in shared memory as leave_terms() left it: a row for each row of O; or, with
+  /// kTransposed, a row for each key. Of V the columns of fragment number `first` and on, as far as it has them.
+  template <bool kTransposed, int kFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_terms(Out (&o)[kFragments][kOutFragments], const char* x, int pitch,
+                                                   const Stream& stream, int first) {
+    constexpr int kAll = kConfig.v_columns() / kOuts;
+    const int lane = WarpOfThreads::lane();
+    const ptx::SharedAddress own =
+        ptx::shared_address(x) +
+        (kTransposed ? (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16 : lane % 16 * pitch + lane / 16 * 16);
+#pragma unroll 4
+    for (int key = 0; key < kConfig.kv_block; key += kKeys) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+        ptx::load_matrices<kTransposed>(a[f], own + (kTransposed ? key * pitch + 32 * f : 16 * f * pitch + 2 * key));
+      }
+#pragma unroll
+      for (int d = 0; d < kOutFragments; ++d) {
+        if (kAll % kOutFragments != 0 && first + d >= kAll) continue;
+        unsigned b[4];
+        stream.values(b, key, kOuts * (first + d));
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) multiply(o[f][d], a[f], b);
+      }
+    }
+  }
+
   static __device__ __forceinline__ unsigned short half_bits(float x) {
     return static_cast<unsigned short>(ptx::pack<true>(x, 0));
   }

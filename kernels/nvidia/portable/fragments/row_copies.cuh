@@ -44,11 +44,13 @@ class RowCopies {
   __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const Row& from, bool there, int own,
                                                   int turn) {
     constexpr int kChunk = chunk_of(kBytes), kChunks = kElement * kColumns / kChunk;
+    // The row's chunks are there, or it is not there at all.
+    constexpr bool kWholeChunks = !kConfig.own_blocks && kDim == kColumns && kChunk == kBytes;
 #pragma unroll kCopiesAtOnce < kBytes>
     for (int first = 0; first < kChunks; first += kTogether) {
       const int chunk = first + own;
       if (kChunks % kTogether != 0 && chunk >= kChunks) break;
-      const int at = chunk * kChunk, left = there ? kElement * kDim - at : 0;
+      const int at = chunk * kChunk, left = !there ? 0 : kWholeChunks ? kChunk : kElement * kDim - at;
       if constexpr (kChunk == 2) {
         ptx::store_half(to + (at ^ turn), two_bytes<kElement, kBytes>(from, at, left));
       } else {

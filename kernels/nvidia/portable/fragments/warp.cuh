@@ -3,6 +3,7 @@
 
 #include "ptx/arrival.cuh"
 #include "ptx/dependent_launch.cuh"
+#include "ptx/float_sums.cuh"
 #include "ptx/math.cuh"
 #include "shared/strided.h"
 
@@ -36,6 +37,12 @@ struct WarpOfThreads {
 
   /// Until the kernel before on the stream has ended, where this one began before that.
   static __device__ __forceinline__ void wait_for_previous() { ptx::wait_for_previous(); }
+
+  /// Adds neighbours to sums of global memory, in any order.
+  static constexpr int kFloatsAdded = ptx::kFloatsAdded;
+  static __device__ __forceinline__ void add_floats(float* to, const float (&x)[kFloatsAdded]) {
+    ptx::add_floats(to, x);
+  }
 
   // Over the threads of a wave.
   static __device__ __forceinline__ int from_lane(int x, int lane) { return __shfl_sync(~0U, x, lane); }

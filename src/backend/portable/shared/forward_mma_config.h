@@ -164,7 +164,7 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   memory.arrivals = memory.bytes;
   if (config.by_warpgroups()) memory.bytes += ((config.rings_of_blocks() * config.stages + 1) * 8 + 15) / 16 * 16;
-  if (config.key_waves > 1 && !config.own_blocks) {
+  if (config.key_waves > 1 && !config.own_blocks && config.blocks == StepBlocks::keys_and_values) {
     const int real = real_bytes(config.storage);
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;
     if (merged > memory.bytes) memory.bytes = merged;

@@ -18,6 +18,8 @@ struct Fragments {
   FragmentKind tables = FragmentKind::fma;
   /// Where no kernel of these fits or does without scratch memory, plain multiply-adds compute.
   bool plain_follow = false;
+  /// backward_mma: a pass of keys can add dq to sums in memory.
+  bool adds_queries = false;
   /// For many rows alone: few are plain multiply-adds'.
   bool of_many_rows = false;
   /// Keys whose weights pass through shared memory at once, to the other threads that have the rows.
@@ -29,9 +31,9 @@ constexpr Fragments fragments_of(FragmentKind kind) {
   using enum FragmentKind;
   switch (kind) {
     case host:  // the tests' own: a wave is one thread
-      return {.name = "host", .wave = 1, .rows = 16, .columns = 16, .ring = true, .tables = mma};
+      return {.name = "host", .wave = 1, .rows = 16, .columns = 16, .ring = true, .tables = mma, .adds_queries = true};
     case mma:
-      return {.name = "mma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma};
+      return {.name = "mma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma, .adds_queries = true};
     case fma:
       return {.name = "fma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = fma};
     case gfx11:

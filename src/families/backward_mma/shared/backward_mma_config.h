@@ -28,7 +28,11 @@ struct BackwardMmaConfig {
   constexpr Fragments shape() const { return fragments_of(fragments); }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
   constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
-  constexpr int threads() const { return row_waves * shape().wave; }
+  constexpr int threads() const { return waves() * shape().wave; }
+  constexpr int waves() const { return row_waves * step_waves; }
+  constexpr int wave_step() const { return step / step_waves; }  // columns of a wave's scores
+  /// P and dS of a step pass through shared memory to all gradients, else dS to dq alone.
+  constexpr bool shares_terms() const { return step_waves > 1; }
   /// CTAs that share a tile of the lists, which has 64 rows or more.
   constexpr int parts() const { return rows() < kBackwardBlock ? kBackwardBlock / rows() : 1; }
   constexpr int ctas_of_item() const { return parts() * slices; }
@@ -50,6 +54,7 @@ constexpr ForwardMmaConfig side_of(const BackwardMmaConfig& config, int dim, boo
   side.fragments = config.fragments;
   side.qk_dim = side.v_dim = dim;
   side.row_waves = config.row_waves;
+  side.key_waves = config.step_waves;
   side.row_fragments = config.row_fragments;
   side.kv_block = config.step;
   side.shared_queries = config.shared_rows;
@@ -72,6 +77,37 @@ constexpr ForwardMmaConfig values_side(const BackwardMmaConfig& config) {
   return side_of(config, config.v_dim, config.d_v, 1);
 }
 
+/// adds_d_q: dQ = dS^T K of a step. Its rows are the step's queries, and its keys the tile's, which stand in the memory
+/// of scores_side()'s rows.
+constexpr ForwardMmaConfig queries_side(const BackwardMmaConfig& config) {
+  BackwardMmaConfig turned = config;
+  turned.step = config.rows();
+  turned.row_fragments = 1;
+  return side_of(turned, config.qk_dim, true, 1);
+}
+/// Fragments of a step's dQ: of its rows and of its columns; and in how many parts waves share either.
+struct StepFragments {
+  int rows, columns, row_parts, column_parts;
+  constexpr int rows_of_wave() const { return rows / row_parts; }
+  constexpr int columns_of_wave() const { return (columns + column_parts - 1) / column_parts; }
+};
+constexpr StepFragments step_fragments(const BackwardMmaConfig& config) {
+  const Fragments shape = config.shape();
+  StepFragments of{config.step / shape.rows, (config.qk_dim + shape.columns - 1) / shape.columns, 1, config.waves()};
+  // A wave reads as much of K as of dS where it has as many fragments of columns as of rows.
+  while (of.rows % (2 * of.row_parts) == 0 && of.column_parts % 2 == 0 && of.rows_of_wave() > of.columns_of_wave()) {
+    of.row_parts *= 2;
+    of.column_parts /= 2;
+  }
+  return of;
+}
+/// Floats of dQ's sums of a block of 64 queries and a head: whole fragments, one behind the other, those of 16 rows
+/// together.
+constexpr int d_q_floats(const BackwardMmaConfig& config) {
+  const Fragments shape = config.shape();
+  return kBackwardBlock * ((config.qk_dim + shape.columns - 1) / shape.columns * shape.columns);
+}
+
 /// Numbers of a query that steps read: lse in powers of two and delta. With lse in two words: what scores are compared
 /// with, delta, and what is left of lse in powers of two.
 constexpr int row_numbers(bool lse_rest) { return lse_rest ? 3 : 2; }
@@ -80,6 +116,9 @@ constexpr int row_numbers(bool lse_rest) { return lse_rest ? 3 : 2; }
 struct BackwardMmaMemory {
   int scores, values;  // the memory of both sides' fragments
   int numbers;         // of_keys: row_numbers() of a step's queries
+  int slopes;          // adds_d_q: dS of a step, [keys of the tile][queries]
+  int weights;         // shares_terms(): P, likewise
+  int term_pitch;      // of both, from one key to the next
   int bytes;
 };
 constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config) {
@@ -91,8 +130,12 @@ constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config)
   ForwardMmaConfig values = values_side(config);
   values.shared_queries = values.shared_queries && config.d_qk;
   memory.numbers = memory.values + aligned(forward_mma_memory(values).bytes);
-  memory.bytes =
+  memory.slopes =
       memory.numbers + (config.of_keys ? row_numbers(config.lse_rest) * config.step * real_bytes(config.storage) : 0);
+  memory.term_pitch = row_pitch(config.step, bytes_of(config.storage));
+  const int terms = config.rows() * memory.term_pitch;
+  memory.weights = memory.slopes + (config.adds_d_q ? terms : 0);
+  memory.bytes = memory.weights + (config.shares_terms() ? terms : 0);
   return memory;
 }
 
@@ -102,6 +145,7 @@ struct BackwardMmaRows {
   int v_dim = 0;
   Normalizer normalizer = Normalizer::softmax;
   StorageType o_type = StorageType::same;
+  int row_bytes = 1;      // that divide the addresses of rows of o and dO
   bool lse_rest = false;  // lse comes in two words
   bool sinks = false;     // d_sinks is asked for
   StorageType d_sinks_type = StorageType::f32;

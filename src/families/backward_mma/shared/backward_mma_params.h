@@ -65,6 +65,7 @@ struct BackwardMmaParams {
   BackwardScales<float> scales;
   BackwardScales<double> wide_scales;  // the same, where reals are f64
   const void* numbers;                 // portable_numbers() of each block and head
+  float* d_q;                          // adds_d_q: d_q_floats() of each block and head
   RowOutput d_qk, d_v;                 // d_qk without an address: the pass is for its reads alone
   ModValues mod;
   MmaSum sums[kMostMmaSums];
@@ -89,7 +90,7 @@ struct MmaSumsParams {
     MmaSum sum;
   };
   unsigned* memory;  // of all sums
-  long long words;   // of 4 bytes, in it
+  long long words;   // of 4 bytes, in it: a multiple of 4
   int ctas;          // of each kernel
   Stored stored[kMostMmaSums];
 };

@@ -144,6 +144,10 @@ struct HostFragments {
           Real& x = q[i / kOwnRows].x[i % kOwnRows][d];
           x = 0;
           if (there) x = query_at(byte_of(from, d * kConfig.q_element_bytes()));
+          if constexpr (kConfig.shared_queries && !kConfig.converts()) {
+            const int row = wave() % kConfig.row_waves * kConfig.wave_rows() + i;
+            reinterpret_cast<Bits*>(memory_ + kMemory.q + row * kMemory.q_pitch)[d] = Element::bits(x);
+          }
         }
       }
     }
@@ -205,6 +209,31 @@ struct HostFragments {
           }
           if constexpr (kConfig.converts()) {
             for (int r = 0; r < kOwnRows; ++r) s[f][n].x[r][c] *= q[f].factor[r];
+          }
+        }
+      }
+    }
+  }
+
+  static constexpr int kFloatsAdded = 4;
+  static void add_floats(float* to, const float (&x)[kFloatsAdded]) {
+    for (int i = 0; i < kFloatsAdded; ++i) to[i] += x[i];
+  }
+  static void leave_terms(char* to, int pitch, const Scores& x) {
+    for (int r = 0; r < kOwnRows; ++r) {
+      for (int c = 0; c < kOwnKeys; ++c) reinterpret_cast<Bits*>(to + r * pitch)[c] = Element::bits(x.x[r][c]);
+    }
+  }
+  template <bool kTransposed, int kFragments, int kOutFragments>
+  static void add_terms(Out (&o)[kFragments][kOutFragments], const char* x, int pitch, const Stream& stream,
+                        int first) {
+    for (int key = 0; key < kConfig.kv_block; ++key) {
+      for (int row = 0; row < kFragments * kOwnRows; ++row) {
+        const char* const of_row = x + (kTransposed ? key : row) * pitch;
+        const Real term = Element::value(reinterpret_cast<const Bits*>(of_row)[kTransposed ? row : key]);
+        for (int d = 0; d < kOutFragments && first + d < kConfig.v_columns() / kOuts; ++d) {
+          for (int c = 0; c < kOuts; ++c) {
+            o[row / kOwnRows][d].x[row % kOwnRows][c] += term * stream.value(key, (first + d) * kOuts + c);
           }
         }
       }

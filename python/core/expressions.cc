@@ -25,6 +25,11 @@ using namespace nb::literals;
 
 namespace {
 
+bool is_array_with_axes(nb::handle value) {
+  const nb::object shape = nb::getattr(value, "shape", nb::none());
+  return PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) > 0;
+}
+
 /// A Python number, bool or Expr. NumPy's scalars are numbers, too, and so is a capture without axes.
 Expr expr_of(nb::handle value) {
   if (nb::isinstance<Expr>(value)) return nb::cast<Expr>(value);
@@ -42,6 +47,11 @@ Expr expr_of(nb::handle value) {
     return Expr(PyLong_AsLongLongAndOverflow(value.ptr(), &overflow));
   }
   if (nb::hasattr(value.type(), "__heddle_expr__")) return expr_of(nb::getattr(value, "__heddle_expr__")());
+  if (is_array_with_axes(value)) {
+    throw nb::type_error(nb::str("a mod computes with one element at a time, not with an array of shape {}: index it")
+                             .format(nb::getattr(value, "shape"))
+                             .c_str());
+  }
   if (PyIndex_Check(value.ptr())) {
     const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
     if (index.is_valid()) return expr_of(index);
@@ -106,7 +116,7 @@ void add_operators(nb::class_<Expr>& type) {
 void add_functions(nb::module_& module) {
   const auto unary = [&](const char* name, Expr (*function)(const Expr&)) {
     module.def(
-        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a, function_doc(name));
+        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a.none(), function_doc(name));
   };
   nb::list operations;
 #define HEDDLE_OP(name, form, text, arity, kind, ulp)
@@ -123,21 +133,21 @@ void add_functions(nb::module_& module) {
   unary("to_f32", [](const Expr& x) { return to_f32(x); });
   unary("to_i32", [](const Expr& x) { return to_i32(x); });
   module.def(
-      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a.none(), "y"_a.none(),
       function_doc("minimum"));
   module.def(
-      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a.none(), "y"_a.none(),
       function_doc("maximum"));
   module.def(
-      "power", [](nb::handle x, nb::handle y) { return pow(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "power", [](nb::handle x, nb::handle y) { return pow(expr_of(x), expr_of(y)); }, "x"_a.none(), "y"_a.none(),
       function_doc("power"));
   module.def(
       "clip",
       [](nb::handle x, nb::handle low, nb::handle high) { return clip(expr_of(x), expr_of(low), expr_of(high)); },
-      "x"_a, "low"_a, "high"_a, function_doc("clip"));
+      "x"_a.none(), "low"_a.none(), "high"_a.none(), function_doc("clip"));
   module.def(
       "where", [](nb::handle c, nb::handle x, nb::handle y) { return where(expr_of(c), expr_of(x), expr_of(y)); },
-      "condition"_a, "x"_a, "y"_a, function_doc("where"));
+      "condition"_a.none(), "x"_a.none(), "y"_a.none(), function_doc("where"));
   module.def(
       "random_uniform",
       [](nb::handle seed, nb::handle b, nb::handle h, nb::handle q_idx, nb::handle kv_idx) {
@@ -163,11 +173,16 @@ Expr leaf_named(const std::string& name) {
   return found->second();
 }
 
+std::string text_of(nb::handle value, const char* argument) {
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  throw nb::type_error(nb::str("{} is {}; a str is accepted").format(argument, nb::repr(value)).c_str());
+}
+
 ExprType type_named(const std::string& name) {
   if (name == "f32") return ExprType::f32;
   if (name == "i32") return ExprType::i32;
   if (name == "bool") return ExprType::boolean;
-  throw nb::value_error(("a param is f32, i32 or bool, not '" + name + "'").c_str());
+  throw nb::value_error(("type is '" + name + "'; 'f32', 'i32' and 'bool' are accepted").c_str());
 }
 
 using Declared = std::map<std::string, std::pair<std::string, int>>;
@@ -204,6 +219,15 @@ void add_expressions(nb::module_& module) {
          "conditions instead of and, or, not and chained comparisons")
             .c_str());
   });
+  for (const char* name : {"__index__", "__int__", "__float__"}) {
+    type.def(name, [](const Expr& x) -> int {
+      throw nb::type_error(
+          ("a mod has no number for '" + print(x) +
+           "', which differs from element to element: a table is an array (numpy.array(table)[kv_idx]), functions are "
+           "heddle's or NumPy's (heddle.exp, not math.exp)")
+              .c_str());
+    });
+  }
   add_functions(module);
 
   nb::class_<Capture>(module, "Capture", "A tensor that a mod reads, by name.")
@@ -225,9 +249,12 @@ void add_expressions(nb::module_& module) {
       .def_prop_ro("rank", [](const Capture& self) { return self.rank(); });
   module.def("leaf", &leaf_named, "name"_a);
   module.def(
-      "param", [](const std::string& name, const std::string& of_type) { return param(name, type_named(of_type)); },
-      "name"_a, "type"_a, function_doc("param"));
-  module.def("as_expr", &expr_of, "value"_a);
+      "param",
+      [](nb::handle name, nb::handle of_type) {
+        return param(text_of(name, "name"), type_named(text_of(of_type, "type")));
+      },
+      "name"_a.none(), "type"_a.none(), function_doc("param"), nb::sig("def param(name: str, type: str) -> Expr"));
+  module.def("as_expr", &expr_of, "value"_a.none());
   module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
   module.def(
       "require_name", [](const std::string& what, const std::string& name) { require_name(what, name); }, "what"_a,

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _core
 from ._core import Expr
+from ._dtypes import dtype_name
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q_idx", "kv_idx")
 MASK_ARGUMENTS = SCORE_ARGUMENTS[1:]
@@ -109,3 +110,7 @@ def refuse_no_array(name: str, value: Any) -> None:
     if not (hasattr(value, "__dlpack__") and hasattr(value, "dtype") and hasattr(value, "shape")):
         raise TypeError(f"{name} is of type {type(value).__name__}; an array of NumPy, or anything with __dlpack__, "
                         "is accepted")
+    try:
+        dtype_name(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

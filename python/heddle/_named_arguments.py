@@ -1,0 +1,134 @@
+"""Errors that name the argument: what Python and nanobind say about a value of another type names neither it nor what
+is accepted."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from . import _core
+from ._options import BackwardOptions, ModOptions, refuse_type, types_of
+
+_BARE = re.compile("incompatible function arguments|truth value of an array|is not iterable|has no attribute|has no len"
+                   "|cannot be interpreted as an integer|expected str, bytes or os.PathLike|integer scalar arrays"
+                   "|not supported between instances|unsupported operand|not subscriptable|must be a string|a mod computes with|iteration over a 0-d|of unsized object|missing a required")
+_OPTIONS = {**types_of(ModOptions), **types_of(BackwardOptions)}
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def refuses_by_name(function: Function) -> Function:
+    """The function, which raises TypeError with the argument's name where a bare error says that one is wrong."""
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            refuse_wrong(function, error, given, named)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def checks_arguments(function: Function) -> Function:
+    """The function, which looks at its arguments' types before anything else: what it makes is used later."""
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        refuse_misfits(function, given, named)
+        return function(*given, **named)
+
+    return call  # type: ignore[return-value]
+
+
+def is_bare(error: Exception) -> bool:
+    """Whether the error is Python's, NumPy's or nanobind's, and speaks of no argument by name."""
+    return _BARE.search(str(error)) is not None
+
+
+def refuse_wrong(
+    function: Callable[..., Any], error: Exception, given: Sequence[Any], named: Mapping[str, Any]
+) -> None:
+    """Raises TypeError that names the first argument that is not of its annotated type. Returns if all are, if the
+    function cannot be called with so many, and if the error is not a bare one."""
+    text = str(error)
+    if named.get("out") is not None and text.startswith("o "):  # the library's name
+        raise type(error)(f"out {text[2:]}") from None
+    if is_bare(error):
+        refuse_misfits(function, given, named)
+
+
+def refuse_misfits(function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> None:
+    try:
+        bound = inspect.signature(function).bind(*given, **named)
+    except TypeError:
+        return
+    parameters = bound.signature.parameters
+    for name, value in bound.arguments.items():
+        if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            for option, one in value.items():
+                refuse_misfit(option, one, _OPTIONS.get(option, "Any"))
+        else:
+            annotation = parameters[name].annotation
+            refuse_misfit(name, value, annotation if isinstance(annotation, str) else "Any")
+
+
+def refuse_misfit(name: str, value: Any, annotation: str) -> None:
+    if name == "stream" and is_integer(value) and value < 0:
+        refuse_type(name, value, "an int that is not negative")
+    kinds = [one.strip() for one in re.sub(r"\[[^\[\]]*(\[[^\[\]]*\][^\[\]]*)*\]", "", annotation).split("|")]
+    if value is None and "None" in kinds or any(kind not in _FITS and kind != "None" for kind in kinds):
+        return
+    tests = [_FITS[kind] for kind in kinds if kind != "None"]
+    if not any(fits(value) for fits, _ in tests):
+        refuse_type(name, value, " or ".join(words for _, words in tests))
+
+
+def is_number(value: Any) -> bool:
+    kind = type(value)
+    if getattr(value, "shape", ()) != () or isinstance(value, (complex, str, bytes)):
+        return False
+    if getattr(getattr(value, "dtype", None), "kind", "f") not in "biuf":
+        return False
+    return hasattr(kind, "__float__") or hasattr(kind, "__index__")
+
+
+def is_integer(value: Any) -> bool:
+    try:
+        return bool(_LEAST <= operator.index(value) <= _MOST)
+    except TypeError:
+        return False
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and getattr(value, "shape", None) != ()
+
+
+def is_names(value: Any) -> bool:
+    return is_list(value) and not hasattr(value, "shape")
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (is_integer, "an int of 64 bits"),
+    "float": (is_number, "a float"),
+    "bool": (is_flag, "a bool"),
+    "str": (lambda value: isinstance(value, str), "a str"),
+    "os.PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "Array": (lambda value: hasattr(value, "__dlpack__"), "an array of NumPy, or anything with __dlpack__,"),
+    "Expr": (lambda value: isinstance(value, _core.Expr), "an expression"),
+    "tuple": (lambda value: isinstance(value, Sequence) and all(is_integer(one) for one in value), "a pair of them"),
+    "WantedCaptures": (is_names, "a list of names or arrays, or a dict of arrays by name,"),
+    "WantedParams": (is_names, "a list of names, or a dict of arrays by name,"),
+    "Mapping": (lambda value: isinstance(value, Mapping), "a dict by name"),
+    "Sequence": (is_list, "a list"),
+    "Integers": (lambda value: is_integer(value) or is_list(value), "an int or a list of ints"),
+}

@@ -49,7 +49,7 @@ ROOMS = {
                             ("package", *TORCH_BASE, "torch/eager")),
     "torch/dispatch": Room(("heddle.torch._gradients", "heddle.torch._dispatch"),
                            (*TORCH_BASE, "torch/eager", "torch/operators")),
-    "torch/block masks": Room(("heddle.torch._block_lists", "heddle.torch._mask_mods", "heddle.torch._write_order",
+    "torch/block masks": Room(("heddle.torch._block_lists", "heddle.torch._mask_mods", "heddle.torch._mod_code", "heddle.torch._write_order",
                                "heddle.torch._block_mask"), ("package", *TORCH_BASE, "torch/eager")),
     "torch/functions": Room(("heddle.torch._higher_order", "heddle.torch._flex", "heddle.torch._sdpa",
                              "heddle.torch._varlen", "heddle.torch.serving", "heddle.torch.flashinfer", "heddle.torch._page_lists", "heddle.torch._latent", "heddle.torch._cascade",

@@ -30,7 +30,8 @@ bool is_array_with_axes(nb::handle value) {
   return PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) > 0;
 }
 
-/// A Python number, bool or Expr. NumPy's scalars are numbers, too, and so is a capture without axes.
+}  // namespace
+
 Expr expr_of(nb::handle value) {
   if (nb::isinstance<Expr>(value)) return nb::cast<Expr>(value);
   if (nb::isinstance<Capture>(value)) {
@@ -66,6 +67,8 @@ Expr expr_of(nb::handle value) {
           .format(nb::str(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()))).attr("__name__")))
           .c_str());
 }
+
+namespace {
 
 std::vector<Expr> indices_of(nb::handle index) {
   std::vector<Expr> indices;

@@ -11,7 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from . import _core
+from . import _core, _mod
+from ._dtypes import dtype_name
+from ._mod import Mod
+from ._tracing.kinds import is_array
 from ._options import BackwardOptions, ModOptions, refuse_type, types_of
 
 _BARE = re.compile("incompatible function arguments|truth value of an array|is not iterable|has no attribute|has no len"
@@ -37,13 +40,44 @@ def refuses_by_name(function: Function) -> Function:
 
 
 def checks_arguments(function: Function) -> Function:
-    """The function, which looks at its arguments' types before anything else: what it makes is used later."""
+    """The function, which looks at its arguments' types before anything else, since what it makes is used later. A mod
+    that it makes knows its recipe."""
+    signature = inspect.signature(function)
+    makes_mods = function.__annotations__.get("return") == "Mod"
+
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
+        if makes_mods and _mod.is_compiling is not None and _mod.is_compiling():
+            return with_recipe(Mod(function, function.__name__), function.__name__, signature, given, named)
         refuse_misfits(function, given, named)
-        return function(*given, **named)
+        made = function(*given, **named)
+        return with_recipe(made, function.__name__, signature, given, named) if makes_mods else made
 
     return call  # type: ignore[return-value]
+
+
+def with_recipe(
+    mod: Any, name: str, signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]
+) -> Any:
+    bound = signature.bind(*given, **named)
+    bound.apply_defaults()
+    values = tuple(bound.arguments.values())
+    if any(issubclass(type(one), _core.Capture) for one in values):  # made while heddle traces: a mod of expressions
+        return mod
+    arrays = tuple([one for one in values if is_array(one)])
+    if _mod.as_tensor is not None:
+        arrays = tuple([_mod.as_tensor(one) for one in arrays])
+    mod.recipe = name, repr([described(one) for one in values]), arrays
+    return mod
+
+
+def described(value: Any) -> Any:
+    """An argument of a ready-made mod: a number, an array's type and rank, None for an expression."""
+    if is_array(value):
+        return dtype_name(value), len(value.shape)
+    if type(value) is int:
+        return operator.index(value)  # the number, also of one that Dynamo keeps open
+    return None if isinstance(value, _core.Expr) else value.item() if hasattr(value, "item") else value
 
 
 def is_bare(error: Exception) -> bool:

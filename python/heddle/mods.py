@@ -119,7 +119,7 @@ def prefix_lm(prefix: int | Expr | Array) -> Mod:
     _mod.refuse_no_array("prefix", prefix)
     array: Any = prefix
     return Mod(
-        lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_prefix_lm(array[b]), [b, h, q_idx, kv_idx]), "prefix_lm")
+        lambda b, h, q_idx, kv_idx: _core.of_arguments(_core.mod_prefix_lm(array[b]), [b, h, q_idx, kv_idx]), "prefix_lm")
 
 
 @checks_arguments
@@ -261,7 +261,7 @@ def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
         return _mod.mask(lambda: _core.mod_tree(enter, last, _core.as_expr(first)), "tree")
     _mod.refuse_no_array("first", first)
     return Mod(
-        lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_tree(enter, last, first[b]), [b, h, q_idx, kv_idx]),
+        lambda b, h, q_idx, kv_idx: _core.of_arguments(_core.mod_tree(enter, last, first[b]), [b, h, q_idx, kv_idx]),
         "tree")
 
 

@@ -133,11 +133,22 @@ def test_a_mod_inside_a_function():
 
     shown = str(heddle.BlockMask.build(mask, N, N, block=1)).splitlines()
     np.testing.assert_array_equal(np.array([list(line) for line in shown]) == "#", (IDS[i] == IDS[j]) | (j == 0))
-    turned = lambda b, h, q_idx, kv_idx: same(b, h, kv_idx, q_idx)  # noqa: E731
-    first = lambda b, h, q_idx, kv_idx: same(0, h, q_idx, kv_idx)  # noqa: E731
-    for bad in (turned, first):
-        with pytest.raises(ValueError, match="takes the (kv_idx|q_idx|b) that your mod got"):
-            heddle.BlockMask.build(bad, N, N)
+
+
+def test_a_mod_of_other_arguments():
+    q, k, v = inputs()
+    slopes, cap = np.array([0.5, 0.25, 1, 2], np.float32)[:q.shape[1]], mods.softcap(2.0)
+    alibi = mods.alibi(slopes)
+    got = heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: cap(alibi(s, b, h, i, j), b, h, i, j))
+    want = heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: 2 * heddle.tanh((s + slopes[h] * (j - i)) / 2))
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    turned = heddle.BlockMask.build(lambda b, h, i, j: mods.causal()(b, h, j, i + 2), N, N, block=1)
+    assert turned == heddle.BlockMask.build(lambda b, h, i, j: i + 2 <= j, N, N, block=1)
+    ids = np.stack([IDS, IDS[::-1]])
+    second = heddle.BlockMask.build(lambda b, h, i, j: mods.documents(ids)(1, h, i, j), N, N, block=1)
+    assert second == heddle.BlockMask.build(mods.documents(ids[1]), N, N, block=1)
+    with pytest.raises(ValueError, match="kv_idx of a mod must be i32, but `f32.kv_idx.` is f32"):
+        heddle.BlockMask.build(lambda b, h, i, j: mods.causal()(b, h, i, heddle.to_f32(j)), N, N)
 
 
 def t5_bucket(distance, buckets, max_distance, bidirectional):
@@ -219,7 +230,7 @@ def test_a_repeated_call_traces_nothing(monkeypatch):
     mask = mods.causal() & mods.documents(np.zeros(17, np.int32))
     heddle.attention(q, k, v, mask_mod=mask)
     calls = []
-    monkeypatch.setattr(heddle._core, "of_leaves", lambda *_: calls.append(1))
+    monkeypatch.setattr(heddle._core, "of_arguments", lambda *_: calls.append(1))
     heddle.attention(q, k, v, mask_mod=mods.causal() & mods.documents(np.ones(17, np.int32)))
     assert not calls
 

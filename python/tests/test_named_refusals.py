@@ -47,7 +47,7 @@ CASES = {
     "softcap": (mods.softcap, {"cap": 3.0}, []),
     "natten_2d": (mods.natten_2d, {"height": 3, "width": 3, "kernel_y": 1, "kernel_x": 1}, []),
 }
-# What a name may be called in an error, beside itself.
+# Other words for a name in an error.
 OTHER_NAMES = {"q_len": "queries", "kv_len": "keys", "q_lengths": "queries", "kv_lengths": "keys", "o_parts": "lse_parts",
                "score_mod": "a mod", "mask_mod": "a mod", "weight_mod": "a mod", "prefix": "capture 'array'"}
 

@@ -10,7 +10,6 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from .._mod import Mod
 from . import _dense, _direct, _nested
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
@@ -145,8 +144,8 @@ def flex_attention(
     - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have floating types. If those of key and value
       hold numbers that the query's would round, the call is computed in f32; out has the query's type. Hkv is Hq, or
       with enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
-    - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32. Eager calls take
-      ready-made mods of heddle.mods, too.
+    - score_mod(score, b, h, q_idx, kv_idx) is a torch function, or a ready-made mod of heddle.mods: score is f32, the
+      indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
       torch are accepted and have no effect.
     - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, by eager calls: b is the sequence, and
@@ -304,10 +303,6 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
     from ._higher_order import flex_attention as operator
 
-    for name, mod in (("score_mod", score_mod), ("block_mask", getattr(block_mask, "mask_mod", None))):
-        if isinstance(mod, Mod):
-            raise NotImplementedError(f"{name} is a ready-made mod of heddle.mods, and torch.compile traces this call; "
-                                      "eager calls take it, torch functions are taken by both")
     options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
                "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,
                "tensors": call.options}

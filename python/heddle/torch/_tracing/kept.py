@@ -14,12 +14,11 @@ from typing import Any, cast
 import torch
 
 from ... import _core
-from ..._mod import Mod
 from ..._tracing.numbers import NumbersRebound, Recipe, computed
 from ..._tracing.reached import NotKept, Reached
 from ..._tracing.steps import Steps
 from .modes import trace_with
-from .ready_made import ready_made
+from .ready_made import is_ready_made, ready_made
 from .recording import MASK, SCORE, ModKind, Recording, becomes_param
 
 MOST_KEPT = 512  # keys
@@ -166,7 +165,7 @@ class Mods:
         return self._of(mod, MASK)
 
     def _of(self, mod: Any, kind: ModKind) -> Any:
-        if isinstance(mod, Mod):
+        if is_ready_made(mod):
             expr, captures = ready_made(mod, kind)
             self.captures.update(captures)
             return expr

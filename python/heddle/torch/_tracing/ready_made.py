@@ -15,9 +15,16 @@ from ..._tracing.trace import Traced
 from .recording import ModKind
 
 
+def is_ready_made(mod: Any) -> bool:
+    """Whether all parts of a combined mod are heddle.mods': a user's functions are torch's code."""
+    if not isinstance(mod, Mod):
+        return isinstance(mod, _core.Expr)
+    recipe = mod.recipe
+    return recipe is not None and (recipe[0] not in ("&", "|", "~") or all(map(is_ready_made, recipe[1:])))
+
+
 def ready_made(mod: Mod, kind: ModKind) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The expression of a ready-made mod, and the tensors that it reads, by names of this kind of mods. Functions in it
-    (mods.causal() & mine) are called with heddle's expressions: Python's operators are accepted, torch's functions not."""
+    """The expression of a ready-made mod, and the tensors that it reads, by names of this kind of mods."""
     if mod.expr is not None:
         return mod.expr, {}
     traced = Traced()

@@ -49,7 +49,7 @@ def element_or(array: torch.Tensor, *where: Any) -> torch.Tensor:
     return torch.where(inside, read, fill)
 
 
-# What a text's functions are here; those that are missing have torch's name.
+# A text's functions as torch's; those that are missing have the same name there.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": smaller, "max": larger, "at": element_or, "f32": lambda x: x.to(torch.float32), "i32": lambda x: x.to(torch.int32),
 }

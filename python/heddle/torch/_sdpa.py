@@ -74,6 +74,8 @@ def scaled_dot_product_attention(
             check_extents(lengths, (query.shape[-2], key.shape[-2]))
             call.mask = _forms.CAUSAL_LOWER_RIGHT
         attn_mask = None
+    if enable_gqa:
+        call.key, call.value = key, value = with_equal_heads(query, key, value)
     same_batch = query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
     if same_batch and (enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
         check_heads(call, enable_gqa)
@@ -158,6 +160,16 @@ def check(call: Call, attn_mask: torch.Tensor | None, dropout_p: float, is_causa
     if query.shape[-1] != key.shape[-1]:
         raise RuntimeError(f"query has {query.shape[-1]} elements in a row and key {key.shape[-1]}; equal "
                            "numbers are accepted")
+
+
+def with_equal_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Key and value, with one head a query head if they have different numbers of heads, each a divisor of the query's."""
+    if min(query.dim(), key.dim(), value.dim()) < 3 or key.shape[-3] == value.shape[-3]:
+        return key, value
+    heads = query.shape[-3]
+    if any(x.shape[-3] == 0 or heads % x.shape[-3] for x in (key, value)):
+        return key, value
+    return key.repeat_interleave(heads // key.shape[-3], -3), value.repeat_interleave(heads // value.shape[-3], -3)
 
 
 def check_heads(call: Call, enable_gqa: bool) -> None:

@@ -188,6 +188,10 @@ class Mods:
                 kept.bind(reached, self.captures, self.params)
                 return kept.expr
         expr, recording = traced(mod, reached, kind, self.device)
+        if recording.symbols or recording.real_symbols:
+            self.captures.update(recording.tensors())
+            self.params.update(recording.values())
+            return expr
         made = Kept(expr, recording)
         if recording.is_kept:
             keep(key, made)

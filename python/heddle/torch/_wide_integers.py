@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-# What is looked at, as the signed type of its size, and the smallest value that fits.
+# Types that are looked at: the signed type of the same size, and the smallest value that fits.
 WIDE = {torch.int64: (torch.int64, -(2**31)), torch.uint64: (torch.int64, 0), torch.uint32: (torch.int32, 0)}
 # The version of a tensor at its last look.
 _seen: Any = WeakIdKeyDictionary()

@@ -25,6 +25,12 @@ using namespace nb::literals;
 
 namespace {
 
+/// NumPy 1's bools have an index, too.
+bool is_numpys_bool(nb::handle value) {
+  const nb::object kind = nb::getattr(nb::getattr(value, "dtype", nb::none()), "kind", nb::none());
+  return nb::isinstance<nb::str>(kind) && nb::cast<std::string>(kind) == "b";
+}
+
 bool is_array_with_axes(nb::handle value) {
   const nb::object shape = nb::getattr(value, "shape", nb::none());
   return PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) > 0;
@@ -53,6 +59,7 @@ Expr expr_of(nb::handle value) {
                              .format(nb::getattr(value, "shape"))
                              .c_str());
   }
+  if (is_numpys_bool(value)) return Expr(PyObject_IsTrue(value.ptr()) == 1);
   if (PyIndex_Check(value.ptr())) {
     const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
     if (index.is_valid()) return expr_of(index);

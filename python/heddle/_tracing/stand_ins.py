@@ -12,6 +12,7 @@ from typing import Any
 from .. import _core
 from .byte_code import Uses
 from .kinds import is_array
+from .numpy_functions import array_ufunc
 
 
 def is_expr(value: Any) -> bool:
@@ -75,6 +76,13 @@ class CapturedArray(_core.Capture):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.content()[index] = value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        if any(is_expr(one) for one in inputs):
+            return array_ufunc(self, ufunc, method, *inputs, **named)
+        if "out" in named:
+            named["out"] = tuple(map(content_of, named["out"]))
+        return self._again(getattr(ufunc, method)(*map(content_of, inputs), **named))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -49,8 +51,8 @@ class Mod:
         self.function = function
         self.expr = expr  # for a mod that reads no array: it is always the same
         self._name = name
-        # How it is made: (heddle.mods' function by name, its arguments as text, the arrays among them); ("&", mask, mask),
-        # ("|", mask, mask), ("~", mask). None: a mod of the user's.
+        # How it is made: (heddle.mods' function by name, its arguments as text, the arrays and the expressions among them);
+        # ("&", mask, mask), ("|", mask, mask), ("~", mask). None: a mod of the user's.
         self.recipe: tuple[Any, ...] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -81,8 +83,31 @@ class Mod:
         made.recipe = "~", self
         return made
 
+    def __reduce__(self) -> Any:
+        if self.recipe is None:
+            return object.__reduce_ex__(self, 4)
+        return remade, self.recipe
+
     def __repr__(self) -> str:
         return f"<heddle.mods {self._name}>"
+
+
+def expr_of_text(text: str, captures: dict[str, tuple[str, int]], params: dict[str, str]) -> Expr:
+    """The expression of a pickle."""
+    return _core.parse(text, captures, params)
+
+
+def remade(kind: str, *parts: Any) -> Mod:
+    """The mod of a recipe: of a pickle, and of a copy, whose arrays are copies."""
+    if kind == "~":
+        made: Mod = ~parts[0]
+        return made
+    if kind in ("&", "|"):
+        return _both(parts[0], parts[1], kind)
+    function: Callable[..., Mod] = getattr(importlib.import_module("heddle.mods"), kind)
+    text, arrays, exprs = parts
+    rest = {tuple: iter(arrays), type(None): iter(exprs)}
+    return function(*(next(rest[type(one)]) if type(one) in rest else one for one in ast.literal_eval(text)))
 
 
 def _function_of(mod: Any) -> Callable[..., Any]:

@@ -67,7 +67,8 @@ def with_recipe(
     arrays = tuple([one for one in values if is_array(one)])
     if _mod.as_tensor is not None:
         arrays = tuple([_mod.as_tensor(one) for one in arrays])
-    mod.recipe = name, repr([described(one) for one in values]), arrays
+    exprs = tuple([one for one in values if isinstance(one, _core.Expr)])
+    mod.recipe = name, repr([described(one) for one in values]), arrays, exprs
     return mod
 
 

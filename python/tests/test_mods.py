@@ -1,5 +1,8 @@
 """Ready-made mods: each against NumPy, alone, combined, and inside a function."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -270,3 +273,24 @@ def test_a_mod_of_the_wrong_kind():
 def test_errors(error, sentence, make):
     with pytest.raises(error, match=sentence):
         make()
+
+
+def test_pickles_and_copies():
+    slopes, ids = np.array([0.5, 0.25], np.float32), np.array([0, 0, 1, 1])
+    q = np.random.default_rng(0).standard_normal((1, 2, 4, 8)).astype(np.float32)
+    made = {"score_mod": mods.alibi(slopes), "mask_mod": (mods.causal() & mods.documents(ids)) | ~mods.sliding_window(2),
+            "weight_mod": mods.dropout(0.25, heddle.param("seed", "i32"))}
+    want = heddle.attention(q, q, q, params={"seed": 3}, **made)
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), {name: copy.copy(mod) for name, mod in made.items()}):
+        np.testing.assert_array_equal(heddle.attention(q, q, q, params={"seed": 3}, **again), want)
+        assert repr(again) == repr(made)
+    later = copy.deepcopy(made), copy.copy(made["score_mod"])
+    slopes[:] = 0  # a deep copy has its own
+    np.testing.assert_array_equal(heddle.attention(q, q, q, params={"seed": 3}, **later[0]), want)
+    np.testing.assert_array_equal(heddle.attention(q, q, q, score_mod=later[1]), heddle.attention(q, q, q))
+    expr = heddle.tanh(heddle.param("c", "f32")) * heddle.Capture("x", "f16", 1)[3]
+    again = pickle.loads(pickle.dumps(expr))
+    assert str(again) == str(expr) and again.captures == ["x"] and copy.deepcopy(expr) is not None
+    tensor = heddle.Tensor.of(q).to("bfloat16")
+    for other in (pickle.loads(pickle.dumps(tensor)), copy.deepcopy(tensor)):
+        assert other.dtype == "bfloat16" and np.array_equal(other, tensor)

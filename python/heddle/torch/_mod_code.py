@@ -138,7 +138,7 @@ def on_tensors(mod: Mod, arguments: tuple[Any, ...]) -> Any:
         return recipe[1](*arguments) & recipe[2](*arguments)
     if kind == "|":
         return recipe[1](*arguments) | recipe[2](*arguments)
-    name, described, arrays = recipe
+    name, described, arrays, _ = recipe
     code = getattr(codes, attribute_of(name, described, len(arguments)))
     return code(*arguments, *[one if isinstance(one, torch.Tensor) else as_tensor(one) for one in arrays])
 

@@ -1,5 +1,7 @@
 """heddle.mods in heddle.torch: the same expressions, on torch's tensors, with their gradients."""
 
+import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -156,3 +158,24 @@ def test_refusals():
 def test_dense_masks():
     want = create_mask(lambda b, h, i, j: i >= j, None, None, 5, 7, "cpu")
     assert torch.equal(create_mask(mods.causal(), None, None, 5, 7, "cpu"), want)
+
+
+class Biased(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25]))
+        self.score = mods.alibi(self.slopes)
+
+    def forward(self, q):
+        return flex_attention(q, K, V, self.score)
+
+
+def test_a_copied_module_learns_its_own_slopes():
+    module = Biased()
+    again = copy.deepcopy(module)
+    again(Q).square().sum().backward()
+    assert module.slopes.grad is None and again.slopes.grad.abs().sum() > 0
+    with torch.no_grad():
+        again.slopes.zero_()
+    torch.testing.assert_close(again(Q), flex_attention(Q, K, V))
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(Q), module(Q))

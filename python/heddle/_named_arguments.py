@@ -42,26 +42,32 @@ def refuses_by_name(function: Function) -> Function:
 def checks_arguments(function: Function) -> Function:
     """The function, which looks at its arguments' types before anything else, since what it makes is used later. A mod
     that it makes knows its recipe."""
-    signature = inspect.signature(function)
+    parameters = inspect.signature(function).parameters
+    names, tests = tuple(parameters), tuple([tests_of(one.annotation) for one in parameters.values()])
+    defaults = {name: one.default for name, one in parameters.items() if one.default is not inspect.Parameter.empty}
     makes_mods = function.__annotations__.get("return") == "Mod"
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
+        try:
+            values = given if len(given) == len(names) else (
+                *given, *[named[name] if name in named else defaults[name] for name in names[len(given):]])
+        except KeyError:
+            return function(*given, **named)  # Python says which one is missing
         if makes_mods and _mod.is_compiling is not None and _mod.is_compiling():
-            return with_recipe(Mod(function, function.__name__), function.__name__, signature, given, named)
-        refuse_misfits(function, given, named)
+            return with_recipe(Mod(function, function.__name__), function.__name__, values)
+        for name, value, of in zip(names, values, tests):
+            refuse_misfit(name, value, of)
         made = function(*given, **named)
-        return with_recipe(made, function.__name__, signature, given, named) if makes_mods else made
+        return with_recipe(made, function.__name__, values) if makes_mods else made
 
     return call  # type: ignore[return-value]
 
 
-def with_recipe(
-    mod: Any, name: str, signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]
-) -> Any:
-    bound = signature.bind(*given, **named)
-    bound.apply_defaults()
-    values = tuple(bound.arguments.values())
+def with_recipe(mod: Any, name: str, values: Sequence[Any]) -> Any:
+    if not values:
+        mod.recipe = name, "[]", (), ()
+        return mod
     if any(issubclass(type(one), _core.Capture) for one in values):  # made while heddle traces: a mod of expressions
         return mod
     arrays = tuple([one for one in values if is_array(one)])
@@ -107,21 +113,27 @@ def refuse_misfits(function: Callable[..., Any], given: Sequence[Any], named: Ma
     for name, value in bound.arguments.items():
         if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             for option, one in value.items():
-                refuse_misfit(option, one, _OPTIONS.get(option, "Any"))
+                refuse_misfit(option, one, tests_of(_OPTIONS.get(option, "Any")))
         else:
-            annotation = parameters[name].annotation
-            refuse_misfit(name, value, annotation if isinstance(annotation, str) else "Any")
+            refuse_misfit(name, value, tests_of(parameters[name].annotation))
 
 
-def refuse_misfit(name: str, value: Any, annotation: str) -> None:
+Tests = list[tuple[Callable[[Any], bool], str]] | None
+
+
+def tests_of(annotation: Any) -> Tests:
+    """What a value of this annotation fits, and how that is called. None: anything may fit."""
+    if not isinstance(annotation, str):
+        return None
+    kinds = [one.strip() for one in re.sub(r"\[[^\[\]]*(\[[^\[\]]*\][^\[\]]*)*\]", "", annotation).split("|")]
+    return None if any(kind not in _FITS for kind in kinds) else [_FITS[kind] for kind in kinds]
+
+
+def refuse_misfit(name: str, value: Any, tests: Tests) -> None:
     if name == "stream" and is_integer(value) and value < 0:
         refuse_type(name, value, "an int that is not negative")
-    kinds = [one.strip() for one in re.sub(r"\[[^\[\]]*(\[[^\[\]]*\][^\[\]]*)*\]", "", annotation).split("|")]
-    if value is None and "None" in kinds or any(kind not in _FITS and kind != "None" for kind in kinds):
-        return
-    tests = [_FITS[kind] for kind in kinds if kind != "None"]
-    if not any(fits(value) for fits, _ in tests):
-        refuse_type(name, value, " or ".join(words for _, words in tests))
+    if tests is not None and not any(fits(value) for fits, _ in tests):
+        refuse_type(name, value, " or ".join(words for _, words in tests if words))
 
 
 def is_number(value: Any) -> bool:
@@ -153,6 +165,7 @@ def is_flag(value: Any) -> bool:
 
 
 _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "None": (lambda value: value is None, ""),
     "int": (is_integer, "an int of 64 bits"),
     "float": (is_number, "a float"),
     "bool": (is_flag, "a bool"),

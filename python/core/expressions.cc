@@ -120,6 +120,10 @@ void add_operators(nb::class_<Expr>& type) {
   type.def("__pos__", [](const Expr& x) { return x; });
   type.def("__invert__", [](const Expr& x) { return ~x; });
   type.def("__abs__", [](const Expr& x) { return abs(x); });
+  type.def("__round__", [](const Expr& x) { return round(x); });
+  type.def("__floor__", [](const Expr& x) { return floor(x); });
+  type.def("__ceil__", [](const Expr& x) { return ceil(x); });
+  type.def("__trunc__", [](const Expr& x) { return trunc(x); });
   type.def("__hash__", [](const Expr& x) { return reinterpret_cast<std::intptr_t>(x.node()); });
 }
 

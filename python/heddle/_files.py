@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import _core
+from ._alignment import aligned
 from ._named_arguments import refuses_by_name
 from ._options import refuse_type
 from ._tensor import public
@@ -52,7 +53,7 @@ def save(
     what is no array.
     """
     try:
-        _core.save(os.fsdecode(path), dict(tensors), dict(metadata or {}))
+        _core.save(os.fsdecode(path), {name: aligned(x) for name, x in tensors.items()}, dict(metadata or {}))
     except TypeError:
         for name, array in tensors.items():
             try:

@@ -1,5 +1,7 @@
 """Mods written as NumPy code is: NumPy's functions of scores and indices, views and sums of arrays, negative places."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,8 @@ SCORES = {
     "operators": lambda s, b, h, i, j: np.add(s, np.multiply(np.floor_divide(i, 3), 0.1)) - np.mod(j, 4) * 0.1 + np.negative(s) / 2,
     "a sum over coefficients": lambda s, b, h, i, j: s + (np.array([0.1, 0.02]) * np.stack([i, j])).sum() if isinstance(
         s, heddle.Expr) else s + 0.1 * i + 0.02 * j,
+    "Python's rounding": lambda s, b, h, i, j: (round(s) + math.floor(s) * 0.5 + math.ceil(s) + math.trunc(s) if isinstance(
+        s, heddle.Expr) else np.rint(s) + np.floor(s) * 0.5 + np.ceil(s) + np.trunc(s)),
     "a row": lambda s, b, h, i, j: s + TABLE[0][j],
     "the last row": lambda s, b, h, i, j: s + TABLE[-1, j] + TABLE[-2][j],
     "a slice": lambda s, b, h, i, j: s + TABLE[1:, ::2][h, j],

@@ -93,6 +93,12 @@ def test_arrays_that_numpy_does_not_export(kind):
         heddle.attention(Q, K, V, out=kind(Q))
 
 
+@pytest.mark.parametrize("kind", [other_order, field, odd])
+def test_files(kind, tmp_path):
+    heddle.save(tmp_path / "x.safetensors", {"ids": kind(IDS)})
+    np.testing.assert_array_equal(heddle.load(tmp_path / "x.safetensors").tensors["ids"], IDS)
+
+
 def test_masked_arrays_are_refused():
     masked = np.ma.masked_greater(SLOPES, 0)
     with pytest.raises(TypeError, match=r"capture 'slopes' is of type MaskedArray .*; x.filled\(\)"):

@@ -236,7 +236,7 @@ void add_expressions(nb::module_& module) {
   type.def("__copy__", [](const Expr& x) { return x; });
   type.def(
       "__deepcopy__", [](const Expr& x, nb::handle) { return x; }, "memo"_a);
-  type.def("__reduce__", [](const Expr& x) {  // as text, with what its names mean
+  const auto reduce = [](const Expr& x) {  // as text, with what its names mean
     const Symbols symbols = symbols_of(x);
     Declared captures;
     for (const auto& [name, of] : symbols.captures) captures[name] = {std::string(heddle::name(of.dtype)), of.rank};
@@ -244,7 +244,8 @@ void add_expressions(nb::module_& module) {
     for (const auto& [name, of] : symbols.params) params[name] = std::string(heddle::name(of));
     const nb::object read = nb::module_::import_("heddle._mod").attr("expr_of_text");
     return nb::make_tuple(read, nb::make_tuple(print(x), captures, params));
-  });
+  };
+  type.def("__reduce__", reduce, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
   for (const char* name : {"__index__", "__int__", "__float__"}) {
     type.def(name, [](const Expr& x) -> int {
       throw nb::type_error(

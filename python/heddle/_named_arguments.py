@@ -57,7 +57,9 @@ def checks_arguments(function: Function) -> Function:
         if makes_mods and _mod.is_compiling is not None and _mod.is_compiling():
             return with_recipe(Mod(function, function.__name__), function.__name__, values)
         for name, value, of in zip(names, values, tests):
-            refuse_misfit(name, value, of)
+            accepted = accepted_instead(name, value, of)
+            if accepted:
+                refuse_type(name, value, accepted)
         made = function(*given, **named)
         return with_recipe(made, function.__name__, values) if makes_mods else made
 
@@ -105,17 +107,31 @@ def refuse_wrong(
 
 
 def refuse_misfits(function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> None:
+    wrong = misfit(function, given, named)
+    if wrong is not None:
+        refuse_type(*wrong)
+
+
+def misfit(
+    function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[str, Any, str] | None:
+    """The first argument that is not of its annotated type: its name, itself, and what is accepted. None if all are, or
+    if the function cannot be called with so many."""
     try:
         bound = inspect.signature(function).bind(*given, **named)
     except TypeError:
-        return
+        return None
     parameters = bound.signature.parameters
     for name, value in bound.arguments.items():
         if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            for option, one in value.items():
-                refuse_misfit(option, one, tests_of(_OPTIONS.get(option, "Any")))
+            values = [(option, one, _OPTIONS.get(option, "Any")) for option, one in value.items()]
         else:
-            refuse_misfit(name, value, tests_of(parameters[name].annotation))
+            values = [(name, value, parameters[name].annotation)]
+        for option, one, annotation in values:
+            accepted = accepted_instead(option, one, tests_of(annotation))
+            if accepted:
+                return option, one, accepted
+    return None
 
 
 Tests = list[tuple[Callable[[Any], bool], str]] | None
@@ -126,14 +142,16 @@ def tests_of(annotation: Any) -> Tests:
     if not isinstance(annotation, str):
         return None
     kinds = [one.strip() for one in re.sub(r"\[[^\[\]]*(\[[^\[\]]*\][^\[\]]*)*\]", "", annotation).split("|")]
-    return None if any(kind not in _FITS for kind in kinds) else [_FITS[kind] for kind in kinds]
+    return None if any(kind not in FITS for kind in kinds) else [FITS[kind] for kind in kinds]
 
 
-def refuse_misfit(name: str, value: Any, tests: Tests) -> None:
+def accepted_instead(name: str, value: Any, tests: Tests) -> str:
+    """What is accepted instead of the value; empty if it fits."""
     if name == "stream" and is_integer(value) and value < 0:
-        refuse_type(name, value, "an int that is not negative")
-    if tests is not None and not any(fits(value) for fits, _ in tests):
-        refuse_type(name, value, " or ".join(words for _, words in tests if words))
+        return "an int that is not negative"
+    if tests is None or any(fits(value) for fits, _ in tests):
+        return ""
+    return " or ".join(words for _, words in tests if words)
 
 
 def is_number(value: Any) -> bool:
@@ -164,7 +182,8 @@ def is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-_FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+# By the names that annotations have; heddle.torch adds its own.
+FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "None": (lambda value: value is None, ""),
     "int": (is_integer, "an int of 64 bits"),
     "float": (is_number, "a float"),
@@ -176,6 +195,8 @@ _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tuple": (lambda value: isinstance(value, Sequence) and all(is_integer(one) for one in value), "a pair of them"),
     "WantedCaptures": (is_names, "a list of names or arrays, or a dict of arrays by name,"),
     "WantedParams": (is_names, "a list of names, or a dict of arrays by name,"),
+    "Callable": (callable, "a function"),
+    "dict": (lambda value: isinstance(value, Mapping), "a dict"),
     "Mapping": (lambda value: isinstance(value, Mapping), "a dict by name"),
     "Sequence": (is_list, "a list"),
     "Integers": (lambda value: is_integer(value) or is_list(value), "an int or a list of ints"),

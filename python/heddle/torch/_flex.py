@@ -17,6 +17,7 @@ from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
+from ._named_tensors import names_arguments
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
@@ -134,6 +135,7 @@ def set_mask(call: Call, mask: Any) -> None:
     call.version = bound.version
 
 
+@names_arguments
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., torch.Tensor] | None = None,
     block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,

@@ -60,7 +60,7 @@ class TensorCode(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         joint = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
-        parts = [self.visit(one) for one in node.values]
+        parts: list[ast.expr] = [self.visit(one) for one in node.values]
         return functools.reduce(lambda x, y: ast.BinOp(x, joint, y), parts)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:

@@ -16,10 +16,12 @@ from . import _direct, _forms, _nested
 from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, refuse_others
+from ._named_tensors import names_arguments
 from ._results import OutAndLse
 from ._tf32 import allow_tf32_for
 
 
+@names_arguments
 def scaled_dot_product_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -200,7 +202,11 @@ def of_any_rank(call: Call, attn_mask: torch.Tensor | None, enable_gqa: bool) ->
     """Inputs of 2 to 6 axes. Axes before the heads broadcast and become one; heads broadcast without enable_gqa."""
     query, key, value = tensors = call.query, call.key, call.value
     kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
-    batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
+    try:
+        batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise RuntimeError(f"query, key and value have shapes {', '.join(str(tuple(x.shape)) for x in tensors)}; axes before "
+                           "the rows that broadcast are accepted") from None
 
     def flat(x: torch.Tensor) -> torch.Tensor:
         x = x.expand(*batch, *x.shape[-kept:])

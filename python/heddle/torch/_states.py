@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from ._named_tensors import names_arguments
 
+
+@names_arguments
 def merge_states(o_parts: Sequence[torch.Tensor],
                  lse_parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over all keys from results over disjoint parts of them: o = sum(o_n exp(lse_n - lse)), lse = ln sum

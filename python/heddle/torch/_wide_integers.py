@@ -86,6 +86,6 @@ def look_at(name: str, x: torch.Tensor) -> Look:
         return Look(name, dtype, extremes, None)
     host = torch.empty(2, dtype=extremes.dtype, pin_memory=True)
     host.copy_(extremes, non_blocking=True)
-    arrived = torch.cuda.Event()
+    arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
     return Look(name, dtype, host, arrived)

@@ -23,7 +23,7 @@ from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
 from ._mask_mods import mod_kind, noop_mask
-from ._named_tensors import names_arguments, pair
+from ._named_tensors import names_arguments, pair, require_sizes
 
 DEFAULT_BLOCK = 128
 
@@ -329,9 +329,7 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
     """
     if isinstance(mod_fn, Mod):  # a mask: create_block_mask refuses scores
         return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
-    for name, size in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN)):
-        if isinstance(size, int) and size < 0:
-            raise ValueError(f"{name} is {size}; 0 and more are accepted")
+    require_sizes(B=B, H=H, Q_LEN=Q_LEN, KV_LEN=KV_LEN)
     return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
 
 
@@ -347,8 +345,7 @@ def check_sizes(q_len: int, kv_len: int, block: tuple[int, int]) -> None:
     """Raises ValueError for sizes that no mask has."""
     if min(block) < 1:
         raise ValueError(f"BLOCK_SIZE is {block}; 1 and more are accepted")
-    if q_len < 0 or kv_len < 0:
-        raise ValueError(f"Q_LEN is {q_len} and KV_LEN {kv_len}; 0 and more are accepted")
+    require_sizes(Q_LEN=q_len, KV_LEN=kv_len)
 
 
 @names_arguments

@@ -67,6 +67,13 @@ def require_axes(count: int, **tensors: Any) -> None:
             raise ValueError(f"{name} has shape {list(x.shape)}; {count} axes are accepted")
 
 
+def require_sizes(**sizes: int | None) -> None:
+    """Raises ValueError for one that is negative. None is none."""
+    for name, size in sizes.items():
+        if size is not None and size < 0:
+            raise ValueError(f"{name} is {size}; 0 and more are accepted")
+
+
 def pair(name: str, value: Any) -> tuple[Any, Any]:
     """Raises ValueError for what has not two elements."""
     if len(value) != 2:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .._named_arguments import FITS, misfit
+from .._named_arguments import FITS, is_number, misfit
 from .._options import refuse_type
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -21,6 +21,10 @@ def is_tensor(value: Any) -> bool:
 
 FITS["torch.Tensor"] = is_tensor, "a tensor of torch.strided"
 FITS["Descale"] = lambda value: value is None or is_tensor(value), "a tensor of torch.strided"
+FITS["Scale"] = (
+    lambda value: value is None or (
+        value.numel() == 1 if is_tensor(value) else is_number(value) and abs(value) < 2**63), "a float or a tensor of one")
+FITS["torch.dtype"] = lambda value: isinstance(value, torch.dtype), "a torch.dtype"
 FITS["AuxRequest"] = lambda value: type(value).__name__ == "AuxRequest", "an AuxRequest"
 FITS["MaskMod"] = FITS["Callable"]
 

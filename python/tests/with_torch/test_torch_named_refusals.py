@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import heddle.torch
-from heddle.torch import serving
+from heddle.torch import flashinfer, serving
 
 X = torch.randn(1, 2, 6, 8)
 O, LSE = X, torch.randn(1, 2, 6)
 PACKED, STARTS = torch.randn(12, 2, 8), torch.tensor([0, 5, 12], dtype=torch.int32)
-CACHE = torch.zeros(2, 9, 2, 8)
+CACHE, ROW = torch.zeros(2, 9, 2, 8), torch.randn(2, 8)
 WRONG = ["x", object(), 2**70, -1, 2.5, [1], {"a": 1}, 1j, torch.zeros(2, 3, 4, 5, 6), torch.zeros(3, dtype=torch.complex64),
          np.zeros((1, 2, 6, 8), np.float32), X.to_sparse(), torch.zeros(0)]
 INPUTS = {"query": X, "key": X, "value": X}
@@ -39,12 +39,16 @@ CASES = {
         "max_seqlen_k": 7}),
     "with_kvcache": (serving.with_kvcache, {
         "q": torch.randn(2, 1, 2, 8), "k_cache": CACHE, "v_cache": CACHE, "cache_seqlens": torch.tensor([3, 4])}),
+    "single_decode": (flashinfer.single_decode_with_kv_cache, {"q": ROW, "k": CACHE[0], "v": CACHE[0]}),
+    "single_prefill": (flashinfer.single_prefill_with_kv_cache, {"q": PACKED, "k": CACHE[0], "v": CACHE[0]}),
+    "merge_state": (flashinfer.merge_state, {"v_a": PACKED, "s_a": PACKED[..., 0], "v_b": PACKED, "s_b": PACKED[..., 0]}),
 }
 # Other words for a name in an error, and torch.device's own errors.
 OTHER_NAMES = {"query": "quer|q", "key": "k", "value": "v", "cu_seq_q": "cu_seq", "cu_seq_k": "cu_seq", "mod_fn": "mod|mask",
                "device": "device|Device|NVIDIA|long long", "k_cache": "k has|and k", "v_cache": "v has|and v",
                "cache_batch_idx": "page_table", "block_table": "axes", "cache_leftpad": "a mod reads",
-               "seqused_q": "a mod reads|seqused_q", "page_table": "k has shape", "v": "values?", "o_parts": "lse_parts"}
+               "seqused_q": "a mod reads|seqused_q", "page_table": "k has shape",
+               "custom_mask": "a mask_mod|a mod", "packed_custom_mask": "a mod", "v": "values?", "o_parts": "lse_parts"}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -85,7 +85,8 @@ def look_at(name: str, x: torch.Tensor) -> Look:
     if not x.is_cuda:
         return Look(name, dtype, extremes, None)
     host = torch.empty(2, dtype=extremes.dtype, pin_memory=True)
-    host.copy_(extremes, non_blocking=True)
-    arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
+    with torch.cuda.device(x.device):  # whose stream makes the extremes
+        host.copy_(extremes, non_blocking=True)
+        arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
     return Look(name, dtype, host, arrived)

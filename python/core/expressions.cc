@@ -25,10 +25,10 @@ using namespace nb::literals;
 
 namespace {
 
-/// NumPy 1's bools have an index, too.
-bool is_numpys_bool(nb::handle value) {
-  const nb::object kind = nb::getattr(nb::getattr(value, "dtype", nb::none()), "kind", nb::none());
-  return nb::isinstance<nb::str>(kind) && nb::cast<std::string>(kind) == "b";
+/// A scalar of NumPy's, or a tensor without axes.
+bool is_scalar_array(nb::handle value) {
+  const nb::object shape = nb::getattr(value, "shape", nb::none());
+  return PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) == 0 && nb::hasattr(value, "item");
 }
 
 bool is_array_with_axes(nb::handle value) {
@@ -59,7 +59,10 @@ Expr expr_of(nb::handle value) {
                              .format(nb::getattr(value, "shape"))
                              .c_str());
   }
-  if (is_numpys_bool(value)) return Expr(PyObject_IsTrue(value.ptr()) == 1);
+  if (is_scalar_array(value)) {  // before its index, which bools of NumPy 1 have, and tensors of reals refuse
+    const nb::object item = nb::getattr(value, "item")();
+    if (!item.is(value)) return expr_of(item);
+  }
   if (PyIndex_Check(value.ptr())) {
     const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
     if (index.is_valid()) return expr_of(index);

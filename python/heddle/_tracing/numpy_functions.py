@@ -1,4 +1,5 @@
-"""NumPy's functions of expressions: numpy.exp(score), numpy.where(q_idx > kv_idx, x, y), numpy.float32(2) * score."""
+"""NumPy's functions of expressions: numpy.exp(score), numpy.where(q_idx > kv_idx, x, y), numpy.float32(2) * score; and
+torch's, for mods of heddle itself: torch.where(q_idx > kv_idx, x, y). heddle.torch has a tracer of its own."""
 
 from __future__ import annotations
 
@@ -70,9 +71,36 @@ def array_function(self: Any, function: Any, types: Any, values: tuple[Any, ...]
     return function._implementation(*values, **named)
 
 
+def clamped(x: Any, min: Any = None, max: Any = None) -> Any:
+    x = _core.as_expr(x) if min is None else _core.maximum(x, min)
+    return x if max is None else _core.minimum(x, max)
+
+
+# Functions whose names or arguments in torch are others.
+OF_TORCH: dict[str, Callable[..., Any]] = {
+    "clamp": clamped, "clip": clamped,
+    **{name: getattr(_core, name) for name in ("relu", "silu", "softplus")},
+    **{name: FUNCTIONS[of] for name, of in {
+        "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative", "lt": "less", "le": "less_equal",
+        "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"}.items()},
+}
+
+
+@classmethod  # type: ignore[misc]
+def torch_function(cls: Any, function: Any, types: Any, values: tuple[Any, ...] = (), named: Any = None) -> Any:
+    name = function.__name__
+    known = OF_TORCH.get(name, FUNCTIONS.get(name))
+    named = {option: value for option, value in (named or {}).items() if value is not None and value is not False}
+    if known is None or named and known is not clamped:
+        raise TypeError(f"torch.{name} of a score or an index is no expression in a mod of heddle itself; the functions of "
+                        "heddle are, and heddle.torch takes mods of torch's functions")
+    return known(*values, **named)
+
+
 def define_numpy_functions() -> None:
     setattr(_core.Expr, "__array_ufunc__", array_ufunc)
     setattr(_core.Expr, "__array_function__", array_function)
+    setattr(_core.Expr, "__torch_function__", torch_function)
 
 
 define_numpy_functions()

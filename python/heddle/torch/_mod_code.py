@@ -14,7 +14,7 @@ from .. import _mod, mods
 from .._dtypes import LONG_NAMES
 from .._mod import SCORE_ARGUMENTS, Mod
 from .._tracing.trace import Traced
-from ._tracing.ready_made import as_tensor
+from ._tracing.ready_made import as_tensor, is_shared
 
 
 class Declared:
@@ -145,7 +145,7 @@ def on_tensors(mod: Mod, arguments: tuple[Any, ...]) -> Any:
 
 def numpys_as_tensor(array: Any) -> Any:
     """Before Dynamo sees the mod: as_tensor() in a mod is no part of what expressions are."""
-    return as_tensor(array) if hasattr(array, "__array_interface__") else array
+    return as_tensor(array) if hasattr(array, "__array_interface__") and is_shared(array) else array
 
 
 _mod.on_tensors, _mod.as_tensor, _mod.is_compiling = on_tensors, numpys_as_tensor, torch.compiler.is_compiling

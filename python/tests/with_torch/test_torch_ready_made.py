@@ -179,3 +179,18 @@ def test_a_copied_module_learns_its_own_slopes():
         again.slopes.zero_()
     torch.testing.assert_close(again(Q), flex_attention(Q, K, V))
     torch.testing.assert_close(pickle.loads(pickle.dumps(module))(Q), module(Q))
+
+
+def test_arrays_of_numpy_that_no_tensor_shares():
+    """Beside heddle.torch, too, heddle's own calls take them, and nothing warns."""
+    slopes, ids = np.array([0.25, 0.5], np.float32)[::-1], np.broadcast_to(np.int64(3), 32)
+    x = Q.numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mod in (mods.alibi(slopes), mods.alibi(slopes.astype(">f4"))):
+            want = heddle.attention(x, x, x, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
+            np.testing.assert_array_equal(heddle.attention(x, x, x, score_mod=mod), want)
+            torch.testing.assert_close(flex_attention(Q, Q, Q, mod), torch.from_numpy(want))
+            torch.testing.assert_close(flex_attention(Q, Q, Q, lambda s, b, h, i, j: mod(s, b, h, i, j)), torch.from_numpy(want))
+        mask = create_block_mask(mods.documents(ids), None, None, 32, 32, "cpu")
+        torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), flex_attention(Q, K, V))

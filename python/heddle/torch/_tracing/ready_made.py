@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ... import _core
+from ..._alignment import aligned, is_plain
 from ..._dtypes import dtype_name
 from ..._mod import Mod
 from ..._tracing.trace import Traced
@@ -36,8 +37,15 @@ def ready_made(mod: Mod, kind: ModKind) -> tuple[Any, dict[str, torch.Tensor]]:
     return _core.parse(text, {name: (dtype_name(x), x.dim()) for name, x in captures.items()}, {}), captures
 
 
-def as_tensor(array: Any) -> torch.Tensor:
-    """The array as a tensor of the same memory."""
+def as_tensor(array: Any) -> Any:
+    """The array as a tensor of the same memory; of a copy where torch takes no such memory, or only with a warning."""
     if isinstance(array, torch.Tensor):
         return array
-    return torch.as_tensor(array) if hasattr(array, "__array_interface__") else torch.utils.dlpack.from_dlpack(array)
+    if not hasattr(array, "__array_interface__"):
+        return torch.utils.dlpack.from_dlpack(array)
+    return torch.as_tensor(array if is_shared(array) else aligned(array).copy())
+
+
+def is_shared(array: Any) -> bool:
+    """Whether a tensor can share the memory of NumPy's array."""
+    return array.flags.writeable and is_plain(array) and all(stride >= 0 for stride in array.strides)

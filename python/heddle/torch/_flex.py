@@ -17,6 +17,7 @@ from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
+from ._mod_code import of_tensors
 from ._named_tensors import names_arguments
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
@@ -305,6 +306,7 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
     from ._higher_order import flex_attention as operator
 
+    score_mod = of_tensors(score_mod)
     options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
                "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,
                "tensors": call.options}
@@ -312,7 +314,7 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
     elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:
         check_block_mask(call, block_mask)
-        parts = (0, 0, 0, 0, block_mask.mask_mod)
+        parts = (0, 0, 0, 0, of_tensors(block_mask.mask_mod))
     else:
         check_block_mask(call, block_mask)
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,

@@ -143,6 +143,26 @@ def on_tensors(mod: Mod, arguments: tuple[Any, ...]) -> Any:
     return code(*arguments, *[one if isinstance(one, torch.Tensor) else as_tensor(one) for one in arrays])
 
 
+def of_tensors(mod: Any) -> Any:
+    """The mod, with tensors in the place of NumPy's arrays. For Dynamo, which makes them outside of the mod's code."""
+    recipe = mod.recipe if isinstance(mod, Mod) else None
+    if recipe is None:
+        return mod
+    if recipe[0] in ("&", "|", "~"):
+        parts = [of_tensors(one) for one in recipe[1:]]
+        if all([one is other for one, other in zip(parts, recipe[1:])]):
+            return mod
+        changed = recipe[0], *parts
+    else:
+        name, described, arrays, exprs = recipe
+        if all([isinstance(one, torch.Tensor) for one in arrays]):
+            return mod
+        changed = name, described, tuple([torch.as_tensor(one) for one in arrays]), exprs
+    made = Mod(mod.function, recipe[0])
+    made.recipe = changed
+    return made
+
+
 def numpys_as_tensor(array: Any) -> Any:
     """Before Dynamo sees the mod: as_tensor() in a mod is no part of what expressions are."""
     return as_tensor(array) if hasattr(array, "__array_interface__") and is_shared(array) else array

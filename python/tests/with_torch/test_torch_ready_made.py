@@ -194,3 +194,12 @@ def test_arrays_of_numpy_that_no_tensor_shares():
             torch.testing.assert_close(flex_attention(Q, Q, Q, lambda s, b, h, i, j: mod(s, b, h, i, j)), torch.from_numpy(want))
         mask = create_block_mask(mods.documents(ids), None, None, 32, 32, "cpu")
         torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), flex_attention(Q, K, V))
+
+
+def test_a_mod_that_was_made_before_torch_came(monkeypatch):
+    """It has NumPy's arrays, which Dynamo makes tensors of."""
+    monkeypatch.setattr(heddle._mod, "as_tensor", None)
+    score, mask = mods.alibi(mods.alibi_slopes(2)), ~mods.documents(np.arange(32) // 7) | mods.causal()
+    assert isinstance(score.recipe[2][0], np.ndarray)
+    block_mask = create_block_mask(mask, None, None, 32, 32, "cpu")
+    torch.testing.assert_close(compiled(Q, K, V, score, block_mask), flex_attention(Q, K, V, score, block_mask))

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "heddle/expr.h"
 
@@ -89,5 +90,14 @@ Expr graph_bias(const Capture& distances, const Capture& table, std::int64_t lar
 Expr softcap(double cap);
 /// A weight_mod: 0 with probability p, else 1 / (1 - p).
 Expr dropout(double p, const Expr& seed);
+
+/// Expressions in the place of a mod's own leaves. Those that are not given stay.
+struct Arguments {
+  std::optional<Expr> score = {}, b = {}, h = {}, q_idx = {}, kv_idx = {};
+};
+/// A mod of other arguments: with_arguments(softcap(30), {.score = alibi(slopes)}) caps the biased score, and
+/// with_arguments(causal(), {.kv_idx = leaf::kv_idx() - 4}) shifts the diagonal. The score is f32 (an i32 is
+/// converted), indices are i32; throws invalid_argument for other types, naming the argument.
+Expr with_arguments(const Expr& mod, const Arguments& arguments);
 
 }  // namespace heddle::mods

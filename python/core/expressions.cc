@@ -25,7 +25,19 @@ using namespace nb::literals;
 
 namespace {
 
-/// A Python number, bool or Expr. NumPy's scalars are numbers, too, and so is a capture without axes.
+/// A scalar of NumPy's, or a tensor without axes.
+bool is_scalar_array(nb::handle value) {
+  const nb::object shape = nb::getattr(value, "shape", nb::none());
+  return PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) == 0 && nb::hasattr(value, "item");
+}
+
+bool is_array_with_axes(nb::handle value) {
+  const nb::object shape = nb::getattr(value, "shape", nb::none());
+  return PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) > 0;
+}
+
+}  // namespace
+
 Expr expr_of(nb::handle value) {
   if (nb::isinstance<Expr>(value)) return nb::cast<Expr>(value);
   if (nb::isinstance<Capture>(value)) {
@@ -42,6 +54,15 @@ Expr expr_of(nb::handle value) {
     return Expr(PyLong_AsLongLongAndOverflow(value.ptr(), &overflow));
   }
   if (nb::hasattr(value.type(), "__heddle_expr__")) return expr_of(nb::getattr(value, "__heddle_expr__")());
+  if (is_array_with_axes(value)) {
+    throw nb::type_error(nb::str("a mod computes with one element at a time, not with an array of shape {}: index it")
+                             .format(nb::getattr(value, "shape"))
+                             .c_str());
+  }
+  if (is_scalar_array(value)) {  // before its index, which bools of NumPy 1 have, and tensors of reals refuse
+    const nb::object item = nb::getattr(value, "item")();
+    if (!item.is(value)) return expr_of(item);
+  }
   if (PyIndex_Check(value.ptr())) {
     const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
     if (index.is_valid()) return expr_of(index);
@@ -56,6 +77,8 @@ Expr expr_of(nb::handle value) {
           .format(nb::str(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()))).attr("__name__")))
           .c_str());
 }
+
+namespace {
 
 std::vector<Expr> indices_of(nb::handle index) {
   std::vector<Expr> indices;
@@ -100,13 +123,17 @@ void add_operators(nb::class_<Expr>& type) {
   type.def("__pos__", [](const Expr& x) { return x; });
   type.def("__invert__", [](const Expr& x) { return ~x; });
   type.def("__abs__", [](const Expr& x) { return abs(x); });
+  type.def("__round__", [](const Expr& x) { return round(x); });
+  type.def("__floor__", [](const Expr& x) { return floor(x); });
+  type.def("__ceil__", [](const Expr& x) { return ceil(x); });
+  type.def("__trunc__", [](const Expr& x) { return trunc(x); });
   type.def("__hash__", [](const Expr& x) { return reinterpret_cast<std::intptr_t>(x.node()); });
 }
 
 void add_functions(nb::module_& module) {
   const auto unary = [&](const char* name, Expr (*function)(const Expr&)) {
     module.def(
-        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a, function_doc(name));
+        name, [function](nb::handle x) { return function(expr_of(x)); }, "x"_a.none(), function_doc(name));
   };
   nb::list operations;
 #define HEDDLE_OP(name, form, text, arity, kind, ulp)
@@ -123,21 +150,21 @@ void add_functions(nb::module_& module) {
   unary("to_f32", [](const Expr& x) { return to_f32(x); });
   unary("to_i32", [](const Expr& x) { return to_i32(x); });
   module.def(
-      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "minimum", [](nb::handle x, nb::handle y) { return min(expr_of(x), expr_of(y)); }, "x"_a.none(), "y"_a.none(),
       function_doc("minimum"));
   module.def(
-      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "maximum", [](nb::handle x, nb::handle y) { return max(expr_of(x), expr_of(y)); }, "x"_a.none(), "y"_a.none(),
       function_doc("maximum"));
   module.def(
-      "power", [](nb::handle x, nb::handle y) { return pow(expr_of(x), expr_of(y)); }, "x"_a, "y"_a,
+      "power", [](nb::handle x, nb::handle y) { return pow(expr_of(x), expr_of(y)); }, "x"_a.none(), "y"_a.none(),
       function_doc("power"));
   module.def(
       "clip",
       [](nb::handle x, nb::handle low, nb::handle high) { return clip(expr_of(x), expr_of(low), expr_of(high)); },
-      "x"_a, "low"_a, "high"_a, function_doc("clip"));
+      "x"_a.none(), "low"_a.none(), "high"_a.none(), function_doc("clip"));
   module.def(
       "where", [](nb::handle c, nb::handle x, nb::handle y) { return where(expr_of(c), expr_of(x), expr_of(y)); },
-      "condition"_a, "x"_a, "y"_a, function_doc("where"));
+      "condition"_a.none(), "x"_a.none(), "y"_a.none(), function_doc("where"));
   module.def(
       "random_uniform",
       [](nb::handle seed, nb::handle b, nb::handle h, nb::handle q_idx, nb::handle kv_idx) {
@@ -163,11 +190,16 @@ Expr leaf_named(const std::string& name) {
   return found->second();
 }
 
+std::string text_of(nb::handle value, const char* argument) {
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  throw nb::type_error(nb::str("{} is {}; a str is accepted").format(argument, nb::repr(value)).c_str());
+}
+
 ExprType type_named(const std::string& name) {
   if (name == "f32") return ExprType::f32;
   if (name == "i32") return ExprType::i32;
   if (name == "bool") return ExprType::boolean;
-  throw nb::value_error(("a param is f32, i32 or bool, not '" + name + "'").c_str());
+  throw nb::value_error(("type is '" + name + "'; 'f32', 'i32' and 'bool' are accepted").c_str());
 }
 
 using Declared = std::map<std::string, std::pair<std::string, int>>;
@@ -204,6 +236,28 @@ void add_expressions(nb::module_& module) {
          "conditions instead of and, or, not and chained comparisons")
             .c_str());
   });
+  type.def("__copy__", [](const Expr& x) { return x; });
+  type.def(
+      "__deepcopy__", [](const Expr& x, nb::handle) { return x; }, "memo"_a);
+  const auto reduce = [](const Expr& x) {  // as text, with what its names mean
+    const Symbols symbols = symbols_of(x);
+    Declared captures;
+    for (const auto& [name, of] : symbols.captures) captures[name] = {std::string(heddle::name(of.dtype)), of.rank};
+    std::map<std::string, std::string> params;
+    for (const auto& [name, of] : symbols.params) params[name] = std::string(heddle::name(of));
+    const nb::object read = nb::module_::import_("heddle._mod").attr("expr_of_text");
+    return nb::make_tuple(read, nb::make_tuple(print(x), captures, params));
+  };
+  type.def("__reduce__", reduce, nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"));
+  for (const char* name : {"__index__", "__int__", "__float__"}) {
+    type.def(name, [](const Expr& x) -> int {
+      throw nb::type_error(
+          ("a mod has no number for '" + print(x) +
+           "', which differs from element to element: a table is an array (numpy.array(table)[kv_idx]), functions are "
+           "heddle's or NumPy's (heddle.exp, not math.exp)")
+              .c_str());
+    });
+  }
   add_functions(module);
 
   nb::class_<Capture>(module, "Capture", "A tensor that a mod reads, by name.")
@@ -225,9 +279,12 @@ void add_expressions(nb::module_& module) {
       .def_prop_ro("rank", [](const Capture& self) { return self.rank(); });
   module.def("leaf", &leaf_named, "name"_a);
   module.def(
-      "param", [](const std::string& name, const std::string& of_type) { return param(name, type_named(of_type)); },
-      "name"_a, "type"_a, function_doc("param"));
-  module.def("as_expr", &expr_of, "value"_a);
+      "param",
+      [](nb::handle name, nb::handle of_type) {
+        return param(text_of(name, "name"), type_named(text_of(of_type, "type")));
+      },
+      "name"_a.none(), "type"_a.none(), function_doc("param"), nb::sig("def param(name: str, type: str) -> Expr"));
+  module.def("as_expr", &expr_of, "value"_a.none());
   module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
   module.def(
       "require_name", [](const std::string& what, const std::string& name) { require_name(what, name); }, "what"_a,

@@ -33,6 +33,7 @@ struct Exchange {
   PyTypeObject* type = nullptr;
   const ExchangeTable* table = nullptr;
   PyObject *is_neg = nullptr, *resolve_neg = nullptr;  // torch's; null for other libraries' arrays
+  bool is_masked = false;                              // numpy.ma's: DLPack would export what the mask hides
 };
 
 PyObject* attribute_or_null(PyTypeObject* type, const char* name) {
@@ -58,7 +59,9 @@ Exchange exchange_of(PyTypeObject* type) {
     if (table != nullptr && table->describe == nullptr) table = nullptr;
   }
   PyErr_Clear();
-  const Exchange found = {type, table, attribute_or_null(type, "is_neg"), attribute_or_null(type, "resolve_neg")};
+  const bool is_masked = PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "harden_mask") != 0;
+  const Exchange found = {type, table, attribute_or_null(type, "is_neg"), attribute_or_null(type, "resolve_neg"),
+                          is_masked};
   if (count < kKept) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));
     known[count++] = found;
@@ -127,6 +130,7 @@ bool ForeignArray::take(nb::handle object, bool read_only) {
     const nb::object signed_object = with_signs(object, exchange, read_only);
     return signed_object.is_valid() && take_exchanged(signed_object, exchange.table);
   }
+  if (exchange.is_masked) return false;
   return read_only ? take_imported<nb::ndarray<nb::ro>>(object) : take_imported<nb::ndarray<>>(object);
 }
 

@@ -6,11 +6,12 @@
 
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "heddle/error.h"
+#include "expressions.h"
 #include "heddle/mods.h"
 #include "tensors.h"
 
@@ -20,30 +21,21 @@ using namespace nb::literals;
 
 namespace {
 
-/// `expr`, which reads the element that the mod is asked about: if the mod was called with anything else, it would be
-/// ignored.
-Expr of_leaves(const Expr& expr, const std::vector<nb::object>& arguments) {
-  static const std::pair<const char*, Expr> leaves[] = {{"kv_idx", leaf::kv_idx()},
-                                                        {"q_idx", leaf::q_idx()},
-                                                        {"h", leaf::h()},
-                                                        {"b", leaf::b()},
-                                                        {"score", leaf::score()}};
-  for (std::size_t i = 0; i < std::size(leaves) && i < arguments.size(); ++i) {
-    const nb::object& given = arguments[arguments.size() - 1 - i];
-    const auto& [name, leaf] = leaves[i];
-    if (nb::isinstance<Expr>(given) && same(nb::cast<Expr>(given), leaf)) continue;
-    const char* advice =
-        nb::isinstance<Expr>(given) ? "" : "; give the mod itself to the call, alone or combined by &, | and ~";
-    throw Error(ErrorCode::invalid_argument, "a ready-made mod takes the " + std::string(name) +
-                                                 " that your mod got, not " + nb::str(given).c_str() + advice);
+/// `expr` of what the mod was called with: (b, h, q_idx, kv_idx), before them the score of a score_mod.
+Expr of_arguments(const Expr& expr, const std::vector<nb::object>& given) {
+  mods::Arguments arguments;
+  std::optional<Expr>* const places[] = {&arguments.kv_idx, &arguments.q_idx, &arguments.h, &arguments.b,
+                                         &arguments.score};
+  for (std::size_t i = 0; i < std::size(places) && i < given.size(); ++i) {
+    *places[i] = expr_of(given[given.size() - 1 - i]);
   }
-  return expr;
+  return mods::with_arguments(expr, arguments);
 }
 
 }  // namespace
 
 void add_mods(nb::module_& module) {
-  module.def("of_leaves", &of_leaves, "expr"_a, "arguments"_a);
+  module.def("of_arguments", &of_arguments, "expr"_a, "arguments"_a);
   module.def("mod_causal", &mods::causal);
   module.def("mod_causal_lower_right", &mods::causal_lower_right);
   module.def("mod_sliding_window", &mods::sliding_window, "before"_a, "after"_a);

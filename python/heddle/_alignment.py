@@ -1,4 +1,4 @@
-"""Arrays whose memory is aligned to their elements, as the library reads them."""
+"""Arrays whose memory the library reads: aligned to their elements, in the machine's byte order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from typing import Any
 
 
 def aligned(x: Any) -> Any:
-    """The array, or a copy if its memory is not aligned to its elements: a field of a packed record, a view at an odd
-    offset."""
+    """The array, or a copy if its memory is not aligned to its elements (a field of a packed record, a view at an odd
+    offset) or has the other byte order (of a file of another machine)."""
     if hasattr(x, "clone") and hasattr(x, "data_ptr"):
         return x.clone() if x.device.type == "cpu" and x.data_ptr() % x.element_size() else x
-    return x.copy() if hasattr(x, "copy") and not getattr(getattr(x, "flags", None), "aligned", True) else x
+    if not hasattr(x, "__array_interface__") or not hasattr(x, "flags") or is_plain(x):
+        return x
+    return x.astype(x.dtype.newbyteorder("="), order="C")
+
+
+def is_plain(x: Any) -> bool:
+    """Whether NumPy exports the array by DLPack, and the library reads it."""
+    return x.flags.aligned and x.dtype.isnative and not any(stride % x.itemsize for stride in x.strides)
 
 
 def align_captures(arguments: Any) -> bool:

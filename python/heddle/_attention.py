@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from . import _core
 from ._alignment import align_captures
+from ._named_arguments import refuse_wrong
 from ._options import Options, given_arguments, refuse_arrays, refuse_unknown, spelled_out
 from ._rows import with_unit_rows
 from ._tensor import public
@@ -74,15 +75,20 @@ def attention(
     array([1., 1., 1.], dtype=float32)
     """
     refuse_unknown("attention", options, Options)
-    arguments = given_arguments(options)
     try:
+        arguments = given_arguments(options)
+        try:
+            return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
+        except (TypeError, ValueError):
+            copies = with_unit_rows(q, k, v)
+            if not align_captures(arguments) and copies is None:
+                raise
+        q, k, v = copies or (q, k, v)
         return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
-    except ValueError:
-        copies = with_unit_rows(q, k, v)
-        if not align_captures(arguments) and copies is None:
-            raise
-    q, k, v = copies or (q, k, v)
-    return _attention(q, k, v, out, lse, return_lse, max_scores, lse_rest, arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        results = {"out": out, "lse": lse, "max_scores": max_scores, "lse_rest": lse_rest}
+        refuse_wrong(attention, error, (q, k, v), {**results, "return_lse": return_lse, **options})
+        raise
 
 
 def _attention(

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, Unpack
 from . import _core
 from ._alignment import align_captures
 from ._core import GradientReport
+from ._named_arguments import refuses_by_name
 from ._options import BackwardOptions, given_arguments, refuse_arrays, refuse_type
 from ._plan import Explanation
 from ._rows import with_unit_rows
@@ -97,15 +98,16 @@ def refuse_target(error: TypeError, name: str, value: Any) -> None:
     refuse_arrays(error, {name: value}, {})
 
 
-def names_of(array: Any, captures: Mapping[str, Any], read: Collection[str]) -> list[str]:
+def names_of(argument: str, array: Any, captures: Mapping[str, Any], read: Collection[str]) -> list[str]:
     """The names under which score_mod and weight_mod (which read `read`) capture an array. Names are what they are."""
     if isinstance(array, str):
         return [array]
     if not hasattr(array, "__dlpack__"):
-        refuse_type("an element of d_captures", array, "a name, or an array that a mod reads,")
+        refuse_type(f"an element of {argument}", array, "a name" if argument == "d_params" else
+                    "a name, or an array that a mod reads,")
     found = [name for name, one in captures.items() if one is array]
     if not found:
-        raise ValueError("d_captures has an array that no mod reads; the captures are "
+        raise ValueError(f"{argument} has an array that no mod reads; the captures are "
                          f"{', '.join(repr(name) for name in captures) or 'none'}")
     return [name for name in found if name in read] or found[:1]
 
@@ -116,7 +118,7 @@ def by_name(
     if isinstance(wanted, str) or not isinstance(wanted, Iterable):
         refuse_type(argument, wanted, "a list of names, or a dict of arrays by name,")
     if not isinstance(wanted, Mapping):
-        return {name: True for one in wanted for name in names_of(one, captures, read)}
+        return {name: True for one in wanted for name in names_of(argument, one, captures, read)}
     for name, array in wanted.items():
         if not hasattr(array, "__dlpack__"):
             refuse_type(f"{argument}['{name}']", array, "an array that can be written")
@@ -164,6 +166,7 @@ def gradients_of(made: tuple[Any, ...], targets: _core.Targets, captures: Mappin
     return result
 
 
+@refuses_by_name
 def attention_backward(
     q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
     *, lse_rest: Array | None = None,
@@ -209,6 +212,7 @@ def attention_backward(
     return gradients_of(made, targets, captures)
 
 
+@refuses_by_name
 def explain_backward(
     q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
     *, lse_rest: Array | None = None,
@@ -232,6 +236,7 @@ def explain_backward(
     return Explanation(text, json.loads(stages), picture)
 
 
+@refuses_by_name
 def check_backward(
     q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
     *, lse_rest: Array | None = None,

@@ -9,6 +9,7 @@ from . import _core
 from ._backward import (
     Gradients, Wanted, WantedCaptures, WantedParams, by_name, gradients_of, inputs_of, set_named, targets_of,
 )
+from ._named_arguments import refuses_by_name
 from ._options import ArrayOptions, BackwardOptions, given_arguments, refuse_arrays, spelled_out
 from ._planned import Planned
 from ._types import Array, ParamValue
@@ -34,19 +35,21 @@ class BackwardPlan(Planned):
     __slots__ = ("_plan", "_wanted", "_named")
     _plan: _core.BackwardPlan
 
+    @refuses_by_name
     def __init__(
         self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,
         *, lse_rest: Array | None = None,
         dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False,
         d_captures: WantedCaptures = (), d_params: WantedParams = (), **options: Unpack[BackwardOptions],
     ) -> None:
-        arguments = given_arguments(options)
+        arguments = given_arguments(options, may_copy=False)
         inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
         targets = targets_of(arguments, dq, dk, dv, d_sinks, d_captures, d_params)
         self._plan = _core.BackwardPlan(inputs, targets, arguments, False)
         self._wanted = tuple([x is not False for x in (targets.q, targets.k, targets.v, targets.sinks)])
         self._named = {"captures": tuple(targets.captures), "params": tuple(targets.params)}
 
+    @refuses_by_name
     @spelled_out(ArrayOptions)
     def run(
         self, q: Array, k: Array, v: Array, o: Array, lse: Array | None, d_o: Array, d_lse: Array | None = None,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from . import _core
 from ._alignment import aligned
+from ._named_arguments import refuses_by_name
 from ._options import Tracer, refuse_arrays, values_of
 from ._shapes import Integers, checked_sizes, sequences_of
 from ._mod import MASK_ARGUMENTS
@@ -86,6 +87,7 @@ class BlockMask:
         return made
 
     @staticmethod
+    @refuses_by_name
     def build(
         mask_mod: ModLike, q_len: int | None = None, kv_len: int | None = None, *, batch: int | None = None,
         heads: int = 1, block: int | tuple[int, int] = 128, captures: Mapping[str, Array] | None = None,
@@ -120,6 +122,8 @@ class BlockMask:
         ++
         .#
         """
+        if reals not in ("f32", "f64"):
+            raise ValueError(f"reals is {reals!r}; 'f32' and 'f64' are accepted")
         sequences = sequences_of(
             q_len, kv_len, batch, q_lengths, kv_lengths, cu_seqlens_q, cu_seqlens_kv, q_start, kv_start)
         traced = Tracer(captures, params)
@@ -130,6 +134,7 @@ class BlockMask:
         return BlockMask._of(made, traced.captures, traced.params)
 
     @staticmethod
+    @refuses_by_name
     def from_lists(
         kv_num_blocks: Array, kv_indices: Array, full_kv_num_blocks: Array | None = None,
         full_kv_indices: Array | None = None, *, mask_mod: ModLike = None, q_len: int | None = None,
@@ -185,6 +190,7 @@ class BlockMask:
         """
         return Lists(*self._mask.to_lists())
 
+    @refuses_by_name
     def row(self, sequence: int, head: int, q_block: int) -> list[Run]:
         """The blocks that attend of row q_block of one score matrix (sequence, head), sorted. Raises ValueError for a
         row that is not there.
@@ -207,6 +213,7 @@ class BlockMask:
         """
         return BlockMask._of(self._mask.transposed(), self._captures, self._params)
 
+    @refuses_by_name
     def update(
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
         threads: int = 0,
@@ -337,12 +344,14 @@ class BlockMask:
         counts = self._mask.statistics()
         return (counts["full"] + counts["partial"]) / counts["blocks"] if counts["blocks"] else 0.0
 
+    @refuses_by_name
     def text(self, sequence: int = 0, head: int = 0) -> str:
         """One score matrix (sequence, head) as text: a line for each row of blocks, a character for each block: '#'
         full, '+' partial, '.' empty. Beyond 128 columns or lines a character stands for several blocks: it is '+' if
         they differ."""
         return self._mask.text(sequence, head)
 
+    @refuses_by_name
     def svg(self, sequence: int = 0, head: int = 0) -> str:
         """One score matrix (sequence, head) as an SVG picture with axes in tokens and a legend. Notebooks show it."""
         return self._mask.svg(sequence, head)

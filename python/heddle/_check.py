@@ -8,12 +8,14 @@ from typing import Any, Unpack
 from . import _core
 from ._alignment import align_captures
 from ._core import CheckReport, DeviceInfo
+from ._named_arguments import refuses_by_name
 from ._options import Options, given_arguments, refuse_arrays
 from ._rows import with_unit_row, with_unit_rows
 from ._tensor import public
 from ._types import Array
 
 
+@refuses_by_name
 def check(
     q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, *, max_scores: Array | None = None,
     lse_rest: Array | None = None, **options: Unpack[Options],
@@ -44,6 +46,7 @@ def check(
                if x is not None}})
 
 
+@refuses_by_name
 def merge_states(
     o_parts: Sequence[Array], lse_parts: Sequence[Array], *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, stream: int | None = None,
@@ -86,6 +89,7 @@ def devices() -> list[DeviceInfo]:
     return _core.devices()
 
 
+@refuses_by_name
 def missing(kind: str) -> str:
     """Why there is no device of this kind, "cpu", "cuda" or "rocm": a sentence; empty if there is one. Raises ValueError for
     another kind.

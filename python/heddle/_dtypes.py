@@ -25,7 +25,8 @@ def short_name(dtype: Any) -> str:
 
 def dtype_name(array: Any) -> str:
     """The library's name of the element type of an array that a mod reads: 'f32'. Raises ValueError as short_name."""
-    text = str(array.dtype).rpartition(".")[2]
+    dtype = array.dtype if getattr(array.dtype, "isnative", True) else array.dtype.newbyteorder("=")
+    text = str(dtype).rpartition(".")[2]
     if text not in NAMES:
         raise ValueError(f"a mod reads an array of {text}; {', '.join(NAMES)} are accepted")
     return NAMES[text]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import _core
+from ._alignment import aligned
+from ._named_arguments import refuses_by_name
 from ._options import refuse_type
 from ._tensor import public
 from ._types import Array
@@ -21,6 +23,7 @@ class TensorFile(NamedTuple):
     skipped: dict[str, str]
 
 
+@refuses_by_name
 def load(path: str | os.PathLike[str]) -> TensorFile:
     """Reads a .safetensors file. Tensors are NumPy arrays; bfloat16, float8_e4m3fn and float8_e5m2, which NumPy does
     not have, are heddle.Tensor. Those of which heddle does not have the element type or the rank are skipped.
@@ -38,6 +41,7 @@ def load(path: str | os.PathLike[str]) -> TensorFile:
     return TensorFile({name: public(tensor) for name, tensor in tensors.items()}, metadata, skipped)
 
 
+@refuses_by_name
 def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
 ) -> None:
@@ -49,7 +53,7 @@ def save(
     what is no array.
     """
     try:
-        _core.save(os.fsdecode(path), dict(tensors), dict(metadata or {}))
+        _core.save(os.fsdecode(path), {name: aligned(x) for name, x in tensors.items()}, dict(metadata or {}))
     except TypeError:
         for name, array in tensors.items():
             try:

@@ -6,8 +6,10 @@ from typing import Any
 
 from . import _core, _mod
 from ._mod import Mod
+from ._named_arguments import checks_arguments
 
 
+@checks_arguments
 def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
     """Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns. Raises
     ValueError for width < 1 and negative radii.
@@ -25,6 +27,7 @@ def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"neighbourhood_2d({width}, {radius_y}, {radius_x})"), expr)
 
 
+@checks_arguments
 def natten_2d(height: int, width: int, kernel_y: int, kernel_x: int) -> Mod:
     """Neighbourhood attention (NATTEN) in an image, row-major: each query sees kernel_y rows and kernel_x columns,
     itself in their middle; at the border as many, moved inside. Raises ValueError for kernels that are even or larger
@@ -44,6 +47,7 @@ def natten_2d(height: int, width: int, kernel_y: int, kernel_x: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"natten_2d({height}, {width}, {kernel_y}, {kernel_x})"), expr)
 
 
+@checks_arguments
 def natten_3d(depth: int, height: int, width: int, kernel_z: int, kernel_y: int, kernel_x: int) -> Mod:
     """natten_2d in `depth` images of height x width: kernel_z of them, kernel_y rows, kernel_x columns. Raises
     ValueError as natten_2d does.
@@ -64,6 +68,7 @@ def natten_3d(depth: int, height: int, width: int, kernel_z: int, kernel_y: int,
     return _mod.checked(_mod.mask(expr, name), expr)
 
 
+@checks_arguments
 def sliding_tiles_2d(tiles_y: int, tiles_x: int, tile: int, kernel_y: int, kernel_x: int) -> Mod:
     """Sliding tile attention: the tokens stand tile by tile, `tile` of them in each, tiles_y x tiles_x tiles row-major.
     The tiles see kernel_y x kernel_x tiles, as natten_2d's tokens do, so blocks of `tile` queries and keys are full or
@@ -85,6 +90,7 @@ def sliding_tiles_2d(tiles_y: int, tiles_x: int, tile: int, kernel_y: int, kerne
     return _mod.checked(_mod.mask(expr, name), expr)
 
 
+@checks_arguments
 def sliding_tiles_3d(
     tiles_z: int, tiles_y: int, tiles_x: int, tile: int, kernel_z: int, kernel_y: int, kernel_x: int
 ) -> Mod:
@@ -107,6 +113,7 @@ def sliding_tiles_3d(
     return _mod.checked(_mod.mask(expr, name), expr)
 
 
+@checks_arguments
 def swin_windows(width: int, window: int, shift: int = 0) -> Mod:
     """Swin's windows of an image, row-major, `width` a row: queries and keys see their own window x window tokens. The
     windows begin `shift` tokens above and left of the multiples of `window`. As in Swin, tokens of opposite borders do
@@ -125,6 +132,7 @@ def swin_windows(width: int, window: int, shift: int = 0) -> Mod:
     return _mod.checked(_mod.mask(expr, f"swin_windows({width}, {window}, {shift})"), expr)
 
 
+@checks_arguments
 def swin_bias(table: Any, width: int, window: int) -> Mod:
     """A score_mod, Swin's bias by offset: score + table[(dy + window - 1) * (2 window - 1) + dx + window - 1, h], where
     dy and dx are the rows and columns from the key to the query in an image, row-major, `width` a row, clipped to

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from . import _core
+from ._named_arguments import refuses_by_name
 from ._options import refuse_arrays
 from ._types import Array
 
 
+@refuses_by_name
 def append_kv(
     k: Array, v: Array | None, k_cache: Array, v_cache: Array | None, *, kv_lengths: Array, cu_seqlens: Array | None = None,
     page_table: Array | None = None, page_starts: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
@@ -66,6 +68,7 @@ def append_kv(
         refuse_arrays(error, outputs, {"k": k, "kv_lengths": kv_lengths, **given})
 
 
+@refuses_by_name
 def find_prefixes(page_table: Array, kv_lengths: Array, page_size: int, *, page_starts: Array | None = None) -> tuple[Any, Any]:
     """Groups of sequences whose first pages are the same: prefix_group and prefix_len, i32 [B], as attention takes them.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
 from . import _core
+from ._alignment import aligned
 from ._tracing.kinds import is_array
 from ._dtypes import dtype_name
 from ._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS, Mod
@@ -132,7 +133,7 @@ def param_type(value: ParamValue) -> str:
     return "i32" if isinstance(value, int) else "f32"
 
 
-def refuse_arrays(error: TypeError, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> NoReturn:
+def refuse_arrays(error: Exception, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> NoReturn:
     """Raises TypeError or ValueError that names the argument which is no array, or which cannot be written; else the
     error itself."""
     for name, value in {**inputs, **outputs}.items():
@@ -142,11 +143,20 @@ def refuse_arrays(error: TypeError, outputs: Mapping[str, Any], inputs: Mapping[
             refuse_type(name, value, _ARRAY)
         if name in outputs and not getattr(getattr(value, "flags", None), "writeable", True):
             raise ValueError(f"{name} is read-only; an array that can be written is accepted") from None
-        try:
-            _core.check_array(value)
-        except TypeError:
-            refuse_type(name, value, "an array that exports its memory by DLPack (of ml_dtypes: heddle.Tensor.of(it))")
+        refuse_unreadable(name, value)
     raise error
+
+
+def refuse_unreadable(name: str, value: Any) -> None:
+    """Raises TypeError for what is no array, and for arrays that cannot be read, by name."""
+    if not hasattr(value, "__dlpack__"):
+        refuse_type(name, value, _ARRAY)
+    try:
+        _core.check_array(value)
+    except TypeError:
+        way = "x.filled(), without a mask," if hasattr(value, "harden_mask") else "an array that exports its memory by "\
+            "DLPack (of ml_dtypes: heddle.Tensor.of(it))"
+        refuse_type(name, value, way)
 
 
 def params_of(given: Mapping[str, ParamValue] | None) -> dict[str, ParamValue]:
@@ -173,7 +183,8 @@ class Tracer(Traced):
         super().__init__(captures)
         self.params = params_of(params) if params else {}
 
-    def of(self, mod: Any, arguments: tuple[str, ...]) -> Any:
+    def of(self, mod: Any, arguments: tuple[str, ...], name: str = "mask_mod") -> Any:
+        """`name`: the argument that the mod is."""
         if isinstance(mod, Mod):
             if mod.expr is not None:
                 return mod.expr
@@ -182,7 +193,12 @@ class Tracer(Traced):
             declared = {name: (dtype_name(array), len(array.shape)) for name, array in self.captures.items()}
             types = {name: param_type(value) for name, value in self.params.items()}
             refuse_words(declared, types)
-            return _core.parse(mod, declared, types)
+            try:
+                return _core.parse(mod, declared, types)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        if mod is not None and not isinstance(mod, _core.Expr) and not callable(mod):
+            refuse_type(name, mod, "a function, text or an expression")
         return super().of(mod, arguments)
 
 
@@ -196,14 +212,19 @@ def refuse_words(captures: Iterable[str], params: Iterable[str]) -> None:
         raise ValueError(f"{error}; rename it") from None
 
 
-def set_values(target: Any, captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> None:
-    """Fills `target.captures` and `target.params`. Raises TypeError that names the one that is none."""
+def set_values(
+    target: Any, captures: Mapping[str, Any], params: Mapping[str, ParamValue], may_copy: bool = False
+) -> None:
+    """Fills `target.captures` and `target.params`; may_copy: with copies of what NumPy does not export. Raises TypeError
+    that names the one that is none."""
     try:
         target.captures = captures
     except TypeError:
+        copies = {name: aligned(x) for name, x in captures.items()} if may_copy else captures
+        if any(copies[name] is not x for name, x in captures.items()):
+            return set_values(target, copies, params)
         for name, array in captures.items():
-            if not hasattr(array, "__dlpack__"):
-                refuse_type(f"capture '{name}'", array, _ARRAY)
+            refuse_unreadable(f"capture '{name}'", array)
         raise
     if params:
         target.params = params_of(params)
@@ -215,8 +236,9 @@ def values_of(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> 
     return values
 
 
-def given_arguments(options: Options) -> _core.Arguments:
-    """The options of a call as the library takes them. Those that are None keep their default.
+def given_arguments(options: Options, may_copy: bool = True) -> _core.Arguments:
+    """The options of a call as the library takes them. Those that are None keep their default. may_copy: captures that
+    NumPy does not export may be copies, whose later changes are not seen.
 
     Raises TypeError that names the one that is wrong.
     """
@@ -232,12 +254,12 @@ def given_arguments(options: Options) -> _core.Arguments:
     elif score_mod is not None or mask_mod is not None or weight_mod is not None or captures:
         traced = Tracer(captures, params)
         if mask_mod is not None:  # first, so that its captures are named as in BlockMask.build
-            arguments.mask_mod = traced.of(mask_mod, MASK_ARGUMENTS)
+            arguments.mask_mod = traced.of(mask_mod, MASK_ARGUMENTS, "mask_mod")
         if score_mod is not None:
-            arguments.score_mod = traced.of(score_mod, SCORE_ARGUMENTS)
+            arguments.score_mod = traced.of(score_mod, SCORE_ARGUMENTS, "score_mod")
         if weight_mod is not None:
-            arguments.weight_mod = traced.of(weight_mod, MASK_ARGUMENTS)
-        set_values(arguments, traced.captures, traced.params)
+            arguments.weight_mod = traced.of(weight_mod, MASK_ARGUMENTS, "weight_mod")
+        set_values(arguments, traced.captures, traced.params, may_copy)
     elif params:
         set_values(arguments, {}, params)
     set_options(arguments, options)
@@ -266,6 +288,9 @@ def set_options(arguments: _core.Arguments, options: Mapping[str, Any]) -> None:
         try:
             setattr(arguments, name, value._mask if name == "block_mask" else value)
         except (TypeError, AttributeError):
+            if getattr(value, "dtype", None) == "bool" and value.shape == () and "bool" in ACCEPTED.get(name, ""):
+                setattr(arguments, name, bool(value))  # NumPy's
+                continue
             if name not in ACCEPTED:
                 raise TypeError(f"'{name}' is no option that is accepted here") from None
             refuse_type(name, value, ACCEPTED[name])

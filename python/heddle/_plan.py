@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Unpack
 from . import _core
 from ._alignment import align_captures
 from ._explanation_html import table
+from ._named_arguments import refuse_wrong, refuses_by_name
 from ._options import Options, PagedOptions, given_arguments, refuse_arrays, spelled_out
 from ._planned import Planned
 from ._tensor import public
@@ -63,11 +64,12 @@ class AttentionPlan(Planned):
     __slots__ = ("_plan", "_return_lse")
     _plan: _core.AttentionPlan
 
+    @refuses_by_name
     def __init__(
         self, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
         return_lse: bool = False, **options: Unpack[Options],
     ) -> None:
-        arguments = given_arguments(options)
+        arguments = given_arguments(options, may_copy=False)
         self._return_lse = return_lse or lse is not None
         try:
             self._plan = _core.AttentionPlan(q, k, v, out, lse, return_lse, arguments)
@@ -99,11 +101,14 @@ class AttentionPlan(Planned):
         >>> plan.run(q, k, v, out=o, captures={"gate": 2 * gate}) is o
         True
         """
-        instead = self._instead(captures, params, changed, PagedOptions)
         try:
+            instead = self._instead(captures, params, changed, PagedOptions)
             o, made_lse = self._plan.run(q, k, v, out, lse, workspace, stream or 0, instead)
-        except TypeError as error:
-            refuse_arrays(error, {"out": out, "lse": lse, "workspace": workspace}, {"q": q, "k": k, "v": v})
+        except (TypeError, ValueError) as error:
+            given = {"out": out, "lse": lse, "workspace": workspace}
+            refuse_wrong(AttentionPlan.run, error, (self, q, k, v),
+                         {**given, "stream": stream, "captures": captures, "params": params})
+            refuse_arrays(error, given, {"q": q, "k": k, "v": v})
         o = public(o) if out is None else out
         if not self._return_lse:
             return o
@@ -113,6 +118,7 @@ class AttentionPlan(Planned):
         return f"<heddle.AttentionPlan on {self.backend}, {self.workspace_bytes} bytes of workspace>"
 
 
+@refuses_by_name
 def explain(
     q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None, return_lse: bool = False,
     **options: Unpack[Options],
@@ -134,6 +140,7 @@ def explain(
     return Explanation(text, json.loads(stages), picture)
 
 
+@refuses_by_name
 def explain_on(
     device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, **options: Unpack[Options],

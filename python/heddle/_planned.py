@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _core
 from ._block_mask import BlockMask
+from ._named_arguments import refuses_by_name
 from ._options import refuse_unknown, set_options, set_values, values_of
 from ._tensor import Tensor
 from ._types import Array, ParamValue
@@ -55,6 +56,7 @@ class Planned:
         """
         return Tensor._of(self._plan.workspace())
 
+    @refuses_by_name
     def update(
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     ) -> None:

@@ -17,11 +17,12 @@ def with_unit_rows(*arrays: Any) -> tuple[Any, ...] | None:
 
 
 def with_unit_row(x: Any) -> Any:
-    if not hasattr(x, "shape") or not x.shape or x.shape[-1] < 2:
+    if not hasattr(x, "shape") or not x.shape:
         return x
+    is_row = x.shape[-1] < 2
     if hasattr(x, "contiguous"):
-        return aligned(x.contiguous() if x.device.type == "cpu" and x.stride(-1) != 1 else x)
-    strides, size = getattr(x, "strides", None), getattr(x, "itemsize", None)
-    if strides is None or not hasattr(x, "flags"):
+        return aligned(x.contiguous() if x.device.type == "cpu" and x.stride(-1) != 1 and not is_row else x)
+    if not hasattr(x, "__array_interface__") or not hasattr(x, "flags"):
         return x
-    return x if strides[-1] == size and x.flags.aligned else x.copy(order="C")
+    x = aligned(x)
+    return x if is_row or x.strides[-1] == x.itemsize else x.copy(order="C")

@@ -15,8 +15,11 @@ Integers: TypeAlias = Any  # one int, a sequence or an array of them
 
 def _each(name: str, given: Integers, count: int) -> list[int]:
     """`count` ints from one int or from as many."""
-    if isinstance(given, int):
-        return [given] * count
+    if is_one(given):
+        try:
+            return [operator.index(given)] * count
+        except TypeError:
+            refuse_type(name, given, "an int, or a list of ints,")
     if hasattr(given, "__len__") and len(given) != count:
         raise ValueError(f"{name} has {len(given)} elements; one for each of {count} sequences is accepted")
     values = given.tolist() if hasattr(given, "tolist") else list(given)
@@ -46,8 +49,8 @@ def sequences_of(
         q_starts, kv_starts = _each("q_start", q_start, len(packed)), _each("kv_start", kv_start, len(packed))
         return [(*one[:4], q, kv) for one, q, kv in zip(packed, q_starts, kv_starts)]
     if batch is None:
-        lengths = next((given for given in (q_lengths, kv_lengths) if given is not None), None)
-        batch = 1 if lengths is None else len(lengths)
+        lengths: Any = next((given for given in (q_lengths, kv_lengths) if given is not None), None)
+        batch = 1 if lengths is None or is_one(lengths) else len(lengths)
     try:
         batch = operator.index(batch)
     except TypeError:
@@ -57,6 +60,9 @@ def sequences_of(
     for name, size, given in (("q_len", q_len, q_lengths), ("kv_len", kv_len, kv_lengths)):
         if size is None and given is None:
             raise ValueError(f"{name} is not given; give it, or {name[:-3]}lengths, or cu_seqlens_q and cu_seqlens_kv")
+    for name, size in (("q_len", q_len), ("kv_len", kv_len)):
+        if size is not None and is_int(size) and size < 0:
+            raise ValueError(f"{name} is {size}; 0 and more are accepted")
     counts_q = _each("q_len", q_len, batch) if q_lengths is None else _each("q_lengths", q_lengths, batch)
     counts_kv = _each("kv_len", kv_len, batch) if kv_lengths is None else _each("kv_lengths", kv_lengths, batch)
     for name, size, counts in (("q_lengths", q_len, counts_q), ("kv_lengths", kv_len, counts_kv)):
@@ -69,12 +75,26 @@ def sequences_of(
 def checked_sizes(heads: int, block: int | Sequence[int], threads: int) -> tuple[int, int]:
     """The block's size, once it and the other numbers were found to be ints."""
     for name, number in (("heads", heads), ("threads", threads)):
-        if not isinstance(number, int):
+        if not is_int(number):
             refuse_type(name, number, "an int")
-    if isinstance(block, int):
-        return block, block
-    if not isinstance(block, Sequence) or not all(isinstance(size, int) for size in block):
+    if is_int(block):
+        return operator.index(block), operator.index(block)  # type: ignore[arg-type]
+    if not isinstance(block, Sequence) or not all(is_int(size) for size in block):
         refuse_type("block", block, "(queries, keys), two ints, or one int for both")
     if len(block) != 2:
         raise ValueError(f"block has {len(block)} elements; (queries, keys) or one int is accepted")
-    return block[0], block[1]
+    return operator.index(block[0]), operator.index(block[1])
+
+
+def is_one(given: Any) -> bool:
+    """Whether it is no list and no array with axes."""
+    return not hasattr(given, "__len__") or getattr(given, "shape", None) == ()
+
+
+def is_int(value: Any) -> bool:
+    """Whether it is Python's int, or one of NumPy's."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True

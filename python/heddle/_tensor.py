@@ -153,6 +153,9 @@ class Tensor:
         kind, index = self._tensor.device
         return (1, 0) if kind == "cpu" else (2, index)
 
+    def __reduce__(self) -> Any:
+        return Tensor.from_bits, (self.numpy(), self.dtype)
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a tensor without axes")

@@ -16,6 +16,7 @@ Masks are combined with ``&``, ``|`` and ``~``, also with functions of your own;
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from . import _core, _mod
@@ -24,6 +25,9 @@ from ._grid_mods import (
     natten_2d, natten_3d, neighbourhood_2d, sliding_tiles_2d, sliding_tiles_3d, swin_bias, swin_windows,
 )
 from ._mod import Mod
+from ._named_arguments import checks_arguments, is_integer
+from ._score_mods import alibi, alibi_slopes, dropout, graph_bias, relative_bias, softcap, t5_bias
+from ._types import Array
 
 __all__ = [
     "Mod", "alibi", "alibi_slopes", "block_diffusion", "block_diffusion_training", "causal", "causal_chunks",
@@ -34,6 +38,7 @@ __all__ = [
 ]
 
 
+@checks_arguments
 def causal() -> Mod:
     """kv_idx <= q_idx: the upper-left corner is the origin.
 
@@ -46,6 +51,7 @@ def causal() -> Mod:
     return _mod.checked(_mod.mask(_core.mod_causal, "causal"), _core.mod_causal)
 
 
+@checks_arguments
 def causal_lower_right() -> Mod:
     """The last query sees the last key of its sequence.
 
@@ -58,6 +64,7 @@ def causal_lower_right() -> Mod:
     return _mod.checked(_mod.mask(_core.mod_causal_lower_right, "causal_lower_right"), _core.mod_causal_lower_right)
 
 
+@checks_arguments
 def sliding_window(before: int, after: int = 0) -> Mod:
     """q_idx - before <= kv_idx <= q_idx + after. Raises ValueError for negative numbers.
 
@@ -74,6 +81,7 @@ def sliding_window(before: int, after: int = 0) -> Mod:
     return _mod.checked(_mod.mask(expr, f"sliding_window({before}, {after})"), expr)
 
 
+@checks_arguments
 def dilated_window(before: int, step: int) -> Mod:
     """Every step-th key back from the query's own, no farther than `before`. Raises ValueError for before < 0 and
     step < 1.
@@ -92,7 +100,8 @@ def dilated_window(before: int, step: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"dilated_window({before}, {step})"), expr)
 
 
-def prefix_lm(prefix: Any) -> Mod:
+@checks_arguments
+def prefix_lm(prefix: int | Expr | Array) -> Mod:
     """Causal, and every query also sees the first `prefix` keys. `prefix` is an int, an expression, or an array of
     ints [B]: one for each batch entry. Raises ValueError for a negative int.
 
@@ -102,16 +111,18 @@ def prefix_lm(prefix: Any) -> Mod:
     ##..
     ###.
     """
-    if isinstance(prefix, (int, Expr)):
+    if isinstance(prefix, Expr) or is_integer(prefix):
         def expr() -> Any:
-            return _core.mod_prefix_lm(prefix)
+            return _core.mod_prefix_lm(prefix if isinstance(prefix, Expr) else operator.index(prefix))  # type: ignore
 
         return _mod.checked(_mod.mask(expr, f"prefix_lm({prefix})"), expr)
     _mod.refuse_no_array("prefix", prefix)
+    array: Any = prefix
     return Mod(
-        lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_prefix_lm(prefix[b]), [b, h, q_idx, kv_idx]), "prefix_lm")
+        lambda b, h, q_idx, kv_idx: _core.of_arguments(_core.mod_prefix_lm(array[b]), [b, h, q_idx, kv_idx]), "prefix_lm")
 
 
+@checks_arguments
 def global_and_window(global_tokens: int, window: int) -> Mod:
     """The first `global_tokens` tokens see all tokens and are seen by all. Between the other tokens
     |q_idx - kv_idx| <= window. Raises ValueError for negative numbers.
@@ -129,6 +140,7 @@ def global_and_window(global_tokens: int, window: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"global_and_window({global_tokens}, {window})"), expr)
 
 
+@checks_arguments
 def sinks_and_window(sinks: int, before: int) -> Mod:
     """Causal over the last `before` keys, and every query also sees the first `sinks` keys: a stream with attention
     sinks. Raises ValueError for negative numbers.
@@ -147,6 +159,7 @@ def sinks_and_window(sinks: int, before: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"sinks_and_window({sinks}, {before})"), expr)
 
 
+@checks_arguments
 def windows_by_head(before: Any) -> Mod:
     """Causal, each head over its own number of keys before the query: `before` i32 or i64 [Hq]. Raises TypeError for
     what is no array, and at the call ValueError for other element types and ranks.
@@ -163,6 +176,7 @@ def windows_by_head(before: Any) -> Mod:
     return _mod.mask(lambda: _core.mod_windows_by_head(before), "windows_by_head")
 
 
+@checks_arguments
 def causal_chunks(chunk: int) -> Mod:
     """Causal within chunks of `chunk` tokens: 0 to chunk - 1, chunk to 2 chunk - 1, and so on. Raises ValueError for
     chunk < 1.
@@ -181,6 +195,7 @@ def causal_chunks(chunk: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"causal_chunks({chunk})"), expr)
 
 
+@checks_arguments
 def documents(ids: Any) -> Mod:
     """Queries and keys see their own document. `ids` i32 or i64 [S], or [B, S]: the document of each token. Raises
     TypeError for what is no array, and at the call ValueError for other element types and ranks.
@@ -196,6 +211,7 @@ def documents(ids: Any) -> Mod:
     return _mod.mask(lambda: _core.mod_documents(ids), "documents")
 
 
+@checks_arguments
 def documents_from_starts(start_of: Any) -> Mod:
     """documents() from `start_of`, i32 or i64 [S]: for each token where its document starts, as document_starts makes
     it from offsets.
@@ -212,6 +228,7 @@ def documents_from_starts(start_of: Any) -> Mod:
     return _mod.mask(lambda: _core.mod_documents_from_starts(start_of), "documents_from_starts")
 
 
+@checks_arguments
 def document_starts(offsets: Any) -> Any:
     """From offsets i32 or i64 [N + 1] (0 = first <= ... <= last = S) each token's document start, i32 [S]. Raises
     ValueError for other offsets.
@@ -224,6 +241,7 @@ def document_starts(offsets: Any) -> Any:
     return _core.document_starts(offsets)
 
 
+@checks_arguments
 def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
     """Speculative decoding: a draft token sees its ancestors, itself, and all keys before position `first`, where the
     draft starts. Positions are q_idx and kv_idx: if the queries are the draft alone, give q_start = first. `enter` and
@@ -243,10 +261,11 @@ def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
         return _mod.mask(lambda: _core.mod_tree(enter, last, _core.as_expr(first)), "tree")
     _mod.refuse_no_array("first", first)
     return Mod(
-        lambda b, h, q_idx, kv_idx: _core.of_leaves(_core.mod_tree(enter, last, first[b]), [b, h, q_idx, kv_idx]),
+        lambda b, h, q_idx, kv_idx: _core.of_arguments(_core.mod_tree(enter, last, first[b]), [b, h, q_idx, kv_idx]),
         "tree")
 
 
+@checks_arguments
 def tree_intervals(parents: Any) -> tuple[Any, Any]:
     """(enter, last), i32 [S] each: when a depth-first walk enters a token, and when its last descendant. `parents` i32
     or i64 [S], -1 for a root. Raises ValueError for a cycle or a parent out of range.
@@ -259,6 +278,7 @@ def tree_intervals(parents: Any) -> tuple[Any, Any]:
     return _core.tree_intervals(parents)
 
 
+@checks_arguments
 def block_diffusion(block: int) -> Mod:
     """Blocks in order: all of one's own block and everything before it. Raises ValueError for block < 1.
 
@@ -275,6 +295,7 @@ def block_diffusion(block: int) -> Mod:
     return _mod.checked(_mod.mask(expr, f"block_diffusion({block})"), expr)
 
 
+@checks_arguments
 def block_diffusion_training(length: int, block: int) -> Mod:
     """Training of block diffusion: `length` noisy tokens, then the same ones clean. Noisy tokens see their own block
     and the clean tokens of earlier blocks; clean ones see the clean tokens of their own and of earlier blocks. Raises
@@ -295,98 +316,3 @@ def block_diffusion_training(length: int, block: int) -> Mod:
         return _core.mod_block_diffusion_training(length, block)
 
     return _mod.checked(_mod.mask(expr, f"block_diffusion_training({length}, {block})"), expr)
-
-
-def alibi(slopes: Any) -> Mod:
-    """A score_mod: score + slopes[h] * (kv_idx - q_idx), slopes f32 [Hq].
-
-    >>> import numpy as np, heddle
-    >>> x = np.ones((1, 2, 3, 8), np.float32)
-    >>> heddle.attention(x, x, x, score_mod=heddle.mods.alibi(heddle.mods.alibi_slopes(2))).shape
-    (1, 2, 3, 8)
-    """
-    _mod.refuse_no_array("slopes", slopes)
-    return _mod.score(lambda: _core.mod_alibi(slopes), "alibi")
-
-
-def alibi_slopes(heads: int) -> Any:
-    """f32 [heads]: 2^(-8 (h + 1) / heads) if `heads` is a power of two; otherwise what the paper's code gives. Raises
-    ValueError for heads < 1.
-
-    >>> import heddle
-    >>> heddle.mods.alibi_slopes(2)
-    array([0.0625    , 0.00390625], dtype=float32)
-    """
-    return _core.alibi_slopes(heads)
-
-
-def relative_bias(table: Any, max_distance: int) -> Mod:
-    """A score_mod: score + table[h, clip(kv_idx - q_idx, -max_distance, max_distance) + max_distance], table f32
-    [Hq, 2 max_distance + 1].
-
-    >>> import numpy as np, heddle
-    >>> x = np.ones((1, 2, 3, 8), np.float32)
-    >>> heddle.attention(x, x, x, score_mod=heddle.mods.relative_bias(np.zeros((2, 5), np.float32), 2)).shape
-    (1, 2, 3, 8)
-    """
-    _mod.refuse_no_array("table", table)
-    return _mod.score(lambda: _core.mod_relative_bias(table, max_distance), f"relative_bias({max_distance})")
-
-
-def t5_bias(table: Any, buckets: int, max_distance: int, bidirectional: bool) -> Mod:
-    """A score_mod: T5's buckets of distances: score + table[bucket, h], table f32 [buckets, Hq]. Half of the buckets
-    are exact, the others logarithmic up to max_distance, where the last one begins. bidirectional: half of the buckets
-    are for keys behind the query; else these count as distance 0. Raises ValueError for buckets below 2 (bidirectional:
-    4) and a max_distance inside the exact ones.
-
-    >>> import numpy as np, heddle
-    >>> x = np.ones((1, 2, 3, 8), np.float32)
-    >>> heddle.attention(x, x, x, score_mod=heddle.mods.t5_bias(np.zeros((8, 2), np.float32), 8, 32, True)).shape
-    (1, 2, 3, 8)
-    """
-    _mod.refuse_no_array("table", table)
-    return _mod.score(lambda: _core.mod_t5_bias(table, buckets, max_distance, bidirectional), f"t5_bias({buckets})")
-
-
-def graph_bias(distances: Any, table: Any, largest: int) -> Mod:
-    """A score_mod, Graphormer's bias by distance in a graph: score + table[clip(distances[q_idx, kv_idx], 0, largest),
-    h]. distances [S, S] or [B, S, S] of integers, table f32 [largest + 1, Hq].
-
-    >>> import numpy as np, heddle
-    >>> x, table = np.ones((1, 2, 3, 8), np.float32), np.zeros((3, 2), np.float32)
-    >>> distances = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]], np.int32)
-    >>> heddle.attention(x, x, x, score_mod=heddle.mods.graph_bias(distances, table, 2)).shape
-    (1, 2, 3, 8)
-    """
-    _mod.refuse_no_array("distances", distances)
-    _mod.refuse_no_array("table", table)
-    return _mod.score(lambda: _core.mod_graph_bias(distances, table, largest), f"graph_bias({largest})")
-
-
-def softcap(cap: float) -> Mod:
-    """A score_mod: cap * tanh(score / cap). Raises ValueError for cap <= 0.
-
-    >>> import numpy as np, heddle
-    >>> x = np.ones((1, 1, 3, 8), np.float32)
-    >>> heddle.attention(x, x, x, score_mod=heddle.mods.softcap(30.0)).shape
-    (1, 1, 3, 8)
-    """
-    def expr() -> Any:
-        return _core.mod_softcap(cap)
-
-    return _mod.checked(_mod.score(expr, f"softcap({cap})"), expr)
-
-
-def dropout(p: float, seed: int | Expr) -> Mod:
-    """A weight_mod: 0 with probability p, else 1 / (1 - p). `seed` is an int or an expression, such as
-    heddle.param("seed", "i32"), whose value a call may change. Raises ValueError for p outside [0, 1).
-
-    >>> import numpy as np, heddle
-    >>> x = np.ones((1, 1, 3, 8), np.float32)
-    >>> heddle.attention(x, x, x, weight_mod=heddle.mods.dropout(0.5, seed=7)).shape
-    (1, 1, 3, 8)
-    """
-    def expr() -> Any:
-        return _core.mod_dropout(p, _core.as_expr(seed))
-
-    return _mod.checked(_mod.mask(expr, f"dropout({p})"), expr)

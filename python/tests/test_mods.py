@@ -1,5 +1,8 @@
 """Ready-made mods: each against NumPy, alone, combined, and inside a function."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -133,11 +136,22 @@ def test_a_mod_inside_a_function():
 
     shown = str(heddle.BlockMask.build(mask, N, N, block=1)).splitlines()
     np.testing.assert_array_equal(np.array([list(line) for line in shown]) == "#", (IDS[i] == IDS[j]) | (j == 0))
-    turned = lambda b, h, q_idx, kv_idx: same(b, h, kv_idx, q_idx)  # noqa: E731
-    first = lambda b, h, q_idx, kv_idx: same(0, h, q_idx, kv_idx)  # noqa: E731
-    for bad in (turned, first):
-        with pytest.raises(ValueError, match="takes the (kv_idx|q_idx|b) that your mod got"):
-            heddle.BlockMask.build(bad, N, N)
+
+
+def test_a_mod_of_other_arguments():
+    q, k, v = inputs()
+    slopes, cap = np.array([0.5, 0.25, 1, 2], np.float32)[:q.shape[1]], mods.softcap(2.0)
+    alibi = mods.alibi(slopes)
+    got = heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: cap(alibi(s, b, h, i, j), b, h, i, j))
+    want = heddle.attention(q, k, v, score_mod=lambda s, b, h, i, j: 2 * heddle.tanh((s + slopes[h] * (j - i)) / 2))
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    turned = heddle.BlockMask.build(lambda b, h, i, j: mods.causal()(b, h, j, i + 2), N, N, block=1)
+    assert turned == heddle.BlockMask.build(lambda b, h, i, j: i + 2 <= j, N, N, block=1)
+    ids = np.stack([IDS, IDS[::-1]])
+    second = heddle.BlockMask.build(lambda b, h, i, j: mods.documents(ids)(1, h, i, j), N, N, block=1)
+    assert second == heddle.BlockMask.build(mods.documents(ids[1]), N, N, block=1)
+    with pytest.raises(ValueError, match="kv_idx of a mod must be i32, but `f32.kv_idx.` is f32"):
+        heddle.BlockMask.build(lambda b, h, i, j: mods.causal()(b, h, i, heddle.to_f32(j)), N, N)
 
 
 def t5_bucket(distance, buckets, max_distance, bidirectional):
@@ -219,7 +233,7 @@ def test_a_repeated_call_traces_nothing(monkeypatch):
     mask = mods.causal() & mods.documents(np.zeros(17, np.int32))
     heddle.attention(q, k, v, mask_mod=mask)
     calls = []
-    monkeypatch.setattr(heddle._core, "of_leaves", lambda *_: calls.append(1))
+    monkeypatch.setattr(heddle._core, "of_arguments", lambda *_: calls.append(1))
     heddle.attention(q, k, v, mask_mod=mods.causal() & mods.documents(np.ones(17, np.int32)))
     assert not calls
 
@@ -259,3 +273,24 @@ def test_a_mod_of_the_wrong_kind():
 def test_errors(error, sentence, make):
     with pytest.raises(error, match=sentence):
         make()
+
+
+def test_pickles_and_copies():
+    slopes, ids = np.array([0.5, 0.25], np.float32), np.array([0, 0, 1, 1])
+    q = np.random.default_rng(0).standard_normal((1, 2, 4, 8)).astype(np.float32)
+    made = {"score_mod": mods.alibi(slopes), "mask_mod": (mods.causal() & mods.documents(ids)) | ~mods.sliding_window(2),
+            "weight_mod": mods.dropout(0.25, heddle.param("seed", "i32"))}
+    want = heddle.attention(q, q, q, params={"seed": 3}, **made)
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), {name: copy.copy(mod) for name, mod in made.items()}):
+        np.testing.assert_array_equal(heddle.attention(q, q, q, params={"seed": 3}, **again), want)
+        assert repr(again) == repr(made)
+    later = copy.deepcopy(made), copy.copy(made["score_mod"])
+    slopes[:] = 0  # a deep copy has its own
+    np.testing.assert_array_equal(heddle.attention(q, q, q, params={"seed": 3}, **later[0]), want)
+    np.testing.assert_array_equal(heddle.attention(q, q, q, score_mod=later[1]), heddle.attention(q, q, q))
+    expr = heddle.tanh(heddle.param("c", "f32")) * heddle.Capture("x", "f16", 1)[3]
+    again = pickle.loads(pickle.dumps(expr))
+    assert str(again) == str(expr) and again.captures == ["x"] and copy.deepcopy(expr) is not None
+    tensor = heddle.Tensor.of(q).to("bfloat16")
+    for other in (pickle.loads(pickle.dumps(tensor)), copy.deepcopy(tensor)):
+        assert other.dtype == "bfloat16" and np.array_equal(other, tensor)

@@ -176,18 +176,18 @@ BAD = {
     "v's element type": (ValueError, "q, k, v are f32, f32, f64", {"v": V.astype(np.float64)}),
     "integers": (ValueError, "q is i32", {"q": Q.astype(np.int32)}),
     "complex numbers": (NotImplementedError, "q has complex elements", {"q": Q.astype(np.complex64)}),
-    "big-endian": (TypeError, "q is of type ndarray with elements >f4", {"q": Q.astype(">f4")}),
+    "masked": (TypeError, "q is of type MaskedArray .*; x.filled", {"q": np.ma.masked_greater(Q, 1)}),
     "rank": (ValueError, "q", {"q": Q[0]}),
     "nine axes": (NotImplementedError, "q has 9 axes; up to 8", {"q": Q.reshape((1,) * 5 + Q.shape)}),
     "heads": (ValueError, "heads", {"k": K[:, :1].repeat(3, 1), "v": V[:, :1].repeat(3, 1)}),
-    "o's last stride": (ValueError, "o has strides", {"out": np.zeros((*O.shape[:3], 2 * O.shape[3]), O.dtype)[..., ::2]}),
-    "o's shape": (ValueError, "o", {"out": O[:, :, 1:]}),
-    "o's element type": (ValueError, "o", {"out": O.astype(np.int32)}),
+    "o's last stride": (ValueError, "out has strides", {"out": np.zeros((*O.shape[:3], 2 * O.shape[3]), O.dtype)[..., ::2]}),
+    "o's shape": (ValueError, "out has shape", {"out": O[:, :, 1:]}),
+    "o's element type": (ValueError, "out is i32", {"out": O.astype(np.int32)}),
     "o read-only": (ValueError, "out is read-only; an array that can be written", {"out": read_only(O)}),
     "lse read-only": (ValueError, "lse is read-only", {"out": O, "lse": read_only(O[..., 0])}),
     "o a number": (TypeError, "out is 3; an array", {"out": 3}),
     "o overlaps q": (ValueError, "overlaps q", {"out": Q}),
-    "o overlaps itself": (ValueError, "o", {"out": np.lib.stride_tricks.as_strided(O, O.shape, (0, *O.strides[1:]))}),
+    "o overlaps itself": (ValueError, "out has shape", {"out": np.lib.stride_tricks.as_strided(O, O.shape, (0, *O.strides[1:]))}),
     "sinks' shape": (ValueError, "sinks", {"sinks": GATES[:2]}),
     "sinks a list": (TypeError, "sinks is of type list; an array", {"sinks": [1.0]}),
     "lengths out of range": (ValueError, "kv_lengths", {"kv_lengths": np.array([3, 18])}),
@@ -221,7 +221,7 @@ def test_bad_input(name):
 
 def test_overlap_and_gpu_memory():
     memory = np.zeros((4, 4, 13, 8), np.float32)
-    with pytest.raises(ValueError, match="o overlaps q"):
+    with pytest.raises(ValueError, match="out overlaps q"):
         heddle.attention(memory[:2], K, V, out=memory[1:3])
 
     class OnGpu:

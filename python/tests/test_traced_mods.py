@@ -135,7 +135,6 @@ class Bias:
 
 
 @pytest.mark.parametrize("mod, line", [
-    (lambda score, b, h, q_idx, kv_idx: (2 * TABLE)[h], "(2 * TABLE)"),
     (lambda score, b, h, q_idx, kv_idx: score + np.arange(2)[h], "np.arange"),
     (lambda score, b, h, q_idx, kv_idx: score + tables[0]()[h], "tables"),
 ])

@@ -63,3 +63,44 @@ def test_block_masks():
 def test_a_plan_refuses_them():  # its runs would not see what changes in the array
     with pytest.raises(ValueError, match="capture 'slopes' is f32 .* not aligned to 4 bytes"):
         heddle.AttentionPlan(Q, K, V, **mods_of(odd(SLOPES), IDS))
+
+
+def other_order(values):
+    return values.astype(values.dtype.newbyteorder())
+
+
+def field(values):
+    """The same values as a field of records of an odd size."""
+    records = np.zeros(values.shape, [("value", values.dtype), ("more", np.uint8)])
+    records["value"] = values
+    return records["value"]
+
+
+@pytest.mark.parametrize("kind", [other_order, field])
+def test_arrays_that_numpy_does_not_export(kind):
+    want, lse = heddle.attention(Q, K, V, return_lse=True, **mods_of(SLOPES, IDS))
+    given = mods_of(kind(SLOPES), kind(IDS))
+    for _ in range(2):
+        np.testing.assert_array_equal(heddle.attention(kind(Q), K, kind(V), **given), want)
+    assert heddle.check(kind(Q), K, V, kind(want), kind(lse), **given)
+    mask = heddle.BlockMask.build(mods_of(SLOPES, kind(IDS))["mask_mod"], 9, 9, heads=2, block=1)
+    assert mask == heddle.BlockMask.build(mods_of(SLOPES, IDS)["mask_mod"], 9, 9, heads=2, block=1)
+    parts = heddle.merge_states([kind(want), want], [kind(lse), lse])
+    np.testing.assert_allclose(parts, want, atol=1e-6)
+    with pytest.raises(TypeError, match="capture 'slopes' is of type ndarray"):
+        heddle.AttentionPlan(Q, K, V, **mods_of(kind(SLOPES), IDS))
+    with pytest.raises((TypeError, ValueError), match="^out "):
+        heddle.attention(Q, K, V, out=kind(Q))
+
+
+@pytest.mark.parametrize("kind", [other_order, field, odd])
+def test_files(kind, tmp_path):
+    heddle.save(tmp_path / "x.safetensors", {"ids": kind(IDS)})
+    np.testing.assert_array_equal(heddle.load(tmp_path / "x.safetensors").tensors["ids"], IDS)
+
+
+def test_masked_arrays_are_refused():
+    masked = np.ma.masked_greater(SLOPES, 0)
+    with pytest.raises(TypeError, match=r"capture 'slopes' is of type MaskedArray .*; x.filled\(\)"):
+        heddle.attention(Q, K, V, **mods_of(masked, IDS))
+    assert heddle.attention(Q, K, V, **mods_of(masked.filled(0), IDS)).shape == Q.shape

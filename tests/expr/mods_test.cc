@@ -34,6 +34,30 @@ TEST(Mods, Windows) {
   expect_mask(mods::block_diffusion(16), [](const Position& at) { return at.kv / 16 <= at.q / 16; });
 }
 
+TEST(Mods, OtherArguments) {
+  const Expr shifted = mods::with_arguments(mods::sliding_window(2), {.kv_idx = leaf::kv_idx() + 3});
+  expect_mask(shifted, [](const Position& at) { return at.q - 2 <= at.kv + 3 && at.kv + 3 <= at.q; });
+  const Expr changed = mods::with_arguments(mods::causal(), {.q_idx = leaf::kv_idx(), .kv_idx = leaf::q_idx()});
+  expect_mask(changed, [](const Position& at) { return at.q <= at.kv; });
+  const Capture slopes("slopes", DType::f32, 1);
+  const Expr capped = mods::with_arguments(mods::softcap(2.0), {.score = mods::alibi(slopes)});
+  EXPECT_EQ(print(capped), "tanh((score + slopes[h] * f32(kv_idx - q_idx)) / 2.0) * 2.0");
+  EXPECT_EQ(print(mods::with_arguments(mods::softcap(2.0), {.score = leaf::b()})), "tanh(f32(b) / 2.0) * 2.0");
+  const Capture ids("ids", DType::i32, 2);
+  EXPECT_EQ(print(mods::with_arguments(mods::documents(ids), {.b = 0, .q_idx = floor_div(leaf::q_idx(), 2)})),
+            "ids[0, q_idx // 2] == ids[0, kv_idx]");
+  EXPECT_TRUE(same(mods::with_arguments(mods::causal_lower_right(), {}), mods::causal_lower_right()));
+  EXPECT_TRUE(mods::with_arguments(Expr(), {.b = 0}).empty());
+  for (const auto& [arguments, said] :
+       {std::pair(mods::Arguments{.score = leaf::b() == 0}, "score of a mod must be f32"),
+        {mods::Arguments{.h = leaf::score()}, "h of a mod must be i32, but `score` is f32"},
+        {mods::Arguments{.q_idx = Expr()}, "q_idx of a mod is empty"}}) {
+    const Expr all = where(leaf::h() == leaf::q_idx(), leaf::score(), 0.0);
+    const auto call = [&, given = arguments] { return mods::with_arguments(all, given); };
+    EXPECT_THAT(call, ::testing::ThrowsMessage<Error>(HasSubstr(said)));
+  }
+}
+
 TEST(Mods, SinksChunksAndWindowsByHead) {
   expect_mask(mods::sinks_and_window(3, 5),
               [](const Position& at) { return at.kv <= at.q && (at.kv < 3 || at.q - at.kv <= 5); });

@@ -29,7 +29,7 @@ OPERATOR_NAMES = """
     matmul mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor
 """.split()
 CORE_NAMES = (*_core.OPERATIONS, *"""
-    as_expr clip gelu gelu_tanh leaf maximum minimum of_leaves param parse power random_uniform relu silu softplus to_f32
+    as_expr clip gelu gelu_tanh leaf maximum minimum of_arguments param parse power random_uniform relu silu softplus to_f32
     to_i32 where Capture Expr
 """.split())
 NUMPY_TYPES = ("ndarray", "generic", "dtype", "finfo", "iinfo")

@@ -146,6 +146,8 @@ class NumbersRebound(Rebound):
     """A copy of a mod in which stand-ins take the place of the numbers that the walk met. Everything else stays what it
     is."""
 
+    opens_mods = False
+
     def __init__(self, reached: Reached, guards: Guards) -> None:
         super().__init__()
         self._numbers = {slot: Number(reached.numbers[i], i, guards) for i, slot in enumerate(reached.slots)}

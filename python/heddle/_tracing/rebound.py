@@ -19,6 +19,8 @@ class Rebound:
     """Makes copies of functions, and of containers, partials and methods that hold a stand-in. Everything else stays
     what it is. What a mod writes into a copy goes to the original by write_back()."""
 
+    opens_mods = True  # whether a ready-made mod is its function; else the mod itself, which has a form for tensors
+
     def __init__(self) -> None:
         self._functions: dict[int, Any] = {}
         self._scopes: dict[int, Written] = {}
@@ -62,7 +64,7 @@ class Rebound:
         if kind is types.MethodType:
             return self._method(value)
         if kind is Mod:
-            return self.of(value.function)
+            return self.of(value.function) if self.opens_mods else value
         if kind in (tuple, list, dict):
             return self._container(value, name)
         return self.of_object(value, uses)

@@ -11,6 +11,8 @@ from typing import Any
 
 from .. import _core
 from .byte_code import Uses
+from .kinds import is_array
+from .numpy_functions import array_ufunc
 
 
 def is_expr(value: Any) -> bool:
@@ -32,10 +34,27 @@ class CapturedArray(_core.Capture):
     def __getitem__(self, index: Any) -> Any:
         indices = index if type(index) is tuple else (index,)
         if any(is_expr(one) for one in indices):
-            return _core.Capture.__getitem__(self, index)
+            return _core.Capture.__getitem__(self, self._from_the_front(indices))
         if len(indices) == self.rank and all(type(one) is int and one >= 0 for one in indices):
             return CapturedElement(lambda: _core.Capture.__getitem__(self, index), lambda: self.content()[index])
-        return self.content()[index]
+        return self._again(self.content()[index])
+
+    def _from_the_front(self, indices: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Negative numbers count from the end, which is at another place in an array of another shape."""
+        if not any(type(one) is int and one < 0 for one in indices):
+            return indices
+        shape = self.content().shape
+        return tuple([one + extent if type(one) is int and -extent <= one < 0 else one
+                      for one, extent in zip(indices, shape)]) + indices[len(shape):]
+
+    def _again(self, value: Any) -> Any:
+        """What comes of the array, a capture of its own if it is an array: a view, its transpose, a sum of two."""
+        if not getattr(value, "shape", ()) or not is_array(value):
+            return value
+        try:
+            return self._trace.capture(value, self.name)
+        except ValueError:  # an element type that no expression reads
+            return value
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance(array, numpy.ndarray) in a mod; the class is a part of the key
@@ -50,10 +69,20 @@ class CapturedArray(_core.Capture):
         return len(self._array.shape)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.content(), name)
+        found = getattr(self.content(), name)
+        if type(found) is not types.BuiltinMethodType:
+            return self._again(found)
+        return lambda *arguments, **named: self._again(found(*map(content_of, arguments), **named))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.content()[index] = value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        if any(is_expr(one) for one in inputs):
+            return array_ufunc(self, ufunc, method, *inputs, **named)
+        if "out" in named:
+            named["out"] = tuple(map(content_of, named["out"]))
+        return self._again(getattr(ufunc, method)(*map(content_of, inputs), **named))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -92,7 +121,9 @@ def applied(function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
     """An operator on two values, one of which is a stand-in."""
     if not (is_expr(x) or is_expr(y)):
         if not (is_scalar(x) and is_scalar(y)):
-            return function(content_of(x), content_of(y))
+            made = function(content_of(x), content_of(y))
+            return next(one for one in (x, y) if type(one) is CapturedArray)._again(made) if (
+                CapturedArray in (type(x), type(y))) else made
         return CapturedElement(lambda: function(_core.as_expr(x), _core.as_expr(y)),
                        lambda: function(content_of(x), content_of(y)))
     return function(_core.as_expr(x), _core.as_expr(y))

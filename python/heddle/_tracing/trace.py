@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from .. import _core
+from . import numpy_functions
 from .._dtypes import dtype_name
 from .._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS
 from .byte_code import Uses
@@ -127,7 +128,7 @@ class Traced:
         """The expression that a mod returns. If an array has no stand-in, the mod is as if it had not run."""
         self.reads_content = False
         try:
-            expr = _core.as_expr(rebound.called(mod)(*leaves))
+            expr = returned(mod, rebound.called(mod)(*leaves))
         except Exception as error:
             if not is_no_index(error):
                 rebound.write_back()
@@ -150,7 +151,7 @@ class Traced:
         """The expression without stand-ins: the mod hands an array to C code, which takes none. It is not kept."""
         self.reads_content = True
         try:
-            return _core.as_expr(mod(*leaves))
+            return returned(mod, mod(*leaves))
         except Exception:
             raise error from None
 
@@ -214,6 +215,17 @@ def is_no_index(error: Exception) -> bool:
 
 def described(mod: Any) -> str:
     return f"mod {getattr(mod, '__qualname__', type(mod).__name__)}"
+
+
+def returned(mod: Any, value: Any) -> Any:
+    """The expression of a mod's result. Raises TypeError for what is none."""
+    if value is None:
+        raise TypeError(f"{described(mod)} returned None; an expression, a number or a bool is accepted. Does it lack a "
+                        "return?")
+    try:
+        return _core.as_expr(value)
+    except TypeError as error:
+        raise TypeError(f"{described(mod)} returned {type(value).__name__}: {error}") from None
 
 
 def line_of(error: BaseException) -> str:

@@ -14,11 +14,13 @@ from ._states import merge_states
 from ._take_over import Entry, activate, clear_log, deactivate, enabled, log
 from ._tracing.kept import counts as trace_counts
 from ._varlen import varlen_attn, varlen_attn_out
+from ._wide_integers import check_integers
 
 _flash_implementation.register()
 
 __all__ = [
-    "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "allow_dense", "and_masks", "clear_log", "context_parallel",
-    "create_block_mask", "create_mask", "deactivate", "enabled", "flex_attention", "log", "merge_states", "noop_mask",
-    "or_masks", "scaled_dot_product_attention", "trace_counts", "varlen_attn", "varlen_attn_out",
+    "AuxOutput", "AuxRequest", "BlockMask", "Entry", "activate", "allow_dense", "and_masks", "check_integers", "clear_log",
+    "context_parallel", "create_block_mask", "create_mask", "deactivate", "enabled", "flex_attention", "log",
+    "merge_states", "noop_mask", "or_masks", "scaled_dot_product_attention", "trace_counts", "varlen_attn",
+    "varlen_attn_out",
 ]

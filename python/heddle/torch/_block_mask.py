@@ -23,12 +23,13 @@ from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
 from ._mask_mods import mod_kind, noop_mask
+from ._named_tensors import names_arguments, pair, require_sizes
 
 DEFAULT_BLOCK = 128
 
 
 def block_size(given: int | Sequence[int]) -> tuple[int, int]:
-    return (given, given) if isinstance(given, int) else (given[0], given[1])
+    return (given, given) if isinstance(given, int) else pair("BLOCK_SIZE", given)
 
 
 class LateMask(BoundMask):
@@ -314,6 +315,7 @@ def without_unassigned(counts: Any, indices: Any) -> tuple[Any, Any]:
     return kept, np.ascontiguousarray(np.take_along_axis(indices, order, -1))
 
 
+@names_arguments
 def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN: int, KV_LEN: int,
                 device: Any = None) -> torch.Tensor:
     """The dense mask [B, H, Q_LEN, KV_LEN], bool, of mod_fn: a mask_mod's result, or where a score_mod's is not -inf.
@@ -327,6 +329,7 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
     """
     if isinstance(mod_fn, Mod):  # a mask: create_block_mask refuses scores
         return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
+    require_sizes(B=B, H=H, Q_LEN=Q_LEN, KV_LEN=KV_LEN)
     return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
 
 
@@ -342,10 +345,10 @@ def check_sizes(q_len: int, kv_len: int, block: tuple[int, int]) -> None:
     """Raises ValueError for sizes that no mask has."""
     if min(block) < 1:
         raise ValueError(f"BLOCK_SIZE is {block}; 1 and more are accepted")
-    if q_len < 0 or kv_len < 0:
-        raise ValueError(f"Q_LEN is {q_len} and KV_LEN {kv_len}; 0 and more are accepted")
+    require_sizes(Q_LEN=q_len, KV_LEN=kv_len)
 
 
+@names_arguments
 def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
                       BLOCK_SIZE: int | tuple[int, int] = DEFAULT_BLOCK, _compile: bool = False,
                       separate_full_blocks: bool = True, **later: Any) -> BlockMask:

@@ -11,6 +11,7 @@ import torch
 from .. import _core
 from . import serving
 from ._latent import refuse
+from ._named_tensors import names_arguments
 from ._page_lists import PageLists, caches_of, get_seq_lens
 
 Arrays = Sequence[torch.Tensor]
@@ -43,6 +44,7 @@ class MultiLevelCascadeAttentionWrapper:
         self._pages = PageLists(False, None, None)
         self._arguments: dict[str, Any] | None = None
 
+    @names_arguments
     def plan(self, qo_indptr_arr: Arrays, paged_kv_indptr_arr: Arrays, paged_kv_indices_arr: Arrays,
              paged_kv_last_page_len: Arrays, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
              causal: bool = False, pos_encoding_mode: str = "NONE", sm_scale: float | None = None, window_left: int = -1,
@@ -97,6 +99,7 @@ class MultiLevelCascadeAttentionWrapper:
         last = torch.where(keys > 0, (keys - 1) % page_size + 1, 0)
         self._pages.plan(starts.to(device), pages.to(device), last.to(device), page_size)
 
+    @names_arguments
     def run(self, q: torch.Tensor, paged_kv_cache: Any) -> torch.Tensor:
         """q [rows, Hq, D]; paged_kv_cache: (k, v), or one tensor with both along its second axis. Returns [rows, Hq, Dv]."""
         if self._arguments is None:

@@ -11,6 +11,7 @@ from .._alignment import align_captures
 from ._call import Call
 from ._inputs import suited
 from ._results import OutAndLse, empty_lse, empty_out
+from ._wide_integers import watch
 
 
 def run(call: Call) -> OutAndLse:
@@ -19,9 +20,12 @@ def run(call: Call) -> OutAndLse:
     out = empty_out(query, value.shape[3]) if call.out is None else call.out
     lse = empty_lse(query) if call.lse is None and call.with_lse else call.lse
     arguments = call.arguments()
-    if query.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        run_in_graph(call, out, lse, arguments)
-        return out, lse
+    if query.device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            run_in_graph(call, out, lse, arguments)
+            return out, lse
+        if call.captures:
+            watch(call.captures)
     try:
         _core.attention_into(query, key, value, out, lse, arguments, call.max_scores, call.lse_rest)
     except ValueError:

@@ -7,10 +7,12 @@ import math
 import torch
 
 from . import _states
+from ._named_tensors import names_arguments, require_axes
 
 LOG2_E = 1 / math.log(2.0)
 
 
+@names_arguments
 def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """out [rows, H, D] and lse [rows, H] over all keys, from those over n parts of them: v [rows, n, H, D], s [rows, n,
     H]. A part without keys has lse -inf.
@@ -23,12 +25,18 @@ def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.
     return out, lse * LOG2_E
 
 
+@names_arguments
 def merge_state(v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor,
                 s_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """merge_states() of two parts: v [rows, H, D], s [rows, H]."""
+    """merge_states() of two parts: v [rows, H, D], s [rows, H]. Raises ValueError for other shapes."""
+    require_axes(3, v_a=v_a)
+    for name, x, shape in (("v_b", v_b, v_a.shape), ("s_a", s_a, v_a.shape[:-1]), ("s_b", s_b, v_a.shape[:-1])):
+        if x.shape != shape:
+            raise ValueError(f"{name} has shape {list(x.shape)}; {list(shape)} is accepted")
     return merge_states(torch.stack([v_a, v_b], 1), torch.stack([s_a, s_b], 1))
 
 
+@names_arguments
 def merge_state_in_place(v: torch.Tensor, s: torch.Tensor, v_other: torch.Tensor, s_other: torch.Tensor,
                          mask: torch.Tensor | None = None) -> None:
     """Merges another part into v and s: in the rows where mask [rows] is True, if it is given."""

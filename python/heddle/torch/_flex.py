@@ -10,7 +10,6 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from .._mod import Mod
 from . import _dense, _direct, _nested
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
@@ -18,6 +17,8 @@ from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
+from ._mod_code import of_tensors
+from ._named_tensors import names_arguments
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
@@ -135,6 +136,7 @@ def set_mask(call: Call, mask: Any) -> None:
     call.version = bound.version
 
 
+@names_arguments
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., torch.Tensor] | None = None,
     block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
@@ -145,8 +147,8 @@ def flex_attention(
     - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have floating types. If those of key and value
       hold numbers that the query's would round, the call is computed in f32; out has the query's type. Hkv is Hq, or
       with enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
-    - score_mod(score, b, h, q_idx, kv_idx) is a torch function: score is f32, the indices are i32. Eager calls take
-      ready-made mods of heddle.mods, too.
+    - score_mod(score, b, h, q_idx, kv_idx) is a torch function, or a ready-made mod of heddle.mods: score is f32, the
+      indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
       torch are accepted and have no effect.
     - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, by eager calls: b is the sequence, and
@@ -304,10 +306,7 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
     from ._higher_order import flex_attention as operator
 
-    for name, mod in (("score_mod", score_mod), ("block_mask", getattr(block_mask, "mask_mod", None))):
-        if isinstance(mod, Mod):
-            raise NotImplementedError(f"{name} is a ready-made mod of heddle.mods, and torch.compile traces this call; "
-                                      "eager calls take it, torch functions are taken by both")
+    score_mod = of_tensors(score_mod)
     options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
                "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,
                "tensors": call.options}
@@ -315,7 +314,7 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
     elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:
         check_block_mask(call, block_mask)
-        parts = (0, 0, 0, 0, block_mask.mask_mod)
+        parts = (0, 0, 0, 0, of_tensors(block_mask.mask_mod))
     else:
         check_block_mask(call, block_mask)
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,

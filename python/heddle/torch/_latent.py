@@ -9,6 +9,7 @@ import torch
 
 from . import serving
 from ._flashinfer_states import LOG2_E
+from ._named_tensors import names_arguments
 from ._page_lists import PageLists
 
 Given = torch.Tensor | None
@@ -67,6 +68,7 @@ class BatchMLAPagedAttentionWrapper:
         self._starts: Given = None
         self._longest = 0
 
+    @names_arguments
     def plan(self, qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, kv_indices: torch.Tensor, kv_len_arr: torch.Tensor,
              num_heads: int, head_dim_ckv: int, head_dim_kpe: int, page_size: int, causal: bool, sm_scale: float,
              q_data_type: Any = None, kv_data_type: Any = None, use_profiler: bool = False, **given: Any) -> None:
@@ -91,6 +93,7 @@ class BatchMLAPagedAttentionWrapper:
             self._starts, self._longest = starts, longest
         self._dims, self._causal, self._scale = (num_heads, head_dim_ckv, head_dim_kpe), causal, sm_scale
 
+    @names_arguments
     def run(self, q_nope: torch.Tensor, q_pe: torch.Tensor, ckv_cache: torch.Tensor, kpe_cache: torch.Tensor,
             out: Given = None, lse: Given = None, return_lse: bool = False, profiler_buffer: Any = None,
             kv_len: Any = None, page_table: Any = None, return_lse_base_on_e: bool = False) -> Any:

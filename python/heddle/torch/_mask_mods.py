@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.nn.attention import flex_attention as flex
 
+from .._mod import SCORE_MODS, Mod
+from . import _mod_code
 from ._block_lists import MaskMod
 
 
@@ -61,5 +63,7 @@ def _joined(mask_mods: tuple[MaskMod, ...], empty: Any, join: Any) -> MaskMod:
 
 def mod_kind(mod: Callable[..., Any]) -> int:
     """How many arguments it takes: 5 for a score_mod, 4 for a mask_mod."""
+    if isinstance(mod, Mod) and mod.recipe is not None:
+        return 5 if mod.recipe[0] in SCORE_MODS else 4
     kind = flex._get_mod_type(mod)
     return 5 if kind == flex._ModificationType.SCORE_MOD else 4

@@ -16,10 +16,12 @@ from . import _direct, _forms, _nested
 from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, refuse_others
+from ._named_tensors import names_arguments
 from ._results import OutAndLse
 from ._tf32 import allow_tf32_for
 
 
+@names_arguments
 def scaled_dot_product_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -74,6 +76,8 @@ def scaled_dot_product_attention(
             check_extents(lengths, (query.shape[-2], key.shape[-2]))
             call.mask = _forms.CAUSAL_LOWER_RIGHT
         attn_mask = None
+    if enable_gqa:
+        call.key, call.value = key, value = with_equal_heads(query, key, value)
     same_batch = query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
     if same_batch and (enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]):
         check_heads(call, enable_gqa)
@@ -160,6 +164,16 @@ def check(call: Call, attn_mask: torch.Tensor | None, dropout_p: float, is_causa
                            "numbers are accepted")
 
 
+def with_equal_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Key and value, with one head a query head if they have different numbers of heads, each a divisor of the query's."""
+    if min(query.dim(), key.dim(), value.dim()) < 3 or key.shape[-3] == value.shape[-3]:
+        return key, value
+    heads = query.shape[-3]
+    if any(x.shape[-3] == 0 or heads % x.shape[-3] for x in (key, value)):
+        return key, value
+    return key.repeat_interleave(heads // key.shape[-3], -3), value.repeat_interleave(heads // value.shape[-3], -3)
+
+
 def check_heads(call: Call, enable_gqa: bool) -> None:
     """Raises RuntimeError for numbers of heads that do not fit; the call has 4 axes."""
     heads, kv_heads, v_heads = call.query.shape[1], call.key.shape[1], call.value.shape[1]
@@ -188,7 +202,11 @@ def of_any_rank(call: Call, attn_mask: torch.Tensor | None, enable_gqa: bool) ->
     """Inputs of 2 to 6 axes. Axes before the heads broadcast and become one; heads broadcast without enable_gqa."""
     query, key, value = tensors = call.query, call.key, call.value
     kept = 3 if enable_gqa and min(x.dim() for x in tensors) > 2 else 2
-    batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
+    try:
+        batch = torch.broadcast_shapes(*(x.shape[:-kept] for x in tensors))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise RuntimeError(f"query, key and value have shapes {', '.join(str(tuple(x.shape)) for x in tensors)}; axes before "
+                           "the rows that broadcast are accepted") from None
 
     def flat(x: torch.Tensor) -> torch.Tensor:
         x = x.expand(*batch, *x.shape[-kept:])

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
+from ._named_tensors import names_arguments
 
+
+@names_arguments
 def merge_states(o_parts: Sequence[torch.Tensor],
                  lse_parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over all keys from results over disjoint parts of them: o = sum(o_n exp(lse_n - lse)), lse = ln sum
     exp(lse_n). Rows without any key have o = 0 and lse = -inf.
 
-    o_parts: tensors [..., Dv]; lse_parts: as many [...] in f32 or f64. Returns o, of the first part's dtype, and lse.
+    o_parts: tensors [..., Dv], or one that has them along its first axis; lse_parts: as many [...] in f32 or f64. Returns o, of the first part's dtype, and lse.
     Autograd has gradients of all parts. Raises ValueError for numbers and shapes of parts that do not fit.
 
     >>> import torch, heddle.torch
@@ -23,6 +26,7 @@ def merge_states(o_parts: Sequence[torch.Tensor],
     >>> torch.allclose(o, heddle.torch.flex_attention(q, k, v), atol=1e-6)
     True
     """
+    o_parts, lse_parts = list(o_parts), list(lse_parts)
     if not o_parts or len(o_parts) != len(lse_parts):
         raise ValueError(f"o_parts has {len(o_parts)} tensors and lse_parts {len(lse_parts)}; the same number, at least 1, "
                          "is accepted")

@@ -10,8 +10,14 @@ from torch.nn.attention.varlen import AuxRequest
 from . import _forms
 from ._call import Call
 from ._dispatch import attend
+from ._named_tensors import named_as, pair
 
 
+NAMES = {"kv_lengths": "seqused_k", "page_table": "block_table", "max_q_len": "max_q", "max_kv_len": "max_k",
+         "cu_seqlens_q": "cu_seq_q", "cu_seqlens_kv": "cu_seq_k"}
+
+
+@named_as(**NAMES)
 def varlen_attn(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor, cu_seq_k: torch.Tensor | None,
     max_q: int, max_k: int, *, return_aux: AuxRequest | None = None, scale: float | None = None,
@@ -45,6 +51,7 @@ def varlen_attn(
                             enable_gqa, seqused_k, block_table, num_splits)
 
 
+@named_as(**NAMES)
 def varlen_attn_out(
     out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seq_q: torch.Tensor,
     cu_seq_k: torch.Tensor | None, max_q: int, max_k: int, *, return_aux: AuxRequest | None = None,
@@ -163,7 +170,7 @@ def set_keys(
 
 def set_window(call: Call, window_size: tuple[int, int], shift: str = _forms.SHIFT) -> None:
     """The mask of a window of (left, right) keys, -1 without bound. `shift`, added to q_idx, aligns the last query."""
-    left, right = window_size
+    left, right = pair("window_size", window_size)
     if left < -1 or right < -1:
         raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
     if left < 0 and right < 0:

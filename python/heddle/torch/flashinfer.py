@@ -13,6 +13,7 @@ import torch
 
 from .. import _core
 from . import serving
+from ._named_tensors import names_arguments, require_axes
 from ._page_lists import (
     PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last)
 from ._cascade import MultiLevelCascadeAttentionWrapper
@@ -142,6 +143,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         _refuse(jit_args=jit_args)
         self._pages = PageLists(use_cuda_graph, paged_kv_indptr_buffer, paged_kv_indices_buffer)
 
+    @names_arguments
     def plan(self, indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, num_qo_heads: int,
              num_kv_heads: int, head_dim: int, page_size: int, pos_encoding_mode: str = "NONE", window_left: int = -1,
              logits_soft_cap: float | None = None, q_data_type: Any = None, kv_data_type: Any = None,
@@ -160,6 +162,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
 
     begin_forward = plan
 
+    @names_arguments
     def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, q_scale: Scale = None, k_scale: Scale = None,
             v_scale: Scale = None, out: torch.Tensor | None = None, lse: torch.Tensor | None = None,
             return_lse: bool = False, enable_pdl: bool | None = None, window_left: int | None = None,
@@ -244,6 +247,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
         self._pages = PageLists(use_cuda_graph, paged_kv_indptr_buf, paged_kv_indices_buf)
         self._graph = use_cuda_graph
 
+    @names_arguments
     def plan(self, qo_indptr: torch.Tensor, paged_kv_indptr: torch.Tensor, paged_kv_indices: torch.Tensor,
              paged_kv_last_page_len: torch.Tensor, num_qo_heads: int, num_kv_heads: int, head_dim_qk: int,
              page_size: int, head_dim_vo: int | None = None, custom_mask: torch.Tensor | None = None,
@@ -270,6 +274,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
 
     begin_forward = plan
 
+    @names_arguments
     def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, q_scale: Scale = None, k_scale: Scale = None,
             v_scale: Scale = None, out: torch.Tensor | None = None, lse: torch.Tensor | None = None,
             return_lse: bool = False, enable_pdl: bool | None = None, window_left: int | None = None,
@@ -309,6 +314,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         super().__init__(kv_layout)
         _refuse(jit_args=jit_args, custom_mask_buf=custom_mask_buf, use_cuda_graph=use_cuda_graph)
 
+    @names_arguments
     def plan(self, qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, num_qo_heads: int, num_kv_heads: int,
              head_dim_qk: int, head_dim_vo: int | None = None, custom_mask: torch.Tensor | None = None,
              packed_custom_mask: torch.Tensor | None = None, causal: bool = False, pos_encoding_mode: str = "NONE",
@@ -329,6 +335,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
 
     begin_forward = plan
 
+    @names_arguments
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, q_scale: Scale = None,
             k_scale: Scale = None, v_scale: Scale = None, out: torch.Tensor | None = None,
             lse: torch.Tensor | None = None, return_lse: bool = False, enable_pdl: bool | None = None,
@@ -348,26 +355,28 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
         return self.run(q, k, v, return_lse=True, **given)
 
 
+@names_arguments
 def single_decode_with_kv_cache(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_layout: str = "NHD", pos_encoding_mode: str = "NONE",
     use_tensor_cores: bool = False, q_scale: Scale = None, k_scale: Scale = None, v_scale: Scale = None,
     window_left: int = -1, logits_soft_cap: float | None = None, sm_scale: float | None = None,
     rope_scale: float | None = None, rope_theta: float | None = None, return_lse: bool = False,
 ) -> Any:
-    """One query [Hq, D] over k and v [S, Hkv, D] (HND: [Hkv, S, D]). Returns out [Hq, Dv]; with return_lse (out, lse
-    [Hq]).
+    """One query [Hq, D] over k and v [S, Hkv, D] (HND: [Hkv, S, D]). Returns out [Hq, Dv], or (out, lse [Hq]).
 
     >>> import torch
     >>> from heddle.torch import flashinfer
     >>> flashinfer.single_decode_with_kv_cache(torch.randn(4, 8), torch.randn(9, 2, 8), torch.randn(9, 2, 8)).shape
     torch.Size([4, 8])
     """
+    require_axes(2, q=q)
     found = single_prefill_with_kv_cache(
         q.unsqueeze(0), k, v, q_scale, k_scale, v_scale, kv_layout=kv_layout, pos_encoding_mode=pos_encoding_mode,
         window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, return_lse=return_lse)
     return tuple(x.squeeze(0) for x in found) if return_lse else found.squeeze(0)
 
 
+@names_arguments
 def single_prefill_with_kv_cache(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale_q: Scale = None, scale_k: Scale = None,
     scale_v: Scale = None, o_dtype: torch.dtype | None = None, custom_mask: torch.Tensor | None = None,
@@ -380,6 +389,7 @@ def single_prefill_with_kv_cache(
     custom_mask [L, S] takes the place of causal. Returns out [L, Hq, Dv]; with return_lse (out, lse [L, Hq])."""
     if o_dtype is not None and o_dtype != q.dtype:
         raise NotImplementedError(f"o_dtype is {o_dtype}; that of q, {q.dtype}, is accepted")
+    require_axes(3, q=q, k=k, v=v)
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(None, kv_layout)
     keys = heads_last(k, kv_layout).shape[0]
     starts, kv_starts = (torch.tensor([0, rows], dtype=torch.int32) for rows in (q.shape[0], keys))

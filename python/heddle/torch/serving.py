@@ -15,6 +15,7 @@ from . import _forms
 from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
 from ._dispatch import attend
+from ._named_tensors import named_as, names_arguments, require_axes
 from ._tracing.kept import Mods
 from ._varlen import attend_packed, heads_first, set_keys, set_queries, set_window, target
 
@@ -52,6 +53,7 @@ def _set_options(
             call.options[name] = descale
 
 
+@named_as(kv_lengths="seqused_k", max_q_len="max_seqlen_q", max_kv_len="max_seqlen_k", cu_seqlens_kv="cu_seqlens_k")
 def varlen_func(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None,
     max_seqlen_q: int, max_seqlen_k: int, *, seqused_q: torch.Tensor | None = None,
@@ -91,6 +93,9 @@ def varlen_func(
     >>> serving.varlen_func(q, q, q, starts, starts, 4, 4, causal=True).shape
     torch.Size([7, 2, 8])
     """
+    require_axes(3, q=q, q_rest=q_rest)
+    if page_starts is None:
+        require_axes(3 if page_table is None else 4, k=k, v=v, k_rest=k_rest)
     call = Call(heads_first(q), k, v, softmax_scale, with_lse=return_softmax_lse, version=version)
     _set_options(call, causal, window_size, softcap, sinks, (q_descale, k_descale, v_descale), score_mod, mask_mod,
                  _forms.SHIFT if seqused_q is None else _forms.USED_SHIFT)
@@ -109,6 +114,7 @@ def varlen_func(
     return attend_packed(call, q, v, out)
 
 
+@named_as(kv_lengths="cache_seqlens", max_kv_len="max_seqlen_k")
 def with_kvcache(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None = None,
     v: torch.Tensor | None = None, *, cache_seqlens: torch.Tensor | int, page_table: torch.Tensor | None = None,
@@ -160,6 +166,8 @@ def with_kvcache(
     >>> keys[0, 3, 0, 0], values[1, 5, 0, 0]
     (tensor(1.), tensor(1.))
     """
+    require_axes(4, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    require_axes(1, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
     if cache_batch_idx is not None:
@@ -212,6 +220,7 @@ def _rotary(cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: boo
     return Rotary(cos, sin, interleaved, positions)
 
 
+@names_arguments
 def append(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
     page_table: torch.Tensor | None = None, page_starts: torch.Tensor | None = None, *, k_descale: Descale = None,

@@ -39,6 +39,23 @@ def test_a_length_in_a_closure(name, strict):
         torch.testing.assert_close(program(*other), model(*other))
 
 
+class OfAShape(torch.nn.Module):
+    """A mod that reads a tensor's shape itself."""
+
+    def forward(self, q, k, v):
+        return flex_attention(q, k, v, lambda s, b, h, q_idx, kv_idx: s + (kv_idx - q_idx) / k.shape[2] + 1 / q.shape[2] ** 0.5 * h)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_length_that_the_mod_reads(strict):
+    length = Dim("length", min=2, max=4096)
+    given = tuple(torch.randn(2, 2, 20, 8) for _ in range(3))
+    program = torch.export.export(OfAShape(), given, dynamic_shapes=({2: length},) * 3, strict=strict).module()
+    for n in (20, 33):
+        other = tuple(torch.randn(2, 2, n, 8) for _ in range(3))
+        torch.testing.assert_close(program(*other), OfAShape()(*other))
+
+
 class Masked(torch.nn.Module):
     """A mask made inside, which reads the length and a tensor; the queries are the last ones."""
 

@@ -1,12 +1,17 @@
 """heddle.mods in heddle.torch: the same expressions, on torch's tensors, with their gradients."""
 
+import copy
+import pickle
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import flex_attention as torch_flex
 
 import heddle
 from heddle import mods
-from heddle.torch import create_block_mask, create_mask, flex_attention
+from heddle.torch import create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
 
 torch.manual_seed(0)
 Q, K, V = torch.randn(3, 1, 2, 32, 8).unbind()
@@ -70,20 +75,131 @@ def test_each_call_reads_the_present_content():
     assert not torch.allclose(before, flex_attention(Q, K, V))
 
 
+SLOPES = torch.tensor([0.5, 0.25], requires_grad=True)
+SCORES = {
+    "alibi": mods.alibi(SLOPES),
+    "numpy": mods.alibi(mods.alibi_slopes(2)),
+    "relative": mods.relative_bias(torch.rand(2, 13), 6),
+    "t5": mods.t5_bias(torch.rand(32, 2), 32, 128, True),
+    "swin": mods.swin_bias(torch.rand(9, 2), 8, 2),
+    "graph": mods.graph_bias(torch.randint(0, 9, (32, 32)), torch.rand(4, 2), 3),
+    "softcap": mods.softcap(0.5),
+}
+MORE_MASKS = {
+    "windows": mods.sliding_window(5, 2) & ~mods.dilated_window(9, 3) | mods.prefix_lm(torch.tensor([3])),
+    "chunks": mods.causal_chunks(5) | mods.block_diffusion_training(16, 4),
+    "tree": mods.tree(torch.tensor([0, 1, 2, 3], dtype=torch.int32), torch.tensor([3, 2, 2, 3], dtype=torch.int32), 28),
+    "torch's functions": mods.causal() & (lambda b, h, i, j: torch.where(j > 3, i >= 0, IDS[j] == 0)),
+    **{name: mod for name, (mod, _) in MASKS.items()},
+}
+
+
+def compiled(*arguments):
+    torch.compiler.reset()
+    return torch.compile(flex_attention, fullgraph=True, backend="aot_eager")(*arguments)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_as_torchs_functions(name):
+    """Called with tensors: by a user's function, by torch, by Dynamo."""
+    want = flex_attention(Q, K, V, SCORES[name])
+    torch.testing.assert_close(flex_attention(Q, K, V, lambda s, b, h, i, j: SCORES[name](s, b, h, i, j)), want)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, which would rather be compiled
+        torch.testing.assert_close(torch_flex.flex_attention(Q, K, V, SCORES[name]), want)
+    torch.testing.assert_close(compiled(Q, K, V, SCORES[name]), want)
+
+
+@pytest.mark.parametrize("name", MORE_MASKS)
+def test_masks_as_torchs_functions(name):
+    mod = MORE_MASKS[name]
+    mask = create_block_mask(mod, None, 2, 32, 32, "cpu", BLOCK_SIZE=8)
+    dense = torch_flex.create_mask(lambda b, h, i, j: mod(b, h, i, j), 1, 2, 32, 32, "cpu")
+    assert torch.equal(create_mask(mod, 1, 2, 32, 32, "cpu"), dense)
+    want = flex_attention(Q, K, V, block_mask=mask)
+    torch.testing.assert_close(scaled_dot_product_attention(Q, K, V, dense), want)
+    torch.testing.assert_close(compiled(Q, K, V, None, mask), want)
+
+
+def test_one_of_another():
+    capped = lambda s, b, h, i, j: SCORES["softcap"](SCORES["alibi"](s, b, h, i, j), b, h, i, j)  # noqa: E731
+    same = lambda s, b, h, i, j: 0.5 * torch.tanh((s + SLOPES[h] * (j - i)) / 0.5)  # noqa: E731
+    want = torch.autograd.grad(flex_attention(Q, K, V, same).square().sum(), SLOPES)
+    for call in (flex_attention, compiled):
+        torch.testing.assert_close(torch.autograd.grad(call(Q, K, V, capped).square().sum(), SLOPES), want)
+    shifted = lambda b, h, i, j: mods.causal()(b, h, i, j + 3)  # noqa: E731
+    want = create_mask(lambda b, h, i, j: i >= j + 3, None, None, 5, 7, "cpu")
+    assert torch.equal(create_mask(shifted, None, None, 5, 7, "cpu"), want)
+
+
+def test_made_inside_a_compiled_function():
+    def packed(q, ids, window):
+        mask = create_block_mask(mods.documents(ids) & mods.sliding_window(window), None, None, 32, 32, "cpu")
+        return flex_attention(q, K, V, mods.softcap(2.0), mask)
+
+    made = torch.compile(packed, fullgraph=True, backend="aot_eager")
+    for ids, window in ((IDS, 5), (IDS.flip(0), 5), (IDS, 9), (IDS // 2, 3)):
+        torch.testing.assert_close(made(Q, ids, window), packed(Q, ids, window))
+
+
 def test_refusals():
     with pytest.raises(AssertionError, match="mask_mod"):
         create_block_mask(mods.softcap(3.0), None, None, 32, 32, "cpu")
-    with pytest.raises(ValueError, match="not Traced.*alone or combined by &"):
-        flex_attention(Q, K, V, lambda s, b, h, i, j: mods.softcap(3.0)(s, b, h, i, j))
-    compiled = torch.compile(flex_attention, fullgraph=True)
-    with pytest.raises(Exception, match="score_mod is a ready-made mod of heddle.mods"):
-        compiled(Q, K, V, mods.softcap(3.0))
-    torch.compiler.reset()
-    mask = create_block_mask(mods.causal(), None, None, 32, 32, "cpu")
-    with pytest.raises(Exception, match="block_mask is a ready-made mod of heddle.mods"):
-        compiled(Q, K, V, block_mask=mask)
+    lower = mods.causal_lower_right()
+    create_block_mask(lower & mods.documents(IDS), None, None, 32, 32, "cpu")
+    with pytest.raises(NotImplementedError, match="heddle.mods.causal_lower_right reads (q|kv)_(len|start)"):
+        create_block_mask(lambda b, h, i, j: lower(b, h, i, j), None, None, 32, 32, "cpu")
+    with pytest.raises(NotImplementedError, match="heddle.mods.dropout has an expression for an argument"):
+        create_mask(lambda b, h, i, j: mods.dropout(0.5, heddle.param("seed", "i32"))(b, h, i, j) > 0, 1, 1, 4, 4, "cpu")
+    with pytest.raises(NotImplementedError, match="heddle.mods.dropout reads random_uniform"):
+        create_mask(lambda b, h, i, j: mods.dropout(0.5, 3)(b, h, i, j) > 0, 1, 1, 4, 4, "cpu")
 
 
 def test_dense_masks():
     want = create_mask(lambda b, h, i, j: i >= j, None, None, 5, 7, "cpu")
     assert torch.equal(create_mask(mods.causal(), None, None, 5, 7, "cpu"), want)
+
+
+class Biased(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25]))
+        self.score = mods.alibi(self.slopes)
+
+    def forward(self, q):
+        return flex_attention(q, K, V, self.score)
+
+
+def test_a_copied_module_learns_its_own_slopes():
+    module = Biased()
+    again = copy.deepcopy(module)
+    again(Q).square().sum().backward()
+    assert module.slopes.grad is None and again.slopes.grad.abs().sum() > 0
+    with torch.no_grad():
+        again.slopes.zero_()
+    torch.testing.assert_close(again(Q), flex_attention(Q, K, V))
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(Q), module(Q))
+
+
+def test_arrays_of_numpy_that_no_tensor_shares():
+    """Beside heddle.torch, too, heddle's own calls take them, and nothing warns."""
+    slopes, ids = np.array([0.25, 0.5], np.float32)[::-1], np.broadcast_to(np.int64(3), 32)
+    x = Q.numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mod in (mods.alibi(slopes), mods.alibi(slopes.astype(">f4"))):
+            want = heddle.attention(x, x, x, score_mod=lambda s, b, h, i, j: s + slopes[h] * (j - i))
+            np.testing.assert_array_equal(heddle.attention(x, x, x, score_mod=mod), want)
+            torch.testing.assert_close(flex_attention(Q, Q, Q, mod), torch.from_numpy(want))
+            torch.testing.assert_close(flex_attention(Q, Q, Q, lambda s, b, h, i, j: mod(s, b, h, i, j)), torch.from_numpy(want))
+        mask = create_block_mask(mods.documents(ids), None, None, 32, 32, "cpu")
+        torch.testing.assert_close(flex_attention(Q, K, V, block_mask=mask), flex_attention(Q, K, V))
+
+
+def test_a_mod_that_was_made_before_torch_came(monkeypatch):
+    """It has NumPy's arrays, which Dynamo makes tensors of."""
+    monkeypatch.setattr(heddle._mod, "as_tensor", None)
+    score, mask = mods.alibi(mods.alibi_slopes(2)), ~mods.documents(np.arange(32) // 7) | mods.causal()
+    assert isinstance(score.recipe[2][0], np.ndarray)
+    block_mask = create_block_mask(mask, None, None, 32, 32, "cpu")
+    torch.testing.assert_close(compiled(Q, K, V, score, block_mask), flex_attention(Q, K, V, score, block_mask))

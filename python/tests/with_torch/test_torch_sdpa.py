@@ -213,3 +213,16 @@ def test_nested_tensors_are_refused_by_name():
         scaled_dot_product_attention(q, q, q, torch.ones(1, dtype=torch.bool))
     with pytest.raises(RuntimeError, match="where lengths differ"):
         scaled_dot_product_attention(*(jagged(4, [5, 9], 1),) * 3)
+
+
+@pytest.mark.parametrize("heads", [(6, 2, 3), (6, 6, 1), (6, 1, 2), (4, 2, 4)])
+def test_key_and_value_of_different_numbers_of_heads(heads):
+    q, k, v = (torch.randn(2, count, rows, 8, requires_grad=True) for count, rows in zip(heads, (7, 9, 9)))
+    got, want = (one(q, k, v, enable_gqa=True) for one in (scaled_dot_product_attention, torchs))
+    agree(got, want)
+    for one, other in zip(*(torch.autograd.grad(o.square().sum(), (q, k, v)) for o in (got, want))):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    with torch.no_grad():
+        agree(scaled_dot_product_attention(q[0], k[0], v[0], enable_gqa=True), torchs(q[0], k[0], v[0], enable_gqa=True))
+    with pytest.raises(RuntimeError, match=f"have {heads[0]}, {heads[1]} and 5 heads"):
+        scaled_dot_product_attention(q, k, v[:, :1].expand(-1, 5, -1, -1), enable_gqa=True)

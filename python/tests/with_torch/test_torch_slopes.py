@@ -66,6 +66,14 @@ FUNCTIONS = {
     "matrix norm": lambda s: torch.linalg.norm(four(s).reshape(2, 2)),
     "dist": lambda s: torch.dist(three(s), four(s)[:3] - 1),
     "normalize": lambda s: F.normalize(three(s) + s, dim=0)[0],
+    "asin": lambda s: torch.asin(s / 41), "acos": lambda s: torch.acos(s / 41), "atanh": lambda s: torch.atanh(s / 41),
+    "asinh": torch.asinh, "asinh of large ones": lambda s: torch.asinh(s * 1e12), "acosh": lambda s: torch.acosh(s.abs() + 1.5),
+    "hypot": lambda s: torch.hypot(s, of(1.0, s)), "hypot's ties": lambda s: torch.hypot(s, 0 * s + of(2.0, s)),
+    "atan2": lambda s: torch.atan2(s, of(1.0, s)), "atan2 behind": lambda s: torch.atan2(s, of(-1.0, s)),
+    "atan2 of its cosine": lambda s: torch.atan2(of(-2.0, s), s), "atan2 of both": lambda s: torch.atan2(s + 0.25, 2 * s),
+    "bucketize": lambda s: s * torch.bucketize(s, torch.tensor([-1.0, 0.5, 2.0], dtype=s.dtype)),
+    "bucketize from the right": lambda s: s * torch.bucketize(s, torch.tensor([-1.0, 0.5, 2.0], dtype=s.dtype), right=True),
+    "searchsorted": lambda s: s * torch.searchsorted(torch.tensor([-1.0, 0.5, 2.0], dtype=s.dtype), s, side="right"),
     "huber": lambda s: F.huber_loss(s, torch.zeros_like(s)), "l1": lambda s: F.l1_loss(s, torch.zeros_like(s)),
 }
 # Under vmap, which the reference uses, max and min give the slope of a tie to one element; by themselves they share it.
@@ -92,6 +100,23 @@ def test_slopes_at_kinks(name):
     want = gradients(dense(q, k, v, reference, scale=1.0)[:1], [q, k, v], incoming)
     assert all(x.isfinite().all() for x in want), "the reference has no gradient, so this test proves nothing"
     assert_same(got, want, 1e-6 if name in ROUNDED else 1e-11, "qkv")
+
+
+def test_angles_and_inverses_far_out():
+    """Values, in f32: zero, infinities, and numbers whose squares overflow."""
+    far = torch.tensor([-1e30, -1e20, -3.0, -1.0, -1e-20, 0.0, 1e-20, 1.0, 2.0, 1e15, 1e30, torch.inf, -torch.inf])
+    for mod in (
+        lambda s, b, h, q_idx, kv_idx: torch.atan2(far[q_idx], far[kv_idx]),
+        lambda s, b, h, q_idx, kv_idx: torch.hypot(far[q_idx], far[kv_idx]).clamp(max=9) * h,
+        lambda s, b, h, q_idx, kv_idx: torch.hypot(far[q_idx] * 1e-3, far[kv_idx] * 1e-3).clamp(max=1e30) * 1e-30,
+        lambda s, b, h, q_idx, kv_idx: torch.asinh(far[kv_idx].clamp(-1e30, 1e30)),
+        lambda s, b, h, q_idx, kv_idx: torch.acosh(far[kv_idx].abs().clamp(1, 1e30)),
+        lambda s, b, h, q_idx, kv_idx: torch.asin(far[kv_idx].clamp(-1, 1)) + torch.acos(far[q_idx].clamp(-1, 1)) * h,
+        lambda s, b, h, q_idx, kv_idx: torch.bucketize(far[kv_idx], torch.tensor([-1.0, 0.0, 2.0, 1e20])) * 1.0,
+    ):
+        q, k, v = (random(1, 2, len(far), 4, seed=seed, requires_grad=False) for seed in (1, 2, 3))
+        got = flex_attention(q.float(), k.float(), v.float(), mod)
+        torch.testing.assert_close(got.double(), dense(q, k, v, mod)[0], atol=2e-5, rtol=0)
 
 
 def test_distances_of_learned_positions():

@@ -52,3 +52,9 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"lse_parts\[1\] \[4, 2\]; \[2, 4, 3\] and \[2, 4\] are accepted"):
         merge_states([o, o], [lse, lse.T])
     assert heddle.torch.merge_states is merge_states
+
+
+def test_parts_in_one_tensor():
+    q, k, v = torch.randn(3, 1, 2, 16, 8)
+    o, lse = zip(*parts_of(q, k, v, (0, 4, 16)))
+    torch.testing.assert_close(merge_states(torch.stack(o), torch.stack(lse)), merge_states(o, lse))

@@ -14,12 +14,12 @@ from typing import Any, cast
 import torch
 
 from ... import _core
-from ..._mod import Mod
 from ..._tracing.numbers import NumbersRebound, Recipe, computed
 from ..._tracing.reached import NotKept, Reached
 from ..._tracing.steps import Steps
 from .modes import trace_with
-from .ready_made import ready_made
+from .._wide_integers import WIDE
+from .ready_made import is_ready_made, ready_made
 from .recording import MASK, SCORE, ModKind, Recording, becomes_param
 
 MOST_KEPT = 512  # keys
@@ -76,7 +76,7 @@ class Kept:
     def recognise(self, mod: Any, reached: Reached, known: _core.KeptMods, device: torch.device) -> None:
         """Lets C++ find this expression for mods that are walked over as this one was."""
         steps = reached.steps
-        if not steps.are_complete or self.recognised >= MOST_WALKS or may_learn_a_number(reached, device):
+        if not steps.are_complete or self.recognised >= MOST_WALKS or needs_a_look(reached, device):
             return
         self.recognised += 1
         for position, shape in self.shapes:
@@ -102,10 +102,10 @@ class Kept:
             params[name] = computed(recipe, reached.numbers, reached.arrays)
 
 
-def may_learn_a_number(reached: Reached, device: torch.device) -> bool:
-    """Whether a 0-d tensor on the CPU is a param or a capture of this device's call, by whether it is learned: C++ does
-    not look at that."""
-    return device.type != "cpu" and any(x.dim() == 0 and x.is_floating_point() and x.device.type == "cpu"
+def needs_a_look(reached: Reached, device: torch.device) -> bool:
+    """Whether a 0-d tensor on the CPU is a param or a capture of this device's call, by whether it is learned, and
+    whether integers on a GPU may not fit i32: C++ does not look at that."""
+    return device.type != "cpu" and any(x.dim() == 0 and x.is_floating_point() and x.device.type == "cpu" or x.dtype in WIDE
                                         for x in reached.arrays)
 
 
@@ -166,7 +166,7 @@ class Mods:
         return self._of(mod, MASK)
 
     def _of(self, mod: Any, kind: ModKind) -> Any:
-        if isinstance(mod, Mod):
+        if is_ready_made(mod):
             expr, captures = ready_made(mod, kind)
             self.captures.update(captures)
             return expr
@@ -188,6 +188,10 @@ class Mods:
                 kept.bind(reached, self.captures, self.params)
                 return kept.expr
         expr, recording = traced(mod, reached, kind, self.device)
+        if recording.symbols or recording.real_symbols:
+            self.captures.update(recording.tensors())
+            self.params.update(recording.values())
+            return expr
         made = Kept(expr, recording)
         if recording.is_kept:
             keep(key, made)

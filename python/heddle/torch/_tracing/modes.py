@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _core
-from . import aten, aten_tensors, values  # noqa: F401  the first two fill OPERATIONS
+from . import aten, aten_inverses, aten_tensors, values  # noqa: F401  the first three fill OPERATIONS
 from .contents import READERS, content_of, remember
 from .indexing import getitem, is_gather
 from ..._tracing.numbers import Number

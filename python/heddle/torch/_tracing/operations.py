@@ -1,4 +1,4 @@
-"""The table of aten operations that tracing reads, and how aten.py and aten_tensors.py fill it."""
+"""The table of aten operations that tracing reads, and how aten.py, aten_inverses.py and aten_tensors.py fill it."""
 
 from __future__ import annotations
 

@@ -235,6 +235,7 @@ class Recording:
         if name is None:
             name = self._free("number" if is_real else "length")
             known[name] = x
+            self.is_kept = False  # it belongs to the graph that is being traced
         return Value.scalar(_core.Capture(name, "f64", 0)[()] if is_real else _core.param(name, "i32"))
 
     def detached(self, x: torch.Tensor) -> Any:

@@ -1,0 +1,85 @@
+"""Errors of calls on torch's tensors that name the argument, where torch's dispatcher or Python would not."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from .._named_arguments import FITS, is_number, misfit
+from .._options import refuse_type
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.layout == torch.strided or value.is_nested)
+
+
+FITS["torch.Tensor"] = is_tensor, "a tensor of torch.strided"
+FITS["Descale"] = lambda value: value is None or is_tensor(value), "a tensor of torch.strided"
+FITS["Scale"] = (
+    lambda value: value is None or (
+        value.numel() == 1 if is_tensor(value) else is_number(value) and abs(value) < 2**63), "a float or a tensor of one")
+FITS["torch.dtype"] = lambda value: isinstance(value, torch.dtype), "a torch.dtype"
+FITS["AuxRequest"] = lambda value: type(value).__name__ == "AuxRequest", "an AuxRequest"
+FITS["MaskMod"] = FITS["Callable"]
+
+
+def names_arguments(function: Function) -> Function:
+    """The function, which raises TypeError with the argument's name if it fails and an argument is of another type than
+    its annotation says. Dynamo sees the function itself."""
+    return named_as()(function)
+
+
+def named_as(**names: str) -> Callable[[Function], Function]:
+    """names_arguments, for a function whose arguments have these names in the library's errors."""
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():
+                return function(*given, **named)
+            try:
+                return function(*given, **named)
+            except (TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, LookupError) as error:
+                refuse(error, misfit(function, given, named), names)
+                raise
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def refuse(error: Exception, wrong: tuple[str, Any, str] | None, names: dict[str, str]) -> None:
+    """Raises TypeError for an argument that is wrong, unless the error names it, and the error with the names of this
+    function."""
+    text = str(error)
+    if wrong is not None and ("incompatible function arguments" in text or not re.search(rf"\b{wrong[0]}\b", text)):
+        refuse_type(*wrong)
+    own = re.sub(rf"\b({'|'.join(names)})\b", lambda said: names[said[1]], text) if names else text
+    if own != text and type(error) in (ValueError, NotImplementedError):
+        raise type(error)(own) from None
+
+
+def require_axes(count: int, **tensors: Any) -> None:
+    """Raises ValueError for a tensor that has not so many axes."""
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor) and x.dim() != count:
+            raise ValueError(f"{name} has shape {list(x.shape)}; {count} axes are accepted")
+
+
+def require_sizes(**sizes: int | None) -> None:
+    """Raises ValueError for one that is negative. None is none."""
+    for name, size in sizes.items():
+        if size is not None and size < 0:
+            raise ValueError(f"{name} is {size}; 0 and more are accepted")
+
+
+def pair(name: str, value: Any) -> tuple[Any, Any]:
+    """Raises ValueError for what has not two elements."""
+    if len(value) != 2:
+        raise ValueError(f"{name} is {value!r}; a pair of ints is accepted")
+    return value[0], value[1]

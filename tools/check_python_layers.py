@@ -47,7 +47,7 @@ ROOMS = {
     "torch/operators": Room(("heddle.torch._operands", "heddle.torch._operators", "heddle.torch._operator_rules",
                              "heddle.torch._append"),
                             ("package", *TORCH_BASE, "torch/eager")),
-    "torch/dispatch": Room(("heddle.torch._gradients", "heddle.torch._dispatch"),
+    "torch/dispatch": Room(("heddle.torch._gradients", "heddle.torch._recorded", "heddle.torch._dispatch"),
                            (*TORCH_BASE, "torch/eager", "torch/operators")),
     "torch/block masks": Room(("heddle.torch._block_lists", "heddle.torch._mask_mods", "heddle.torch._write_order",
                                "heddle.torch._block_mask"), ("package", *TORCH_BASE, "torch/eager")),

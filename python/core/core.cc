@@ -27,6 +27,7 @@
 #include "mods.h"
 #include "partitions.h"
 #include "plans.h"
+#include "recorded_calls.h"
 #include "tensors.h"
 
 namespace heddle::python {
@@ -84,6 +85,7 @@ NB_MODULE(_core_of_main, module) {
   add_arguments(module);
   add_kept_mods(module);
   add_kept_plans(module);
+  add_recorded_calls(module);
   add_direct_calls(module);
   add_checks(module);
   add_files(module);

@@ -92,6 +92,8 @@ static void test_struct_sizes(void) {
   EXPECT_INVALID("tensors.struct_size is 47");
   options.struct_size = 4097;
   EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 272 here, is accepted");
+  options.struct_size = sizeof options - 3;  // ends inside a pointer
+  EXPECT_INVALID("options.struct_size is 269; the sizeof of the struct, 272 here, is accepted");
   options.struct_size = UINT64_MAX;
   EXPECT_INVALID("options.struct_size is 18446744073709551615");
   const heddle_bindings bindings = {.struct_size = 8};

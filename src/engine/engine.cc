@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/profiler_range.h"
 #include "base/report.h"
 #include "engine/callers_mask.h"
 #include "engine/machine.h"
@@ -59,6 +60,7 @@ engine::Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf
 
 template <class Tensors>
 void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptions& given) {
+  const base::ProfilerRange range("heddle plan");
   base::hears_events();  // throws for a HEDDLE_LOG that cannot be opened before anything is planned
   const engine::Clock::time_point began = engine::Clock::now();
   engine::reported("plan", [&] { make_plan(tensors, given); });
@@ -100,6 +102,7 @@ plan::Request AttentionPlan::State::request() const {
 
 template <class Tensors>
 void AttentionPlan::State::run(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const {
+  const base::ProfilerRange range(backward_of(tensors) == nullptr ? "heddle forward" : "heddle backward");
   engine::reported("run", [&] { check_and_launch(tensors, run, mask_is_current); });
 }
 template void AttentionPlan::State::run(const AttentionTensors&, const RunOptions&, bool) const;

@@ -17,6 +17,7 @@
 #include "backend/jit/dump.h"
 #include "backend/jit/key.h"
 #include "base/environment.h"
+#include "base/profiler_range.h"
 #include "base/report.h"
 
 namespace heddle::jit {
@@ -51,6 +52,7 @@ Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, cons
   const bool stored = record.has_value();
   if (stored && !dumps) return *record;
   // The disk keeps no assembly: a kernel from there is compiled a second time for its dump.
+  const base::ProfilerRange range("heddle compile");
   const Compilation compilation = compiler.compile(source, dumps);
   if (!stored) {
     ++counters.compiled, ++base::kernel_counters().compiled;

@@ -156,7 +156,7 @@ changed_files() {
 # clang: compiles AMD kernels and disassembles them for the simulator, 67 MB, 15 s. The others: HIP with its compiler at
 # run time, 155 MB installed.
 for_amd=(clang-19 lld-19 llvm-19 libamdhip64-5 libamd-comgr2 libhiprtc-builtins5)
-if $full; then install_missing git clang clang-tidy chromium doxygen "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
+if $full; then install_missing git clang libclang-rt-dev clang-tidy chromium doxygen "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
 bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}

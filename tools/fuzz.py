@@ -84,7 +84,7 @@ def compiler():
                 'extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t*, std::size_t) { return 0; }'),
                 capture_output=True, text=True, check=False).returncode == 0:
             return name
-    sys.exit("no clang++ with libFuzzer is installed (Debian: clang, libclang-rt-19-dev)")
+    sys.exit("no clang++ with libFuzzer is installed (Debian: clang, libclang-rt-dev)")
 
 
 def compiled(source, clang):

@@ -20,13 +20,13 @@ namespace {
 using namespace nb::literals;
 
 constexpr std::size_t kInputs = 3;              // q, k and v
-constexpr std::size_t kSaved = 3;               // out, lse and lse_rest, before the inputs
 constexpr const char* kDetached = "detached_";  // heddle/torch/_tracing/recording.py: DETACHED_PREFIX
 
 nb::any nothing() { return nb::borrow<nb::any>(nb::none()); }
 
 bool is_aligned(const ReadOnly& x) {
-  return reinterpret_cast<std::uintptr_t>(x.data()) % (x.dtype().bits / 8U) == 0 || x.device_type() != kCpu;
+  const std::uintptr_t size = std::max(x.dtype().bits / 8U, 1U);  // elements may be smaller than a byte
+  return reinterpret_cast<std::uintptr_t>(x.data()) % size == 0 || x.device_type() != kCpu;
 }
 
 /// Whether torch.empty_like(x) is what a gradient of rows is written to.
@@ -210,9 +210,10 @@ TensorTuple RecordedCall::forward(const TensorTuple& tensors) {
   return nb::borrow<TensorTuple>(with_lse_ ? nb::make_tuple(out, lse, rest) : nb::make_tuple(out, lse));
 }
 
-/// lse and lse_rest of what forward() gave. False if Python has to look at them.
-bool RecordedCall::take_statistics(const nb::handle* saved, BackwardTensors& tensors) const {
-  ReadOnly lse, rest;
+/// lse and lse_rest of what forward() gave. `arrays` keeps them alive. False if Python has to look at them.
+bool RecordedCall::take_statistics(const nb::handle* saved, std::array<ReadOnly, 2>& arrays,
+                                   BackwardTensors& tensors) const {
+  auto& [lse, rest] = arrays;
   if (!torch_->take(saved[1], lse) || (with_lse_ && !torch_->take(saved[2], rest))) return false;
   if (with_lse_) {
     tensors.lse = const_view_of(lse, "lse"), tensors.lse_rest = const_view_of(rest, "lse_rest");
@@ -248,6 +249,7 @@ nb::any RecordedCall::backward(const TensorTuple& saved, nb::handle d_out, nb::h
   const std::vector<nb::handle> kept = handles_of(saved);
   std::vector<ReadOnly> in;
   ReadOnly out, d_out_rows, d_lse_rows;
+  std::array<ReadOnly, 2> statistics;
   if (!take_all(&kept[first], in) || !takes({&in[0], &in[1], &in[2]}, {}) || !torch_->take(kept[0], out) ||
       !take_rows(*torch_, d_out, d_out_rows) || (!d_lse.is_none() && !take_rows(*torch_, d_lse, d_lse_rows))) {
     return nothing();
@@ -268,7 +270,7 @@ nb::any RecordedCall::backward(const TensorTuple& saved, nb::handle d_out, nb::h
       if (!torch_->set_stream(in[0], stream)) return nothing();
       options.stream = reinterpret_cast<void*>(stream);
     }
-    if (!take_statistics(kept.data(), tensors) || !make_gradients(&kept[first], needs, made, tensors)) {
+    if (!take_statistics(kept.data(), statistics, tensors) || !make_gradients(&kept[first], needs, made, tensors)) {
       return nothing();
     }
     if (!tensors.dq && !tensors.dk && !tensors.dv && tensors.d_captures.empty()) return made.to_python();

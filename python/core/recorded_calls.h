@@ -71,7 +71,7 @@ class RecordedCall {
   std::size_t first_tensor() const { return with_lse_ ? 3 : 2; }  // in what is saved
   bool take_all(const nb::handle* tensors, std::vector<ReadOnly>& arrays) const;
   AttentionOptions options_for(const std::vector<ReadOnly>& arrays) const;
-  bool take_statistics(const nb::handle* saved, BackwardTensors& tensors) const;
+  bool take_statistics(const nb::handle* saved, std::array<ReadOnly, 2>& arrays, BackwardTensors& tensors) const;
   bool make_gradients(const nb::handle* of, const nb::tuple& needs, Gradients& made, BackwardTensors& tensors) const;
 
   std::shared_ptr<const TorchNames> torch_;

@@ -1,12 +1,11 @@
-// What the library says of its own work: each plan, each kernel that it brings, each call that it refuses. Off unless a
+// Reports of the library's own work: each plan, each kernel that it brings, each call that it refuses. Off unless a
 // listener is set or HEDDLE_LOG names a file ("-": stderr), which gets each event as a line. Off, a plan and a refusal
 // cost one load more; a call whose plan is kept costs nothing more in either case.
 //
 // An event is one line of JSON. All have "event", "time" (seconds since 1970) and "process".
 //   plan     "ms" that planning took, compilation included; "pass" (forward, backward); "device"; "problem", as
-//   explain()
-//            has it; "family"; "tile" [queries, keys]; "workspace_bytes"; "rejected": kernels that the compiler did not
-//            make well, and why
+//            explain() has it; "family"; "tile" [queries, keys]; "workspace_bytes"; "rejected": kernels that the
+//            compiler did not make well, and why
 //   kernel   "name"; "from" (compiled, from the disk cache); "compile_ms"; "bytes"; "registers" and "spill_bytes" a
 //            thread; or, if it failed, "error"
 //   refusal  "of" (call, plan, run); "code", as in error.h; "reason": the sentence that is thrown

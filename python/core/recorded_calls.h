@@ -50,7 +50,7 @@ class RecordedCall {
 
   /// q, k, v and the captures, before forward(). Behind it the call keeps no tensor alive.
   TensorTuple tensors() const;
-  /// What a backward needs of q, k, v and the captures: (out, lse, lse_rest); (out, [lse, lse_rest] in one tensor)
+  /// Computes, and gives a backward's inputs: (out, lse, lse_rest); (out, [lse, lse_rest] in one tensor)
   /// unless the call has lse. Throws what the library refuses.
   TensorTuple forward(const TensorTuple& tensors);
   /// (None, gradients of q, k, v and the captures): a gradient is None unless `needs` asks for it. `saved`: out, lse

@@ -34,7 +34,7 @@ class ReportedCall {
   static inline thread_local bool is_reported_ = false;
 };
 
-/// What `part` returns. Reports what it refuses. `of`: "call", "plan" or "run".
+/// Returns the part's result, and reports its refusal. `of`: "call", "plan" or "run".
 template <class Part>
 decltype(auto) reported(const char* of, Part&& part) {
   ReportedCall call;

@@ -1,4 +1,4 @@
-// What a builder reports and counts, over a compiler of the test.
+// A builder's events and counts, over a compiler of the test.
 #include "backend/jit/builder.h"
 
 #include <gmock/gmock.h>

@@ -16,6 +16,7 @@
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
+#   - fuzzing of what reads bytes from others, 10 s a target
 #   - the reference of the API, which is built and whose links are followed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
@@ -37,7 +38,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,21p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,22p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -155,7 +156,7 @@ changed_files() {
 # clang: compiles AMD kernels and disassembles them for the simulator, 67 MB, 15 s. The others: HIP with its compiler at
 # run time, 155 MB installed.
 for_amd=(clang-19 lld-19 llvm-19 libamdhip64-5 libamd-comgr2 libhiprtc-builtins5)
-if $full; then install_missing git clang-tidy chromium doxygen "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
+if $full; then install_missing git clang libclang-rt-dev clang-tidy chromium doxygen "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
 bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
@@ -178,6 +179,7 @@ if $full; then
   note "debug" reduced_tests debug
   note "clang-tidy" tidy
   note "few families" few_families
+  note "fuzzing" tools/fuzz.py
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan

@@ -4,7 +4,7 @@ comments of the library name files that exist.
 
     tools/check_docs.py [ROOT]
 
-Reads README.md, CONTRIBUTING.md, CHANGELOG.md and docs/**/*.md. docs/notes/history tells of the past and is left out.
+Reads README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and docs/**/*.md. docs/notes/history tells of the past and is left out.
 Of the comments below include/, src/ and kernels/ it looks at names with a folder, such as fragments/softmax.cuh.
 Prints a line for each name that does not exist, and exits with 1 if there is one.
 
@@ -145,7 +145,7 @@ def missing(tree, document, text):
 
 def documents(root):
     """The documents, without those of the past."""
-    found = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if (root / name).exists()]
+    found = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md") if (root / name).exists()]
     found += sorted(path for path in (root / "docs").rglob("*.md") if "history" not in path.relative_to(root).parts)
     return found
 

@@ -33,7 +33,9 @@
 // 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
 // 11: heddle_attention_options.prefix_group and prefix_len.
 // 12: heddle_attention_options.allow_tf32.
-#define HEDDLE_C_VERSION 13
+// 13: q_rest and k_rest, of heddle_attention_options and of heddle_run_options.
+// 14: heddle_set_event_listener, heddle_counts_json.
+#define HEDDLE_C_VERSION 14
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -372,6 +374,17 @@ HEDDLE_API heddle_status heddle_attention_backward_into(const heddle_backward_te
 /// Forgets the plans that the one-call functions keep, and frees their workspaces. On a GPU it waits until the device
 /// is idle. Since version 2.
 HEDDLE_API heddle_status heddle_clear_plan_cache(void);
+
+/// Gets an event, a line of JSON without its end, which lives during the call. events.h lists events and their keys. It
+/// is called on the thread whose call the event belongs to, from several at a time, and may call the library.
+typedef void (*heddle_event_listener)(const char* event, void* context);
+/// Sets the process's listener, in place of the one before. NULL: none. Calls that go on may still reach the old one.
+/// Since version 14.
+HEDDLE_API heddle_status heddle_set_event_listener(heddle_event_listener listener, void* context);
+
+/// Counts of the caches since the process began, as JSON: {"plans": {"hits": 0, "misses": 0, "evictions": 0, "plans":
+/// 0, "bytes": 0}, "kernels": {"compiled": 0, "from_memory": 0, "from_disk": 0, "rejected": 0}}. Since version 14.
+HEDDLE_API heddle_status heddle_counts_json(const char** json);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
 /// and kv_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures,

@@ -7,6 +7,7 @@
 #include "heddle/check.h"       // IWYU pragma: export
 #include "heddle/devices.h"     // IWYU pragma: export
 #include "heddle/error.h"       // IWYU pragma: export
+#include "heddle/events.h"      // IWYU pragma: export
 #include "heddle/expr.h"        // IWYU pragma: export
 #include "heddle/files.h"       // IWYU pragma: export
 #include "heddle/kv_cache.h"    // IWYU pragma: export

@@ -22,17 +22,33 @@
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
+#include "heddle/events.h"
 #include "kept_mods.h"
 #include "kept_plans.h"
 #include "mods.h"
 #include "partitions.h"
 #include "plans.h"
+#include "recorded_calls.h"
 #include "tensors.h"
 
 namespace heddle::python {
 namespace {
 
 using namespace nb::literals;
+
+/// Python's listener is never freed: threads of the library may outlive the interpreter.
+void set_listener(const nb::object& listener) {
+  if (listener.is_none()) return set_event_listener({});
+  PyObject* const kept = nb::object(listener).release().ptr();
+  set_event_listener([kept](const std::string& event) {
+    const nb::gil_scoped_acquire held;
+    try {
+      nb::borrow(kept)(event);
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("an event's listener");
+    }
+  });
+}
 
 void attention_into_arrays(const ReadOnly& q, const ReadOnly& k, const ReadOnly& v, const Array& o, const GivenOut& lse,
                            const Arguments& arguments, const GivenOut& max_scores, const GivenOut& lse_rest) {
@@ -84,6 +100,7 @@ NB_MODULE(_core_of_main, module) {
   add_arguments(module);
   add_kept_mods(module);
   add_kept_plans(module);
+  add_recorded_calls(module);
   add_direct_calls(module);
   add_checks(module);
   add_files(module);
@@ -99,6 +116,14 @@ NB_MODULE(_core_of_main, module) {
       "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);
   module.def("cache_folder", &cache_folder);
+  module.def("set_event_listener", &set_listener, "listener"_a.none());
+  module.def("kernel_counts", [] {
+    const KernelCounts counts = kernel_counts();
+    return std::map<std::string, std::int64_t>{{"compiled", counts.compiled},
+                                               {"from_memory", counts.from_memory},
+                                               {"from_disk", counts.from_disk},
+                                               {"rejected", counts.rejected}};
+  });
   module.def(
       "plan_cache_counts",
       [] {

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "heddle/attention.h"
 #include "heddle/error.h"
 #include "kept_mods.h"
+#include "recorded_calls.h"
 #include "shared_block_mask.h"
 #include "tensors.h"
 
@@ -29,8 +31,6 @@ namespace heddle::python {
 namespace {
 
 using namespace nb::literals;
-
-constexpr int kCpu = 1, kCuda = 2;  // of DLPack
 
 /// The problems that a block mask is for: batch and heads may also be 1, for any.
 struct MaskScope {
@@ -63,12 +63,17 @@ struct BoundMod {
 /// A block mask of lists, whose function each call looks up: what it reads may have changed.
 struct ListedMask {
   std::shared_ptr<const BlockMask> lists;
-  nb::object function;
+  nb::object whole, function;
   std::uint64_t version;
   MaskScope scope;
 
-  ListedMask(const SharedBlockMask& mask, nb::object mask_mod, std::uint64_t number, const ScopeNumbers& given)
-      : lists(mask.mask), function(std::move(mask_mod)), version(number), scope(scope_of(given)) {}
+  /// `mask`: a heddle.BlockMask.
+  ListedMask(nb::object mask, nb::object mask_mod, std::uint64_t number, const ScopeNumbers& given)
+      : lists(nb::cast<SharedBlockMask>(mask.attr("_mask")).mask),
+        whole(std::move(mask)),
+        function(std::move(mask_mod)),
+        version(number),
+        scope(scope_of(given)) {}
 };
 
 /// q, k and v of one call.
@@ -108,20 +113,22 @@ nb::any nothing() { return nb::borrow<nb::any>(nb::none()); }
 /// Makes the calls. Holds torch's types and functions that they need, and the score and mask mods that were met before.
 class DirectCalls {
  public:
-  DirectCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse, nb::object stream,
+  DirectCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse,
+              nb::object empty_statistics, nb::object empty_contiguous, nb::object stream,
               const std::map<std::string, nb::object>& scores, const std::map<std::string, nb::object>& masks)
-      : types_{std::move(tensor), std::move(parameter)},
-        empty_like_(std::move(empty_like)),
-        empty_lse_(std::move(empty_lse)),
-        stream_(std::move(stream)),
+      : torch_(std::make_shared<const TorchNames>(TorchNames{{std::move(tensor), std::move(parameter)},
+                                                             std::move(empty_like),
+                                                             std::move(empty_lse),
+                                                             std::move(empty_statistics),
+                                                             std::move(empty_contiguous),
+                                                             std::move(stream)})),
         scores_{scores.at("cpu"), scores.at("cuda")},
         masks_{masks.at("cpu"), masks.at("cuda")} {}
 
-  /// (out, lse or None); None if Python has to look at the call. `score`: a function or a BoundMod. `mask`: a BoundMod
-  /// or a ListedMask. `settings`: options by name, None: not given.
+  /// (out, lse or None); a RecordedCall if autograd has to record it; None if Python has to look at the call. `score`:
+  /// a function or a BoundMod. `mask`: a BoundMod or a ListedMask. `settings`: options by name, None: not given.
   nb::any attend(nb::handle query, nb::handle key, nb::handle value, nb::handle score, nb::handle mask,
-                 const nb::typed<nb::dict, nb::str, nb::any>& settings, bool enable_gqa, bool with_lse, bool clamps,
-                 bool with_gradients) const {
+                 const Settings& settings, bool enable_gqa, bool with_lse, bool clamps, bool with_gradients) const {
     Inputs in;
     if (!take(query, in.q) || !take(key, in.k) || !take(value, in.v) || !in.agree(enable_gqa)) return nothing();
     if (!in.make_plain_results()) return nothing();
@@ -134,19 +141,24 @@ class DirectCalls {
     for (const auto& [name, given] : settings) {
       if (!given.is_none() && !set(nb::cast<std::string>(name), given, arguments)) return nothing();
     }
-    if (with_gradients && require_gradients(in, arguments.values)) return nothing();
-    if (in.is_on_cuda()) {
-      const nb::object stream = stream_(in.q.device_id());
-      if (stream.is_none()) return nothing();
-      arguments.stream = nb::cast<std::uintptr_t>(stream);
+    if (in.is_on_cuda() && !torch_->set_stream(in.q, arguments.stream)) return nothing();
+    if (with_gradients && require_gradients(in, arguments.values)) {
+      return recorded(in, std::move(arguments), settings, mask, with_lse);
     }
     return run(query, in, arguments, with_lse);
   }
 
  private:
-  bool take(nb::handle object, ReadOnly& array) const {
-    const nb::handle type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
-    return (type.is(types_[0]) || type.is(types_[1])) && array.take(object, true);
+  bool take(nb::handle object, ReadOnly& array) const { return torch_->take(object, array); }
+
+  nb::any recorded(const Inputs& in, Arguments&& arguments, const Settings& settings, nb::handle mask,
+                   bool with_lse) const {
+    const std::array<const ReadOnly*, 3> inputs = {&in.q, &in.k, &in.v};
+    if (!RecordedCall::takes(inputs, arguments.values)) return nothing();
+    nb::object lists = arguments.block_mask ? nb::cast<const ListedMask*>(mask)->whole : nb::none();
+    auto call =
+        std::make_unique<RecordedCall>(torch_, inputs, std::move(arguments), settings, std::move(lists), with_lse);
+    return nb::borrow<nb::any>(nb::cast(std::move(call)));
   }
 
   static const KeptMods& known(const std::array<nb::object, 2>& by_device, const Inputs& in) {
@@ -205,8 +217,9 @@ class DirectCalls {
   }
 
   static bool require_gradients(const Inputs& in, const NamedValues& values) {
+    static PyObject* const name = PyUnicode_InternFromString("requires_grad");
     const auto requires_one = [](const ReadOnly& array) {
-      return nb::cast<bool>(nb::getattr(array.owner(), "requires_grad"));
+      return nb::steal(PyObject_GetAttr(array.owner().ptr(), name)).is(Py_True);
     };
     return requires_one(in.q) || requires_one(in.k) || requires_one(in.v) ||
            std::any_of(values.captures.begin(), values.captures.end(),
@@ -214,7 +227,7 @@ class DirectCalls {
   }
 
   nb::any run(nb::handle query, const Inputs& in, const Arguments& arguments, bool with_lse) const {
-    const nb::object out = empty_like_(query), lse = with_lse ? empty_lse_(query) : nb::none();
+    const nb::object out = torch_->empty_like(query), lse = with_lse ? torch_->empty_lse(query) : nb::none();
     GivenOut out_array(std::in_place), lse_array;
     if (!out_array->take(out, false) || (with_lse && !lse_array.emplace().take(lse, false))) return nothing();
     try {
@@ -229,8 +242,7 @@ class DirectCalls {
     return nb::borrow<nb::any>(nb::make_tuple(out, lse));
   }
 
-  std::array<nb::object, 2> types_;
-  nb::object empty_like_, empty_lse_, stream_;
+  std::shared_ptr<const TorchNames> torch_;
   std::array<nb::object, 2> scores_, masks_;  // KeptMods of the CPU and of GPUs
 };
 
@@ -242,12 +254,13 @@ void add_direct_calls(nb::module_& module) {
                     std::uint64_t, const std::optional<ScopeNumbers>&>(),
            "expr"_a, "captures"_a, "params"_a, "version"_a = 0, "scope"_a.none() = nb::none());
   nb::class_<ListedMask>(module, "ListedMask", "A block mask of lists, and the function of its partial blocks.")
-      .def(nb::init<const SharedBlockMask&, nb::object, std::uint64_t, const ScopeNumbers&>(), "lists"_a, "mask_mod"_a,
-           "version"_a, "scope"_a);
+      .def(nb::init<nb::object, nb::object, std::uint64_t, const ScopeNumbers&>(), "lists"_a, "mask_mod"_a, "version"_a,
+           "scope"_a);
   nb::class_<DirectCalls>(module, "DirectCalls", "Repeated calls of torch's tensors.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object,
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, nb::object,
                     const std::map<std::string, nb::object>&, const std::map<std::string, nb::object>&>(),
-           "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "stream"_a, "scores"_a, "masks"_a)
+           "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "empty_statistics"_a, "empty_contiguous"_a,
+           "stream"_a, "scores"_a, "masks"_a)
       .def("attend", &DirectCalls::attend, "query"_a, "key"_a, "value"_a, "score"_a.none(), "mask"_a.none(),
            "settings"_a, "enable_gqa"_a, "with_lse"_a, "clamps"_a, "with_gradients"_a);
 }

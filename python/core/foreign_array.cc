@@ -134,4 +134,9 @@ bool ForeignArray::take(nb::handle object, bool read_only) {
   return read_only ? take_imported<nb::ndarray<nb::ro>>(object) : take_imported<nb::ndarray<>>(object);
 }
 
+bool ForeignArray::take_new(nb::handle object) {
+  const Exchange exchange = exchange_of(Py_TYPE(object.ptr()));
+  return exchange.table != nullptr ? take_exchanged(object, exchange.table) : take_imported<nb::ndarray<>>(object);
+}
+
 }  // namespace heddle::python

@@ -30,6 +30,8 @@ class ForeignArray {
 
   /// False if the object is no array. `read_only`: one that must not be written is taken, too.
   bool take(nb::handle object, bool read_only);
+  /// take() of an array that was made just now, to write it: nobody negated it.
+  bool take_new(nb::handle object);
 
  private:
   bool take_exchanged(nb::handle object, const void* table);

@@ -67,6 +67,7 @@ from ._backward_plan import BackwardPlan
 from ._block_mask import BlockMask, Lists, Run, Sequence
 from ._check import check, devices, merge_states, missing
 from ._config import Config, config
+from ._events import kernel_counts, set_event_listener
 from ._files import TensorFile, load, save
 from ._kv_cache import append_kv, find_prefixes
 from ._plan import AttentionPlan, Explanation, explain, explain_on
@@ -83,8 +84,8 @@ __all__ = [
     "cos",
     "devices", "erf", "erfc", "exp", "exp2", "explain", "explain_backward", "explain_on", "expm1", "find_prefixes",
     "floor", "gelu",
-    "gelu_tanh", "isinf", "isnan", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
+    "gelu_tanh", "isinf", "isnan", "kernel_counts", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
     "mods", "param", "plan_cache_counts", "power", "progress", "random_uniform", "relu", "round", "rsqrt", "save",
-    "set_trace_always", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32",
+    "set_event_listener", "set_trace_always", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32",
     "traces_always", "trunc", "where",
 ]

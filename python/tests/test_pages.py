@@ -32,7 +32,7 @@ def printed_by(code, where, scope):
 
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks])
 def test_guide(page, folder):
-    if page in ("torch", "context_parallel"):
+    if page in ("torch", "context_parallel", "migration"):
         pytest.importorskip("torch")
     scope = {"__name__": page}
     for block in PAGES[page]:

@@ -22,7 +22,8 @@ enum class Option : std::uint8_t {
   family,
   tuning,
   trace_always,
-  cpu_amx
+  cpu_amx,
+  log
 };
 
 struct OptionRow {

@@ -8,6 +8,7 @@
 #include "heddle/check.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
+#include "heddle/events.h"
 
 namespace heddle::capi {
 namespace {
@@ -35,6 +36,23 @@ std::string devices_json() {
   return result.dump();
 }
 
+std::string counts_json() {
+  const PlanCacheCounts plans = plan_cache_counts();
+  const KernelCounts kernels = kernel_counts();
+  const nlohmann::ordered_json result = {{"plans",
+                                          {{"hits", plans.hits},
+                                           {"misses", plans.misses},
+                                           {"evictions", plans.evictions},
+                                           {"plans", plans.plans},
+                                           {"bytes", plans.bytes}}},
+                                         {"kernels",
+                                          {{"compiled", kernels.compiled},
+                                           {"from_memory", kernels.from_memory},
+                                           {"from_disk", kernels.from_disk},
+                                           {"rejected", kernels.rejected}}}};
+  return result.dump();
+}
+
 // `result`: of a forward or of a backward.
 void keep_report(const auto& result, std::int32_t* passed, const char** report) {
   if (report != nullptr) *report = keep_text(result.text());
@@ -57,6 +75,20 @@ heddle_status heddle_devices_json(const char** json) {
   return call([&] {
     require(json, "json", "place for a text");
     *json = keep_text(devices_json());
+  });
+}
+
+heddle_status heddle_counts_json(const char** json) {
+  return call([&] {
+    require(json, "json", "place for a text");
+    *json = keep_text(counts_json());
+  });
+}
+
+heddle_status heddle_set_event_listener(heddle_event_listener listener, void* context) {
+  return call([&] {
+    if (listener == nullptr) return heddle::set_event_listener({});
+    heddle::set_event_listener([=](const std::string& event) { listener(event.c_str(), context); });
   });
 }
 

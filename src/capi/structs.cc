@@ -12,6 +12,7 @@ namespace heddle::capi {
 namespace {
 
 constexpr std::uint64_t kLargestSize = 4096;  // what no version will reach: larger ones were never set
+constexpr std::uint64_t kAlignment = 8;       // every version's size is a multiple: another one ends inside a pointer
 
 }  // namespace
 
@@ -19,7 +20,7 @@ void copy_known_fields(std::string_view name, const void* given, void* known, st
                        std::size_t first_size) {
   std::uint64_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  if (size < first_size || size > kLargestSize) {
+  if (size < first_size || size > kLargestSize || size % kAlignment != 0) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("{}.struct_size is {}; the sizeof of the struct, {} here, is accepted", name, size, known_size));

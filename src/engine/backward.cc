@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/one_call.h"
+#include "engine/reports.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -80,19 +81,23 @@ BackwardResult allocate(BackwardTensors& tensors) {
 
 BackwardResult attention_backward(const BackwardTensors& tensors, const AttentionOptions& options,
                                   const GradientRequest& request) {
-  refuse_given_gradients(tensors);
-  BackwardTensors own = planned_tensors(tensors, options, request);
-  engine::check_not_capturing(tensors.q.device, options.stream, "attention_backward");
-  const AttentionPlan plan = cached_plan(own, options);
-  BackwardResult result = allocate(own);
-  engine::run_kept(plan, own, options);
-  return result;
+  return engine::reported("call", [&] {
+    refuse_given_gradients(tensors);
+    BackwardTensors own = planned_tensors(tensors, options, request);
+    engine::check_not_capturing(tensors.q.device, options.stream, "attention_backward");
+    const AttentionPlan plan = cached_plan(own, options);
+    BackwardResult result = allocate(own);
+    engine::run_kept(plan, own, options);
+    return result;
+  });
 }
 
 void attention_backward_into(const BackwardTensors& tensors, const AttentionOptions& options) {
-  engine::check_not_capturing(tensors.q.device, options.stream, "attention_backward");
-  const AttentionPlan plan = cached_plan(tensors, options);
-  engine::run_kept(plan, tensors, options);
+  return engine::reported("call", [&] {
+    engine::check_not_capturing(tensors.q.device, options.stream, "attention_backward");
+    const AttentionPlan plan = cached_plan(tensors, options);
+    engine::run_kept(plan, tensors, options);
+  });
 }
 
 }  // namespace heddle

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/profiler_range.h"
+#include "base/report.h"
 #include "engine/callers_mask.h"
 #include "engine/machine.h"
 #include "engine/pointers.h"
 #include "engine/prepare.h"
+#include "engine/reports.h"
 #include "engine/state.h"
 #include "engine/tuning.h"
 #include "families/table.h"
@@ -57,6 +60,15 @@ engine::Prepared prepare_chosen(const plan::Request& request, const plan::RowsOf
 
 template <class Tensors>
 void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptions& given) {
+  const base::ProfilerRange range("heddle plan");
+  base::hears_events();  // throws for a HEDDLE_LOG that cannot be opened before anything is planned
+  const engine::Clock::time_point began = engine::Clock::now();
+  engine::reported("plan", [&] { make_plan(tensors, given); });
+  engine::report_plan(problem, plan, engine::Clock::now() - began);
+}
+
+template <class Tensors>
+void AttentionPlan::State::make_plan(const Tensors& tensors, const AttentionOptions& given) {
   options = given;
   problem = problem::validate(tensors, options);
   options.block_mask = engine::followed_mask(problem, options);
@@ -90,6 +102,14 @@ plan::Request AttentionPlan::State::request() const {
 
 template <class Tensors>
 void AttentionPlan::State::run(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const {
+  const base::ProfilerRange range(backward_of(tensors) == nullptr ? "heddle forward" : "heddle backward");
+  engine::reported("run", [&] { check_and_launch(tensors, run, mask_is_current); });
+}
+template void AttentionPlan::State::run(const AttentionTensors&, const RunOptions&, bool) const;
+template void AttentionPlan::State::run(const BackwardTensors&, const RunOptions&, bool) const;
+
+template <class Tensors>
+void AttentionPlan::State::check_and_launch(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const {
   const AttentionOptions& given = run.options != nullptr ? *run.options : options;
   const Bindings& values = run.bindings != nullptr ? *run.bindings : given.bindings;
   if (run.options != nullptr) problem::check_planned_options(problem, options, given);
@@ -111,8 +131,6 @@ void AttentionPlan::State::run(const Tensors& tensors, const RunOptions& run, bo
                   .stream = run.stream,
                   .backward = backward_of(tensors)});
 }
-template void AttentionPlan::State::run(const AttentionTensors&, const RunOptions&, bool) const;
-template void AttentionPlan::State::run(const BackwardTensors&, const RunOptions&, bool) const;
 
 void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
   state_->run(tensors, options, false);

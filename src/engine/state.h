@@ -23,12 +23,16 @@ struct AttentionPlan::State {
   std::unique_ptr<backend::Kernel> kernel;
   bool cached = false;  // the plan cache hands it to several callers: update() is refused
 
-  /// Tensors: AttentionTensors, or BackwardTensors for a backward.
+  /// Plans, and reports the plan or the refusal. Tensors: AttentionTensors, or BackwardTensors for a backward.
   template <class Tensors>
   void plan_for(const Tensors& tensors, const AttentionOptions& options);
-  /// `mask_is_current`: the caller has asked the block mask already.
+  template <class Tensors>
+  void make_plan(const Tensors& tensors, const AttentionOptions& options);
+  /// Runs, and reports a refusal. `mask_is_current`: the caller has asked the block mask already.
   template <class Tensors>
   void run(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const;
+  template <class Tensors>
+  void check_and_launch(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const;
   plan::Request request() const;
 
   nlohmann::ordered_json explanation() const;

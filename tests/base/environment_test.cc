@@ -22,7 +22,7 @@ TEST(Environment, EveryOptionHasItsOwnNameAndAMeaning) {
     EXPECT_STRNE(row.meaning, "");
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
   }
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(Option::cpu_amx) + 1);
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(Option::log) + 1);
 }
 
 TEST(Environment, TheDocumentationHasTheSameTable) {

@@ -1,6 +1,7 @@
 // Every way to be refused from C: the code, and the sentence that names the argument.
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +92,8 @@ static void test_struct_sizes(void) {
   EXPECT_INVALID("tensors.struct_size is 47");
   options.struct_size = 4097;
   EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 272 here, is accepted");
+  options.struct_size = sizeof options - 3;  // ends inside a pointer
+  EXPECT_INVALID("options.struct_size is 269; the sizeof of the struct, 272 here, is accepted");
   options.struct_size = UINT64_MAX;
   EXPECT_INVALID("options.struct_size is 18446744073709551615");
   const heddle_bindings bindings = {.struct_size = 8};
@@ -101,7 +104,7 @@ static void test_struct_sizes(void) {
   EXPECT_OK(heddle_attention_into(&tensors, &newer.known));
   newer.later = (uint64_t)1 << 63;
   EXPECT_ERROR(heddle_attention_into(&tensors, &newer.known), HEDDLE_ERROR_UNSUPPORTED,
-               "options uses fields past byte 272, newer than version 13");
+               "options uses fields past byte 272, newer than version 14");
 
   heddle_plan* plan = NULL;
   const heddle_run_options run = {.struct_size = 31};
@@ -261,10 +264,38 @@ static void test_runs(void) {
 static void test_last_error(void) {
   EXPECT(heddle_plan_run(NULL, NULL, NULL) == HEDDLE_ERROR_INVALID_ARGUMENT);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
-  EXPECT(heddle_c_version() == 13 && heddle_version() != NULL);
+  EXPECT(heddle_c_version() == 14 && heddle_version() != NULL);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
   EXPECT(heddle_attention_into(&tensors, NULL) == HEDDLE_OK);
   EXPECT(strcmp(heddle_last_error(), "") == 0);
+}
+
+// The last event that the listener heard, and how many.
+static char heard[4096];
+static int heard_count;
+static void hear(const char* event, void* context) {
+  snprintf(heard, sizeof heard, "%s", event);
+  *(int*)context += 1;
+}
+
+static void test_events(void) {
+  EXPECT_OK(heddle_clear_plan_cache());
+  EXPECT_OK(heddle_set_event_listener(hear, &heard_count));
+  EXPECT_OK(heddle_attention_into(&tensors, NULL));
+  EXPECT(heard_count == 1 && strstr(heard, "{\"event\":\"plan\"") == heard && strstr(heard, "\"pass\":\"forward\""));
+  EXPECT_OK(heddle_attention_into(&tensors, NULL));
+  EXPECT(heard_count == 1);  // a kept plan is no event
+  const heddle_attention_options wrong = {.struct_size = sizeof wrong, .mask_mod = "q_idx >= kv_idx", .threads = -1};
+  EXPECT(heddle_attention_into(&tensors, &wrong) == HEDDLE_ERROR_INVALID_ARGUMENT);
+  EXPECT(heard_count == 2 && strstr(heard, "\"event\":\"refusal\"") && strstr(heard, "\"code\":\"invalid_argument\""));
+  EXPECT_OK(heddle_set_event_listener(NULL, NULL));
+  EXPECT_OK(heddle_clear_plan_cache());
+  EXPECT_OK(heddle_attention_into(&tensors, NULL));
+  EXPECT(heard_count == 2);
+  const char* counts = NULL;
+  EXPECT_OK(heddle_counts_json(&counts));
+  EXPECT(strstr(counts, "{\"plans\":{\"hits\":") == counts && strstr(counts, "\"kernels\":{\"compiled\":0,"));
+  EXPECT(heddle_counts_json(NULL) == HEDDLE_ERROR_INVALID_ARGUMENT);
 }
 
 int main(void) {
@@ -279,6 +310,7 @@ int main(void) {
   test_bindings();
   test_runs();
   test_last_error();
+  test_events();
   free_case(&c);
   return failures();
 }

@@ -266,7 +266,7 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
     direct = None
     if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
         scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
-        direct = _direct.listed(core._mask, mask.mask_mod, bound.version, scope, device)
+        direct = _direct.listed(core, mask.mask_mod, bound.version, scope, device)
     _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, direct)
     return core, bound
 

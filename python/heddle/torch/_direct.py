@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 from .. import _core
 from ._inputs import refuse_others
-from ._results import OutAndLse, empty_lse
+from ._results import OutAndLse, empty_contiguous, empty_lse, empty_statistics
 from ._tracing.kept import known_of
 from ._tracing.recording import MASK, SCORE
 
@@ -22,15 +22,17 @@ def stream_of(index: int) -> int | None:
 
 
 _calls = _core.DirectCalls(
-    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, stream_of,
-    {device: known_of(SCORE, device) for device in KINDS}, {device: known_of(MASK, device) for device in KINDS})
+    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, empty_statistics, empty_contiguous,
+    stream_of, {device: known_of(SCORE, device) for device in KINDS},
+    {device: known_of(MASK, device) for device in KINDS})
 
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: Any,
     settings: dict[str, Any], enable_gqa: bool, with_lse: bool, clamps: bool,
-) -> OutAndLse | None:
-    """(out, lse), if the call is one that was made before, on plain tensors. Else None, and nothing was done.
+) -> OutAndLse | _core.RecordedCall | None:
+    """(out, lse), if the call is one that was made before, on plain tensors; a RecordedCall if autograd has to record
+    it. Else None, and nothing was done.
 
     `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask. `settings` are the call's options, by the
     names of Call's fields; a call with one that C++ does not take is left to Python.
@@ -39,7 +41,7 @@ def attend(
             or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
         return None
     try:
-        made: OutAndLse | None = _calls.attend(
+        made: OutAndLse | _core.RecordedCall | None = _calls.attend(
             query, key, value, score, mask, settings, enable_gqa, with_lse, clamps, torch.is_grad_enabled())
     except TypeError:
         refuse_others(query=query, key=key, value=value)
@@ -60,9 +62,9 @@ def bound(
 
 
 def listed(
-    lists: _core.BlockMask, mask_mod: Any, version: int, scope: tuple[int, int, int, int], device: torch.device
+    lists: Any, mask_mod: Any, version: int, scope: tuple[int, int, int, int], device: torch.device
 ) -> _core.ListedMask | None:
-    """A block mask of lists for attend()."""
+    """A block mask of lists, a heddle.BlockMask, for attend()."""
     if device.type not in KINDS:
         return None
     return _core.ListedMask(lists, mask_mod, version, (*scope, KINDS[device.type], device.index or 0))

@@ -49,7 +49,7 @@ def wanted_of(call: Call, asked: Sequence[bool]) -> Wanted:
                   tuple([name for name in captures if name in read]))
 
 
-def in_places(made: Sequence[torch.Tensor], call: Call, wanted: Wanted) -> list[torch.Tensor | None]:
+def in_places(made: Sequence[torch.Tensor | None], call: Call, wanted: Wanted) -> list[torch.Tensor | None]:
     """The gradients in the order of call.tensors(), where autograd expects them."""
     given = iter(made)
     of_inputs = [next(given) if is_wanted else None for is_wanted in wanted[:3]]
@@ -115,7 +115,7 @@ def summed_gradients(written: Sequence[torch.Tensor], call: Call, wanted: Wanted
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """Gradients may come expanded; the library takes rows that are contiguous."""
+    """Gradients may come expanded, and saved tensors with other strides from hooks; the library takes contiguous rows."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
@@ -140,8 +140,8 @@ def backward_request(
     arguments.batch_invariant = False  # a promise of the forward
     out, lse, lse_rest, d_out, d_lse = results
     d_out = rows(torch.zeros_like(out) if d_out is None else d_out)
-    inputs = _core.BackwardInputs(each.query, each.key, each.value, out, lse, d_out,
-                                  None if d_lse is None else rows(d_lse), lse_rest)
+    inputs = _core.BackwardInputs(rows(each.query), rows(each.key), rows(each.value), rows(out), rows(lse), d_out,
+                                  None if d_lse is None else rows(d_lse), None if lse_rest is None else rows(lse_rest))
     return inputs, targets, arguments, written
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from . import _dense, _direct, _nested
+from . import _dense, _nested
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
 from ._call import Call
@@ -19,6 +19,7 @@ from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
 from ._mod_code import of_tensors
 from ._named_tensors import names_arguments
+from ._recorded import attend_again
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
@@ -222,7 +223,7 @@ def repeated(
             return None
     if score_mod is flex._identity:
         score_mod = None
-    return _direct.attend(query, key, value, score_mod, mask, settings, enable_gqa, with_lse, True)
+    return attend_again(query, key, value, score_mod, mask, settings, enable_gqa, with_lse, True)
 
 
 def refuse_traced_maxima() -> None:

@@ -57,24 +57,43 @@ class Attention(torch.autograd.Function):
         if d_out is None and d_lse is None:
             return (None,) * len(ctx.needs_input_grad)
         out, lse, lse_rest, *tensors = ctx.saved_tensors
-        call = ctx.call.with_tensors(tensors)
-        wanted = wanted_of(call, ctx.needs_input_grad[1:])
-        with torch.no_grad():
-            made = computed(call, Results(out, lse, lse_rest, d_out, d_lse), wanted)
-        if torch.is_grad_enabled():  # create_graph
-            record: Any = RefusedTwice.apply
-            made = record(len(made), *made, *(x for x in (d_out, d_lse, *tensors) if x is not None))
-        return None, *in_places(made, call, wanted)
+        results = Results(out, lse, lse_rest, d_out, d_lse)
+        return None, *gradients_of(ctx.call.with_tensors(tensors), results, ctx.needs_input_grad[1:])
+
+
+def gradients_of(call: Call, results: Results, asked: Sequence[bool]) -> Sequence[torch.Tensor | None]:
+    """The gradients of call.tensors() that autograd asks for, as the results of a backward."""
+    wanted = wanted_of(call, asked)
+    with torch.no_grad():
+        made = computed(call, results, wanted)
+    if torch.is_grad_enabled():  # create_graph
+        return in_places(refused_twice(made, (results.d_out, results.d_lse, *call.tensors())), call, wanted)
+    return in_places(made, call, wanted)
 
 
 def computed(call: Call, results: Results, wanted: Wanted) -> Sequence[torch.Tensor]:
     """The wanted gradients: by the library, or by the operator where a transform or a mode is active."""
-    if any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in (results.d_out, results.d_lse)):
+    if is_batched(results.d_out, results.d_lse):
         raise NotImplementedError("heddle.torch has no backward of batched gradients (is_grads_batched=True, "
                                   "vectorize=True): use torch.func.vjp and torch.func.vmap")
     if is_plain(results.d_out, results.d_lse, results.out, call.query, call.key, call.value):
         return backward(call, results, wanted)
     return traced_backward(call, results, wanted)
+
+
+def is_batched(*gradients: torch.Tensor | None) -> bool:
+    """Whether torch's old vmap maps one of these, which is of type torch.Tensor."""
+    return any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in gradients)
+
+
+def refused_twice(
+    made: Sequence[torch.Tensor | None], of: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients, made to refuse being differentiated again. `of`: what they were computed from."""
+    given = [x for x in made if x is not None]
+    record: Any = RefusedTwice.apply
+    left = iter(record(len(given), *given, *(x for x in of if x is not None)) if given else ())
+    return tuple([None if x is None else next(left) for x in made])
 
 
 class RefusedTwice(torch.autograd.Function):

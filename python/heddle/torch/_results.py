@@ -32,3 +32,15 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     batch, heads, length, _ = query.shape
     return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
+
+
+def empty_statistics(query: torch.Tensor) -> torch.Tensor:
+    """[2, B, Hq, L], of the type of lse: for lse and for what its rounding leaves out."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    batch, heads, length, _ = query.shape
+    return torch.empty(2, batch, heads, length, dtype=dtype, device=query.device)
+
+
+def empty_contiguous(x: torch.Tensor) -> torch.Tensor:
+    """A new tensor of x's shape, type and device."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)

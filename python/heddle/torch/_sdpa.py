@@ -17,6 +17,7 @@ from ._call import Call
 from ._dispatch import attend
 from ._inputs import PLAIN, autocast, refuse_others
 from ._named_tensors import names_arguments
+from ._recorded import attend_again
 from ._results import OutAndLse
 from ._tf32 import allow_tf32_for
 
@@ -112,7 +113,7 @@ def repeated(
         if score is None:
             return None
     mask = causal() if is_causal else None
-    return _direct.attend(query, key, value, score, mask, settings, enable_gqa, False, False)
+    return attend_again(query, key, value, score, mask, settings, enable_gqa, False, False)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import torch
 
 def allow_tf32_for(query: torch.Tensor) -> bool | None:
     """The option allow_tf32 of a call: True where torch permits it. None elsewhere, and where it changes nothing."""
-    return True if query.dtype == torch.float32 and query.device.type == "cuda" and is_allowed() else None
+    return True if query.is_cuda and query.dtype == torch.float32 and is_allowed() else None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # as torch's own kernels are compiled

@@ -57,7 +57,7 @@ def test_other_switches_of_torch(precision):
     (torch.float32, "cuda", True), (torch.float32, "cpu", None), (torch.bfloat16, "cuda", None),
     (torch.float64, "cuda", None)])
 def test_which_calls_ask_for_it(precision, dtype, device, wanted):
-    query = SimpleNamespace(dtype=dtype, device=torch.device(device))
+    query = SimpleNamespace(dtype=dtype, is_cuda=device == "cuda")
     precision("highest")
     assert _tf32.allow_tf32_for(query) is None
     precision("high")

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,8 @@
 #include "backend/jit/dump.h"
 #include "backend/jit/key.h"
 #include "base/environment.h"
+#include "base/profiler_range.h"
+#include "base/report.h"
 
 namespace heddle::jit {
 namespace {
@@ -49,9 +52,10 @@ Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, cons
   const bool stored = record.has_value();
   if (stored && !dumps) return *record;
   // The disk keeps no assembly: a kernel from there is compiled a second time for its dump.
+  const base::ProfilerRange range("heddle compile");
   const Compilation compilation = compiler.compile(source, dumps);
   if (!stored) {
-    ++counters.compiled;
+    ++counters.compiled, ++base::kernel_counters().compiled;
     try {
       record = compiler.judge(source, compilation);
     } catch (const Error&) {
@@ -93,6 +97,21 @@ Outcome attempt(const Source& source, Make&& make, std::shared_ptr<const Machine
   return outcome;
 }
 
+/// `code` is null if there is none.
+void report(const Source& source, const MachineCode* code, const Outcome& outcome) {
+  if (!base::hears_events()) return;
+  if (code == nullptr) {
+    base::report("kernel", {{"name", source.name}, {"error", outcome.sentence}});
+    return;
+  }
+  base::report("kernel", {{"name", source.name},
+                          {"from", name(code->from)},
+                          {"compile_ms", code->compile_ms},
+                          {"bytes", code->bytes.size()},
+                          {"registers", code->registers},
+                          {"spill_bytes", code->spill_bytes}});
+}
+
 }  // namespace
 
 struct Builder::State {
@@ -109,7 +128,7 @@ struct Builder::State {
 
   [[noreturn]] void throw_error(const Outcome& outcome) {
     if (!outcome.rejected) throw Error(outcome.error, outcome.sentence);
-    ++counters.rejected;
+    ++counters.rejected, ++base::kernel_counters().rejected;
     throw Rejected(outcome.error, outcome.sentence);
   }
 
@@ -124,8 +143,9 @@ struct Builder::State {
       if (found != kernels.end() && found->second.get() == &entry) kernels.erase(found);
     }
     entry.promise.set_value(outcome);
+    report(source, first.get(), outcome);
     if (first == nullptr) throw_error(outcome);
-    if (first->from == MachineCode::From::disk) ++counters.from_disk;
+    if (first->from == MachineCode::From::disk) ++counters.from_disk, ++base::kernel_counters().from_disk;
     return first;
   }
 };
@@ -146,7 +166,7 @@ std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
   if (mine) return state_.build_first(compiler_, source, key, *entry);
   const Outcome& outcome = entry->outcome.get();
   if (outcome.code == nullptr) state_.throw_error(outcome);
-  ++state_.counters.from_memory;
+  ++state_.counters.from_memory, ++base::kernel_counters().from_memory;
   return outcome.code;
 }
 

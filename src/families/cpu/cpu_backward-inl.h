@@ -172,8 +172,9 @@ void AddAttendedToKeys(const BackwardStep<T>& step, const StepBuffers<T>& buffer
 /// AddToQueries where rows of keys do.
 template <class T>
 void AddAttendedToQueries(const BackwardStep<T>& step, const StepBuffers<T>& buffers, const PanelRows<T>& rows) {
-  const std::int64_t dim = step.qk_dim, first = ColumnsOf(step).first;
-  const PanelRows<T> finite = CopyFinite(rows, step.keys.tile_keys, dim, buffers.finite, buffers.special);
+  const StepColumns at = ColumnsOf(step);
+  const std::int64_t dim = step.qk_dim, first = at.first;
+  const PanelRows<T> finite = CopyFinite(rows, first + at.count, dim, buffers.finite, buffers.special);
   T* d_s = buffers.d_p;
   ForEachOfSpecialKeys(step, buffers, [&](auto, auto, std::int64_t i) { Hide(d_s[i], buffers.attending[i]); });
   AddToQueries(step, d_s, finite);

@@ -144,9 +144,9 @@ class BackwardLaunch {
                        .keys = plan::kBackwardKeys,
                        .panels = memory.k_rows,
                        .flags = memory.k_flags});
-    const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
-    clear_rows_behind(memory.k_rows, columns, keys);
-    std::fill_n(memory.dk, plan::kBackwardKeys * columns, T(0));
+    const std::int64_t multiplied = plan::round_up(keys, kColumnUnit);
+    clear_rows(memory.k_rows, run_.problem.qk_dim, keys, multiplied);
+    clear_rows(memory.dk, run_.problem.qk_dim, 0, multiplied);
   }
 
   void pack_values(std::int64_t index, std::int64_t kv_head, std::int64_t first, std::int64_t keys,
@@ -160,14 +160,15 @@ class BackwardLaunch {
                      .dim = run_.problem.v_dim,
                      .panels = memory.v_columns,
                      .staging = memory.staging});
-    std::fill_n(memory.dv, plan::kBackwardKeys * plan::round_up(run_.problem.v_dim, plan::kPanel), T(0));
+    clear_rows(memory.dv, run_.problem.v_dim, 0, plan::round_up(keys, kColumnUnit));
   }
 
-  /// A step multiplies whole groups of 16 keys.
-  static void clear_rows_behind(T* panels, std::int64_t columns, std::int64_t keys) {
-    for (std::int64_t d = 0; d < columns; d += plan::kPanel) {
+  /// Rows [first, end) of a tile's panels become 0. A step multiplies whole groups of kColumnUnit keys, and no more:
+  /// with few keys a whole tile would be most of the call's memory.
+  static void clear_rows(T* panels, std::int64_t dim, std::int64_t first, std::int64_t end) {
+    for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
       T* panel = panels + d * plan::kBackwardKeys;
-      std::fill(panel + keys * plan::kPanel, panel + plan::kBackwardKeys * plan::kPanel, T(0));
+      std::fill(panel + first * plan::kPanel, panel + end * plan::kPanel, T(0));
     }
   }
 

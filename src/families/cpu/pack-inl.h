@@ -167,7 +167,9 @@ void Pack(const PackKeys<T>& keys) {
       detail::Transpose(rows, keys.from.stride, keys.dim, panel);
       continue;
     }
-    std::fill(keys.staging + count * plan::kPanel, keys.staging + plan::kPanel * plan::kPanel, T(0));
+    for (std::int64_t key = count; key < plan::kPanel; ++key) {
+      std::fill_n(keys.staging + key * plan::kPanel, std::min(plan::kPanel, keys.dim), T(0));
+    }
     for (std::int64_t dim = 0; dim < keys.dim; dim += plan::kPanel) {
       const std::int64_t dims = std::min(plan::kPanel, keys.dim - dim);
       for (std::int64_t key = 0; key < count; ++key) {

@@ -1,0 +1,35 @@
+// Reports of the library's own work: each plan, each kernel that it brings, each call that it refuses. Off unless a
+// listener is set or HEDDLE_LOG names a file ("-": stderr), which gets each event as a line. Off, a plan and a refusal
+// cost one load more; a call whose plan is kept costs nothing more in either case.
+//
+// An event is one line of JSON. All have "event", "time" (seconds since 1970) and "process".
+//   plan     "ms" that planning took, compilation included; "pass" (forward, backward); "device"; "problem", as
+//            explain() has it; "family"; "tile" [queries, keys]; "workspace_bytes"; "rejected": kernels that the
+//            compiler did not make well, and why
+//   kernel   "name"; "from" (compiled, from the disk cache); "compile_ms"; "bytes"; "registers" and "spill_bytes" a
+//            thread; or, if it failed, "error"
+//   refusal  "of" (call, plan, run); "code", as in error.h; "reason": the sentence that is thrown
+// More events and keys may come.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace heddle {
+
+/// Gets one line without its end. It is called on the thread whose call the event belongs to, from several at a time,
+/// and may call the library. What it throws is dropped.
+using EventListener = std::function<void(const std::string& event)>;
+
+/// Sets the process's listener, in place of the one before. Empty: none. Calls that go on may still reach the old one.
+void set_event_listener(EventListener listener);
+
+/// Counts of the kernels of all GPUs since the process began. They count whether somebody listens or not.
+struct KernelCounts {
+  std::int64_t compiled = 0, from_memory = 0, from_disk = 0;  // how a kernel was got
+  std::int64_t rejected = 0;                                  // by the judgement of the compiler's log
+};
+KernelCounts kernel_counts();
+
+}  // namespace heddle

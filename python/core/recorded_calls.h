@@ -1,0 +1,88 @@
+// A call of torch's tensors that autograd records: heddle._core.RecordedCall. It makes the forward, and later the
+// backward of tensors that autograd kept; autograd's own part stands in heddle/torch/_recorded.py.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "heddle/attention.h"
+#include "heddle/backward.h"
+#include "tensors.h"
+
+namespace heddle::python {
+
+constexpr int kCpu = 1, kCuda = 2;  // of DLPack
+
+/// torch's types and functions that calls from C++ need.
+struct TorchNames {
+  std::array<nb::object, 2> types;  // torch.Tensor, torch.nn.Parameter
+  nb::object empty_like;
+  nb::object empty_lse;         // of a query: a new tensor for its lse
+  nb::object empty_statistics;  // of a query: one for its lse and for lse_rest, [2, ...]
+  nb::object empty_contiguous;  // of a tensor: a new one of its shape and type
+  nb::object stream;            // of a GPU's index: torch's current stream; None while a graph captures it
+
+  /// Takes a tensor that is none of a subclass. False for others.
+  bool take(nb::handle object, ReadOnly& array) const;
+  /// Sets the stream of a GPU's call. False while a graph captures it.
+  bool set_stream(const ReadOnly& query, std::uintptr_t& number) const;
+};
+
+using TensorTuple = nb::typed<nb::tuple, nb::any, nb::ellipsis>;
+using Settings = nb::typed<nb::dict, nb::str, nb::any>;
+
+class RecordedCall {
+ public:
+  /// `settings`: the call's options, by name. `lists`: the heddle.BlockMask of a mask of lists, else None.
+  RecordedCall(std::shared_ptr<const TorchNames> torch, const std::array<const ReadOnly*, 3>& inputs,
+               Arguments&& arguments, Settings settings, nb::object lists, bool with_lse);
+
+  /// Whether calls of q, k, v and these captures are made here. Python makes the others, which need copies or sums.
+  static bool takes(const std::array<const ReadOnly*, 3>& inputs, const NamedValues& values);
+
+  /// q, k, v and the captures, before forward(). Behind it the call keeps no tensor alive.
+  TensorTuple tensors() const;
+  /// Computes, and gives a backward's inputs: (out, lse, lse_rest); (out, [lse, lse_rest] in one tensor)
+  /// unless the call has lse. Throws what the library refuses.
+  TensorTuple forward(const TensorTuple& tensors);
+  /// (None, gradients of q, k, v and the captures): a gradient is None unless `needs` asks for it. `saved`: out, lse
+  /// and lse_rest, then the tensors. None with nothing done if Python has to make the call.
+  nb::any backward(const TensorTuple& saved, nb::handle d_out, nb::handle d_lse, const TensorTuple& needs,
+                   bool deterministic) const;
+
+  const Arguments& arguments() const { return arguments_; }
+  const std::vector<std::string>& names() const { return names_; }
+  Settings settings() const { return settings_; }
+  nb::any lists() const { return nb::borrow<nb::any>(lists_); }
+  bool with_lse() const { return with_lse_; }
+  const char* device() const { return is_on_gpu_ ? "cuda" : "cpu"; }
+
+ private:
+  class Gradients;
+
+  std::size_t first_tensor() const { return with_lse_ ? 3 : 2; }  // in what is saved
+  bool take_all(const nb::handle* tensors, std::vector<ReadOnly>& arrays) const;
+  AttentionOptions options_for(const std::vector<ReadOnly>& arrays) const;
+  bool take_statistics(const nb::handle* saved, std::array<ReadOnly, 2>& arrays, BackwardTensors& tensors) const;
+  bool make_gradients(const nb::handle* of, const nb::tuple& needs, Gradients& made, BackwardTensors& tensors) const;
+
+  std::shared_ptr<const TorchNames> torch_;
+  Arguments arguments_;             // without captures
+  std::vector<std::string> names_;  // of the captures
+  std::vector<ReadOnly> arrays_;    // q, k, v and the captures, until forward()
+  Settings settings_;
+  nb::object lists_;
+  bool with_lse_, is_on_gpu_;
+};
+
+void add_recorded_calls(nb::module_& module);
+
+}  // namespace heddle::python

@@ -1,0 +1,41 @@
+"""What the library says of its own work: plans, kernels, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+
+
+def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None:
+    """From now on `listener` gets each event of the process as a dict, in place of the listener before; None: nobody.
+
+    Events are plans ("plan": its time, family, tile, workspace), kernels that were compiled or read from disk ("kernel")
+    and refused calls ("refusal": the sentence). include/heddle/events.h lists their keys. A call whose plan is kept is
+    none. The listener is called on the thread whose call the event belongs to, from several at a time; what it raises
+    goes to sys.unraisablehook. The environment variable HEDDLE_LOG writes the same to a file.
+
+    >>> import numpy as np, heddle
+    >>> seen = []
+    >>> heddle.set_event_listener(seen.append)
+    >>> x = np.ones((1, 3, 7, 11), np.float32)
+    >>> for _ in range(2):
+    ...     out = heddle.attention(x, x, x)
+    >>> [(event["event"], event["pass"], event["family"]) for event in seen]
+    [('plan', 'forward', 'cpu_forward')]
+    >>> heddle.set_event_listener(None)
+    """
+    _core.set_event_listener(None if listener is None else lambda event: listener(json.loads(event)))
+
+
+def kernel_counts() -> dict[str, int]:
+    """How often the process compiled a kernel of a GPU, got one from memory and from the disk cache, and found one rejected:
+    "compiled", "from_memory", "from_disk", "rejected". heddle.plan_cache_counts() counts plans.
+
+    >>> import heddle
+    >>> sorted(heddle.kernel_counts())
+    ['compiled', 'from_disk', 'from_memory', 'rejected']
+    """
+    return dict(_core.kernel_counts())

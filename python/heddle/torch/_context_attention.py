@@ -120,7 +120,7 @@ def backward(
     on_the_way: Any = None  # the gradients of the group before, which come in beside this one's attention
 
     def come_in(d_keys: torch.Tensor, kv_heads: slice, moving: Moving) -> None:
-        own = d_keys[context.exchange.own]
+        own = context.exchange.own_of(d_keys)
         total = summed(ranks, context.exchange, own, moving.arrived()).permute(1, 2, 0, 3)
         for target, part in ((gradients.key, total[..., :dim]), (gradients.value, total[..., dim:])):
             if target is not None:
@@ -179,7 +179,7 @@ def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
     tensors = call.tensors()
     asked = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
     key = (call.score, call.mask, call.weight, tuple(call.captures), tuple(call.params), tuple(call.options),
-           tuple(asked), context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(),
+           tuple(asked), context.groups, context.exchange.key_count, max_scores is None, is_deterministic(),
            *map(layout, tensors))
     if key in _prepared:
         return
@@ -188,7 +188,7 @@ def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
     with torch.no_grad():
         (heads, kv_heads), *_ = context.head_groups()
         keys, values = call.key[:, kv_heads], call.value[:, kv_heads]
-        rows_of_keys = keys.new_empty(context.exchange.keys.numel(), *keys.shape[:2], keys.shape[3] + values.shape[3])
+        rows_of_keys = keys.new_empty(context.exchange.key_count, *keys.shape[:2], keys.shape[3] + values.shape[3])
         made = Made(empty_out(call.query, values.shape[3]), empty_lse(call.query), empty_lse(call.query), ())
         part, local = made.of_heads(heads), context.of_heads(heads, rows_of_keys)
         _core.KeptPlan(local.query, local.key, local.value, part.out, part.lse, local.arguments(),

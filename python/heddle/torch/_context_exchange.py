@@ -45,10 +45,11 @@ def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.
     All ranks call it, also those with nothing to send."""
     batch, heads, own, dim = key.shape
     rows = key.new_empty(own + sum(exchange.received), batch, heads, dim + value.shape[3])
-    own_rows = rows[exchange.own]
-    own_rows[..., :dim].copy_(key.permute(2, 0, 1, 3))
-    own_rows[..., dim:].copy_(value.permute(2, 0, 1, 3))
-    sent = own_rows.index_select(0, exchange.sent_rows)
+    before, others = exchange.own_before, exchange.others
+    for to, of in ((slice(0, before), slice(0, before)), (slice(others.stop, None), slice(before, None))):
+        rows[to, ..., :dim].copy_(key[:, :, of].permute(2, 0, 1, 3))
+        rows[to, ..., dim:].copy_(value[:, :, of].permute(2, 0, 1, 3))
+    sent = rows.index_select(0, exchange.sent_places)
     return Moving(rows, all_to_all(ranks, rows[exchange.others], exchange.received, sent, exchange.sent), sent)
 
 

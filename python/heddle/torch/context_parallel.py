@@ -153,7 +153,7 @@ def compiled(
     set_dropout(call, dropout_p, drawn_seed(plan, query, dropout_p, dropout_seed))
     with_score = score_mod is not None
     options = {"with_lse": True, "with_score": with_score, "with_mask": False, "score": None, "weight": call.weight,
-               "captures": {**mask.captures, **call.captures, "_queries": plan.queries, "_keys": exchange.keys},
+               "captures": {**mask.captures, **call.captures, "_queries": plan.query_rows.table, "_keys": exchange.rows[1].table},
                "params": {**mask.params, **call.params}, "tensors": {} if sinks is None else {"sinks": sinks},
                "mask": mask.text, "plan": plan.number, "exchange": number, "groups": head_groups or 0,
                "reduces": reduce_captures}

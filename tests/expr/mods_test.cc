@@ -327,8 +327,8 @@ TEST(Mods, Dropout) {
 TEST(Mods, ByGranules) {
   constexpr int kRows = 16, kLongest = 5 * kRows;
   std::vector<std::int64_t> queries, keys;
-  for (int i = 0; i * kRows < kQueries; ++i) queries.push_back((7 * i + 3) % 5);
-  for (int i = 0; i * kRows < kKeys; ++i) keys.push_back((3 * i + 1) % 7 - 1);
+  for (int i = 0; i * kRows < kQueries; ++i) queries.push_back((7 * i + 4) % 5);
+  for (int i = 0; i * kRows < kKeys; ++i) keys.push_back((3 * i + 4) % 7 - 1);
   Bindings bindings;
   bindings.captures["q_granules"] = view(queries, DType::i64, {std::ssize(queries)});
   bindings.captures["kv_granules"] = view(keys, DType::i64, {std::ssize(keys)});

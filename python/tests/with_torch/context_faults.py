@@ -153,6 +153,7 @@ def planted(problem, fault):
         "heads from 0": (_context_call, "in_global_indices",
                          lambda text, _: indices(text, False)),
         "starts of another rank": (_context_positions, "start_of", lambda rows: start_of(rows) and start_of(rows) - 4),
+        "any rows are granules": (_context_positions, "are_granules", lambda positions: True),
         "gradients added twice": (_context_attention, "summed", lambda *of: 2 * summed(*of) - of[2]),
         "own gradients alone": (_context_attention, "summed", lambda ranks, exchange, own, came: own),
         "seed by rank": (_context_call, "set_dropout",

@@ -245,6 +245,7 @@ FAULTS = {
     "local kv_idx": Problem(ranks=3, score="alibi"), "local q_idx": Problem(ranks=3, score="alibi"),
     "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
     "heads from 0": Problem(ranks=2, heads=4, kv_heads=4, score="alibi", options={"head_groups": 2}),
+    "any rows are granules": Problem(ranks=2, score="alibi"),
     "seed by rank": Problem(ranks=2, dropout=0.5), "starts of another rank": Problem(ranks=3, score="alibi"),
 }
 

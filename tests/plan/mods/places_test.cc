@@ -120,6 +120,9 @@ TEST(Places, OthersAreLeft) {
 TEST(Places, FarPositionsLoseTheTilt) {
   EXPECT_EQ(native(problem_with(in_granules(mods::alibi(kHeadSlopes), 128, 1 << 23))).form, ScoreForm::tilted);
   EXPECT_NE(native(problem_with(in_granules(mods::alibi(kHeadSlopes), 128, 1 << 27))).form, ScoreForm::tilted);
+  const Expr by_key = leaf::score() + kHeadSlopes(leaf::h()) * to_f32(leaf::kv_idx());
+  EXPECT_EQ(native(problem_with(in_granules(by_key, 128, 1 << 23))).form, ScoreForm::tilted);
+  EXPECT_NE(native(problem_with(in_granules(by_key, 128, 1 << 27))).form, ScoreForm::tilted);
 }
 
 }  // namespace

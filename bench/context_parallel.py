@@ -4,8 +4,8 @@
 
 Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
 line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the forward over rows that have come
-already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each case is checked first: the gathered results and gradients are held against
-those of one GPU.
+already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each
+case is checked first: the gathered results and gradients are held against those of one GPU.
 """
 
 import argparse
@@ -174,7 +174,8 @@ def run(name, repeats, groups):
         most = max(sum(plan.masks[0][1].received), exchange.most_received)
         print(json.dumps({
             "case": name, "goal": goal, "efficiency": round(one / (ranks * both), 3), "one": round(one, 3),
-            "slowest": round(both, 3), "forward efficiency": round(one_forward / (ranks * forwards), 3), "one forward": round(one_forward, 3),
+            "slowest": round(both, 3), "forward efficiency": round(one_forward / (ranks * forwards), 3),
+            "one forward": round(one_forward, 3),
             "slowest forward": round(forwards, 3), "exchange of keys alone": round(moved, 3),
             "forward without exchange": round(there, 3), "positions": ways, "groups": groups,
             "most rows received": most, "largest relative error": round(error, 5), "ranks": ranks,

@@ -27,7 +27,7 @@ KINDS = "_kinds"  # of lists of blocks: 0 empty, 1 partial, 2 full
 def in_global_indices(text: str, with_heads: bool) -> str:
     """A mod of global indices as one of local indices, which reads positions from tables, and with_heads the param
     _first_head."""
-    return with_indices(text, {**{side.index: by_table(side) for side in SIDES}, **({"h": HEAD} if with_heads else {})})
+    return with_indices(text, {**{side.leaf: by_table(side) for side in SIDES}, **({"h": HEAD} if with_heads else {})})
 
 
 def with_indices(text: str, names: dict[str, str]) -> str:

@@ -45,11 +45,15 @@ class Exchange:
         self.received: list[int] = rows[ranks.rank]  # rows from each rank
         self.sent = [rows[receiver][ranks.rank] for receiver in range(ranks.size)]
         self.most_received = max(map(sum, rows))  # of any rank
-        self.sent_rows = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys)).to(plan.device)  # local ones
         own, others = plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))
         self.own_before = before = own_before(own, others)
         self.others = slice(before, before + others.numel())
-        self.sent_places = self.sent_rows + others.numel() * (self.sent_rows >= before)  # in the buffer of all rows
+        # Own rows among own ones, and in the buffer of all.
+        self.own = [(slice(0, before), slice(0, before)), (slice(before, None), slice(self.others.stop, None))]
+        sent = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys))
+        sent += others.numel() * (sent >= before)
+        self.sent_places = sent.to(plan.device)  # in the buffer
+        self.sent_runs = runs_of(sent, self.sent)
         self.rows = plan.query_rows, rows_of(torch.cat((own[:before], others, own[before:])), plan.device)
         self.text = lists.text()
 
@@ -57,11 +61,6 @@ class Exchange:
     def key_count(self) -> int:
         """How many rows of keys this rank has in a call."""
         return self.rows[1].table.numel()
-
-    def own_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """This rank's own rows of a buffer of all: a view where they stand side by side."""
-        parts = [part for part in (rows[:self.others.start], rows[self.others.stop:]) if part.shape[0]]
-        return torch.cat(parts) if len(parts) == 2 else parts[0] if parts else rows[:0]
 
 
 class ContextPlan:
@@ -142,6 +141,18 @@ class ContextPlan:
         return (f"<heddle.torch.context_parallel.ContextPlan: {queries.length} queries and {self.kv_len} keys over "
                 f"{self.size} ranks in chunks of {queries.chunk}; rank {self.rank} holds {self.positions.numel()} "
                 "queries>")
+
+
+def runs_of(places: torch.Tensor, counts: Sequence[int]) -> list[tuple[slice, slice]]:
+    """Places in pieces of these counts as runs: where each stands in the list, and which places it has."""
+    runs, at = [], 0
+    for piece in torch.split(places, list(counts)):
+        cuts = ((piece[1:] != piece[:-1] + 1).nonzero().flatten() + 1).tolist()
+        for begin, end in itertools.pairwise([0, *cuts, piece.numel()]) if piece.numel() else ():
+            first = int(piece[begin])
+            runs.append((slice(at + begin, at + end), slice(first, first + end - begin)))
+        at += piece.numel()
+    return runs
 
 
 def own_before(own: torch.Tensor, others: torch.Tensor) -> int:

@@ -46,7 +46,7 @@ def are_granules(positions: torch.Tensor) -> bool:
 
 
 class Side(NamedTuple):
-    index: str
+    leaf: str  # of a mod: the index
     table: str  # the capture that has the position of each row
     granules: str
     option: str  # of an attention, that begins the index elsewhere
@@ -59,14 +59,19 @@ POSITIONS = {name for side in SIDES for name in (side.table, side.granules)}
 
 def by_table(side: Side) -> str:
     """The text of a position that any rows have."""
-    return f"{side.table}[{side.index}]"
+    return f"{side.table}[{side.leaf}]"
+
+
+def tables(rows: tuple[Rows, Rows]) -> dict[str, torch.Tensor]:
+    """The captures that by_table() reads."""
+    return {side.table: given.table for side, given in zip(SIDES, rows)}
 
 
 def by_granules(side: Side, longest: int) -> str:
     """As mods::by_granules of the core writes it, which kernels know."""
     last = next(most for most in LONGEST if longest <= most) // GRANULE - 1
-    granule = f"min(max({side.granules}[{side.index} // {GRANULE}], 0), {last})"
-    return f"({granule} * {GRANULE} + {side.index} % {GRANULE})"
+    granule = f"min(max({side.granules}[{side.leaf} // {GRANULE}], 0), {last})"
+    return f"({granule} * {GRANULE} + {side.leaf} % {GRANULE})"
 
 
 def knows_granules(device: torch.device) -> bool:
@@ -82,7 +87,7 @@ def know_positions(call: Call, rows: tuple[Rows, Rows], lengths: tuple[int, int]
     for side, given, longest in zip(SIDES, rows, lengths):
         call.captures.pop(side.table, None)
         if given.start is not None:
-            text = side.index
+            text = side.leaf
             call.options[side.option] = torch.full((call.query.shape[0],), given.start, dtype=torch.int32)
         elif given.granules is not None and longest <= LONGEST[-1] and knows_granules(call.query.device):
             text = by_granules(side, longest)

@@ -130,7 +130,7 @@ def planted(problem, fault):
     from heddle.torch import _context_attention, _context_call, _context_positions
 
     indices, set_dropout = _context_call.in_global_indices, _context_call.set_dropout
-    summed, send_keys = _context_attention.summed, _context_attention.send_keys
+    add_gradients, send_keys = _context_attention.add_gradients, _context_attention.send_keys
     start_of = _context_positions.start_of
 
     def reversed_rows(ranks, exchange, key, value):
@@ -154,8 +154,9 @@ def planted(problem, fault):
                          lambda text, _: indices(text, False)),
         "starts of another rank": (_context_positions, "start_of", lambda rows: start_of(rows) and start_of(rows) - 4),
         "any rows are granules": (_context_positions, "are_granules", lambda positions: True),
-        "gradients added twice": (_context_attention, "summed", lambda *of: 2 * summed(*of) - of[2]),
-        "own gradients alone": (_context_attention, "summed", lambda ranks, exchange, own, came: own),
+        "gradients added twice": (_context_attention, "add_gradients",
+                                  lambda *of: add_gradients(*of) or add_gradients(*of)),
+        "own gradients alone": (_context_attention, "add_gradients", lambda *of: None),
         "seed by rank": (_context_call, "set_dropout",
                          lambda call, p, seed: set_dropout(call, p, seed + dist.get_rank())),
     }[fault]

@@ -86,6 +86,23 @@ TEST(Places, MappedScoresAndTheirDerivativesReadPositions) {
   EXPECT_TRUE(same(mods.derivative, plain.derivative));
 }
 
+// As heddle.torch.context_parallel writes a mod for a group of heads (_context_positions.py).
+TEST(Places, AreFoundInTheTextOfContextParallel) {
+  Symbols symbols;
+  symbols.params = {{"_first_head", ExprType::i32}};
+  symbols.captures = {{"slopes", {DType::f32, 1}}, {"_q_granules", {DType::i32, 1}}, {"_kv_granules", {DType::i32, 1}}};
+  const std::string query = "(min(max(_q_granules[q_idx // 128], 0), 65535) * 128 + q_idx % 128)",
+                    key = "(min(max(_kv_granules[kv_idx // 128], 0), 65535) * 128 + kv_idx % 128)";
+  const KernelMods mods =
+      native(problem_with(parse("score + slopes[(h + _first_head)] * f32(" + key + " - " + query + ")", symbols),
+                          parse(query + " >= " + key, symbols)));
+  EXPECT_EQ(mods.form, ScoreForm::tilted);
+  EXPECT_EQ(print(mods.slope), "slopes[h + _first_head]");
+  EXPECT_EQ(print(mods.mask), print(plan::kernel_mods(problem_with({}, mods::causal())).mask));
+  EXPECT_EQ(mods.places.query_rows, 128);
+  EXPECT_EQ(mods.places.key_rows, 128);
+}
+
 // One side may be in one piece.
 TEST(Places, AreFoundSideBySide) {
   const Expr position = min(max(kKeys(floor_div(leaf::kv_idx(), 256)), 0), 1000) * 256 + leaf::kv_idx() % 256;

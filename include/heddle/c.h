@@ -33,7 +33,9 @@
 // 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
 // 11: heddle_attention_options.prefix_group and prefix_len.
 // 12: heddle_attention_options.allow_tf32.
-#define HEDDLE_C_VERSION 13
+// 13: heddle_attention_options.q_rest and k_rest.
+// 14: heddle_attention_options.partial_keys.
+#define HEDDLE_C_VERSION 14
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -238,6 +240,11 @@ typedef struct heddle_attention_options {
   // R] (pages where k is), of q's and k's dtype; Dqk is the sum of both. A backward refuses them. Since version 13.
   const heddle_tensor* q_rest;
   const heddle_tensor* k_rest;
+
+  // Backward. 1: k and v are a part of the keys that o, lse, lse_rest and d_lse are of; dq and gradients of captures and
+  // params are this part's terms (attention.h). Since version 14.
+  int32_t partial_keys;
+  int32_t reserved_3;  // 0
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--groups N] [--only NAME ...]
 
 Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
-line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the forward over rows that have come
-already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each
+line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the forward over rows that have
+come already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each
 case is checked first: the gathered results and gradients are held against those of one GPU.
 """
 

@@ -241,8 +241,8 @@ typedef struct heddle_attention_options {
   const heddle_tensor* q_rest;
   const heddle_tensor* k_rest;
 
-  // Backward. 1: k and v are a part of the keys that o, lse, lse_rest and d_lse are of; dq and gradients of captures and
-  // params are this part's terms (attention.h). Since version 14.
+  // Backward. 1: k and v are a part of the keys that o, lse, lse_rest and d_lse are of; dq and gradients of captures
+  // and params are this part's terms (attention.h). Since version 14.
   int32_t partial_keys;
   int32_t reserved_3;  // 0
 } heddle_attention_options;

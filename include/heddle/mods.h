@@ -90,8 +90,8 @@ Expr softcap(double cap);
 /// A weight_mod: 0 with probability p, else 1 / (1 - p).
 Expr dropout(double p, const Expr& seed);
 
-/// A mod of a whole sequence, for tensors that hold parts of it: whole granules of `rows` rows, in any order. Row i of q
-/// is at position clip(q_granules[i // rows], 0, (longest - 1) // rows) * rows + i % rows, which takes the place of
+/// A mod of a whole sequence, for tensors that hold parts of it: whole granules of `rows` rows, in any order. Row i of
+/// q is at position clip(q_granules[i // rows], 0, (longest - 1) // rows) * rows + i % rows, which takes the place of
 /// q_idx; kv_granules says the same of keys. Both i32 or i64 [granules], with a granule for each `rows` rows, the last
 /// one maybe shorter. `longest`: of the whole sequence, at most 2^28; kernels are compiled for it, so a power of two
 /// serves many.

@@ -129,7 +129,7 @@ class AttentionCase {
   std::mt19937_64 rng_;
   std::vector<Tensor> kept_;
   std::vector<std::int64_t> q_lengths_, kv_lengths_, kv_begins_;  // kv_begins_: of packed keys
-  std::int64_t granules_ = 0;  // of the longer sequence
+  std::int64_t granules_ = 0;                                     // of the longer sequence
   std::int64_t positions_ = 1, sequences_ = 1, largest_kv_start_ = 0;
   std::vector<std::int64_t> page_first_, page_used_;  // of each page: the key of its first row, and how many it holds
 };

@@ -391,10 +391,8 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   if (!mods.places.any()) return choices;
   // The compiler may refuse all of those.
   const BackwardMods left = backward_mods(problem);
-  for (const BackwardSm90Config& each :
-       configs_of(with_gradients(backward_sm90_config(problem, left), *request.backward))) {
-    add(each, left);
-  }
+  const BackwardSm90Config of_left = with_gradients(backward_sm90_config(problem, left), *request.backward);
+  for (const BackwardSm90Config& each : configs_of(of_left)) add(each, left);
   return choices;
 }
 

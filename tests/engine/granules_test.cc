@@ -18,7 +18,10 @@ TEST(Granules, ForwardAndBackward) {
   for (const GranuleCase& of : {GranuleCase{"causal", "alibi", "", DType::f32, 64},
                                 {"sliding_window", "t5_bias", "dropout", DType::f64, 128},
                                 {"documents", "softcap", "", DType::bf16, 128},
-                                {"", "padded", "weights_by_key", DType::f32, 40}}) {
+                                {"", "padded", "weights_by_key", DType::f32, 40},
+                                {"tree", "alibi", "", DType::f32, 128},
+                                {"long_documents_causal", "", "", DType::f32, 128},
+                                {"dilated", "padded", "dropout", DType::f32, 128}}) {
     CaseSpec spec;
     spec.seed = ++seed;
     spec.group = 2;

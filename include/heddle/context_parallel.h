@@ -62,7 +62,7 @@ class ContextAttention {
   /// ranks.
   void backward(const BackwardTensors& own) const;
 
-  /// Who receives which rows.
+  /// The rows that each rank receives.
   const ExchangePlan& exchange_plan() const { return exchange_; }
 
  private:

@@ -146,7 +146,7 @@ ContextAttention::ContextAttention(const MadePartition& partition, const BlockMa
     sent_ = exchange_.sent_rows(rank, partition.keys);
     query_positions_ = capture_of(queries_);
     key_positions_ = capture_of(keys_);
-    // What ranks have in common are the mods as they were given.
+    // Ranks have the mods in common as they were given, not over their rows.
     word_ = base::hash_combine(partition.queries.hash(), partition.keys.hash());
     word_ = base::hash_combine(word_, exchange_.hash());
     word_ = base::hash_combine(

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--groups N] [--only NAME ...]
 
 Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
-line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the attention alone, the groups of
-heads and the largest rows received. Each case is checked first: the gathered results and gradients are held against
-those of one GPU.
+line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the forward over rows that have
+come already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each
+case is checked first: the gathered results and gradients are held against those of one GPU.
 """
 
 import argparse
@@ -88,6 +88,28 @@ def slowest(milliseconds):
     return all_times.item()
 
 
+def without_exchange(context):
+    """The forward of a call whose exchanges have come before."""
+    moving_keys = _context_attention.moving_keys
+    buffers = [starter().arrived() for starter in moving_keys(context)]
+    come = lambda _: [lambda buffer=buffer: _context_exchange.Moving(buffer, None) for buffer in buffers]
+
+    def call():
+        _context_attention.moving_keys = come
+        try:
+            _context_attention.forward(context)
+        finally:
+            _context_attention.moving_keys = moving_keys
+
+    return call
+
+
+def ways_of(exchange):
+    """"granules, piece": of a rank's queries and keys."""
+    return ", ".join("piece" if rows.start is not None else "table" if rows.granules is None else "granules"
+                     for rows in exchange.rows)
+
+
 def step(attend, leaves, d_out):
     for x in leaves:
         x.grad = None
@@ -119,7 +141,7 @@ def run(name, repeats, groups):
         return heddle.torch.flex_attention(*given, score_mod, mask, enable_gqa=True)
 
     def observed(context, *rest):
-        kept["groups"] = context.groups
+        kept["context"] = context
         return forward(context, *rest)
 
     forward, _context_attention.forward = _context_attention.forward, observed
@@ -127,9 +149,12 @@ def run(name, repeats, groups):
     _context_attention.forward = forward
     with torch.no_grad():
         forwards = slowest(timed(lambda: of_ranks(*leaves), repeats))
+        there = slowest(timed(without_exchange(kept["context"]), repeats))
         moves = lambda: _context_exchange.send_keys(plan.ranks, exchange, own[1], own[2]).arrived()
         moved = slowest(timed(moves, repeats))
     mine = [of_ranks(*leaves).detach(), *(x.grad for x in leaves)]
+    groups, ways = kept.pop("context").groups, [None] * plan.size
+    dist.all_gather_object(ways, ways_of(exchange))
     del own, q, k, v, d_out
     torch.cuda.empty_cache()
     error, one, one_forward = 0.0, 0.0, 0.0
@@ -149,9 +174,11 @@ def run(name, repeats, groups):
         most = max(sum(plan.masks[0][1].received), exchange.most_received)
         print(json.dumps({
             "case": name, "goal": goal, "efficiency": round(one / (ranks * both), 3), "one": round(one, 3),
-            "slowest": round(both, 3), "forward efficiency": round(one_forward / (ranks * forwards), 3), "one forward": round(one_forward, 3),
+            "slowest": round(both, 3), "forward efficiency": round(one_forward / (ranks * forwards), 3),
+            "one forward": round(one_forward, 3),
             "slowest forward": round(forwards, 3), "exchange of keys alone": round(moved, 3),
-            "groups": kept.get("groups"), "most rows received": most, "largest relative error": round(error, 5), "ranks": ranks,
+            "forward without exchange": round(there, 3), "positions": ways, "groups": groups,
+            "most rows received": most, "largest relative error": round(error, 5), "ranks": ranks,
             "device": torch.cuda.get_device_name()}), flush=True)
 
 

@@ -54,6 +54,7 @@ MAY_INCLUDE = {
     "tune": (*BELOW_BACKEND, "backend", "families"),
     "check": (*BELOW_BACKEND, "backend", "reference"),
     "engine": ("files", *BELOW_BACKEND, "backend", "tile_evaluator", "families", "check", "tune"),
+    "context": ("base", "expr"),
     "capi": (),
     "cli": (),
 }

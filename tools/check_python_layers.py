@@ -56,7 +56,7 @@ ROOMS = {
                              "heddle.torch._flashinfer_states", "heddle.torch._states", "heddle.torch._nested",
                              "heddle.torch._flash_implementation"),
                             (*TORCH_CALLS, "torch/block masks")),
-    "torch/context": Room(("heddle.torch._context_group", "heddle.torch._context_masks", "heddle.torch._context_plan",
+    "torch/context": Room(("heddle.torch._context_group", "heddle.torch._context_positions", "heddle.torch._context_masks", "heddle.torch._context_plan",
                            "heddle.torch._context_exchange", "heddle.torch._context_call", "heddle.torch._context_attention",
                            "heddle.torch._context_operators", "heddle.torch._context_higher_order",
                            "heddle.torch._context_rows", "heddle.torch._context_dtensors", "heddle.torch._context_cache",

@@ -195,6 +195,11 @@ struct AttentionOptions {
   /// for gradients of captures and params: explain() says how each is summed.
   bool deterministic = false;
 
+  /// Backward: k and v are a part of the keys that o, lse, lse_rest and d_lse are of. dk and dv are whole then. dq, and
+  /// gradients of captures and params, are this part's terms: add them over the parts. d_sinks is of no part, and
+  /// refused: ask for it once, by itself, without partial_keys.
+  bool partial_keys = false;
+
   BackendChoice backend = BackendChoice::automatic;
   Tuning tuning = Tuning::automatic;
   int threads = 0;  // CPU threads, up to 65536; 0: all cores. The result does not depend on it.

@@ -34,7 +34,7 @@
 // 11: heddle_attention_options.prefix_group and prefix_len.
 // 12: heddle_attention_options.allow_tf32.
 // 13: q_rest and k_rest, of heddle_attention_options and of heddle_run_options.
-// 14: heddle_set_event_listener, heddle_counts_json.
+// 14: heddle_attention_options.partial_keys, heddle_set_event_listener, heddle_counts_json.
 #define HEDDLE_C_VERSION 14
 
 #if defined(__GNUC__)
@@ -240,6 +240,11 @@ typedef struct heddle_attention_options {
   // R] (pages where k is), of q's and k's dtype; Dqk is the sum of both. A backward refuses them. Since version 13.
   const heddle_tensor* q_rest;
   const heddle_tensor* k_rest;
+
+  // Backward. 1: k and v are a part of the keys that o, lse, lse_rest and d_lse are of; dq and gradients of captures
+  // and params are this part's terms (attention.h). Since version 14.
+  int32_t partial_keys;
+  int32_t reserved_3;  // 0
 } heddle_attention_options;
 
 /// The tensors of an attention: q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv], o [B, Hq, Sq, Dv],

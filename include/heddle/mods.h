@@ -100,4 +100,15 @@ struct Arguments {
 /// converted), indices are i32; throws invalid_argument for other types, naming the argument.
 Expr with_arguments(const Expr& mod, const Arguments& arguments);
 
+/// A mod of a whole sequence, for tensors that hold parts of it: whole granules of `rows` rows, in any order. Row i of
+/// q is at position clip(q_granules[i // rows], 0, (longest - 1) // rows) * rows + i % rows, which takes the place of
+/// q_idx; kv_granules says the same of keys. Both i32 or i64 [granules], with a granule for each `rows` rows, the last
+/// one maybe shorter. `longest`: of the whole sequence, at most 2^28; kernels are compiled for it, so a power of two
+/// serves many.
+///
+/// With rows a multiple of 128, Hopper's kernels look up a position once a tile, and take the mods in the forms that
+/// they have over one piece (explain() says "positions"). Other kernels look up each row and key.
+Expr by_granules(const Expr& mod, const Capture& q_granules, const Capture& kv_granules, std::int64_t rows = 128,
+                 std::int64_t longest = 1 << 23);
+
 }  // namespace heddle::mods

@@ -184,6 +184,8 @@ def attention_backward(
     - d_captures: names of floating arrays that score_mod or weight_mod reads, or the arrays themselves; or a dict of
       the arrays that their gradients are written to, by name. d_params: the same for params whose value is a float.
     - The options are those of heddle.attention. `deterministic`: the same bits in each run (on the CPU always).
+      `partial_keys`: k and v are a part of the keys that o and lse are of; dq and gradients of captures and params are
+      then terms of a sum over the parts.
 
     The derivatives of the mods are found by the library. Masks, indices, scale and lengths are constants. At a kink
     (abs, max, where, floor) the derivative is that of the branch taken. New arrays have the dtype of what they are the

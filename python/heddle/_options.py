@@ -77,6 +77,7 @@ class BackwardOptions(Options, total=False):
     """The options of heddle.attention_backward."""
 
     deterministic: bool | None
+    partial_keys: bool | None
 
 
 def types_of(options: Any) -> dict[str, str]:

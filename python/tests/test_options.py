@@ -68,7 +68,7 @@ def test_python_and_the_library_have_the_same_options():
     fields = {name for name in dir(_core.Arguments) if not name.startswith("_")}
     assert fields - {"mask_version"} == types_of(BackwardOptions).keys()
     shown = {name for name in inspect.signature(heddle.attention).parameters if name in fields}
-    assert shown == types_of(Options).keys() == fields - {"mask_version", "deterministic"}
+    assert shown == types_of(Options).keys() == fields - {"mask_version", "deterministic", "partial_keys"}
 
 
 def test_unknown_keywords():

@@ -119,6 +119,11 @@ GradientReport check_on_host(const BackwardTensors& given, const AttentionOption
 }  // namespace
 
 GradientReport check_backward(const BackwardTensors& tensors, const AttentionOptions& options) {
+  if (options.partial_keys) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "partial_keys is set; check_backward finds o and lse of the keys itself, so gradients of all are accepted");
+  }
   // Copies of what a GPU computed are known by the options.
   if (tensors.q.device.kind == DeviceKind::cpu) {
     return check_on_host(tensors, options,

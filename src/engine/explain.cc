@@ -271,11 +271,12 @@ void add_kernel(Text& text, const Json& kernel) {
 Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_found,
                  const plan::Plan& plan, const Json& kernel) {
   const expr::Precision precision = problem.precision;
+  Json mods = {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
+               {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
+               {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}};
+  if (!plan.forms.places.empty()) mods["places"] = plan.forms.places;
   return {{"problem", problem_json(problem)},
-          {"mods",
-           {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
-            {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
-            {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}}},
+          {"mods", std::move(mods)},
           {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_found) : Json()},
           {"plan", plan_json(plan)},
           {"predicted", predicted_json(plan.predicted)},
@@ -301,6 +302,7 @@ std::string to_text(const Json& explanation) {
   add_mod(text, "mask", mods.at("mask"), "everything attends");
   add_mask(text, explanation.at("mask"));
   add_mod(text, "weight", mods.at("weight"), "1");
+  if (mods.contains("places")) text.line("positions", plain(mods.at("places")));
   add_plan(text, explanation.at("plan"));
   add_predicted(text, explanation.at("predicted"));
   add_tuned(text, explanation.at("tuned"));

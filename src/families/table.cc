@@ -131,6 +131,10 @@ constexpr Family kFamilies[] = {
     {.name = "reference_backward",
      .backend = BackendChoice::reference,
      .pass = Pass::backward,
+     .refuses = [](const Request& asked) -> std::string {
+       if (!asked.problem.partial_keys) return {};
+       return "partial_keys is set; the reference finds o and lse of its keys itself, so all of them are accepted";
+     },
      .candidates = reference_choices,
      .prepare = reference::prepare},
 #endif

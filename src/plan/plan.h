@@ -30,6 +30,7 @@ struct Prediction {
 /// The form of each mod, and why: a sentence each; empty without the mod.
 struct ModForms {
   std::string score, mask, weight;
+  std::string places{};  // which rows and keys kernels find by granules; empty: none
 };
 
 /// Kernels that were measured on this machine, by the names that tune/ gives them.

@@ -92,6 +92,9 @@ void check_sinks_gradient(const AttentionProblem& problem, const std::optional<T
                           const AttentionOptions& options) {
   if (!gradient) return;
   if (!options.sinks) refuse("d_sinks is given, but there are no sinks");
+  if (options.partial_keys) {
+    refuse("d_sinks is given with partial_keys; it is of no part of the keys: a call without partial_keys is accepted");
+  }
   check_gradient("d_sinks", *gradient, options.sinks->shape, "sinks", problem.device);
 }
 

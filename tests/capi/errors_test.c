@@ -91,9 +91,9 @@ static void test_struct_sizes(void) {
   tensors.struct_size = offsetof(heddle_attention_tensors, max_scores) - 1;  // version 1 had all before it
   EXPECT_INVALID("tensors.struct_size is 47");
   options.struct_size = 4097;
-  EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 272 here, is accepted");
+  EXPECT_INVALID("options.struct_size is 4097; the sizeof of the struct, 280 here, is accepted");
   options.struct_size = sizeof options - 3;  // ends inside a pointer
-  EXPECT_INVALID("options.struct_size is 269; the sizeof of the struct, 272 here, is accepted");
+  EXPECT_INVALID("options.struct_size is 277; the sizeof of the struct, 280 here, is accepted");
   options.struct_size = UINT64_MAX;
   EXPECT_INVALID("options.struct_size is 18446744073709551615");
   const heddle_bindings bindings = {.struct_size = 8};
@@ -104,7 +104,7 @@ static void test_struct_sizes(void) {
   EXPECT_OK(heddle_attention_into(&tensors, &newer.known));
   newer.later = (uint64_t)1 << 63;
   EXPECT_ERROR(heddle_attention_into(&tensors, &newer.known), HEDDLE_ERROR_UNSUPPORTED,
-               "options uses fields past byte 272, newer than version 14");
+               "options uses fields past byte 280, newer than version 14");
 
   heddle_plan* plan = NULL;
   const heddle_run_options run = {.struct_size = 31};
@@ -169,6 +169,8 @@ static void test_numbers(void) {
   EXPECT_INVALID("options.tuning is 5; 0 to 4 are accepted");
   options.deterministic = 2;
   EXPECT_INVALID("options.deterministic is 2; 0 and 1 are accepted");
+  options.partial_keys = 2;
+  EXPECT_INVALID("options.partial_keys is 2; 0 and 1 are accepted");
   options.batch_invariant = 2;
   EXPECT_INVALID("options.batch_invariant is 2; 0 and 1 are accepted");
   options.threads = -1;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/element.h"
+#include "heddle/mods.h"
 #include "problem/problem.h"
 
 namespace heddle::test {
@@ -70,7 +71,7 @@ std::string CaseSpec::text() const {
       "q_start {} kv_start {}{} score '{}' mask '{}' weight '{}' sinks {} rows {} normalizer {} spread {} late {}{} "
       "scale {} descale "
       "{} "
-      "{}{}{} threads {} alignment {} {}pages of {}{}{}",
+      "{}{}{} threads {} alignment {} {}pages of {}{}{}{}",
       seed, batch, kv_heads, group, q_rows, kv_rows, qk_dim, v_dim,
       q_rest + k_rest == 0 ? "" : fmt::format(" (apart: {} of q, {} of k)", q_rest, k_rest), name(q_dtype),
       name(k_dtype), name(v_dtype), o_dtype ? name(*o_dtype) : "default", layouts[static_cast<int>(layout)],
@@ -83,6 +84,7 @@ std::string CaseSpec::text() const {
       spread, late, far == 0 ? "" : fmt::format(" far {}", far), scale ? fmt::format("{}", *scale) : "default", descale,
       with_lse ? "lse" : "no lse", with_max_scores ? ", max_scores" : "", with_lse_rest ? ", lse_rest" : "", threads,
       alignment, listed_pages ? "listed " : "", page_rows, prefixes ? " prefixes" : "",
+      granule > 0 ? fmt::format(" granules of {}", granule) : "",
       tile ? fmt::format(" tile {}x{} packed {} ctas {}", tile->q, tile->kv, packed, ctas) : "");
 }
 
@@ -127,6 +129,7 @@ AttentionCase::AttentionCase(const CaseSpec& spec) : spec_(spec), rng_(spec.seed
   options_.normalizer = spec.normalizer;
   make_small_tensors();
   make_mods();
+  deal_granules();
   make_rows();
   for (const auto& [wanted, rows] :
        {std::pair{spec.with_max_scores, &max_score_rows}, {spec.with_lse_rest, &lse_rest_rows}}) {
@@ -181,6 +184,30 @@ void AttentionCase::make_sequences() {
     positions_ = std::max({positions_, starts[i] + q_len, kv_starts[i] + kv_len});
   }
   if (spec_.q_start != "none") options_.q_start = keep(i32_tensor(starts));
+  if (spec_.granule > 0) {
+    granules_ = (std::max(spec_.q_rows, spec_.kv_rows) + spec_.granule - 1) / spec_.granule + 2;
+    positions_ = std::max(positions_, granules_ * spec_.granule);
+  }
+}
+
+// Mods of positions in the longer sequence.
+void AttentionCase::deal_granules() {
+  if (spec_.granule == 0) return;
+  std::vector<std::int64_t> order(static_cast<std::size_t>(granules_));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
+  for (const auto& [name, rows] : {std::pair("q_granules", spec_.q_rows), {"kv_granules", spec_.kv_rows}}) {
+    std::ranges::shuffle(order, rng_);
+    const auto held = static_cast<std::size_t>((rows + spec_.granule - 1) / spec_.granule);
+    capture(name, i32_tensor({order.begin(), order.begin() + static_cast<std::ptrdiff_t>(held)}));
+  }
+  const Capture queries("q_granules", DType::i32, 1), keys("kv_granules", DType::i32, 1);
+  const auto place = [&](Expr& mod) {
+    mod = mods::by_granules(mod, queries, keys, spec_.granule, granules_ * spec_.granule);
+  };
+  place(options_.score_mod), place(options_.mask_mod), place(options_.weight_mod);
+  if (options_.score_mod.empty() && options_.mask_mod.empty() && options_.weight_mod.empty()) {
+    options_.bindings.captures.clear();
+  }
 }
 
 // Pages of all sequences among each other, two that are nobody's, and entries past the ends that are no pages.

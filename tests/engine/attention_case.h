@@ -34,6 +34,7 @@ struct CaseSpec {
   std::string kv_start = "none";    // none, ahead, uniform
   bool device_lengths = false;      // on a GPU: lengths, cu_seqlens and starts are there
   std::string score, mask, weight;  // names of mods_by_name(), or empty
+  std::int64_t granule = 0;         // rows of granules of a longer sequence that q, k and v hold, in any order; 0: none
   std::string sinks = "none";       // none, normal, large, small, mixed (by head; -inf, +inf, NaN too)
   std::string rows = "built";       // built from the mask, given, lists (odd blocks, or `block`)
   std::optional<BlockSize> block;
@@ -120,6 +121,7 @@ class AttentionCase {
   void make_sinks();
   void make_small_tensors();
   void make_mods();
+  void deal_granules();
   void make_rows();
 
   CaseSpec spec_;
@@ -127,6 +129,7 @@ class AttentionCase {
   std::mt19937_64 rng_;
   std::vector<Tensor> kept_;
   std::vector<std::int64_t> q_lengths_, kv_lengths_, kv_begins_;  // kv_begins_: of packed keys
+  std::int64_t granules_ = 0;                                     // of the longer sequence
   std::int64_t positions_ = 1, sequences_ = 1, largest_kv_start_ = 0;
   std::vector<std::int64_t> page_first_, page_used_;  // of each page: the key of its first row, and how many it holds
 };

@@ -347,6 +347,29 @@ TEST(Mods, Dropout) {
   EXPECT_EQ(Interpreter(mods::dropout(0, 1), {}, Precision::f64).real({}), 1);
 }
 
+// Granules in any order; numbers outside of the sequence are clipped to it.
+TEST(Mods, ByGranules) {
+  constexpr int kRows = 16, kLongest = 5 * kRows;
+  std::vector<std::int64_t> queries, keys;
+  for (int i = 0; i * kRows < kQueries; ++i) queries.push_back((7 * i + 4) % 5);
+  for (int i = 0; i * kRows < kKeys; ++i) keys.push_back((3 * i + 4) % 7 - 1);
+  Bindings bindings;
+  bindings.captures["q_granules"] = view(queries, DType::i64, {std::ssize(queries)});
+  bindings.captures["kv_granules"] = view(keys, DType::i64, {std::ssize(keys)});
+  const Capture of_queries("q_granules", DType::i64, 1), of_keys("kv_granules", DType::i64, 1);
+  const auto position = [](const std::vector<std::int64_t>& granules, int row) {
+    return std::clamp<std::int64_t>(granules[static_cast<std::size_t>(row / kRows)], 0, 4) * kRows + row % kRows;
+  };
+  expect_mask(
+      mods::by_granules(mods::sliding_window(20), of_queries, of_keys, kRows, kLongest),
+      [&](const Position& at) {
+        const std::int64_t q = position(queries, at.q), kv = position(keys, at.kv);
+        return q - 20 <= kv && kv <= q;
+      },
+      bindings);
+  EXPECT_TRUE(mods::by_granules({}, of_queries, of_keys).empty());
+}
+
 TEST(Mods, ArgumentsAreValidated) {
   const Capture reals("table", DType::f32, 2);
   const Capture slopes("slopes", DType::f32, 1);
@@ -367,6 +390,11 @@ TEST(Mods, ArgumentsAreValidated) {
   EXPECT_THAT(refusal([&] { mods::tree(slopes, ids); }),
               HasSubstr("enter of tree must be of integers, of rank 1, but"));
   EXPECT_THAT(refusal([&] { mods::tree(ids, slopes); }), HasSubstr("last of tree"));
+  EXPECT_THAT(refusal([&] { mods::by_granules(mods::causal(), ids, slopes); }),
+              HasSubstr("kv_granules of by_granules must be of integers"));
+  EXPECT_THAT(refusal([&] { mods::by_granules(mods::causal(), ids, ids, 0); }), HasSubstr("rows of by_granules"));
+  EXPECT_THAT(refusal([&] { mods::by_granules(mods::causal(), ids, ids, 128, std::int64_t{1} << 29); }),
+              HasSubstr("longest of by_granules must be 1 to 268435456"));
   EXPECT_THAT(refusal([&] { mods::tree(ids, ids, 1.5); }), HasSubstr("first of tree must be an i32 expression"));
   EXPECT_EQ(refusal([&] { mods::alibi(ids); }),
             "slopes of alibi must be floating of rank 1, but 'ids' is i32 of rank 1");

@@ -30,6 +30,8 @@ class ReadyMade {
     bind("ids_by_batch", by_batch, {3, kPositions});
     bind("before", std::vector<std::int32_t>{3, 70}, {2});
     bind("prefix", std::vector<std::int32_t>{5, 0, 40}, {3});
+    bind("q_granules", std::vector<std::int32_t>{3, 0, 9, 1, 8, 2, 5, 7, 4, 6}, {10});
+    bind("kv_granules", std::vector<std::int32_t>{0, 4, 1, 8, 2, 9, 3, 5, 7, 6}, {10});
     keep("starts", mods::document_starts({offsets.data(), DType::i64, Dims{std::ssize(offsets)}}));
     const mods::TreeIntervals tree = mods::tree_intervals({parents.data(), DType::i32, Dims{kPositions}});
     keep("enter", tree.enter);
@@ -61,6 +63,8 @@ class ReadyMade {
               {"block_diffusion", mods::block_diffusion(24)},
               {"causal documents", mods::causal() & mods::documents(capture("ids"))},
               {"not causal", !mods::causal()},
+              {"window in granules", mods::by_granules(mods::sliding_window(70, 3), capture("q_granules"),
+                                                       capture("kv_granules"), 32, kPositions)},
               {"window or prefix", mods::sliding_window(9) | mods::prefix_lm(4)}};
   }
 

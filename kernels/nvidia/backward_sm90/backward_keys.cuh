@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backward_sm90/backward_output.cuh"
+#include "fragments/granule_positions.cuh"
 #include "fragments/transposed_weights.cuh"
 #include "ptx/matrix_store.cuh"
 #include "ptx/tma.cuh"
@@ -31,10 +32,21 @@ class BackwardKeys {
   }
   __device__ __forceinline__ int kv_first() const { return word(shared::kTileKvTile) * kConfig.keys(); }
   __device__ __forceinline__ TransposedOrigin origin(int slot) const {
+    if constexpr (kConfig.placed_queries || kConfig.placed_keys) return placed_origin(slot);
     return {word(shared::kTileBatch), memory_.step_word(slot, shared::kStepHead),
             memory_.step_word(slot, shared::kStepQFirst) + 2 * static_cast<int>(threadIdx.x & 3) +
                 word(shared::kTileQStart),
             kv_first() + own_key()};
+  }
+
+  /// A step's queries lie in one granule, and so do a warpgroup's keys.
+  __device__ __forceinline__ TransposedOrigin placed_origin(int slot) const {
+    const int batch = word(shared::kTileBatch), head = memory_.step_word(slot, shared::kStepHead);
+    const int query = memory_.step_word(slot, shared::kStepQFirst), key = kv_first() + 64 * warpgroup_;
+    const int q_first = kConfig.placed_queries ? position_of_query(params_.mod, batch, head, query)
+                                               : query + word(shared::kTileQStart);
+    const int key_first = kConfig.placed_keys ? position_of_key(params_.mod, batch, head, key) : key;
+    return {batch, head, q_first + 2 * static_cast<int>(threadIdx.x & 3), key_first + own_key() - 64 * warpgroup_};
   }
 
   /// Some elements of the step do not attend, or may not.

@@ -31,7 +31,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
       Tile::mask_, Tile::s_, Tile::p_, Tile::o_, typename Tile::BufferRing, Tile::kv_len, Tile::own_origin,
       Tile::own_sequence, Tile::own_sink, Tile::release, Tile::is_safe, Tile::term_unit, Tile::factor,
       Tile::cap_limit, Tile::wait_for_keys, Tile::read_step, Tile::wait_for_queries, Tile::release_keys,
-      Tile::release_values, Tile::wait_for_streamed, Tile::release_streamed, Tile::block_origin;
+      Tile::release_values, Tile::wait_for_streamed, Tile::release_streamed, Tile::block_origin, Tile::key_position;
   using Rows::settle, Rows::close_rows, Rows::store_tile;
 
  public:
@@ -204,7 +204,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
     }
     if constexpr (kMaskedByBits && !kConfig.stores_mask()) {
       if (new_tile) mask_.begin_tile();
-      if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has((step >> shared::kStepFlagBits) * kN)) {
+      if ((step & (shared::kStepPartial << warpgroup_)) && !mask_.has(key_position(step))) {
         mask_.find(params_.mod, params_.mask_repeats_to, block_origin(step));
       }
     }

@@ -6,6 +6,7 @@
 #include "fragments/consumer_weights.cuh"
 #include "fragments/drop_weights.cuh"
 #include "fragments/found_mask_bits.cuh"
+#include "fragments/granule_positions.cuh"
 #include "fragments/scores.cuh"
 #include "fragments/tile_rows.cuh"
 #include "ptx/tma.cuh"
@@ -158,9 +159,25 @@ class ConsumerTile : protected DropsOf<kConfig.dropped> {
     streamed_.advance(kConfig.streamed_stages);
   }
 
+  /// The first key of a step, as mods count keys.
+  __device__ __forceinline__ int key_position(Step step) const {
+    const int key = (step >> shared::kStepFlagBits) * kN;
+    if constexpr (!kConfig.placed_keys) return key;
+    const TileOrigin at = own_origin(tile_);
+    return position_of_key(params_.mod, at.batch, at.head, key);
+  }
   /// Where this warpgroup's scores of a step lie.
   __device__ __forceinline__ BlockOrigin block_origin(Step step) const {
     const TileOrigin at = own_origin(tile_);
+    if constexpr (kConfig.placed_queries) {
+      const int own = query_of_thread<kConfig>(warpgroup_), first = own & ~63;
+      return {at.batch, at.head, position_of_query(params_.mod, at.batch, at.head, at.q_first + first) + own - first,
+              key_position(step)};
+    }
+    if constexpr (kConfig.placed_keys) {
+      return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + q_start(tile_),
+              key_position(step)};
+    }
     return {at.batch, at.head, at.q_first + query_of_thread<kConfig>(warpgroup_) + q_start(tile_),
             (step >> shared::kStepFlagBits) * kN};
   }

@@ -6,6 +6,7 @@
 #include "forward_sm90/memory.cuh"
 #include "forward_sm90/tile_source.cuh"
 #include "fragments/consumer_weights.cuh"
+#include "fragments/granule_positions.cuh"
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_words.cuh"
@@ -29,7 +30,11 @@ class KeyNumbers {
       const int asked = ptx::load_word(memory_.key_block(k_.slot));
       if (asked == shared::kNoKeyBlock) break;
       if (asked & 1) begin_tile();
-      compute((asked >> 1) * kConfig.kv_block);
+      if constexpr (kConfig.placed_keys) {
+        compute(position_of_key(mod_, batch_, head_, (asked >> 1) * kConfig.kv_block));
+      } else {
+        compute((asked >> 1) * kConfig.kv_block);
+      }
       ptx::barrier_arrive_by_warp(memory_.k_full(k_.slot));
       k_.advance(kConfig.stages);
       if (++slot_ == shared::key_slots(kConfig)) slot_ = 0;
@@ -38,6 +43,7 @@ class KeyNumbers {
 
  private:
   static constexpr int kWarps = kConfig.key_warps() > 0 ? kConfig.key_warps() : 1, kNumbers = kConfig.key_numbers();
+  static_assert(kConfig.table_entries == 0 || !kConfig.placed_queries);  // a table's rows are neighbours
   static constexpr float kUnit = t_unit(kConfig.normalizer);
   // In powers of two (normalizer none: not at all). Weights that are 2^64 times as large as a row's first ones leave
   // O's range; scores, too, may differ by some.

@@ -15,7 +15,7 @@ from . import _eager
 from ._backward_plans import ASKED_ON, layout
 from ._call import Call
 from ._context_call import ContextCall
-from ._context_exchange import Moving, send_gradients, send_keys, summed
+from ._context_exchange import Moving, add_gradients, send_gradients, send_keys
 from ._eager_backward import FLOATING, Wanted, in_places, is_deterministic, refuse_twice, rows, wanted_of
 from ._gradients import RefusedTwice
 from ._results import empty_lse, empty_out, ordered_out
@@ -43,14 +43,20 @@ def moving_keys(context: ContextCall) -> list[Any]:
     return [starter(kv_heads) for _, kv_heads in context.head_groups()]
 
 
-class OneAhead:
-    """The exchanges of all groups in turn. Each is started one group before it is waited for, and forgotten then, so
-    that two buffers are alive at a time."""
+# An exchange's copies stand in the stream of the attention. One that is started before an attention, but behind the one
+# before it, finds all SMs taken, and runs when that attention ends. So two are on their way beside the group at hand.
+GROUPS_AHEAD = 2
+
+
+class Ahead:
+    """The exchanges of all groups in turn. Each is started GROUPS_AHEAD groups before it is waited for, and forgotten
+    then, so that one more buffer than that is alive at a time."""
 
     def __init__(self, starters: list[Any]) -> None:
         self._starters = iter(starters)
         self._moving: deque[Moving] = deque()
-        self._start()
+        for _ in range(GROUPS_AHEAD):
+            self._start()
 
     def _start(self) -> None:
         starter = next(self._starters, None)
@@ -68,7 +74,7 @@ def forward(context: ContextCall, max_scores: torch.Tensor | None = None) -> Mad
     query, dim = context.call.query, context.call.value.shape[3]
     out = ordered_out(query, dim) if 0 in query.stride() else empty_out(query, dim)
     lse, lse_rest = empty_lse(query), empty_lse(query)
-    keys = OneAhead(moving_keys(context))
+    keys = Ahead(moving_keys(context))
     kept = []
     for heads, _ in context.head_groups():
         rows_of_keys = keys.arrived()
@@ -116,19 +122,21 @@ def backward(
     gradients = Gradients(call, wanted)
     moves = wanted.key or wanted.value
     starters = [lambda kept=kept: Moving(kept, None) for kept in made.keys] if made.keys else moving_keys(context)
-    keys = OneAhead(starters)
+    keys = Ahead(starters)
     on_the_way: Any = None  # the gradients of the group before, which come in beside this one's attention
 
     def come_in(d_keys: torch.Tensor, kv_heads: slice, moving: Moving) -> None:
-        own = d_keys[context.exchange.own]
-        total = summed(ranks, context.exchange, own, moving.arrived()).permute(1, 2, 0, 3)
-        for target, part in ((gradients.key, total[..., :dim]), (gradients.value, total[..., dim:])):
+        add_gradients(context.exchange, d_keys, moving.arrived())
+        for target, columns in ((gradients.key, slice(0, dim)), (gradients.value, slice(dim, None))):
             if target is not None:
-                target[:, kv_heads] = part
+                for to, of in context.exchange.own:
+                    target[:, kv_heads, to] = d_keys[of, ..., columns].permute(1, 2, 0, 3)
 
     for heads, kv_heads in context.head_groups():
         rows_of_keys = keys.arrived()
-        d_keys = torch.zeros_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
+        d_keys = torch.empty_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
+        if d_keys is not None and not call.query.shape[2]:
+            d_keys.zero_()
         if call.query.shape[2]:
             of_heads = made.of_heads(heads)
             request = group_request(context.of_heads(heads, rows_of_keys), of_heads, d_out[:, heads],
@@ -179,7 +187,7 @@ def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
     tensors = call.tensors()
     asked = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
     key = (call.score, call.mask, call.weight, tuple(call.captures), tuple(call.params), tuple(call.options),
-           tuple(asked), context.groups, context.exchange.keys.numel(), max_scores is None, is_deterministic(),
+           tuple(asked), context.groups, context.exchange.key_count, max_scores is None, is_deterministic(),
            *map(layout, tensors))
     if key in _prepared:
         return
@@ -188,7 +196,7 @@ def prepare(context: ContextCall, max_scores: torch.Tensor | None) -> None:
     with torch.no_grad():
         (heads, kv_heads), *_ = context.head_groups()
         keys, values = call.key[:, kv_heads], call.value[:, kv_heads]
-        rows_of_keys = keys.new_empty(context.exchange.keys.numel(), *keys.shape[:2], keys.shape[3] + values.shape[3])
+        rows_of_keys = keys.new_empty(context.exchange.key_count, *keys.shape[:2], keys.shape[3] + values.shape[3])
         made = Made(empty_out(call.query, values.shape[3]), empty_lse(call.query), empty_lse(call.query), ())
         part, local = made.of_heads(heads), context.of_heads(heads, rows_of_keys)
         _core.KeptPlan(local.query, local.key, local.value, part.out, part.lse, local.arguments(),

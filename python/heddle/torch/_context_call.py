@@ -15,6 +15,7 @@ from ._call import Call
 from ._context_group import agree, check_device
 from ._context_masks import in_global_indices
 from ._context_plan import ContextPlan, Exchange
+from ._context_positions import POSITIONS, know_positions
 from ._flex import check_inputs
 from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
@@ -22,7 +23,6 @@ from ._tracing.kept import Mods
 GROUP_BYTES = 16 << 20  # an exchange of fewer pays for its latency, not for its bytes
 GROUP_TILES = 4 * 132  # tiles of 128 queries that fill the SMs of a large GPU four times; a guess
 FIRST_HEAD = "_first_head"
-POSITIONS = "_queries", "_keys"  # captures that differ between ranks
 
 
 @dataclass
@@ -153,25 +153,20 @@ def context_call(
         call.options["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     call.clamps = bool(call.captures)
     mods = call.score, call.weight, sorted(call.params.items())
-    if exchange.starts is None:
-        call.captures.update(_queries=plan.queries, _keys=exchange.keys)
-    else:
-        for name, start in zip(("q_start", "kv_start"), exchange.starts):
-            call.options[name] = torch.full((query.shape[0],), start, dtype=torch.int32)
-    to_global_indices(call, groups > 1, exchange.starts is None)
+    to_global_indices(call, groups > 1)
+    know_positions(call, exchange.rows, (plan.q_len, plan.kv_len))
     for text in (call.score, call.mask, call.weight):
         if text is not None:
             call.expression(text)  # a text nests less deep than an expression may
     return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods)
 
 
-def to_global_indices(call: Call, with_heads: bool, with_positions: bool = True) -> None:
-    """Rewrites the mods of a call. `with_heads`: they may be computed for a group of the heads. `with_positions`: the
-    rows of queries and of keys are not neighbours."""
+def to_global_indices(call: Call, with_heads: bool) -> None:
+    """Rewrites the mods of a call. `with_heads`: they may be computed for a group of the heads."""
     for name in ("score", "mask", "weight"):
         text = getattr(call, name)
         if text is not None:
-            setattr(call, name, in_global_indices(str(text), with_heads, with_positions))
+            setattr(call, name, in_global_indices(str(text), with_heads))
     if with_heads:
         call.params[FIRST_HEAD] = 0
 

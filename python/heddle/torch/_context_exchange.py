@@ -45,27 +45,22 @@ def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.
     All ranks call it, also those with nothing to send."""
     batch, heads, own, dim = key.shape
     rows = key.new_empty(own + sum(exchange.received), batch, heads, dim + value.shape[3])
-    own_rows = rows[exchange.own]
-    own_rows[..., :dim].copy_(key.permute(2, 0, 1, 3))
-    own_rows[..., dim:].copy_(value.permute(2, 0, 1, 3))
-    sent = own_rows.index_select(0, exchange.sent_rows)
+    for of, to in exchange.own:
+        rows[to, ..., :dim].copy_(key[:, :, of].permute(2, 0, 1, 3))
+        rows[to, ..., dim:].copy_(value[:, :, of].permute(2, 0, 1, 3))
+    sent = rows.index_select(0, exchange.sent_places)
     return Moving(rows, all_to_all(ranks, rows[exchange.others], exchange.received, sent, exchange.sent), sent)
 
 
 def send_gradients(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Moving:
     """Starts the way back: gradients of received rows go to their owners. The buffer has what comes for own rows, rank
-    by rank, in the order of `exchange.sent_rows`."""
+    by rank, in the order of `exchange.sent_places`."""
     into = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
     return Moving(into, all_to_all(ranks, into, exchange.sent, rows[exchange.others], exchange.received), rows)
 
 
-def summed(ranks: Ranks, exchange: Exchange, own: torch.Tensor, came: torch.Tensor) -> torch.Tensor:
-    """The gradients of own rows over all ranks, in the order of the ranks: the same bits whenever they came."""
-    total = torch.zeros_like(own)
-    pieces, places = torch.split(came, exchange.sent), torch.split(exchange.sent_rows, exchange.sent)
-    for rank in range(ranks.size):
-        if rank == ranks.rank:
-            total += own
-        elif exchange.sent[rank]:
-            total.index_copy_(0, places[rank], total.index_select(0, places[rank]) + pieces[rank])
-    return total
+def add_gradients(exchange: Exchange, rows: torch.Tensor, came: torch.Tensor) -> None:
+    """Adds what has come for own rows to a buffer of gradients, in the order of the ranks: the same bits whenever it
+    came."""
+    for of, to in exchange.sent_runs:
+        rows[to] += came[of]

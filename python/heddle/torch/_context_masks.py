@@ -15,21 +15,19 @@ from ._block_lists import BoundMask, dense
 from ._block_mask import BlockMask
 from ._call import Numbers, Tensors, parsed, type_of
 from ._context_group import word_of_content
+from ._context_positions import SIDES, by_table
 from ._flex import is_no_mask
 from .._dtypes import dtype_name
 
-# Local indices of a rank's tensors -> the rows of the whole sequence, and heads of a group -> all heads. No name that
-# tracing gives begins with an underscore.
-GLOBAL = {"q_idx": "_queries[q_idx]", "kv_idx": "_keys[kv_idx]"}
+# Heads of a group -> all heads. No name that tracing gives begins with an underscore.
 HEAD = "(h + _first_head)"
 KINDS = "_kinds"  # of lists of blocks: 0 empty, 1 partial, 2 full
 
 
-def in_global_indices(text: str, with_heads: bool, with_positions: bool) -> str:
-    """A mod of global indices as one of local indices, which with_positions reads the captures _queries and _keys, and
-    with_heads the param _first_head."""
-    names = {**(GLOBAL if with_positions else {}), **({"h": HEAD} if with_heads else {})}
-    return with_indices(text, names) if names else text
+def in_global_indices(text: str, with_heads: bool) -> str:
+    """A mod of global indices as one of local indices, which reads positions from tables, and with_heads the param
+    _first_head."""
+    return with_indices(text, {**{side.leaf: by_table(side) for side in SIDES}, **({"h": HEAD} if with_heads else {})})
 
 
 def with_indices(text: str, names: dict[str, str]) -> str:

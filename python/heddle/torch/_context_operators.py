@@ -12,6 +12,7 @@ from ._call import Call
 from ._context_attention import Made, backward, forward
 from ._context_call import ContextCall, check_rows, chosen_groups, compare
 from ._context_plan import plans
+from ._context_positions import know_positions
 from ._eager_backward import check_differentiable, empty_gradients, in_places, refuse_twice, wanted_of
 from ._operands import FIRST, PLACES, SCHEMA, Count, call_of, operands, packed, unpacked, without_lists
 from ._operators import Gradient, library, wanted_from
@@ -35,6 +36,7 @@ def context_of(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, ca
     lists = made.masks[exchange][1]
     call.version = lists.version
     mods = call.score, call.weight, sorted(call.params.items())  # rewritten on all ranks alike
+    know_positions(call, lists.rows, (made.q_len, made.kv_len))
     context = ContextCall(made, lists, call, 1, False, reduces, mods)
     context.groups = groups or chosen_groups(made, lists, call)
     return context

@@ -15,6 +15,7 @@ from .. import _core
 from ._block_lists import _versions
 from ._context_group import Ranks, agree, check_device, device_types, ranks_of
 from ._context_masks import GlobalMask, in_documents, listed, mask_of
+from ._context_positions import GRANULE, rows_of
 
 MOST_BLOCK = 128
 MOST_LATER = 8  # masks that a plan keeps beside its own
@@ -25,12 +26,12 @@ _numbers = itertools.count(1)
 
 
 class Exchange:
-    """One mask's exchange, as one rank sees it. A rank's rows of keys are its own, then those that it receives, sender
-    by sender, each ascending. If all senders come before it, its own rows come last: so rows that are neighbours in the
-    sequence are neighbours here.
+    """One mask's exchange, as one rank sees it.
 
-    `starts`: what is added to the indices of this rank's queries and keys, if its queries and its rows of keys are one
-    piece of the sequence each. Kernels know such indices best. Else None, and mods read them from `keys` and the plan.
+    A rank's rows of keys are its own up to `own_before`, then those that it receives, sender by sender, each ascending,
+    then the rest of its own. Where it can be, they stand in the order of the sequence.
+
+    `rows`: where this rank's queries and its rows of keys stand in the sequence.
     """
 
     def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask) -> None:
@@ -44,18 +45,22 @@ class Exchange:
         self.received: list[int] = rows[ranks.rank]  # rows from each rank
         self.sent = [rows[receiver][ranks.rank] for receiver in range(ranks.size)]
         self.most_received = max(map(sum, rows))  # of any rank
-        self.sent_rows = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys)).to(plan.device)  # local ones
-        received = sum(self.received)
-        self.own_first = not received or any(self.received[ranks.rank:])
-        parts = [plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))]
-        keys = torch.cat(parts if self.own_first else parts[::-1])
-        self.keys = keys.to(torch.int32).to(plan.device)  # the row of the whole sequence of each row of keys
-        own = plan.kv_positions.numel()
-        self.own = slice(0, own) if self.own_first else slice(received, received + own)
-        self.others = slice(own, own + received) if self.own_first else slice(0, received)
-        q_start, kv_start = start_of(plan.positions.cpu()), start_of(keys)
-        self.starts = None if q_start is None or kv_start is None else (q_start, kv_start)
+        own, others = plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))
+        self.own_before = before = own_before(own, others)
+        self.others = slice(before, before + others.numel())
+        # Own rows among own ones, and in the buffer of all.
+        self.own = [(slice(0, before), slice(0, before)), (slice(before, None), slice(self.others.stop, None))]
+        sent = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys))
+        sent += others.numel() * (sent >= before)
+        self.sent_places = sent.to(plan.device)  # in the buffer
+        self.sent_runs = runs_of(sent, self.sent)
+        self.rows = plan.query_rows, rows_of(torch.cat((own[:before], others, own[before:])), plan.device)
         self.text = lists.text()
+
+    @property
+    def key_count(self) -> int:
+        """How many rows of keys this rank has in a call."""
+        return self.rows[1].table.numel()
 
 
 class ContextPlan:
@@ -75,7 +80,7 @@ class ContextPlan:
         self.positions = torch.from_numpy(made.queries.positions(ranks.rank)).to(device)
         self.kv_positions = self.positions if made.queries.equals(made.keys) else torch.from_numpy(
             made.keys.positions(ranks.rank)).to(device)
-        self.queries = self.positions.to(torch.int32)
+        self.query_rows = rows_of(self.positions.cpu(), device)
         self.block = block_of(made.queries.chunk)
         self.masks: list[tuple[Any, Exchange]] = []  # what the user gave, and its exchange
         self.later: list[tuple[Any, Exchange]] = []  # of masks that calls brought, the last few
@@ -138,12 +143,29 @@ class ContextPlan:
                 "queries>")
 
 
-def start_of(rows: torch.Tensor) -> int | None:
-    """The first of consecutive rows, 0 of none; None for others."""
-    if rows.numel() == 0:
-        return 0
-    first = int(rows[0])
-    return first if torch.equal(rows, torch.arange(first, first + rows.numel())) else None
+def runs_of(places: torch.Tensor, counts: Sequence[int]) -> list[tuple[slice, slice]]:
+    """Places in pieces of these counts as runs: where each stands in the list, and which places it has."""
+    runs, at = [], 0
+    for piece in torch.split(places, list(counts)):
+        cuts = ((piece[1:] != piece[:-1] + 1).nonzero().flatten() + 1).tolist()
+        for begin, end in itertools.pairwise([0, *cuts, piece.numel()]) if piece.numel() else ():
+            first = int(piece[begin])
+            runs.append((slice(at + begin, at + end), slice(first, first + end - begin)))
+        at += piece.numel()
+    return runs
+
+
+def own_before(own: torch.Tensor, others: torch.Tensor) -> int:
+    """How many of a rank's own rows of keys stand before the received ones: so that all ascend, if one gap between own
+    rows has all others. Else none, since kernels of biases that grow with the key walk keys from the last one, and want
+    the largest scores first: those near the diagonal. All, where received rows would cut a granule."""
+    if not others.numel():
+        return own.numel()
+    before = int((own < others[0]).sum())
+    ascends = bool((others[1:] > others[:-1]).all())
+    if ascends and (before == own.numel() or bool(own[before] > others[-1])):
+        return before
+    return own.numel() if others.numel() % GRANULE else 0
 
 
 def block_of(chunk: int) -> int:
@@ -176,10 +198,11 @@ def partition(
     - checks: "calls": each call of `attention` first compares with all ranks what it was given; "first": the first call
       with this plan alone. None: "calls" on the CPU, "first" on a GPU, where comparing waits.
 
-    A sequence may be shorter than there are ranks: some hold no row then, and call all the same.
+    A rank may hold no row, where there are fewer chunks than ranks; it calls all the same.
 
     Raises RuntimeError without a process group, and on each rank if another one raised; ValueError for a group that
-    misses this process, for lengths and masks that do not fit each other, and on each rank if ranks disagree.
+    misses this process, for a sequence of fewer queries or keys than there are ranks, for lengths and masks that do not
+    fit each other, for a GPU's tensors beside a group of gloo alone, and on each rank if ranks disagree.
 
     >>> import torch.distributed as dist
     >>> from heddle.torch import context_parallel
@@ -229,6 +252,10 @@ def placed(
     masks = [mask_of(one, sizes, scope, where) for one in given]
     if not masks:
         raise ValueError("block_mask is an empty list; at least one mask is accepted")
+    for name, rows in (("queries", masks[0].q_len), ("keys", masks[0].kv_len)):
+        if rows < ranks.size:
+            raise ValueError(f"the sequence has {rows} {name}, and the group {ranks.size} ranks; at least as many are "
+                             "accepted")
     if cu_seqlens is not None:
         masks = [in_documents(mask, cu_seqlens.to(where)) for mask in masks]
     layers = [1.0] * len(masks) if weights is None else [float(one) for one in weights]

@@ -23,6 +23,7 @@ from ._context_cache import ContextCache
 from ._context_call import ContextCall, compare, context_call, set_dropout
 from ._context_dtensors import unwrapped, wrapped
 from ._context_plan import ContextPlan, partition
+from ._context_positions import tables
 from ._context_rows import shard, unshard
 from ._eager_backward import check_differentiable
 from ._flex import check_inputs
@@ -76,7 +77,8 @@ def attention(
       Without it they are this rank's part, as those of all parameters are under context parallelism.
 
     Returns out [B, Hq, rows, Dv]. Autograd has gradients of query, key, value, sinks, lse, and of tensors that
-    score_mod reads. dK and dV of all ranks are added in f32 (f64 for inputs of f64), in the order of the ranks.
+    score_mod reads. dK and dV are added in f32 (f64 for inputs of f64), the own ones first, then in the order of the
+    ranks.
 
     Raises ValueError for shapes and devices that do not fit the plan, and on each rank if ranks disagree (partition's
     `checks`); RuntimeError on each other rank if one raised; NotImplementedError for mods without an expression, under
@@ -153,7 +155,7 @@ def compiled(
     set_dropout(call, dropout_p, drawn_seed(plan, query, dropout_p, dropout_seed))
     with_score = score_mod is not None
     options = {"with_lse": True, "with_score": with_score, "with_mask": False, "score": None, "weight": call.weight,
-               "captures": {**mask.captures, **call.captures, "_queries": plan.queries, "_keys": exchange.keys},
+               "captures": {**mask.captures, **call.captures, **tables(exchange.rows)},
                "params": {**mask.params, **call.params}, "tensors": {} if sinks is None else {"sinks": sinks},
                "mask": mask.text, "plan": plan.number, "exchange": number, "groups": head_groups or 0,
                "reduces": reduce_captures}

@@ -138,7 +138,8 @@ def compute(problem):
     gradients = gradients_of(made, (query, key, value, *learned.values()), d_out, d_lse)
     return {"q": plan.positions, "kv": plan.kv_positions, "out": made[0].detach(), "lse": made[1].detach(),
             "max_scores": made[2], "received": sum(plan.masks[0][1].received),
-            "starts": plan.masks[0][1].starts,
+            "starts": tuple(rows.start for rows in plan.masks[0][1].rows),
+            "granules": tuple(rows.granules is not None for rows in plan.masks[0][1].rows),
             **dict(zip(("d_query", "d_key", "d_value", *(f"d_{name}" for name in learned)), gradients))}
 
 

@@ -76,7 +76,7 @@ def refused_by_all(ranks):
                   {"block_mask": []}, {"block_mask": causal, "q_len": 16, "device": "cuda:0"},
                   {"block_mask": [of(16)], "weights": [1, 2]}, {"block_mask": 3, "q_len": 16},
                   {"q_len": 16, "cu_seqlens": torch.tensor([0, 9])}, {"q_len": 16, "placing": "random"},
-                  {"q_len": 16, "checks": "never"}):
+                  {"q_len": 16, "checks": "never"}, {"block_mask": of(1)}, {"q_len": 9, "kv_len": 0}):
         try:
             context_parallel.partition(group=GROUPS[ranks], **given)
             found.append("accepted")
@@ -127,11 +127,11 @@ def die(other, when):
 
 def planted(problem, fault):
     """compute() with a fault in it."""
-    from heddle.torch import _context_attention, _context_call, _context_plan
+    from heddle.torch import _context_attention, _context_call, _context_positions
 
     indices, set_dropout = _context_call.in_global_indices, _context_call.set_dropout
-    summed, send_keys = _context_attention.summed, _context_attention.send_keys
-    start_of = _context_plan.start_of
+    add_gradients, send_keys = _context_attention.add_gradients, _context_attention.send_keys
+    start_of = _context_positions.start_of
 
     def reversed_rows(ranks, exchange, key, value):
         moving = send_keys(ranks, exchange, key, value)
@@ -151,10 +151,12 @@ def planted(problem, fault):
         "local q_idx": (_context_call, "in_global_indices",
                         lambda *text: indices(*text).replace("_queries[q_idx]", "q_idx")),
         "heads from 0": (_context_call, "in_global_indices",
-                         lambda text, _, positions: indices(text, False, positions)),
-        "starts of another rank": (_context_plan, "start_of", lambda rows: start_of(rows) and start_of(rows) - 4),
-        "gradients added twice": (_context_attention, "summed", lambda *of: 2 * summed(*of) - of[2]),
-        "own gradients alone": (_context_attention, "summed", lambda ranks, exchange, own, came: own),
+                         lambda text, _: indices(text, False)),
+        "starts of another rank": (_context_positions, "start_of", lambda rows: start_of(rows) and start_of(rows) - 4),
+        "any rows are granules": (_context_positions, "are_granules", lambda positions: True),
+        "gradients added twice": (_context_attention, "add_gradients",
+                                  lambda *of: add_gradients(*of) or add_gradients(*of)),
+        "own gradients alone": (_context_attention, "add_gradients", lambda *of: None),
         "seed by rank": (_context_call, "set_dropout",
                          lambda call, p, seed: set_dropout(call, p, seed + dist.get_rank())),
     }[fault]

@@ -66,9 +66,7 @@ PROBLEMS = {
     "other head dimensions": Problem(ranks=2, dim=16, v_dim=24, q_len=33),
     "more keys than queries": Problem(ranks=3, q_len=19, kv_len=45, mask="prefix", score="alibi"),
     "more queries than keys": Problem(ranks=3, q_len=45, kv_len=19, score="alibi"),
-    "no keys": Problem(ranks=2, q_len=9, kv_len=0, mask=None),
-    "no queries": Problem(ranks=2, q_len=0, kv_len=9, mask=None),
-    "fewer rows than ranks": Problem(ranks=4, q_len=3, score="alibi", plan={"chunk": None}),
+    "as many rows as ranks": Problem(ranks=4, q_len=4, score="alibi", plan={"chunk": None}),
     "ranks without rows": Problem(ranks=4, q_len=11, score="alibi", sinks=True, plan={"chunk": 8}),
     "one chunk": Problem(ranks=2, q_len=30, plan={"chunk": 64}, score="alibi"),
     "dropout": Problem(ranks=3, dropout=0.4, score="alibi"),
@@ -172,12 +170,36 @@ def test_a_rank_receives_what_its_queries_read(ranks, mask, most):
 def test_neighbours_stay_neighbours(ranks):
     """Kernels get starts, and no captures, where a rank's queries and its rows of keys are one piece each."""
     window = run(ranks, Problem(ranks=4, q_len=61, mask="window", score="alibi", plan={"placing": "contiguous"}))
-    assert all(reply["starts"] is not None and reply["starts"][0] == int(reply["q"][0]) for reply in window)
+    assert all(reply["starts"][0] == int(reply["q"][0]) for reply in window)
     assert [reply["starts"][1] for reply in window] == [max(0, int(reply["q"][0]) - 4) for reply in window]
     halves = run(ranks, Problem(ranks=2, q_len=64, score="alibi", plan={"placing": "zigzag"}))
-    assert [reply["starts"] for reply in halves] == [None, (16, 0)]
+    assert [reply["starts"] for reply in halves] == [(None, 0), (16, 0)], "received rows stand in a gap of own ones"
     whole = run(ranks, Problem(ranks=2, q_len=64, mask=None, plan={"placing": "contiguous"}))
     assert [reply["starts"] for reply in whole] == [(0, 0), (32, 0)]
+
+
+IN_GRANULES = {
+    "causal": Problem(ranks=4, score="alibi", q_len=1024),
+    "softcap, window, dropout": Problem(ranks=3, score="softcap", mask="window", dropout=0.3, q_len=900,
+                                        plan={"placing": "heap"}),
+    "documents, a learned table": Problem(ranks=4, form="documents", score="distance", q_len=1000),
+    "groups, by head, in chunks of 256": Problem(ranks=4, heads=4, kv_heads=2, mask="by head", score="alibi", q_len=2048,
+                                                 options={"head_groups": 2}, plan={"chunk": 256}),
+    "other granules": Problem(ranks=4, score="alibi", q_len=960, plan={"chunk": 64}),
+}
+
+
+@pytest.mark.parametrize("name", IN_GRANULES)
+def test_rows_in_granules_agree_with_float64(ranks, name):
+    """Chunks of 128 rows are granules, whose positions kernels look up once; the tail of a sequence may cut one."""
+    problem = IN_GRANULES[name]
+    problem = fitting(dataclasses.replace(problem, plan={"placing": "zigzag", "chunk": 128, **problem.plan}))
+    replies = run(ranks, problem)
+    assert any(reply["starts"][0] is None for reply in replies), "no rank has several pieces"
+    if name == "other granules":
+        assert not all(reply["granules"][0] for reply in replies)
+    elif problem.ranks > 2:
+        assert all(reply["granules"][0] for reply in replies)
 
 
 @on_cpus
@@ -223,6 +245,7 @@ FAULTS = {
     "local kv_idx": Problem(ranks=3, score="alibi"), "local q_idx": Problem(ranks=3, score="alibi"),
     "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
     "heads from 0": Problem(ranks=2, heads=4, kv_heads=4, score="alibi", options={"head_groups": 2}),
+    "any rows are granules": Problem(ranks=2, score="alibi"),
     "seed by rank": Problem(ranks=2, dropout=0.5), "starts of another rank": Problem(ranks=3, score="alibi"),
 }
 
@@ -292,6 +315,7 @@ def test_partition_and_attention_refuse_by_name(ranks):
     parts = ("q_len is None", "masks[1] covers 17 queries", "kv_len is 17, and the block mask's is 16", "an empty list",
              "the tensors are on cuda:0, and the group's backend is gloo; nccl carries", "weights has 2 numbers",
              "block_mask is int", "cu_seqlens goes from 0 to 9", "placing is 'random'", "checks is 'never'",
+             "the sequence has 1 queries, and the group 2 ranks", "the sequence has 0 keys, and the group 2 ranks",
              "the plan was made for 2 masks", "q_len is 16, and the block mask's is 17")
     for found in ranks.results("refused_by_all", 2, ranks=2):
         for text, part in zip(found, parts, strict=True):

@@ -51,7 +51,8 @@ bool is_of_distance(const AttentionProblem& problem, const ReadGradient& read) {
 ReadKind kind_of(const AttentionProblem& problem, const CaptureSum& sum, const ReadGradient& read) {
   const bool of_rows = read.dependence == ReadDependence::one || read.dependence == ReadDependence::queries;
   const bool additive = !read.of_weight && problem.normalizer == Normalizer::softmax && !uses(read.slope, kOfKeys);
-  if (of_rows && additive) return ReadKind::closed;
+  // A row's d_lse and sink are of all its keys.
+  if (of_rows && additive && !problem.partial_keys) return ReadKind::closed;
   if (read.dependence == ReadDependence::queries) return ReadKind::rows;
   if (read.dependence == ReadDependence::one || read.dependence == ReadDependence::keys) return ReadKind::columns;
   if (is_of_pairs(problem, read) && sum.reads.size() == 1) {

@@ -25,6 +25,12 @@ namespace heddle::plan {
 /// are taken.
 std::string backward_sm90_refuses(const Request& request, const device::CudaCaps& caps);
 
+/// The mods that the family's kernels compute. Gradients of captures and params are summed by rows of the tensors, so
+/// places are left to mods beside them.
+BackwardMods backward_sm90_mods(const problem::AttentionProblem& problem);
+/// The mods of one kernel: only some look up places.
+BackwardMods backward_sm90_mods(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
+
 /// The configuration that computes a problem, but for the types of gradients and how they are stored.
 shared::BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods);
 

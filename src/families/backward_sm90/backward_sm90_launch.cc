@@ -43,7 +43,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
       : device_(arguments.plan.device),
         config_(arguments.plan.part<shared::BackwardSm90Config>()),
         problem_(arguments.problem),
-        mods_(plan::backward_mods(arguments.problem)),
+        mods_(plan::backward_sm90_mods(arguments.problem, config_)),
         reads_(plan::backward_reads(problem_, arguments.options.bindings, mods_.kv_start)),
         reads_memory_(plan::backward_reads_memory(problem_, reads_)),
         layout_(backward_layout(mods_, reads_)),

@@ -162,6 +162,7 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
 void describe(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardMods& mods,
               const BackwardReads& reads, Plan& plan) {
   plan.forms.score = describe_derivative(mods);
+  plan.forms.places = describe_places(mods.places);
   if (!problem.mask_mod.empty()) plan.forms.mask = "computed for each pair of a partial block, over columns of blocks";
   if (mods.drops) {
     plan.forms.weight = "dropped: a bit for each pair of a thread, by the forward's draws; two keys share a call";
@@ -194,6 +195,15 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
 
 }  // namespace
 
+BackwardMods backward_sm90_mods(const AttentionProblem& problem) {
+  const bool reads = !problem.wanted.captures.empty() || !problem.wanted.params.empty();
+  return backward_mods(problem, reads ? OfPlaces::left : OfPlaces::native);
+}
+
+BackwardMods backward_sm90_mods(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return backward_mods(problem, config.placed_queries || config.placed_keys ? OfPlaces::native : OfPlaces::left);
+}
+
 BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem, const BackwardMods& mods) {
   BackwardSm90Config config;
   config.qk_dim = static_cast<int>(problem.qk_dim);
@@ -214,6 +224,8 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
                    !std::ranges::all_of(problem.sequences, adds_alone);
   config.sinks = problem.wanted.sinks;
   config.scores = mods.form;
+  config.placed_queries = !mods.places.query.empty();
+  config.placed_keys = !mods.places.key.empty();
   // A score_mod and its derivative leave no registers for them beside 128 columns, draws none beside 256.
   const bool mapped = config.scores == shared::ScoreForm::mapped;
   config.early_numbers =
@@ -335,7 +347,7 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   std::string reason = sm90_refuses(problem, request.options, caps);
   if (reason.empty()) reason = refuse_types(request);
   if (!reason.empty()) return reason;
-  const BackwardMods mods = backward_mods(problem);
+  const BackwardMods mods = backward_sm90_mods(problem);
   const BackwardSm90Config config = backward_sm90_config(problem, mods);
   const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
   std::array<std::string, 5> reasons = {refuse_broadcasts(request), refuses_reads(problem, reads),
@@ -347,7 +359,7 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
 
 std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const AttentionProblem& problem = request.problem;
-  const BackwardMods mods = backward_mods(problem);
+  const BackwardMods mods = backward_sm90_mods(problem);
   const BackwardSm90Config config = with_gradients(backward_sm90_config(problem, mods), *request.backward);
   Choice choice;
   Plan& plan = choice.plan;
@@ -366,15 +378,21 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
   plan.workspace_bytes = work.workspace_bytes;
   std::vector<Choice> choices;
-  for (const BackwardSm90Config& each : configs_of(config)) {
+  const auto add = [&](const BackwardSm90Config& each, const BackwardMods& of_each) {
     Plan& own = choices.emplace_back(choice).plan;
     own.family_part = each;
     own.predicted = predict(problem, each, schedule, caps);
     if (reads.visits_pairs()) own.predicted->seconds *= 1 + kReadsShare;
     own.predicted->bytes += work.bytes;
     own.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
-    describe(problem, each, mods, reads, own);
-  }
+    describe(problem, each, of_each, reads, own);
+  };
+  for (const BackwardSm90Config& each : configs_of(config)) add(each, mods);
+  if (!mods.places.any()) return choices;
+  // The compiler may refuse all of those.
+  const BackwardMods left = backward_mods(problem);
+  const BackwardSm90Config of_left = with_gradients(backward_sm90_config(problem, left), *request.backward);
+  for (const BackwardSm90Config& each : configs_of(of_left)) add(each, left);
   return choices;
 }
 

@@ -82,7 +82,9 @@ std::string mod_texts(const plan::BackwardMods& mods, const ModLayout& layout) {
          text("weight", mods.drops ? Expr() : mods.weight, ExprType::f32, TakesScore::no) +
          text("seed", drops.seed, ExprType::i32, TakesScore::no) +
          text("threshold", drops.threshold, ExprType::i32, TakesScore::no) +
-         text("kept", drops.kept, ExprType::f32, TakesScore::no);
+         text("kept", drops.kept, ExprType::f32, TakesScore::no) +
+         text("queryplace", mods.places.query, ExprType::i32, TakesScore::no) +
+         text("keyplace", mods.places.key, ExprType::i32, TakesScore::no);
 }
 
 }  // namespace
@@ -107,6 +109,8 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   add(config.ordered, "ordered");
   add(config.sinks, "sinks");
   add(config.lse_rest, "lse rest");
+  add(config.placed_queries, "placed queries");
+  add(config.placed_keys, "placed keys");
   add(config.normalizer != shared::Normalizer::softmax, shared::name(config.normalizer));
   add(!config.d_q, "no dq");
   add(config.d_q_apart, config.held ? "dq apart, held" : "dq apart");

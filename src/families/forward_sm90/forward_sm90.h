@@ -51,6 +51,9 @@ std::string refuses_key_numbers(const problem::AttentionProblem& problem, const 
 std::string misfit(const shared::ForwardSm90Config& config, const problem::AttentionProblem& problem,
                    const BlockMask* callers);
 
+/// Empty if each block of its keys lies in one granule of places; else why not.
+std::string misfit(const shared::ForwardSm90Config& config, const Places& places);
+
 /// Registers that a consumer thread is expected to need: its share of the scores, of their 16-bit copy and of o, the
 /// needs of every kernel, and the mods. A kernel with fewer may spill (bench_forward_sm90_registers compares this with
 /// the compiler).

@@ -102,6 +102,15 @@ shared::ForwardSm90Config config_with(shared::ForwardSm90Config config, const Ke
   // Draws are packed as weights of 16 bits are.
   config.dropped = mods.drops.has_value() && !config.fp8() && config.kv_block % shared::kKeysOfDraw == 0;
   config.weighted = !mods.weight.empty() && !config.dropped;
+  const std::vector<Expr> computed = mods.of_kernel(config.stores_mask());
+  const auto reads = [&](expr::Leaf index) {
+    return std::ranges::any_of(computed, [&](const Expr& mod) {
+      const bool is_place = same(mod, mods.places.query) || same(mod, mods.places.key);
+      return !mod.empty() && !is_place && mod.node()->uses.has(index);
+    });
+  };
+  config.placed_queries = !mods.places.query.empty() && reads(expr::Leaf::q_idx);
+  config.placed_keys = !mods.places.key.empty() && reads(expr::Leaf::kv_idx);
   if (config.f16 && !mods.weight.empty()) config.safe_headroom = safe_headroom(config, mods.weight_bound);
   return config;
 }
@@ -206,6 +215,12 @@ std::string misfit(const ForwardSm90Config& config, const AttentionProblem& prob
     return fmt::format("{} keys do not divide the {} of a block of block_mask", config.kv_block, block.kv);
   }
   return {};
+}
+
+std::string misfit(const ForwardSm90Config& config, const Places& places) {
+  if (places.key.empty() || places.key_rows % config.kv_block == 0) return {};
+  return fmt::format("{} keys do not divide the {} of a granule, whose positions mods read", config.kv_block,
+                     places.key_rows);
 }
 
 std::vector<Setting> forward_sm90_settings(const ForwardSm90Config& config) {

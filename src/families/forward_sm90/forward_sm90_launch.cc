@@ -68,7 +68,7 @@ class ForwardSm90Kernel final : public backend::Kernel {
       params_.mask_words.words_at = lists_->mask_words_at();
     }
     if (grid_ > 0 && config_.stores_mask()) {
-      stored_mask_.emplace(gpu_, device_, config_.tile(), config_.by_sequence, schedule.stored, mods.mask,
+      stored_mask_.emplace(gpu_, device_, config_.tile(), config_.by_sequence, schedule.stored, mods.stored_mask(),
                            arguments.bindings, kv_start_.bindings(), params_.mod);
       params_.mask_words.words = stored_mask_->words();
     }

@@ -148,12 +148,12 @@ std::vector<ForwardSm90Kernel> kernels_for(const KernelMods& mods, bool streams,
   return kernels;
 }
 
-/// Kernels whose tiles divide the caller's blocks; with few queries, each also packed. Spare kernels are added in three
-/// cases: no other fits; the compiler may refuse all others, because mods compute much for each element or threads
-/// store the o of 8-bit products; or the mask's bits are stored, for their finer blocks.
+/// Kernels whose tiles divide the caller's blocks and the granules of `places`; with few queries, each also packed.
+/// Spare kernels are added in three cases: no other fits; the compiler may refuse all others, because mods compute much
+/// for each element or threads store the o of 8-bit products; or the mask's bits are stored, for their finer blocks.
 std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, const KernelMods& mods,
                                            const TensorAccess& access, bool streams, const AttentionOptions& options,
-                                           std::vector<std::string>& rejected) {
+                                           const Places& places, std::vector<std::string>& rejected) {
   const bool fp8 = size_of(problem.k_dtype) == 1;
   const HeadDims native = native_dims({static_cast<int>(problem.qk_dim), static_cast<int>(problem.v_dim)}, fp8);
   std::vector<int> packed = packed_queries(problem);
@@ -165,7 +165,8 @@ std::vector<ForwardSm90Config> configs_for(const AttentionProblem& problem, cons
       if (!(dims_of(kernel) == native) || kernel.spare != spare) continue;
       for (const int queries : packed) {
         const ForwardSm90Config config = config_for(kernel, problem, mods, access, streams, queries);
-        const std::string reason = misfit(config, problem, options.block_mask.get());
+        std::string reason = misfit(config, problem, options.block_mask.get());
+        if (reason.empty()) reason = misfit(config, places);
         if (reason.empty()) {
           configs.push_back(config);
         } else {
@@ -200,7 +201,8 @@ struct Candidates {
 };
 
 Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mods, const TensorAccesses& accesses,
-                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
+                          const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of,
+                          const Places& places) {
   Candidates candidates = {.all = {}, .rejected = accesses.rejected};
   const Streaming streaming = streaming_of(problem, mods, options.bindings);
   std::int64_t least = std::numeric_limits<std::int64_t>::max();  // that some way copies of q, k and v
@@ -208,7 +210,8 @@ Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mod
   bool copies_more = false;
   const auto add = [&](const TensorAccess& access, bool streams) {
     const std::size_t before = candidates.all.size();
-    for (const ForwardSm90Config& config : configs_for(problem, mods, access, streams, options, candidates.rejected)) {
+    for (const ForwardSm90Config& config :
+         configs_for(problem, mods, access, streams, options, places, candidates.rejected)) {
       ForwardSm90Candidate candidate = plan_for(problem, config, mods, access, options.bindings, caps, rows_of);
       candidate.reads_each = !streams && streaming.streams;
       candidate.copies_more = copies_more;
@@ -234,17 +237,28 @@ Candidates candidates_for(const AttentionProblem& problem, const KernelMods& mod
   return candidates;
 }
 
-/// And where kernels compute numbers of keys also those that do not, since the compiler may refuse all of the former.
+/// And where kernels compute numbers of keys or look up places also those that do not, since the compiler may refuse
+/// all of the former.
 Candidates all_candidates(const AttentionProblem& problem, const KernelMods& mods, const TensorAccesses& accesses,
                           const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  Candidates candidates = candidates_for(problem, mods, accesses, options, caps, rows_of);
+  Candidates candidates = candidates_for(problem, mods, accesses, options, caps, rows_of, mods.places);
   if (mods.has_key_numbers()) {
-    KernelMods left = kernel_mods(problem, OfKeys::left);
+    KernelMods left = kernel_mods(problem, OfKeys::left, OfPlaces::native);
     left.stores_mask = mods.stores_mask;
-    for (ForwardSm90Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of).all) {
+    for (ForwardSm90Candidate& candidate :
+         candidates_for(problem, left, accesses, options, caps, rows_of, left.places).all) {
       // The kernels that have room for a table may be much the slower ones.
       candidate.reads_table = mods.table_entries > 0;
       candidate.numbers_each = !candidate.reads_table;
+      candidates.add(std::move(candidate));
+    }
+  }
+  if (mods.places.any()) {
+    // Their tiles are those of the former, if there are any, so that no other rows of blocks are asked for.
+    const Places tiles = candidates.all.empty() ? Places() : mods.places;
+    const KernelMods left = kernel_mods(problem, OfKeys::left);
+    for (ForwardSm90Candidate& candidate : candidates_for(problem, left, accesses, options, caps, rows_of, tiles).all) {
+      candidate.places_each = true;
       candidates.add(std::move(candidate));
     }
   }
@@ -285,9 +299,9 @@ TileSchedule forward_sm90_schedule(const AttentionProblem& problem, const Forwar
 std::vector<Choice> forward_sm90(const AttentionProblem& problem, const AttentionTensors& tensors,
                                  const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
   const TensorAccesses accesses = tensor_accesses(tensors, problem);
-  KernelMods mods = kernel_mods(problem);
+  KernelMods mods = kernel_mods(problem, OfKeys::separated, OfPlaces::native);
   const std::string for_each_pair = mods.has_key_numbers() ? refuses_key_numbers(problem, mods) : std::string();
-  if (!for_each_pair.empty()) mods = kernel_mods(problem, OfKeys::left);
+  if (!for_each_pair.empty()) mods = kernel_mods(problem, OfKeys::left, OfPlaces::native);
   std::string unstored = refuses_storing(problem, options.block_mask.get());
   if (problem.batch_invariant && unstored.empty()) unstored = "batch_invariant: how many bytes depends on the batch";
   mods.stores_mask = masks_by_values(mods) && unstored.empty();
@@ -302,11 +316,13 @@ std::vector<Choice> forward_sm90(const AttentionProblem& problem, const Attentio
   std::vector<std::string>& rejected = found.rejected;
   for (ForwardSm90Candidate& candidate : candidates) {
     Plan& plan = candidate.choice.plan;
+    const std::string unlooked = "positions are looked up for each row and key";
     plan.forms = {.score = describe_score(plan.mods),
-                  .mask = describe_mask(mods, plan.part<shared::ForwardSm90Config>().mask,
+                  .mask = describe_mask(plan.mods, plan.part<shared::ForwardSm90Config>().mask,
                                         plan.part<shared::ForwardSm90Config>().tile(), candidate.stored_partial,
-                                        candidate.stored_bytes(), unstored),
-                  .weight = describe_weight(plan.part<shared::ForwardSm90Config>(), mods)};
+                                        candidate.stored_bytes(), candidate.places_each ? unlooked : unstored),
+                  .weight = describe_weight(plan.part<shared::ForwardSm90Config>(), plan.mods),
+                  .places = describe_places(plan.mods.places)};
   }
   append_left_out(problem, mods, rejected);
   if (!for_each_pair.empty()) {

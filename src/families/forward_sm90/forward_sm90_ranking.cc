@@ -48,6 +48,9 @@ std::string standing_behind(const ForwardSm90Candidate& other, const ForwardSm90
     return fmt::format("{}: words have bits for 128 keys, so the mask would be evaluated for each pair",
                        describe(other.choice.plan));
   }
+  if (other.places_each && !first.places_each) {
+    return fmt::format("{}: would look up the position of each row and key", describe(other.choice.plan));
+  }
   if (other.numbers_each && !first.numbers_each) {
     return fmt::format("{}: would compute for each pair what depends on the key alone", describe(other.choice.plan));
   }

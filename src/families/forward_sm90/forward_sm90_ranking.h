@@ -18,6 +18,7 @@ struct ForwardSm90Candidate {
   bool masks_each = false;                           // though others have its bits stored
   bool reads_each = false;                           // element of a capture, though of others it comes in tiles
   bool numbers_each = false;                         // what depends on the key, though others do so once a key
+  bool places_each = false;                          // row and key, though others look up one a tile
   bool reads_table = false;                          // for each pair, though others have it in shared memory
   bool copies_more = false;                          // of pages than others
   double computing = 0;                              // seconds, however long memory takes
@@ -31,7 +32,7 @@ struct ForwardSm90Candidate {
   double weighed_seconds() const;
   /// The best first.
   auto rank() const {
-    return std::tuple(weighs_each, masks_each, numbers_each, may_spill, weighed_seconds(), computing);
+    return std::tuple(places_each, weighs_each, masks_each, numbers_each, may_spill, weighed_seconds(), computing);
   }
 };
 

@@ -115,6 +115,8 @@ std::string mod_texts(const shared::ForwardSm90Config& config, const plan::Kerne
   texts += text("keyfactor", mods.key_factor, ExprType::f32) + text("keyterm", mods.key_term, ExprType::f32) +
            text("queryindex", mods.query_index, ExprType::i32) + text("keyindex", mods.key_index, ExprType::i32) +
            text("entry", mods.table_entry, ExprType::f32);
+  texts += text("queryplace", config.placed_queries ? mods.places.query : Expr(), ExprType::i32) +
+           text("keyplace", config.placed_keys ? mods.places.key : Expr(), ExprType::i32);
   return texts + (streams ? streamed_text(*mods.streamed, layout) : nothing_streamed_text());
 }
 
@@ -158,6 +160,8 @@ std::string name_of(const shared::ForwardSm90Config& config) {
   add(config.lse, "lse");
   add(config.max_scores, "max_scores");
   add(config.lse_rest, "lse rest");
+  add(config.placed_queries, "placed queries");
+  add(config.placed_keys, "placed keys");
   return name;
 }
 

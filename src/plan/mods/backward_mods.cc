@@ -7,8 +7,8 @@
 
 namespace heddle::plan {
 
-BackwardMods backward_mods(const problem::AttentionProblem& problem) {
-  const KernelMods forward = kernel_mods(problem, OfKeys::left);
+BackwardMods backward_mods(const problem::AttentionProblem& problem, OfPlaces of_places) {
+  const KernelMods forward = kernel_mods(problem, OfKeys::left, of_places);
   using shared::ScoreForm;
   BackwardMods mods;
   mods.mask = forward.mask;
@@ -16,11 +16,13 @@ BackwardMods backward_mods(const problem::AttentionProblem& problem) {
   mods.drops = forward.drops;
   mods.factor = forward.factor;
   mods.kv_start = forward.kv_start;
+  mods.places = forward.places;
   if (forward.form == ScoreForm::mapped || forward.cap != 0) {
     mods.form = ScoreForm::mapped;
     mods.factor = 1;
     // The mod as given: rules of the simplifier keep its values, but not its slopes where branches meet.
-    const Expr given = by_position(problem.score_mod.empty() ? leaf::score() : problem.score_mod, forward.kv_start);
+    const Expr score = at_places(problem, forward.places).score_mod;
+    const Expr given = by_position(score.empty() ? leaf::score() : score, forward.kv_start);
     mods.score = expr::simplify(given, problem.precision);
     mods.derivative = expr::d_score(given, problem.precision);
   } else if (forward.form != ScoreForm::plain) {

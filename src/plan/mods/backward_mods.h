@@ -21,10 +21,11 @@ struct BackwardMods {
   Expr offset;                                        // added: t = factor * score + offset
   Expr score, derivative;                             // mapped: t, and dt/ds
   KvStart kv_start;
+  Places places;  // native: the mods read q_idx and kv_idx as positions
 
-  std::vector<Expr> all() const { return {mask, weight, offset, score, derivative}; }
+  std::vector<Expr> all() const { return {mask, weight, offset, score, derivative, places.query, places.key}; }
 };
-BackwardMods backward_mods(const problem::AttentionProblem& problem);
+BackwardMods backward_mods(const problem::AttentionProblem& problem, OfPlaces of_places = OfPlaces::left);
 
 /// Says how the score and its derivative are computed: a sentence; empty where t is the score.
 std::string describe_derivative(const BackwardMods& mods);

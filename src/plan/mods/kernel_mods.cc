@@ -82,8 +82,15 @@ void set_separated(KernelMods& mods, const Expr& offset, const expr::LeafRanges&
   mods = separated;
 }
 
+/// A problem as its kernel sees it, and the ranges of its leaves by which forms are chosen.
+struct Seen {
+  problem::AttentionProblem problem;
+  expr::LeafRanges leaves;
+};
+
 /// The offset, in the cheapest form that it has.
-void set_offset(KernelMods& mods, const Expr& offset, const problem::AttentionProblem& problem, OfKeys of_keys) {
+void set_offset(KernelMods& mods, const Expr& offset, const Seen& seen, OfKeys of_keys) {
+  const problem::AttentionProblem& problem = seen.problem;
   mods.offset = simplified(offset, problem.precision);
   if (!mods.offset.empty() && is_zero(mods.offset)) mods.offset = Expr();
   if (mods.offset.empty()) return;
@@ -93,27 +100,28 @@ void set_offset(KernelMods& mods, const Expr& offset, const problem::AttentionPr
   }
   mods.form = ScoreForm::added;
   if (!problem::has_elements(problem)) return;
-  const expr::LeafRanges leaves = problem::form_ranges(problem);
   const Expr whole = mods.offset;
-  if (!set_by_distance(mods, whole, leaves) && of_keys == OfKeys::separated)
-    set_separated(mods, whole, leaves, problem.precision);
+  if (!set_by_distance(mods, whole, seen.leaves) && of_keys == OfKeys::separated)
+    set_separated(mods, whole, seen.leaves, problem.precision);
 }
 
 /// t = factor * key_factor * score + offset, where the mod is that, and the offset is not left to be added.
-bool set_factor_of_key(KernelMods& mods, const Expr& score, const problem::AttentionProblem& problem) {
+bool set_factor_of_key(KernelMods& mods, const Expr& score, const Seen& seen) {
+  const problem::AttentionProblem& problem = seen.problem;
   const std::optional<expr::ScoreOfKey> found = expr::factor_of_key(score);
   if (!found || !is_in_f32(found->scale * problem.scale)) return false;
   KernelMods keyed = mods;
   keyed.factor = found->scale;
   keyed.key_factor = simplified(found->factor, problem.precision);
-  set_offset(keyed, found->offset, problem, OfKeys::separated);
+  set_offset(keyed, found->offset, seen, OfKeys::separated);
   if (keyed.form == ScoreForm::added) return false;
   mods = keyed;
   return true;
 }
 
 /// t = cap * tanh(factor * score) + offset, where the mod is that, both numbers positive and the offset free of keys.
-bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionProblem& problem) {
+bool set_capped(KernelMods& mods, const Expr& score, const Seen& seen) {
+  const problem::AttentionProblem& problem = seen.problem;
   const std::vector<const expr::Node*> nodes = expr::post_order(score);
   const auto is_tanh = [](const expr::Node* node) { return node->op == expr::Op::tanh; };
   if (std::ranges::count_if(nodes, is_tanh) != 1) return false;
@@ -131,7 +139,7 @@ bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionPro
   if (!is_in_f32(2 * std::numbers::log2e * outside->scale)) return false;
   KernelMods capped = mods;
   capped.factor = outside->scale;
-  set_offset(capped, outside->offset, problem, OfKeys::left);
+  set_offset(capped, outside->offset, seen, OfKeys::left);
   if (capped.form != ScoreForm::plain && capped.form != ScoreForm::shifted) return false;
   capped.cap = capped.factor;
   capped.factor = inside->scale;
@@ -139,14 +147,15 @@ bool set_capped(KernelMods& mods, const Expr& score, const problem::AttentionPro
   return true;
 }
 
-void set_weight(KernelMods& mods, const problem::AttentionProblem& problem) {
+void set_weight(KernelMods& mods, const Seen& seen) {
+  const problem::AttentionProblem& problem = seen.problem;
   mods.weight = simplified(problem.weight_mod, problem.precision);
   if (mods.weight.empty()) return;
   // A dropped element adds 0 times its weight, which is NaN if the weight is NaN or infinite. With a normalizer the sum
   // of weights shows this; with none there is no such sum, so the weight is multiplied.
   if (problem.normalizer != Normalizer::none) mods.drops = drops_of(mods.weight);
   if (!problem::has_elements(problem)) return;
-  const expr::Range range = expr::RangeAnalysis(mods.weight, problem.precision, nullptr)(problem::form_ranges(problem));
+  const expr::Range range = expr::RangeAnalysis(mods.weight, problem.precision, nullptr)(seen.leaves);
   mods.weight_bound = std::max(std::abs(range.lo), std::abs(range.hi));
 }
 
@@ -200,9 +209,9 @@ void set_mask_range(KernelMods& mods, const expr::LeafRanges& leaves, expr::Prec
   mods.mask_most = simplified(most, precision);
 }
 
-void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
-  if (mods.mask.empty() || !problem::has_elements(problem)) return;
-  const expr::LeafRanges leaves = problem::form_ranges(problem);
+void set_mask(KernelMods& mods, const Seen& seen) {
+  if (mods.mask.empty() || !problem::has_elements(seen.problem)) return;
+  const expr::LeafRanges& leaves = seen.leaves;
   const auto join = [](Expr& all, const Expr& e) { all = all.empty() ? e : all && e; };
   Expr distance, rest;
   std::int64_t repeats_to = std::numeric_limits<std::int64_t>::max();
@@ -217,15 +226,16 @@ void set_mask(KernelMods& mods, const problem::AttentionProblem& problem) {
   mods.mask_distance = distance;
   mods.mask_rest = rest;
   mods.mask_repeats_to = distance.empty() ? 0 : clamped(repeats_to);
-  if (!distance.empty()) set_mask_range(mods, leaves, problem.precision);
+  if (!distance.empty()) set_mask_range(mods, leaves, seen.problem.precision);
 }
 
 /// The mods of a problem whose sequences have no kv_start.
-KernelMods mods_of_positions(const problem::AttentionProblem& problem, OfKeys of_keys) {
+KernelMods mods_of_positions(const Seen& seen, OfKeys of_keys) {
+  const problem::AttentionProblem& problem = seen.problem;
   KernelMods mods;
   mods.mask = simplified(problem.mask_mod, problem.precision);
-  set_mask(mods, problem);
-  set_weight(mods, problem);
+  set_mask(mods, seen);
+  set_weight(mods, seen);
   const Expr score = simplified(problem.score_mod, problem.precision);
   const bool rising = problem.scale > 0;
   if (score.empty() && rising) return mods;
@@ -234,10 +244,10 @@ KernelMods mods_of_positions(const problem::AttentionProblem& problem, OfKeys of
   // The largest product has the largest t only where both grow.
   if (linear && rising && linear->scale > 0) {
     mods.factor = linear->scale;
-    set_offset(mods, linear->offset, problem, of_keys);
-  } else if (!linear && of_keys == OfKeys::separated && set_factor_of_key(mods, score, problem)) {
+    set_offset(mods, linear->offset, seen, of_keys);
+  } else if (!linear && of_keys == OfKeys::separated && set_factor_of_key(mods, score, seen)) {
     return mods;
-  } else if (!(rising && problem.normalizer != Normalizer::none && set_capped(mods, score, problem))) {
+  } else if (!(rising && problem.normalizer != Normalizer::none && set_capped(mods, score, seen))) {
     mods.form = ScoreForm::mapped;
     mods.score = score.empty() ? leaf::score() : score;
   }
@@ -258,10 +268,21 @@ bool KernelMods::heavy() const {
          (!mask.empty() && !stores_mask && std::ranges::any_of(expr::post_order(mask), works));
 }
 
-KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys) {
+KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys, OfPlaces of_places) {
   const KvStart start = kv_start_of(problem);
-  KernelMods mods = mods_of_positions(by_position(problem, start), of_keys);
+  const bool looks_up = of_places == OfPlaces::native && problem::has_elements(problem);
+  const Places places = looks_up ? places_of(problem) : Places();
+  const problem::AttentionProblem positioned = by_position(problem, start);
+  const Seen seen = {at_places(positioned, places), at_places(problem::form_ranges(positioned), places)};
+  KernelMods mods = mods_of_positions(seen, of_keys);
+  // A tile's table is of rows that are neighbours.
+  if (mods.table_entries > 0 && places.any()) mods = mods_of_positions(seen, OfKeys::left);
   mods.kv_start = start;
+  mods.places = places;
+  if (places.any()) {
+    mods.mask_of_rows = simplified(positioned.mask_mod, problem.precision);
+    mods.streamed.reset();  // a warpgroup's tile would have to begin at its own granule
+  }
   const bool reads_each = mods.form == ScoreForm::added || mods.form == ScoreForm::mapped;
   if (start.form != KvStart::Form::zero && reads_each && !mods.streamed && !problem.score_mod.empty()) {
     mods.shifted = streamed_read(simplified(problem.score_mod, problem.precision));

@@ -9,6 +9,7 @@
 
 #include "plan/mods/drops.h"
 #include "plan/mods/kv_start.h"
+#include "plan/mods/places.h"
 #include "plan/mods/streamed_read.h"
 #include "problem/problem.h"
 #include "shared/mod_forms.h"
@@ -41,6 +42,8 @@ struct KernelMods {
   std::optional<StreamedRead> streamed{};  // added, mapped: of the offset or the score, what could come in tiles
   std::optional<StreamedRead> shifted{};   // what could, if no kv_start shifted the columns of its tiles
   KvStart kv_start;                        // what the mods read as such; they read kv_idx as the position
+  Places places;                           // native: the mods read q_idx and kv_idx as positions
+  Expr mask_of_rows;                       // then: the mask as it reads rows of the tensors
   // Not added, mapped or capped: numbers of the key, which change the scores before the form's own term joins them:
   // t = factor * key_factor * score + key_term + table[query_index + key_index] + offset.
   Expr key_factor, key_term;                 // empty: 1, 0
@@ -53,11 +56,14 @@ struct KernelMods {
   /// Something is read, drawn or mapped for each element of a run: many registers, maybe.
   bool heavy() const;
   bool has_key_numbers() const { return !key_factor.empty() || !key_term.empty() || table_entries > 0; }
+  /// The mask by which its bits are stored.
+  const Expr& stored_mask() const { return places.any() ? mask_of_rows : mask; }
   /// Mods that are computed where the scores are. (Drops read what the weight reads.)
   std::vector<Expr> of_scores(bool mask_is_stored) const {
     return {mask_is_stored ? Expr() : mask, offset, slope, score, weight};
   }
   std::vector<Expr> of_keys() const { return {key_factor, key_term, query_index, key_index, table_entry}; }
+  std::vector<Expr> of_places() const { return {places.query, places.key}; }
   /// All that are there.
   std::vector<Expr> all() const { return of_kernel(false); }
   /// Mods that a kernel's runs compute, for a layout of their captures and params. A mask whose bits are stored is not
@@ -65,13 +71,17 @@ struct KernelMods {
   std::vector<Expr> of_kernel(bool mask_is_stored) const {
     std::vector<Expr> mods = of_scores(mask_is_stored);
     for (const Expr& mod : of_keys()) mods.push_back(mod);
+    for (const Expr& position : of_places()) mods.push_back(position);
     return mods;
   }
 };
 /// The part of the score_mod that depends on the key alone. separated: it is an expression of its own, for kernels that
 /// compute it once a key. left: it stays in the score_mod.
 enum class OfKeys : bool { separated, left };
-KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys = OfKeys::separated);
+/// Positions by granules. native: kernels look them up, once a tile. left: mods do, for each row or key.
+enum class OfPlaces : bool { native, left };
+KernelMods kernel_mods(const problem::AttentionProblem& problem, OfKeys of_keys = OfKeys::separated,
+                       OfPlaces of_places = OfPlaces::left);
 
 /// The least n >= 0 for which range analysis proves that no weight exceeds 2^n; more than kMostWeightExponent if it
 /// proves none. In 8 bits P has little range, and the weights use some of it.

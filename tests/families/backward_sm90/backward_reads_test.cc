@@ -24,6 +24,7 @@ struct Call {
   std::string score, weight = "";
   std::vector<std::pair<std::string, Dims>> captures;  // all have gradients
   bool deterministic = false;
+  bool partial_keys = false;
   Normalizer normalizer = Normalizer::softmax;
 
   problem::AttentionProblem problem() const {
@@ -38,6 +39,7 @@ struct Call {
     problem.sequences = {{.q_len = 200, .kv_len = 200}, {.q_len = 200, .kv_len = 200}};
     problem.scale = 1;
     problem.deterministic = deterministic;
+    problem.partial_keys = partial_keys;
     Symbols symbols;
     for (const auto& [name, shape] : captures) {
       symbols.captures[name] = {DType::f32, shape.size()};
@@ -68,6 +70,9 @@ TEST(BackwardReads, KindsOfPlaces) {
   EXPECT_EQ((Call{"score + x[q_idx] * q_idx", "", row}.kinds()), Kinds{closed});
   EXPECT_EQ((Call{"score + x[h]", "", slope}.kinds()), Kinds{closed});
   EXPECT_EQ((Call{"score + x[q_idx] * kv_idx", "", row}.kinds()), Kinds{rows});
+  // The sum of a part of the keys is no row's d_lse.
+  EXPECT_EQ((Call{.score = "score + x[q_idx] * q_idx", .captures = row, .partial_keys = true}.kinds()), Kinds{rows});
+  EXPECT_EQ((Call{.score = "score + x[h]", .captures = slope, .partial_keys = true}.kinds()), Kinds{columns});
   // Softmax alone fixes the sum of a row.
   EXPECT_EQ((Call{.score = "score + x[q_idx]", .captures = row, .normalizer = Normalizer::sigmoid}.kinds()),
             Kinds{rows});

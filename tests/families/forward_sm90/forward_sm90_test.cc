@@ -301,6 +301,41 @@ TEST(ForwardSm90Choice, PutsKernelsThatWeighEachElementLast) {
   }
 }
 
+// Kernels that look up positions come first; behind them stand those of the same tiles whose mods do, for masks of
+// rows.
+TEST(ForwardSm90Choice, LooksUpPositionsWhereBlocksLieInGranules) {
+  HopperCall call = grid_call(128, 4096, false);
+  const Tensor granules = Tensor::zeros(DType::i32, {32});
+  for (int i = 0; i < 32; ++i) static_cast<std::int32_t*>(granules.data())[i] = i;
+  for (const char* name : {"q_granules", "kv_granules"}) call.options.bindings.captures[name] = granules;
+  const auto placed = [](const Expr& mod) {
+    return mods::by_granules(mod, Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1));
+  };
+  call.mask = placed(mods::causal());
+  const auto looks_up = [](const Choice& choice) {
+    const auto& config = choice.plan.part<shared::ForwardSm90Config>();
+    return config.placed_queries && config.placed_keys;
+  };
+  const std::vector<Choice> choices = choices_of(call);
+  EXPECT_EQ(choices.front().plan.tile, (BlockSize{128, 128}));
+  EXPECT_EQ(choices.front().plan.forms.places, "queries by granules of 128 rows, keys by granules of 128 rows");
+  EXPECT_TRUE(looks_up(choices.front()));
+  EXPECT_FALSE(looks_up(choices.back()));
+  EXPECT_TRUE(std::ranges::is_partitioned(choices, looks_up));
+  EXPECT_TRUE(std::ranges::all_of(choices, [](const Choice& one) { return 128 % one.plan.tile.kv == 0; }));
+  EXPECT_THAT(choices.front().plan.rejected,
+              AllOf(Contains(HasSubstr("80 keys do not divide the 128 of a granule")),
+                    Contains(HasSubstr("would look up the position of each row and key"))));
+
+  // Keys in one piece leave every tile.
+  call.mask = leaf::kv_idx() <= clip(Capture("q_granules", DType::i32, 1)(floor_div(leaf::q_idx(), 128)), 0, 31) * 128 +
+                                    leaf::q_idx() % 128;
+  const Choice of_queries = choices_of(call).front();
+  EXPECT_EQ(of_queries.plan.tile, (BlockSize{192, 80}));
+  EXPECT_TRUE(of_queries.plan.part<shared::ForwardSm90Config>().placed_queries);
+  EXPECT_FALSE(of_queries.plan.part<shared::ForwardSm90Config>().placed_keys);
+}
+
 TEST(ForwardSm90Choice, FitsTheCallersBlocks) {
   for (const BlockSize block : {BlockSize{64, 128}, BlockSize{128, 128}, BlockSize{512, 384}}) {
     const std::vector<Choice> choices = choices_of(call_with_blocks(128, block));

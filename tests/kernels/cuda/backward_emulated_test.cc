@@ -54,6 +54,7 @@ TEST(BackwardEmulated, Scores) { judge_all(4, scored()); }
 TEST(BackwardEmulated, Weights) { judge_all(5, weighted()); }
 TEST(BackwardEmulated, Normalizers) { judge_all(6, normalized()); }
 TEST(BackwardEmulated, Sequences) { judge_all(7, sequences()); }
+TEST(BackwardEmulated, Granules) { judge_all(0, in_granules()); }
 TEST(BackwardEmulated, DeviceLengths) { judge_all(7, lengths_there()); }
 TEST(BackwardEmulated, FewRows) { judge_all(1, few_rows()); }
 TEST(BackwardEmulated, CapturesByKeys) { judge_all(8, captured_by_keys()); }
@@ -82,6 +83,7 @@ TEST(BackwardEmulated, WideGroups) { judge_all(11, widened(grouped())); }
 TEST(BackwardEmulated, WideScores) { judge_all(12, widened(scored())); }
 TEST(BackwardEmulated, WideWeights) { judge_all(13, widened(weighted())); }
 TEST(BackwardEmulated, WideNormalizers) { judge_all(14, widened(normalized())); }
+TEST(BackwardEmulated, WideGranules) { judge_all(15, widened(in_granules())); }
 TEST(BackwardEmulated, WideSequences) { judge_all(15, widened(sequences())); }
 TEST(BackwardEmulated, WideSinks) { judge_all(16, widened(sunk())); }
 TEST(BackwardEmulated, WideDimsTypesAndLayouts) { judge_all(17, wide_dims_types_and_layouts()); }
@@ -102,6 +104,7 @@ TEST(BackwardEmulated, ApartTiles) {
   judge_all(0, narrow({one_tile(), ragged_ends(), types_and_layouts({{64, 33}})}), {.d_q_apart = true});
 }
 TEST(BackwardEmulated, ApartMods) { judge_all(1, apart_mods(), {.d_q_apart = true}); }
+TEST(BackwardEmulated, ApartGranules) { judge_all(2, narrow({in_granules()}), {.d_q_apart = true}); }
 TEST(BackwardEmulated, ApartRows) { judge_all(2, apart_rows(), {.d_q_apart = true}); }
 TEST(BackwardEmulated, ApartFar) { judge_all(3, apart_far(), {.d_q_apart = true}); }
 // K and V in shared memory, lse and delta where they stand.

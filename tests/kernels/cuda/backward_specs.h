@@ -120,6 +120,34 @@ inline BackwardList normalized() {
   return list;
 }
 
+/// Granules of a longer sequence, in any order.
+inline BackwardList in_granules() {
+  BackwardList list;
+  struct Mods {
+    const char *mask, *score, *weight;
+  };
+  for (const Mods& mods : {Mods{"causal", "alibi", ""},
+                           {"sliding_window", "t5_bias", "dropout"},
+                           {"documents", "softcap", ""},
+                           {"", "padded", "weights_by_key"},
+                           {"causal", "", ""}}) {
+    CaseSpec spec = backward_spec(330, 300, list.size() % 2 == 0 ? 64 : 128);
+    spec.group = 2;
+    spec.granule = list.size() % 2 == 0 ? 128 : 64;
+    spec.mask = mods.mask;
+    spec.score = mods.score;
+    spec.weight = mods.weight;
+    list.push_back({spec, rows_wanted()});
+  }
+  CaseSpec lengths = backward_spec(330, 300, 64);
+  lengths.sequences = "lengths";
+  lengths.batch = 3;
+  lengths.granule = 128;
+  lengths.mask = "causal";
+  list.push_back({lengths, rows_wanted()});
+  return list;
+}
+
 inline BackwardList sequences() {
   BackwardList list;
   for (const char* sequences : {"lengths", "packed"}) {

@@ -10,13 +10,17 @@
 
 #include "families/forward_sm90/forward_sm90.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
+#include "heddle/mods.h"
 #include "kernels/cuda/table_sample.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/mods/streamed_read.h"
 
 namespace heddle::cuda {
 
-NamedMods named(std::string name, const Expr& mask, const Expr& score, const Expr& weight, Normalizer normalizer) {
+namespace {
+
+problem::AttentionProblem problem_with_mods(const Expr& mask, const Expr& score, const Expr& weight,
+                                            Normalizer normalizer) {
   problem::AttentionProblem problem;
   problem.normalizer = normalizer;
   problem.batch = problem.q_heads = problem.kv_heads = 1;
@@ -26,7 +30,22 @@ NamedMods named(std::string name, const Expr& mask, const Expr& score, const Exp
   problem.mask_mod = mask;
   problem.score_mod = score;
   problem.weight_mod = weight;
-  return {std::move(name), plan::kernel_mods(problem)};
+  return problem;
+}
+
+}  // namespace
+
+NamedMods named(std::string name, const Expr& mask, const Expr& score, const Expr& weight, Normalizer normalizer) {
+  return {std::move(name), plan::kernel_mods(problem_with_mods(mask, score, weight, normalizer))};
+}
+
+NamedMods in_granules(std::string name, const Expr& mask, const Expr& score, const Expr& weight) {
+  const auto placed = [](const Expr& mod) {
+    return mods::by_granules(mod, Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1));
+  };
+  return {"in granules, " + std::move(name),
+          plan::kernel_mods(problem_with_mods(placed(mask), placed(score), placed(weight), Normalizer::softmax),
+                            plan::OfKeys::separated, plan::OfPlaces::native)};
 }
 
 NamedMods with_sinks(NamedMods mods) {

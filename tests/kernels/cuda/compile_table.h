@@ -40,6 +40,8 @@ struct NamedMods {
 NamedMods named(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {},
                 Normalizer normalizer = Normalizer::softmax);
 NamedMods with_sinks(NamedMods mods);
+/// Mods over granules of a longer sequence.
+NamedMods in_granules(std::string name, const Expr& mask, const Expr& score = {}, const Expr& weight = {});
 /// For kernels that load the bits of their mask.
 NamedMods storing_mask(NamedMods mods);
 NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},

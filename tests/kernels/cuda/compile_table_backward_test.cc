@@ -71,7 +71,7 @@ shared::BackwardSm90Config config_of(const Case& at, const problem::AttentionPro
 void expect_accepted(const Case& at) {
   SCOPED_TRACE(at.name);
   const problem::AttentionProblem problem = problem_of(at);
-  const plan::BackwardMods mods = plan::backward_mods(problem);
+  const plan::BackwardMods mods = plan::backward_sm90_mods(problem);
   shared::BackwardSm90Config config = config_of(at, problem, mods);
   const auto source_of = [&] { return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all())); };
   if (!in_sample(source_of())) return;
@@ -102,7 +102,7 @@ void expect_apart_accepted(Case at, int choice) {
   at.qk_dim = at.v_dim = std::min(at.qk_dim, 64);
   SCOPED_TRACE(at.name);
   const problem::AttentionProblem problem = problem_of(at);
-  const plan::BackwardMods mods = plan::backward_mods(problem);
+  const plan::BackwardMods mods = plan::backward_sm90_mods(problem);
   const auto source_of = [&](const shared::BackwardSm90Config& config) {
     return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all()));
   };
@@ -162,6 +162,27 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 128, ordered, device lengths", .device_lengths = true, .ordered = true});
   expect_accepted({.name = "D 64, ordered", .qk_dim = 64, .v_dim = 64, .ordered = true});
   expect_accepted({.name = "D 64, device lengths", .qk_dim = 64, .v_dim = 64, .device_lengths = true});
+}
+
+TEST_F(BackwardCompileTable, PlacedKernels) {
+  const Capture slopes("slopes", DType::f32, 1), ids("ids", DType::i32, 1);
+  const auto placed = [](const Expr& mod) {
+    return mods::by_granules(mod, Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1));
+  };
+  const Expr causal = placed(mods::causal()), dropout = placed(mods::dropout(0.1, param("seed", ExprType::i32)));
+  for (const int dim : {64, 128, 256}) {
+    const auto accepted = [&](Case at) {
+      at.qk_dim = at.v_dim = dim;
+      at.name = fmt::format("D {} in granules, {}", dim, at.name);
+      expect_accepted(at);
+      if (dim == 64) expect_apart_accepted(at, 0);
+    };
+    accepted({.name = "causal", .mask = causal});
+    accepted({.name = "documents", .mask = placed(mods::documents(ids))});
+    accepted({.name = "alibi, causal", .mask = causal, .score = placed(mods::alibi(slopes))});
+    accepted({.name = "softcap, causal", .mask = causal, .score = placed(mods::softcap(20))});
+    accepted({.name = "dropout, causal", .mask = causal, .weight = dropout});
+  }
 }
 
 TEST_F(BackwardCompileTable, WideKernels) {

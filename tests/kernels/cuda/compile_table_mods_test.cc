@@ -30,6 +30,31 @@ TEST_F(CompileTable, KernelsThatDropAreAllAccepted) {
   }
 }
 
+// Kernels whose blocks lie in granules of 128 keys look up positions once a block, and have room for them.
+TEST_F(CompileTable, PlacedKernelsAreAccepted) {
+  const Expr seed = param("seed", ExprType::i32);
+  const Capture slopes("slopes", DType::f32, 1), table("table", DType::f32, 2), ids("ids", DType::i32, 1);
+  const std::vector<NamedMods> all = {
+      in_granules("causal", mods::causal()),
+      in_granules("window", mods::sliding_window(4096)),
+      in_granules("alibi, causal", mods::causal(), mods::alibi(slopes)),
+      in_granules("t5, causal", mods::causal(), mods::t5_bias(table, 32, 128, false)),
+      in_granules("softcap, causal", mods::causal(), mods::softcap(20)),
+      in_granules("dropout, causal", mods::causal(), {}, mods::dropout(0.1, seed)),
+      in_granules("padded", {}, leaf::score() + Capture("pad", DType::f32, 1)(leaf::kv_idx())),
+      storing_mask(in_granules("documents, alibi", mods::documents(ids), mods::alibi(slopes)))};
+  OneOfEach kernels(true);
+  for (const ForwardSm90Kernel& kernel : kForwardSm90Kernels) {
+    if (128 % kernel.kv_block != 0) continue;
+    for (const NamedMods& mods : all) {
+      const shared::ForwardSm90Config config = plan::config_with(kernel.config(), mods.mods);
+      EXPECT_TRUE(config.placed_queries || config.placed_keys);
+      kernels.offer(fmt::format("D {}, {}", plan::to_string(plan::dims_of(kernel)), mods.name),
+                    fmt::format("{} x {}", config.rows(), kernel.kv_block), source_of(kernel.config(), false, mods));
+    }
+  }
+}
+
 // Every kernel must compile with documents, because their cost is measured on each; for other masks one accepted kernel
 // is enough.
 TEST_F(CompileTable, MasksByBitsAreAccepted) {

@@ -290,7 +290,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
   const shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
   plan.family_part = config;
-  const plan::BackwardMods mods = plan::backward_mods(problem);
+  const plan::BackwardMods mods = plan::backward_sm90_mods(problem, config);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
   reads.apart = reads.apart && !run.mixed_partials;
   const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);

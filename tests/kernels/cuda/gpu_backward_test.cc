@@ -28,6 +28,7 @@ TEST_F(GpuBackward, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackward, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackward, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackward, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackward, Granules) { run_all_backwards(in_granules()); }
 TEST_F(GpuBackward, DeviceLengths) { run_all_backwards(lengths_there()); }
 TEST_F(GpuBackward, FewRows) { run_all_backwards(few_rows()); }
 TEST_F(GpuBackward, WideDeviceLengths) { run_all_backwards(widened(lengths_there())); }
@@ -44,6 +45,7 @@ TEST_F(GpuBackward, WideGroups) { run_all_backwards(widened(grouped())); }
 TEST_F(GpuBackward, WideScores) { run_all_backwards(widened(scored())); }
 TEST_F(GpuBackward, WideWeights) { run_all_backwards(widened(weighted())); }
 TEST_F(GpuBackward, WideNormalizers) { run_all_backwards(widened(normalized())); }
+TEST_F(GpuBackward, WideGranules) { run_all_backwards(widened(in_granules())); }
 TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
@@ -75,6 +77,7 @@ TEST_F(GpuBackwardMma, Scores) { run_all_backwards(scored()); }
 TEST_F(GpuBackwardMma, Weights) { run_all_backwards(weighted()); }
 TEST_F(GpuBackwardMma, Normalizers) { run_all_backwards(normalized()); }
 TEST_F(GpuBackwardMma, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackwardMma, Granules) { run_all_backwards(in_granules()); }
 TEST_F(GpuBackwardMma, ServingAllSequences) {
   run_all_backwards(joined({serving_all(), captured_serving_all()}));
   run_all_backwards(widened(serving_all()));

@@ -48,7 +48,7 @@ PlannedBackward plan_backward(const BackwardTensors& tensors, const AttentionOpt
 std::vector<cuda::jit::Source> sources_of(const PlannedBackward& planned, const plan::Choice& choice,
                                           const BackwardTensors& tensors, const AttentionOptions& options) {
   const shared::BackwardSm90Config& config = choice.plan.part<shared::BackwardSm90Config>();
-  const plan::BackwardMods mods = plan::backward_mods(planned.problem);
+  const plan::BackwardMods mods = plan::backward_sm90_mods(planned.problem, config);
   const plan::BackwardReads reads = plan::backward_reads(planned.problem, options.bindings, mods.kv_start);
   const device_text::ModLayout layout = backward_sm90::backward_layout(mods, reads);
   std::vector<cuda::jit::Source> sources = {backward_sm90::rows_source(config)};

@@ -76,6 +76,8 @@ int main(void) {
   FIELD(heddle_attention_options, prefix_len);
   FIELD(heddle_attention_options, q_rest);
   FIELD(heddle_attention_options, k_rest);
+  FIELD(heddle_attention_options, partial_keys);
+  FIELD(heddle_attention_options, reserved_3);
   END(",");
   BEGIN(heddle_attention_tensors);
   FIELD(heddle_attention_tensors, struct_size);

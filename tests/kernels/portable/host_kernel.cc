@@ -153,14 +153,22 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     const shared::FragmentKind planned = offered.plan.part<shared::ForwardMmaConfig>().fragments;
     return has_table(run.fragments) ? planned != run.fragments : has_table(planned);
   });
+  const auto of_fragments = [&](ForwardMmaConfig config) {
+    config.fragments = run.fragments;
+    if (!config.shape().ring) config.stages = 1;
+    if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
+    // Twice as many rows a fragment as it was planned with.
+    while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
+    return config;
+  };
+  // AMD's chips, whose fragments have values by columns, lend a workgroup 64 KiB.
+  std::erase_if(choices, [&](const plan::Choice& offered) {
+    const ForwardMmaConfig config = of_fragments(offered.plan.part<shared::ForwardMmaConfig>());
+    return config.shape().transposed && shared::forward_mma_memory(config).bytes > 65536;
+  });
   if (choices.empty()) throw Error(ErrorCode::unsupported, "no kernel is made of these fragments");
   plan::Choice& choice = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))];
-  ForwardMmaConfig config = choice.plan.part<shared::ForwardMmaConfig>();
-  config.fragments = run.fragments;
-  if (!config.shape().ring) config.stages = 1;
-  if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
-  // Twice as many rows a fragment as it was planned with.
-  while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;
+  ForwardMmaConfig config = of_fragments(choice.plan.part<shared::ForwardMmaConfig>());
   if (run.splits) config.splits = *run.splits;
   choice.plan.family_part = config;
   const plan::TileSchedule schedule =

@@ -44,8 +44,10 @@ class RowCopies {
   __device__ __forceinline__ static void copy_row(ptx::SharedAddress to, const Row& from, bool there, int own,
                                                   int turn) {
     constexpr int kChunk = chunk_of(kBytes), kChunks = kElement * kColumns / kChunk;
-    // The row's chunks are there, or it is not there at all.
-    constexpr bool kWholeChunks = !kConfig.own_blocks && kDim == kColumns && kChunk == kBytes;
+    // The row's chunks are there, or it is not there at all. (Kernels of few rows gain nothing, and some would spill.)
+    constexpr bool kFewRows = kConfig.own_blocks || (kConfig.blocks == shared::StepBlocks::keys_and_values &&
+                                                     (kConfig.rings() || kConfig.key_waves > 1));
+    constexpr bool kWholeChunks = !kFewRows && kDim == kColumns && kChunk == kBytes;
 #pragma unroll kCopiesAtOnce < kBytes>
     for (int first = 0; first < kChunks; first += kTogether) {
       const int chunk = first + own;

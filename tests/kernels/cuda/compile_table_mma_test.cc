@@ -165,9 +165,10 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
       return;
     } catch (const jit::Rejected& rejected) {
       fmt::print("{}, {}: {}: {}\n", gpu.name, c.name, source.name, rejected.what());
-      // 128 x 64 at D 128 is at the limit of registers: on sm_86 it spills.
-      EXPECT_FALSE(c.first && !(config.kv_block == 64 && config.row_fragments == 2 && c.qk_dim > 64))
-          << rejected.what();
+      // The first kernels of many rows stand at the limit of registers: on sm_86 D 128 spills, on sm_80 D 64 with a
+      // mask.
+      const bool at_limit = config.row_fragments == 2 && config.kv_block == (c.qk_dim > 64 ? 64 : 128);
+      EXPECT_FALSE(c.first && !at_limit) << rejected.what();
     }
   }
   ADD_FAILURE() << "none of " << tried << " kernels was accepted";

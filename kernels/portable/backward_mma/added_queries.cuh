@@ -22,7 +22,11 @@ class AddedQueries {
     const int part = F::wave(), first_row = part % kStep.row_parts * kStep.rows_of_wave(),
               first_column = part / kStep.row_parts * kStep.columns_of_wave();
 #pragma unroll 1
-    for (int d = 0; d < kStep.columns_of_wave(); d += kColumnsAtOnce) add(memory, sums, first_row, first_column + d);
+    for (int d = 0; d < kStep.columns_of_wave(); d += kColumnsAtOnce) {
+      // The last waves may have no columns: with head dimension 96 four parts of two fragments cover eight of six.
+      if (kStep.column_parts * kStep.columns_of_wave() != kStep.columns && first_column + d >= kStep.columns) break;
+      add(memory, sums, first_row, first_column + d);
+    }
   }
 
   /// Where the sums of a query begin, the first one of a fragment; `number`: of its block and head.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <vector>
 
@@ -42,12 +43,14 @@ void judge_all(unsigned number, const BackwardList& list, FragmentKind fragments
 
 /// One pass gives all gradients: waves that have their rows alone, and, with head dimensions above 64, waves that share
 /// them. Two kernels of each case.
-void judge_once(unsigned number, BackwardList list, FragmentKind fragments, std::int64_t dim) {
+void judge_once(unsigned number, BackwardList list, FragmentKind fragments, std::initializer_list<std::int64_t> dims) {
   if (!is_drawn(number, 4)) GTEST_SKIP() << "not drawn";
   const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
-    list[i].spec.qk_dim = list[i].spec.v_dim = dim;
-    if (full() || i == drawn) judge(list[i], fragments, (number + i) % 2);
+    for (const std::int64_t dim : dims) {
+      list[i].spec.qk_dim = list[i].spec.v_dim = dim;
+      if (full() || i == drawn) judge(list[i], fragments, (number + i) % 2);
+    }
   }
 }
 
@@ -224,10 +227,10 @@ BackwardList several_tiles() {
   }
   return joined({list, sequences()});
 }
-TEST(BackwardOnHost, OncePlain) { judge_once(0, several_tiles(), FragmentKind::host, 64); }
-TEST(BackwardOnHost, OnceSharedRows) { judge_once(1, several_tiles(), FragmentKind::host, 100); }
-TEST(BackwardOnHost, OnceOverMma) { judge_once(2, several_tiles(), FragmentKind::mma, 40); }
-TEST(BackwardOnHost, OnceSharedRowsOverMma) { judge_once(3, several_tiles(), FragmentKind::mma, 128); }
+TEST(BackwardOnHost, OncePlain) { judge_once(0, several_tiles(), FragmentKind::host, {64, 16}); }
+TEST(BackwardOnHost, OnceSharedRows) { judge_once(1, several_tiles(), FragmentKind::host, {100, 96}); }
+TEST(BackwardOnHost, OnceOverMma) { judge_once(2, several_tiles(), FragmentKind::mma, {40, 16}); }
+TEST(BackwardOnHost, OnceSharedRowsOverMma) { judge_once(3, several_tiles(), FragmentKind::mma, {128, 96}); }
 
 // CTAs share the columns of a gradient.
 TEST(BackwardOnHost, Slices) {

@@ -67,6 +67,7 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   add("no dq", [](auto& config) {
     if (!config.d_q_apart) config.d_q = false;
   });
+  add("ring of dq", [](auto& config) { config.ring = config.d_q && !config.wide; });
   shared::BackwardSm90Config whole = planned;  // dQ by the warpgroups that have the keys
   if (planned.d_q_apart) {
     whole.d_q_apart = whole.held = false;
@@ -78,6 +79,10 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
         [&](auto& config) { config = apart; });
   }
   return variants;
+}
+
+std::int64_t workspace_bytes_of(const Memory& memory, const shared::BackwardSm90Config& config) {
+  return plan::backward_sm90_workspace(problem::validate(memory.tensors(), memory.options), config).bytes;
 }
 
 /// A variant, ready to run; null: the planner's own.
@@ -92,6 +97,7 @@ class Runner {
             const bool masked = plan.part<shared::BackwardSm90Config>().masked;
             plan.family_part = variant->config;
             plan.part<shared::BackwardSm90Config>().masked = masked;
+            plan.workspace_bytes = workspace_bytes_of(memory, variant->config);
           }
           config = plan.part<shared::BackwardSm90Config>();
           return choices.front();

@@ -23,6 +23,7 @@ enum class Option : std::uint8_t {
   tuning,
   trace_always,
   cpu_amx,
+  d_q_ring,
   log
 };
 

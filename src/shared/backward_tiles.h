@@ -36,8 +36,11 @@ struct BackwardRowsParams {
   Sinks sinks;
   float* rows;
   float* d_q;
-  unsigned* drawn;    // becomes 0
-  unsigned* turns;    // ordered: those of a block become 0
+  unsigned* drawn;  // becomes 0
+  unsigned* turns;  // ordered: those of a block become 0
+  // Where dQ's sums are a ring: so many units of it, and so many counters, become 0.
+  long long ring_units, ring_counts;
+  unsigned* ring_counters;
   float* sink_parts;  // [block][head]
   RowOutput d_q_out;
   RowOutput d_sinks;  // stride[0]: of heads

@@ -49,6 +49,12 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address tile(int buffer) const {
     return base + kLayout.tile + buffer * static_cast<int>(sizeof(shared::BackwardTile));
   }
+  __device__ __forceinline__ ptx::Address turn(int buffer) const {
+    return base + kLayout.turn + buffer * static_cast<int>(sizeof(shared::DqTurn));
+  }
+  __device__ __forceinline__ int turn_word(int buffer, unsigned offset) const {
+    return ptx::load_word(turn(buffer) + offset);
+  }
   /// A word of a tile's record, by its offset.
   __device__ __forceinline__ int tile_word(int buffer, unsigned offset) const {
     return ptx::load_word(tile(buffer) + offset);
@@ -67,7 +73,8 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address kv_empty() const { return barrier(2 * kConfig.kv_buffers()); }
   static constexpr int kQ = 2 * kConfig.kv_buffers() + 1, kDo = kQ + 2 * kConfig.q_stages,
                        kDs = kDo + 2 * kConfig.d_o_stages, kDq = kDs + shared::kDsBuffers,
-                       kTile = kDq + 2 * shared::kDqBuffers, kDsEmpty = kTile + 2 * shared::kTileBuffers;
+                       kTile = kDq + 2 * shared::kDqBuffers, kDsEmpty = kTile + 2 * shared::kTileBuffers,
+                       kConverted = kDsEmpty + (kConfig.d_q_apart ? shared::kDsBuffers : 0);
   __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(kQ + slot); }
   __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(kQ + kConfig.q_stages + slot); }
   __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
@@ -79,6 +86,9 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address d_q_empty(int buffer) const {
     return barrier(kDq + shared::kDqBuffers + buffer);
   }
+
+  // ring, where CTAs draw no tiles: all units have been converted. Else a tile that is empty says so.
+  __device__ __forceinline__ ptx::Address converted() const { return barrier(kConverted); }
 
   __device__ __forceinline__ ptx::Address tile_full(int buffer) const { return barrier(kTile + buffer); }
   __device__ __forceinline__ ptx::Address tile_empty(int buffer) const {
@@ -114,6 +124,7 @@ struct BackwardMemory {
       ptx::barrier_init(tile_empty(buffer),
                         kWarps + 1 + (kConfig.d_q ? shared::kDqBuffers : 0) + (kConfig.d_q_apart ? 4 : 0));
     }
+    if constexpr (kConfig.ring && !kConfig.draws()) ptx::barrier_init(converted(), kConfig.converting_warps());
     ptx::barrier_init_done();
   }
 

@@ -4,6 +4,7 @@
 
 #include "backward_sm90/backward_maps.cuh"
 #include "backward_sm90/backward_memory.cuh"
+#include "backward_sm90/d_q_conversion.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
@@ -145,24 +146,55 @@ class BackwardProducer {
   bool values_pending_ = true;
 };
 
+/// Brings a tile's records to a buffer.
+template <auto kConfig>
+__device__ __forceinline__ void publish_tile(const BackwardMemory<kConfig>& memory,
+                                             const shared::BackwardSm90Params& params, int buffer, int tile) {
+  const ptx::Address full = memory.tile_full(buffer);
+  if (kConfig.ring && tile < memory.tile_count(params)) {
+    ptx::bulk_load(memory.turn(buffer), params.ring.turns + tile, sizeof(shared::DqTurn), full);
+    memory.fetch_tile(params, buffer, tile);
+    ptx::barrier_arrive_expecting(full, sizeof(shared::DqTurn));
+    return;
+  }
+  memory.fetch_tile(params, buffer, tile);
+  ptx::barrier_arrive(full);
+}
+
 /// Brings tiles' records into shared memory: the CTA's own first, then those that it draws, and at last a record of the
-/// end.
+/// end. Counts what tiles have converted.
 template <auto kConfig>
 __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params) {
   // In order, the first ones are drawn, too: who waits for another's adds knows that it has begun.
   int tile = static_cast<int>(kConfig.ordered ? ptx::count_up(params.drawn) : blockIdx.x);
-  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
+  if constexpr (!kConfig.draws()) {
+    publish_tile<kConfig>(memory, params, 0, tile);
+    if (kConfig.ring && tile < memory.tile_count(params)) {
+      ptx::barrier_wait(memory.converted(), 0);
+      count_units<kConfig>(memory, params, 0);
+    }
+    return;
+  }
+  int number = 0;  // of the CTA's tiles
+  ptx::PackedRing tiles(1);
+  for (;; tiles.advance(shared::kTileBuffers), ++number) {
     ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
-    memory.fetch_tile(params, slot_of(tiles), tile);
-    ptx::barrier_arrive(memory.tile_full(slot_of(tiles)));
+    if (kConfig.ring && number >= shared::kTileBuffers) count_units<kConfig>(memory, params, slot_of(tiles));
+    publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
     const int tile_count = memory.tile_count(params);
-    if (tile >= tile_count || !kConfig.draws()) break;
+    if (tile >= tile_count) break;
     if constexpr (kConfig.ordered) {
       tile = static_cast<int>(ptx::count_up(params.drawn));
       continue;
     }
     tile = params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
+  }
+  if constexpr (kConfig.ring) {
+    if (number == 0) return;
+    tiles.advance(shared::kTileBuffers);  // to the last tile, in the buffer before that of the end's record
+    ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
+    count_units<kConfig>(memory, params, slot_of(tiles));
   }
 }
 
@@ -177,10 +209,37 @@ struct PartsOfBuffer {
   __device__ __forceinline__ unsigned parity() const {
     return (kConfig.d_q_apart ? step / shared::kDqBuffers : step) & 1;
   }
+  /// How many came in the last `steps` steps.
+  __device__ __forceinline__ int of_last(int steps) const {
+    if (!kConfig.d_q_apart) return steps;
+    const auto before = [&](unsigned end) {
+      return static_cast<int>((end + shared::kDqBuffers - 1 - buffer) / shared::kDqBuffers);
+    };
+    return before(step) - before(step - steps);
+  }
   /// The step's part among dQ's sums; `number`: of its block and head.
   template <class Number>
   __device__ __forceinline__ Number part(Number number) const {
     return kConfig.d_q_apart ? number : number * kConfig.d_q_parts() + buffer;
+  }
+};
+
+/// Where dQ's sums of a tile's steps are, in units of a block and head. Registers are few: a ring's words stay in
+/// shared memory.
+template <auto kConfig>
+struct UnitsOfTile {
+  const BackwardMemory<kConfig>& memory;
+  const shared::BackwardSm90Params& params;
+  int tile, first_block;
+
+  __device__ __forceinline__ UnitsOfTile(const BackwardMemory<kConfig>& memory,
+                                         const shared::BackwardSm90Params& params, int tile)
+      : memory(memory), params(params), tile(tile), first_block(memory.tile_word(tile, shared::kTileFirstBlock)) {}
+  __device__ __forceinline__ int unit(int block, int head) const {
+    if constexpr (kConfig.ring) {
+      return memory.turn_word(tile, shared::kTurnFirstUnit) + block * params.ring.group + head;
+    }
+    return (first_block + block) * params.q_heads + head;
   }
 };
 
@@ -192,12 +251,14 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
-    const int steps = word(shared::kTileSteps), first = word(shared::kTileFirstBlock);
+    const int steps = word(shared::kTileSteps);
     if (steps < 0) break;
+    if constexpr (kConfig.ring) await_slot<kConfig>(memory, params, slot_of(tiles));
+    const UnitsOfTile<kConfig> units(memory, params, slot_of(tiles));
     const shared::QueryRun* run = params.runs + word(shared::kTileFirstRun);
     int left = steps > 0 ? word(shared::kTileRuns) : 0;
     const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0;
-    ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
+    if constexpr (!kConfig.ring) ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
 #pragma unroll 1
     for (; left > 0; --left, ++run) {
       int end = run->end;
@@ -206,7 +267,7 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
 #pragma unroll 1
       for (int block = run->begin; block < end; ++block, ++parts.step) {
         if (parts.has_none()) continue;
-        const long long part = parts.template part<long long>((first + block) * params.q_heads + head);
+        const long long part = parts.template part<long long>(units.unit(block, head));
         ptx::barrier_wait(memory.d_q_full(buffer), parts.parity());
         ptx::fence_for_tma();  // behind the stores of who computed it
         ptx::bulk_add(params.d_q + part * kConfig.d_q_part_floats(), memory.d_q(buffer), 4 * kConfig.d_q_part_floats());
@@ -214,6 +275,11 @@ __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
         ptx::tma_store_wait_read();
         ptx::barrier_arrive(memory.d_q_empty(buffer));
       }
+    }
+    if constexpr (kConfig.ring) {
+      const int added = parts.of_last(word(shared::kTileSteps));
+      if (added > 0) count_parts(params.ring, memory.turn_word(slot_of(tiles), shared::kTurnSection), added);
+      ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
     }
     if constexpr (!kConfig.draws()) break;
   }
@@ -229,18 +295,20 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
   for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
-    const int steps = word(shared::kTileSteps), first = word(shared::kTileFirstBlock);
+    const int steps = word(shared::kTileSteps);
     if (steps < 0) break;
+    if constexpr (kConfig.ring) await_slot<kConfig>(memory, params, slot_of(tiles));
+    const UnitsOfTile<kConfig> units(memory, params, slot_of(tiles));
     int run = word(shared::kTileFirstRun);
     const int runs_end = steps > 0 ? run + word(shared::kTileRuns) : run;
     const int blocks = kConfig.device_lengths ? shared::blocks_of_rows(word(shared::kTileQLen)) : 0x7fffffff;
-    ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
+    if constexpr (!kConfig.ring) ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
 #pragma unroll 1
     for (; run < runs_end; ++run) {
 #pragma unroll 1
       for (int block = params.runs[run].begin; block < min(params.runs[run].end, blocks); ++block, ++parts.step) {
         if (parts.has_none()) continue;
-        const int part = parts.part((first + block) * params.q_heads + params.runs[run].head);
+        const int part = parts.part(units.unit(block, params.runs[run].head));
         ptx::barrier_wait(memory.d_q_full(buffer), parts.parity());
         ptx::fence_for_tma();  // behind the stores of who computed it
         ptx::wait_for_turn(params.turns + part, params.ranks[run]);
@@ -251,8 +319,12 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
         ptx::barrier_arrive(memory.d_q_empty(buffer));
         ptx::tma_store_wait();
         ptx::pass_turn(params.turns + part);
+        if constexpr (kConfig.ring) {
+          ptx::add_count_of_bulk(params.ring.added + memory.turn_word(slot_of(tiles), shared::kTurnSection), 1);
+        }
       }
     }
+    if constexpr (kConfig.ring) ptx::barrier_arrive(memory.tile_empty(slot_of(tiles)));
     if constexpr (!kConfig.draws()) break;
   }
 }

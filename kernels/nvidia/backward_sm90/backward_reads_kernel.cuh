@@ -19,7 +19,7 @@ __device__ __forceinline__ void bring_tile(const BackwardMemory<kConfig>& memory
   int tile = static_cast<int>(blockIdx.x);
   if (tile < memory.tile_count(params)) {
     const shared::BackwardItem& item = params.items[tile];
-    const bool skipped = (reads.round_batch >= 0 && item.batch != reads.round_batch) ||
+    const bool skipped = item.kv_tile < 0 || (reads.round_batch >= 0 && item.batch != reads.round_batch) ||
                          (reads.round_head >= 0 && item.kv_head != reads.round_head);
     if (skipped) tile = kNone;
   }

@@ -5,6 +5,7 @@
 
 #include "backward_sm90/backward_keys.cuh"
 #include "backward_sm90/backward_memory.cuh"
+#include "backward_sm90/d_q_conversion.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace heddle {
@@ -42,6 +43,16 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
       ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
       const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
       if (steps < 0) break;
+      if constexpr (kConfig.ring) {
+        if constexpr (!kConfig.d_q_apart) DqConverter<kConfig>(memory_, params_, slot_of(tiles_), warpgroup_).run();
+        if constexpr (!kConfig.draws()) release(memory_.converted());
+        if (word(shared::kTileKvTile) < 0) {  // no keys: its units alone
+          if constexpr (kConfig.kv_buffers() == 1) release(memory_.kv_empty());
+          if constexpr (!kConfig.draws()) break;
+          release(memory_.tile_empty(slot_of(tiles_)));
+          continue;
+        }
+      }
       ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
       bool summed = false;
       if (steps > 0) {

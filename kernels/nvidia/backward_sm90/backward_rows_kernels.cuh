@@ -1,10 +1,10 @@
 // The kernels around backward_sm90, over blocks of 64 queries of one head, a CTA each:
 //
 //   backward_rows        lse in powers of two, and delta = sum over d of dO o, less d_lse, in the order of
-//                        shared/backward_rows.h; zeros for dQ's sums, for who adds to
-//                        them next, and for the number of tiles drawn; each block's
+//                        shared/backward_rows.h; zeros for dQ's sums or their ring, for
+//                        who adds to them next, and for the number of tiles drawn; each block's
 //                        share of d_sinks
-//   backward_d_q         dq of dQ's sums
+//   backward_d_q         dq of dQ's sums, where they are no ring
 //   backward_sinks       d_sinks: a warp a head, the blocks' shares in a fixed order
 //
 // A row that attends nothing (lse = -inf), and a place without a row, get lse = +inf and delta = 0: e^(t - lse) is 0
@@ -14,12 +14,12 @@
 // Included last by a generated source, which defines kConfig, a BackwardSm90Config.
 #pragma once
 
+#include "backward_sm90/d_q_output.cuh"
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "fragments/output_elements.cuh"
-#include "fragments/quads.cuh"
 #include "mods/captures.cuh"
 #include "ptx/math.cuh"
-#include "families/backward_sm90/shared/backward_sm90_params.h"
-#include "families/backward_sm90/shared/backward_sm90_config.h"
 
 namespace heddle {
 
@@ -164,43 +164,29 @@ __device__ __forceinline__ void store_far_block(float* lse, const BackwardRow* r
   lse[2 * shared::kBlockNumbers + shared::low_of_row(row)] = rows[row].low;
 }
 
-/// A block's part of the workspace: dQ's sums become zeros.
+/// dQ's sums of a block and head, or of a unit of the ring, become zeros.
 template <auto kConfig>
-__device__ __forceinline__ void zero_sums(float* sums) {
-  float4* to = reinterpret_cast<float4*>(sums);
+__device__ __forceinline__ void zero_unit(const BackwardRowsParams& params, long long unit) {
+  if constexpr (kConfig.ordered) {
+    if (threadIdx.x < kConfig.d_q_parts()) params.turns[unit * kConfig.d_q_parts() + threadIdx.x] = 0;
+  }
+  float4* to = reinterpret_cast<float4*>(params.d_q + unit * (kConfig.panels() * shared::kPartFloats));
   for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * shared::kPartFloats / 4;
        i += shared::kRowThreads) {
     to[i] = make_float4(0, 0, 0, 0);
   }
 }
 
-/// A block's dq of its sums, as they stand: a thread has four chunks of 8 columns of two rows, and 16 bytes of each
-/// after its quad has turned them.
+/// dQ's ring: the sums become zeros, and so do what counts their adds and their conversions.
 template <auto kConfig>
-__device__ __forceinline__ void store_wide_d_q(const BackwardRowsParams& params, const shared::RowBlock& block,
-                                               int head, const float* sums) {
-  const shared::RowOutput& out = params.d_q_out;
-  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * 256; i += shared::kRowThreads) {
-    const int thread = i % 128, group = i / 128;  // of 32 columns
-    const float4* from = reinterpret_cast<const float4*>(sums) + group * 4 * 128 + thread;
-    unsigned words[2][4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 four = from[j * 128];
-      words[0][j] = ptx::pack<kConfig.f16>(four.x * params.d_q_scale, four.y * params.d_q_scale);
-      words[1][j] = ptx::pack<kConfig.f16>(four.z * params.d_q_scale, four.w * params.d_q_scale);
-    }
-    const int column = 32 * group + 8 * (thread % 4);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = 16 * (thread / 32) + thread % 32 / 4 + 8 * r;
-      turn_words(words[r]);
-      if (row >= block.stored || column >= kConfig.qk_dim) continue;
-      auto* to = static_cast<unsigned short*>(out.data) + block.batch * out.stride[0] + head * out.stride[1] +
-                 (block.row + row) * out.stride[2] + column;
-      const uint4 zeros = {0, 0, 0, 0}, all = {words[r][0], words[r][1], words[r][2], words[r][3]};
-      *reinterpret_cast<uint4*>(to) = row < block.live ? all : zeros;
-    }
+__device__ __forceinline__ void zero_ring(const BackwardRowsParams& params, long long number) {
+  const long long ctas = static_cast<long long>(params.block_count) * params.q_heads;
+  for (long long unit = number; unit < params.ring_units; unit += ctas) {
+    zero_unit<kConfig>(params, unit);
+  }
+  for (long long i = number * shared::kRowThreads + threadIdx.x; i < params.ring_counts;
+       i += ctas * shared::kRowThreads) {
+    params.ring_counters[i] = 0;
   }
 }
 
@@ -213,10 +199,11 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   const int head = static_cast<int>(blockIdx.y);
   const long long number = static_cast<long long>(blockIdx.x) * params.q_heads + head;
   if (number == 0 && threadIdx.x == 0) *params.drawn = 0;
-  if constexpr (kConfig.ordered) {
-    if (threadIdx.x < kConfig.d_q_parts()) params.turns[number * kConfig.d_q_parts() + threadIdx.x] = 0;
+  if constexpr (kConfig.ring) {
+    zero_ring<kConfig>(params, number);
+  } else if constexpr (kConfig.d_q) {
+    zero_unit<kConfig>(params, number);
   }
-  if constexpr (kConfig.d_q) zero_sums<kConfig>(params.d_q + number * (kConfig.panels() * shared::kPartFloats));
   if constexpr (kConfig.normalizer == Normalizer::softmax) {
     __shared__ float shares[shared::kBlockRows];
     __shared__ BackwardRow rests[kConfig.lse_rest ? shared::kBlockRows : 1];
@@ -251,32 +238,25 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
 extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
     backward_d_q(const __grid_constant__ heddle::shared::BackwardRowsParams params) {
   using namespace heddle;
-  using Elements = OutputElements<kConfig.d_q_type, kConfig.f16>;
-  using One = typename Elements::One;
   const shared::RowBlock block = params.blocks[blockIdx.x];
   const int head = static_cast<int>(blockIdx.y);
   const float* const sums = params.d_q + (static_cast<long long>(blockIdx.x) * params.q_heads + head) *
                                              (kConfig.panels() * shared::kPartFloats);
-  if constexpr (kConfig.vectorised_d_q && kConfig.d_q_type == StorageType::same) {
-    store_wide_d_q<kConfig>(params, block, head, sums);
-    return;
-  }
-  const shared::RowOutput& out = params.d_q_out;
-  constexpr int kPairs = (kConfig.qk_dim + 1) / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < block.stored * kPairs; i += shared::kRowThreads) {
-    const int row = i / kPairs, column = 2 * (i % kPairs);
-    const float* from = sums + column / 64 * shared::kPartFloats + shared::offset_in_part(row, column % 64);
-    const float factor = params.d_q_scale;
-    const bool live = row < block.live;
-    const typename Elements::Pair two = Elements::pair(live ? from[0] * factor : 0.0F, live ? from[1] * factor : 0.0F);
-    One* to = static_cast<One*>(out.data) + block.batch * out.stride[0] + head * out.stride[1] +
-              (block.row + row) * out.stride[2] + column;
-    if (!kConfig.odd_gradients && column + 1 < kConfig.qk_dim) {
-      *reinterpret_cast<typename Elements::Pair*>(to) = two;
-    } else {
-      to[0] = Elements::first(two);
-      if (column + 1 < kConfig.qk_dim) to[1] = Elements::second(two);
+  for (int i = static_cast<int>(threadIdx.x); i < kConfig.panels() * 256; i += shared::kRowThreads) {
+    const int thread = i % 128, group = i / 128;  // of 32 columns
+    const float4* from = reinterpret_cast<const float4*>(sums) + group * 4 * 128 + thread;
+    float own[16];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float4 four = from[j * 128];
+      own[4 * j] = four.x;
+      own[4 * j + 1] = four.y;
+      own[4 * j + 2] = four.z;
+      own[4 * j + 3] = four.w;
     }
+    DqRows<kConfig> rows;
+    rows.set(params.d_q_out, block, head, thread);
+    rows.store(params.d_q_scale, 32 * group, own);
   }
 }
 

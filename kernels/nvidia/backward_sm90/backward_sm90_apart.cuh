@@ -36,6 +36,6 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     BackwardHolder<kConfig>(memory, params, warpgroup - 1).run();
   } else {
     ptx::give_registers<shared::kQueryRegisters>();
-    BackwardQueries<kConfig>(memory).run();
+    BackwardQueries<kConfig>(memory, params).run();
   }
 }

@@ -25,4 +25,23 @@ __device__ __forceinline__ void pass_turn(unsigned* word) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(word) : "memory");
 }
 
+/// Returns once the word is at least `count`. What others did before they added to it is seen from here on.
+__device__ __forceinline__ void await_count(const unsigned* word, unsigned count) {
+  unsigned now;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+  } while (now < count);
+}
+/// Makes the thread's stores to global memory before seen by bulk operations behind, and the other way round.
+__device__ __forceinline__ void fence_for_bulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+/// All that the thread did before, and others whom it has waited for, is seen by those that await the count.
+__device__ __forceinline__ void add_count(unsigned* word, unsigned count) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(count) : "memory");
+}
+
+/// Counts bulk operations, for whose end the thread has waited: it waits for nobody else's stores.
+__device__ __forceinline__ void add_count_of_bulk(unsigned* word, unsigned count) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(count) : "memory");
+}
+
 }  // namespace heddle::ptx

@@ -229,7 +229,7 @@ shared::BackwardSm90Config reads_config(shared::BackwardSm90Config config, const
   config.reads = true;
   if (config.d_q_apart) config.q_stages = config.d_o_stages = 3;
   config.d_q_apart = config.held = false;
-  config.d_q = config.ordered = false;
+  config.d_q = config.ordered = config.ring = false;
   config.early_numbers = false;
   config.diagonals = reads.has(ReadKind::diagonals);
   config.row_sums = reads.has(ReadKind::rows);

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "backend/device_text/expression_text.h"
 #include "backend/jit/source.h"
+#include "families/backward_sm90/d_q_ring.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "plan/config_fields.h"
 #include "plan/mods/backward_mods.h"
@@ -48,13 +49,14 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
 
 /// Offsets in bytes in a run's workspace.
 struct BackwardSm90Workspace {
-  std::int64_t rows;   // block_bytes() of each block and head
-  std::int64_t d_q;    // dQ's sums, in f32
-  std::int64_t sinks;  // a float of each block and head
-  std::int64_t drawn;  // how many tiles were drawn
-  std::int64_t turns;  // ordered: an integer of each part of dQ's sums
-  std::int64_t lists;  // lengths on the device: what backward_lists_memory() says
-  std::int64_t bytes;  // memory of gradients of captures, then copies stand behind
+  std::int64_t rows;      // block_bytes() of each block and head
+  std::int64_t d_q;       // dQ's sums, in f32: of each block and head, or a ring's units
+  std::int64_t sinks;     // a float of each block and head
+  std::int64_t drawn;     // how many tiles were drawn
+  std::int64_t turns;     // ordered: an integer of each part of dQ's sums
+  std::int64_t counters;  // ring: of each section, how many parts were added, and how many units converted
+  std::int64_t lists;     // lengths on the device: what backward_lists_memory() says
+  std::int64_t bytes;     // memory of gradients of captures, then copies stand behind
 };
 BackwardSm90Workspace backward_sm90_workspace(const problem::AttentionProblem& problem,
                                               const shared::BackwardSm90Config& config);
@@ -62,9 +64,17 @@ BackwardSm90Workspace backward_sm90_workspace(const problem::AttentionProblem& p
 shared::BackwardListsMemory backward_lists_memory(const problem::AttentionProblem& problem,
                                                   const shared::BackwardSm90Config& config);
 
-/// `block_mask` null: everything attends. Its blocks are multiples of 64 queries and 64 keys.
-BackwardSchedule backward_sm90_schedule(const problem::AttentionProblem& problem,
-                                        const shared::BackwardSm90Config& config, const BlockMask* block_mask);
+/// The list of tiles, and what they have to do with dQ's ring.
+struct BackwardSm90Schedule : BackwardSchedule {
+  std::vector<shared::DqTurn> turns;
+};
+/// `block_mask` null: everything attends. Its blocks are multiples of 64 queries and 64 keys. `shape`: of dQ's ring,
+/// where there is one.
+BackwardSm90Schedule backward_sm90_schedule(const problem::AttentionProblem& problem,
+                                            const shared::BackwardSm90Config& config, const BlockMask* block_mask,
+                                            const DqRingShape& shape);
+BackwardSm90Schedule backward_sm90_schedule(const problem::AttentionProblem& problem,
+                                            const shared::BackwardSm90Config& config, const BlockMask* block_mask);
 std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
 }  // namespace heddle::plan

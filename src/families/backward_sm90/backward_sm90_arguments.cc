@@ -42,6 +42,15 @@ void set_lists_to_read(const backend::RunArguments& arguments, const AttentionPr
   constants.rows.blocks = params.lists.blocks;
 }
 
+void set_ring(const plan::DqRingShape& shape, const backend::PrepareArguments& arguments,
+              BackwardConstants& constants) {
+  shared::DqRing& ring = constants.main.ring;
+  ring.group = static_cast<int>(arguments.problem.group());
+  gpu::set_strides(arguments.backward->dq, arguments.problem.packed, ring.d_q);
+  constants.rows.ring_units = shape.ring_units();
+  constants.rows.ring_counts = 2 * shape.sections;
+}
+
 BackwardConstants backward_constants(const backend::PrepareArguments& arguments) {
   const AttentionProblem& problem = arguments.problem;
   const BackwardTensors& tensors = *arguments.backward;
@@ -70,6 +79,7 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   constants.rows = gpu::backward_rows_params(arguments);
   constants.rows.d_q_scale = main.scale;
   gpu::set_strides(tensors.dq, problem.packed, constants.rows.d_q_out);
+  if (config.ring) set_ring(plan::d_q_ring_shape(problem, config), arguments, constants);
   return constants;
 }
 
@@ -86,6 +96,10 @@ void set_addresses(const backend::RunArguments& arguments, const problem::Attent
   rows.drawn = reinterpret_cast<unsigned*>(workspace + at.drawn);
   main.drawn = rows.drawn;
   rows.turns = main.turns = reinterpret_cast<unsigned*>(workspace + at.turns);
+  rows.ring_counters = reinterpret_cast<unsigned*>(workspace + at.counters);
+  main.ring.added = rows.ring_counters;
+  main.ring.converted = rows.ring_counters + rows.ring_counts / 2;
+  main.ring.d_q.data = gpu::address_of(tensors.dq);
   main.rows = rows.rows;
   main.d_q = rows.d_q;
   gpu::set_row_addresses(arguments, rows);

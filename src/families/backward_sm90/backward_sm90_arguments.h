@@ -7,6 +7,7 @@
 #include "backend/device_text/expression_text.h"
 #include "backend/gpu/backward_sequences.h"
 #include "families/backward_sm90/backward_reads.h"
+#include "families/backward_sm90/d_q_ring.h"
 #include "families/backward_sm90/shared/backward_sm90_params.h"
 #include "plan/mods/backward_mods.h"
 #include "plan/tiles/backward_schedule.h"
@@ -31,6 +32,9 @@ gpu::BackwardSequencesParams backward_sequences_params(const problem::AttentionP
 void set_lists_to_read(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
                        const shared::BackwardSm90Config& config, gpu::BackwardSequencesParams& params,
                        BackwardConstants& constants);
+
+/// Sets what all runs of a plan know of dQ's ring.
+void set_ring(const plan::DqRingShape& shape, const backend::PrepareArguments& arguments, BackwardConstants& constants);
 
 /// Sets a run's own parameters: addresses of its tensors and its workspace.
 void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,

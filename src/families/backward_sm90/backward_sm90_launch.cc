@@ -56,7 +56,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
         sinks_(rows_program_->function("backward_sinks")),
         constants_(backward_constants(arguments)) {
     if (main_program_) main_ = main_program_->function("backward_sm90", shared::backward_shared_bytes(config_));
-    const plan::BackwardSchedule schedule =
+    const plan::BackwardSm90Schedule schedule =
         plan::backward_sm90_schedule(arguments.problem, config_, arguments.block_mask);
     ctas_ = static_cast<unsigned>(arguments.plan.grid);
     constants_.main.ctas = arguments.plan.grid;
@@ -139,17 +139,20 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
  private:
   /// Lets the parameters point to the lists.
-  void upload(const plan::BackwardSchedule& schedule, const std::vector<shared::SequenceSpan>& spans) {
+  void upload(const plan::BackwardSm90Schedule& schedule, const std::vector<shared::SequenceSpan>& spans) {
     const auto items = arrays_.add(schedule.items);
     const auto runs = arrays_.add(schedule.runs);
     const auto blocks = arrays_.add(schedule.blocks);
     const auto sequences = arrays_.add(spans);
     const auto first_blocks = arrays_.add(schedule.first_blocks);
     const auto ranks = arrays_.add(schedule.ranks);
+    const auto turns = arrays_.add(schedule.turns);
     arrays_.upload(gpu_.devices(), device_);
     constants_.main.items = arrays_.at(items);
     constants_.main.runs = arrays_.at(runs);
     constants_.main.ranks = arrays_.at(ranks);
+    constants_.main.ring.turns = arrays_.at(turns);
+    constants_.main.ring.blocks = arrays_.at(blocks);
     constants_.rows.blocks = arrays_.at(blocks);
     constants_.rows.block_count = static_cast<int>(schedule.blocks.size());
     if (spans.empty()) return;
@@ -198,7 +201,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
       main_program_->enqueue(main_, launch, stream, parameters, "launching backward_sm90");
     }
     if (read_kernels_ && any_steps_) read_kernels_->visit(maps, own.main, reads, tiles_, stream);
-    if (config_.d_q && blocks_ > 0) rows_program_->launch(d_q_, of_blocks, stream, &own.rows, "launching backward_d_q");
+    if (config_.d_q && !config_.ring && blocks_ > 0)
+      rows_program_->launch(d_q_, of_blocks, stream, &own.rows, "launching backward_d_q");
     if (config_.sinks) {
       rows_program_->launch(sinks_, {.ctas = heads, .threads = 32}, stream, &own.rows, "launching backward_sinks");
     }

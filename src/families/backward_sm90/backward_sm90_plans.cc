@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/environment.h"
 #include "families/backward_sm90/backward_reads.h"
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
@@ -142,9 +143,9 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
                keys = static_cast<double>(problem.packed ? problem.kv_rows : problem.batch * problem.kv_rows) *
                       static_cast<double>(problem.kv_heads);
   const auto element = static_cast<double>(size_of(problem.q_dtype));
-  // Around the main kernel: o and dO are read, dQ's sums zeroed, read, and dq written.
-  const double around = rows * (2 * v * element + (config.d_q ? 8 * qk + qk * element : 0));
-  const double bytes = around + rows * (qk + v) * element + 2 * keys * (qk + v) * element;
+  // Around the main kernel o and dO are read, and dQ's sums zeroed, read, and written as dq, if they are no ring.
+  const double around = rows * (2 * v * element + (config.d_q && !config.ring ? 8 * qk + qk * element : 0));
+  const double bytes = around + rows * (qk + v + (config.ring ? qk : 0)) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
   const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
   const double of_step = config.d_q_apart ? kApartStepClocks : kStepClocks[panels - 1],
@@ -184,6 +185,11 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
   if (problem.wanted.sinks) {
     plan.gradients.push_back(
         "d_sinks: -sum exp(sink - lse) delta, 64 rows at a time, in order; the same bits in each run");
+  }
+  if (config.ring) {
+    const DqRingShape ring = d_q_ring_shape(problem, config);
+    plan.gradients.push_back(fmt::format(
+        "dq's sums: a ring of {} heads of keys of {}; tiles make dq of those before them", ring.slots, ring.sections));
   }
   if (config.d_q_apart) {
     plan.gradients.push_back(
@@ -232,6 +238,8 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
       config.wide ? !mapped && !config.dropped && !config.weighted : config.columns == shared::kPanelColumns || !mapped;
   config.normalizer = normalizer_of(problem);
   config.lse_rest = problem.with_lse_rest;
+  // No ring until one has been measured on a GPU (docs/notes/hopper_backward.md).
+  config.ring = !base::value_of(base::Option::d_q_ring).empty() && takes_d_q_ring(problem, config);
   config.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);
   return config;
@@ -285,9 +293,18 @@ std::int64_t count_tiles(const AttentionProblem& problem, const BackwardSm90Conf
   return count_tiles_of(problem, TileRows::keys, config.tile());
 }
 
-BackwardSchedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
-                                        const BlockMask* block_mask) {
-  return backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask);
+BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
+                                            const BlockMask* block_mask, const DqRingShape& shape) {
+  BackwardSm90Schedule schedule = {
+      backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask, shape.bundle), {}};
+  if (config.ring) schedule.turns = d_q_turns(problem, config, shape, schedule);
+  return schedule;
+}
+
+BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
+                                            const BlockMask* block_mask) {
+  const DqRingShape shape = config.ring ? d_q_ring_shape(problem, config) : DqRingShape{};
+  return backward_sm90_schedule(problem, config, block_mask, shape);
 }
 
 shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {
@@ -298,10 +315,13 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
   BackwardSm90Workspace workspace{};
   workspace.d_q = aligned(blocks * shared::block_bytes(config.lse_rest));
-  workspace.sinks = workspace.d_q + (config.d_q ? blocks * config.panels() * shared::kPartBytes : 0);
+  const DqRingShape ring = config.ring ? d_q_ring_shape(problem, config) : DqRingShape{};
+  const std::int64_t units = config.ring ? ring.ring_units() : config.d_q ? blocks : 0;
+  workspace.sinks = workspace.d_q + units * config.panels() * shared::kPartBytes;
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);
   workspace.turns = workspace.drawn + aligned(4);
-  workspace.lists = workspace.turns + (config.ordered ? aligned(4 * blocks * config.warpgroups) : 0);
+  workspace.counters = workspace.turns + (config.ordered ? aligned(4 * units * config.warpgroups) : 0);
+  workspace.lists = workspace.counters + aligned(2 * 4 * ring.sections);
   workspace.bytes = workspace.lists;
   if (config.device_lengths) workspace.bytes += aligned(backward_lists_memory(problem, config).bytes);
   return workspace;
@@ -367,7 +387,7 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   plan.tile = {shared::kStepQueries, config.keys()};
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
-  const BackwardSchedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
+  const BackwardSm90Schedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
   // With no queries the draw counter is never zeroed, so launch one CTA per tile.
   const auto tiles = static_cast<int>(schedule.items.size());
   plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()

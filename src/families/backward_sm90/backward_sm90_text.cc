@@ -107,6 +107,7 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   add(config.by_sequence, "by sequence");
   add(config.device_lengths, "device lengths");
   add(config.ordered, "ordered");
+  add(config.ring, "ring");
   add(config.sinks, "sinks");
   add(config.lse_rest, "lse rest");
   add(config.placed_queries, "placed queries");

@@ -14,8 +14,8 @@ namespace {
 using mask::block_count;
 using problem::AttentionProblem;
 
-// Q, dO and dQ's sums of the heads of a section stay in L2.
-constexpr std::int64_t kSectionBytes = 20'000'000;
+// Q, dO and dQ's sums of the heads of a bundle stay in L2.
+constexpr std::int64_t kBundleBytes = 20'000'000;
 
 /// Keys in the place of queries.
 AttentionProblem turned(const AttentionProblem& problem) {
@@ -144,13 +144,17 @@ class RankedRuns {
   std::vector<int> ranks_;
 };
 
-/// Heads in sections, of each the longest tiles first, or the first keys.
-void order(const AttentionProblem& problem, BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head,
-           bool by_keys) {
+/// How many heads of keys make a bundle that stays in L2.
+std::int64_t heads_of_bundle(const AttentionProblem& problem) {
   const std::int64_t bytes = problem.q_rows * problem.group() *
                              ((problem.qk_dim + problem.v_dim) * size_of(problem.q_dtype) + 4 * problem.qk_dim);
-  const auto heads =
-      static_cast<std::size_t>(std::max<std::int64_t>(1, kSectionBytes / std::max<std::int64_t>(1, bytes)));
+  return std::max<std::int64_t>(1, kBundleBytes / std::max<std::int64_t>(1, bytes));
+}
+
+/// Heads in bundles, of each the longest tiles first, or the first keys.
+void order(BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head, std::int64_t heads_together,
+           bool by_keys) {
+  const auto heads = static_cast<std::size_t>(heads_together);
   std::size_t begin = 0;
   for (std::size_t head = 0; head < end_of_head.size(); head += heads) {
     const std::size_t end = end_of_head[std::min(head + heads, end_of_head.size()) - 1];
@@ -190,7 +194,7 @@ std::vector<shared::RowBlock> row_blocks(const AttentionProblem& problem) {
 }
 
 BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of, const shared::TileShape& shape,
-                                   bool ordered, const BlockMask* block_mask) {
+                                   bool ordered, const BlockMask* block_mask, std::int64_t bundle) {
   BackwardSchedule schedule;
   if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
   add_blocks(problem, schedule);
@@ -241,7 +245,7 @@ BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of,
     for (shared::BackwardItem& item : schedule.items) ranked.add(item);
     ranked.take(schedule);
   }
-  order(problem, schedule, end_of_head, ordered);
+  order(schedule, end_of_head, bundle > 0 ? bundle : heads_of_bundle(problem), ordered);
   return schedule;
 }
 

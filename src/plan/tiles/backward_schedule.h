@@ -13,7 +13,7 @@
 namespace heddle::plan {
 
 struct BackwardSchedule {
-  // In the order of their CTAs: of each section of heads the longest first; ordered: the first keys.
+  // In the order of their CTAs: of each bundle of heads the longest first; ordered: the first keys.
   std::vector<shared::BackwardItem> items;
   std::vector<shared::QueryRun> runs;
   std::vector<int> ranks;  // ordered: of each run, how many tiles of the same keys' head visit its blocks before
@@ -30,9 +30,10 @@ enum class TileRows : bool { queries, keys };
 
 /// Tiles of `shape.rows()` rows and steps of `shape.kv_block`, both multiples of 64. A tile of queries has a query head
 /// as its kv_head, and its runs have the same one. `block_mask` null: everything attends; else its blocks are multiples
-/// of 64 queries and 64 keys.
+/// of 64 queries and 64 keys. `bundle`: heads of keys whose tiles stand among each other; 0: as many as stay in L2.
 BackwardSchedule backward_schedule(const problem::AttentionProblem& problem, TileRows of,
-                                   const shared::TileShape& shape, bool ordered, const BlockMask* block_mask);
+                                   const shared::TileShape& shape, bool ordered, const BlockMask* block_mask,
+                                   std::int64_t bundle = 0);
 
 /// BackwardSchedule::blocks alone.
 std::vector<shared::RowBlock> row_blocks(const problem::AttentionProblem& problem);

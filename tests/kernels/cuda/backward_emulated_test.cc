@@ -123,6 +123,36 @@ TEST(BackwardEmulated, ApartAnyOrder) {
   }
 }
 
+// A ring of dQ's sums with two slots, which five heads use one after the other, without time between.
+BackwardList of_five_heads(std::int64_t dim) {
+  BackwardList list;
+  for (const char* mask : {"causal", ""}) {
+    CaseSpec spec = backward_spec(200, 300, dim);
+    spec.kv_heads = 5;
+    spec.mask = mask;
+    list.push_back({spec, rows_wanted()});
+    list.push_back(list.back());
+    list.back().backward.deterministic = true;
+  }
+  CaseSpec packed = backward_spec(150, 200, dim);
+  packed.batch = 3;
+  packed.kv_heads = packed.group = 2;
+  packed.sequences = "packed";
+  packed.q_dtype = packed.k_dtype = packed.v_dtype = DType::f16;
+  list.push_back({packed, rows_wanted()});
+  return list;
+}
+BackwardList of_ring() {
+  return joined({ragged_ends(), masked(), grouped(), sequences(), few_rows(), sunk(), dims_types_and_layouts()});
+}
+TEST(BackwardEmulated, RingOfAll) { judge_all(7, of_ring(), {.ring = true}); }
+TEST(BackwardEmulated, ApartRingOfAll) { judge_all(8, narrow({of_ring()}), {.d_q_apart = true, .ring = true}); }
+TEST(BackwardEmulated, Ring) { judge_all(0, of_five_heads(128), {.ring = true, .small_ring = true}); }
+TEST(BackwardEmulated, RingOfDrawnTiles) { judge_all(6, of_five_heads(64), {.ring = true, .small_ring = true}); }
+TEST(BackwardEmulated, ApartRing) {
+  judge_all(0, of_five_heads(64), {.d_q_apart = true, .ring = true, .small_ring = true});
+}
+
 // lse in two words, and rows of which one word has too few digits: blocks with and without such rows.
 TEST(BackwardEmulated, LseRestNearZero) { judge_all(18, with_lse_rest(joined({ragged_ends(), sunk()}))); }
 TEST(BackwardEmulated, FarScores) { judge_all(19, far_scores()); }

@@ -50,6 +50,33 @@ inline BackwardList ragged_ends() {
   return list;
 }
 
+/// More heads than a ring of dQ's sums has slots, so that slots are used again.
+inline BackwardList many_heads() {
+  BackwardList list;
+  for (const std::int64_t dim : {64, 128}) {
+    for (const char* mask : {"", "causal"}) {
+      CaseSpec spec = backward_spec(330, 300, dim);
+      spec.batch = 6;
+      spec.kv_heads = 40;
+      spec.mask = mask;
+      list.push_back({spec, rows_wanted()});
+    }
+  }
+  for (const char* sequences : {"packed", "lengths"}) {
+    CaseSpec spec = backward_spec(150, 200, 64);
+    spec.batch = 9;
+    spec.kv_heads = 40;
+    spec.group = 2;
+    spec.sequences = sequences;
+    list.push_back({spec, rows_wanted()});
+  }
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    list.push_back(list[i]);
+    list.back().backward.deterministic = true;
+  }
+  return list;
+}
+
 inline BackwardList masked() {
   BackwardList list;
   for (const char* mask : {"causal", "sliding_window", "documents", "some_queries_blind", "nothing"}) {

@@ -279,6 +279,13 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::
   run_sums(&constants.main, &params, 3, params.ctas, 1, seed);
 }
 
+/// As few slots as may be, and no time for tiles to end before others convert their units.
+void shrink(plan::DqRingShape& ring) {
+  ring.bundle = 1;
+  ring.slots = std::min<std::int64_t>(ring.slots, 2);
+  ring.lag = 0;
+}
+
 }  // namespace
 
 void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run) {
@@ -288,7 +295,8 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const plan::Choice& choice = planned.choices.front();
   plan::Plan plan = choice.plan;
   const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
-  const shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
+  shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
+  config.ring = run.ring && plan::takes_d_q_ring(problem, config);
   plan.family_part = config;
   const plan::BackwardMods mods = plan::backward_sm90_mods(problem, config);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);
@@ -298,14 +306,22 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const backend::PrepareArguments prepared = {
       problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
   backward_sm90::BackwardConstants own = backward_sm90::backward_constants(prepared);
-  const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, choice.block_mask.get());
+  plan::DqRingShape ring = config.ring ? plan::d_q_ring_shape(problem, config) : plan::DqRingShape{};
+  if (run.small_ring) shrink(ring);
+  const plan::BackwardSm90Schedule schedule =
+      plan::backward_sm90_schedule(problem, config, choice.block_mask.get(), ring);
+  if (run.small_ring) backward_sm90::set_ring(ring, prepared, own);
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   own.main.items = schedule.items.data();
   own.main.runs = schedule.runs.data();
   own.main.ranks = schedule.ranks.data();
   own.rows.blocks = schedule.blocks.data();
   own.rows.block_count = static_cast<int>(schedule.blocks.size());
+  own.main.ring.turns = schedule.turns.data();
+  own.main.ring.blocks = schedule.blocks.data();
   own.main.mod.sequences = spans.data();
+  plan.workspace_bytes =
+      plan::backward_sm90_workspace(problem, config).bytes + plan::backward_reads_memory(problem, reads).bytes;
   std::vector<float> workspace(static_cast<std::size_t>(plan.workspace_bytes) / 4 + 64);
   std::memset(workspace.data(), 0xff, workspace.size() * 4);
   void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
@@ -342,12 +358,13 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   own.main.ctas = schedule.blocks.empty() || !config.draws() ? own.main.tiles : (own.main.tiles + 1) / 2;
   const bool of_rows = problem.wanted.q || problem.wanted.k || problem.wanted.v;
   if (of_rows) {
-    run_main(maps, &own.main, own.main.ctas * config.tile_ctas(), config.ordered || run.together, run.seed);
+    const bool together = config.ordered || config.ring || run.together;
+    run_main(maps, &own.main, own.main.ctas * config.tile_ctas(), together, run.seed);
   }
   if (reads.any()) {
     sum_reads({prepared, arguments, mods, reads, layout, schedule}, maps, own, run.seed);
   }
-  if (config.d_q) run_rows(&own.rows, 1, blocks, heads, run.seed);
+  if (config.d_q && !config.ring) run_rows(&own.rows, 1, blocks, heads, run.seed);
   if (config.sinks) run_rows(&own.rows, 2, heads, 1, run.seed);
 }
 

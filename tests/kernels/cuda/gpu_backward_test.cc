@@ -22,6 +22,7 @@ class GpuBackward : public GpuTest {
 
 TEST_F(GpuBackward, OneTile) { run_all_backwards(one_tile()); }
 TEST_F(GpuBackward, RaggedEnds) { run_all_backwards(ragged_ends()); }
+TEST_F(GpuBackward, ManyHeads) { run_all_backwards(many_heads()); }
 TEST_F(GpuBackward, Masks) { run_all_backwards(masked()); }
 TEST_F(GpuBackward, Groups) { run_all_backwards(grouped()); }
 TEST_F(GpuBackward, Scores) { run_all_backwards(scored()); }
@@ -49,6 +50,24 @@ TEST_F(GpuBackward, WideGranules) { run_all_backwards(widened(in_granules())); }
 TEST_F(GpuBackward, WideSequences) { run_all_backwards(widened(sequences())); }
 TEST_F(GpuBackward, WideSinks) { run_all_backwards(widened(sunk())); }
 TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types_and_layouts()); }
+
+/// dQ's sums are a ring.
+class GpuBackwardRing : public GpuBackward {
+  const ScopedVariable ring_{"HEDDLE_DQ_RING", "1"};
+};
+
+TEST_F(GpuBackwardRing, OneTile) { run_all_backwards(one_tile()); }
+TEST_F(GpuBackwardRing, RaggedEnds) { run_all_backwards(ragged_ends()); }
+TEST_F(GpuBackwardRing, ManyHeads) { run_all_backwards(many_heads()); }
+TEST_F(GpuBackwardRing, Masks) { run_all_backwards(masked()); }
+TEST_F(GpuBackwardRing, Groups) { run_all_backwards(grouped()); }
+TEST_F(GpuBackwardRing, Scores) { run_all_backwards(scored()); }
+TEST_F(GpuBackwardRing, Sequences) { run_all_backwards(sequences()); }
+TEST_F(GpuBackwardRing, FewRows) { run_all_backwards(few_rows()); }
+TEST_F(GpuBackwardRing, CapturesByRows) { run_all_backwards(captured_by_rows()); }
+TEST_F(GpuBackwardRing, Deterministic) { run_all_backwards(deterministic()); }
+TEST_F(GpuBackwardRing, Sinks) { run_all_backwards(sunk()); }
+TEST_F(GpuBackwardRing, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
 
 /// The portable family: gradients of captures in no order, and f32 and f64 besides.
 class GpuBackwardMma : public GpuTest {

@@ -46,6 +46,8 @@ struct BackwardSm90Config {
   constexpr int d_q_parts() const { return d_q_apart ? 1 : warpgroups; }
   constexpr int d_q_columns() const { return columns / d_q_parts(); }
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
+  /// Where dQ's sums are a ring: warps that have a share of each unit's conversion.
+  constexpr int converting_warps() const { return d_q_apart ? 4 : 4 * warpgroups; }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
   constexpr bool draws() const { return columns == 64 && d_q && !reads && !wide; }
@@ -71,10 +73,11 @@ struct BackwardSm90Memory {
   int scratch;   // [warpgroups][scratch_floats()]
   int rows;      // [q_stages] numbers of 64 queries
   int tile;      // BackwardTile [kTileBuffers]
+  int turn;      // DqTurn [kTileBuffers]
   int steps;     // BackwardStep [q_stages]
   int barriers;  // 8 bytes each: k full, v full [kv_buffers], both empty; q full, empty [q_stages]; dO full, empty
                  // [d_o_stages]; dS full [kDsBuffers]; dQ full, empty [kDqBuffers]; tile full, empty [kTileBuffers];
-                 // d_q_apart: dS empty [kDsBuffers]
+                 // d_q_apart: dS empty [kDsBuffers]; ring, one tile a CTA: converted
   int bytes;     // to ask for
 };
 
@@ -82,7 +85,7 @@ constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return 
 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
   return 2 * config.kv_buffers() + 1 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * kDqBuffers +
-         2 * kTileBuffers + (config.d_q_apart ? kDsBuffers : 0);
+         2 * kTileBuffers + (config.d_q_apart ? kDsBuffers : 0) + (config.ring && !config.draws() ? 1 : 0);
 }
 
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
@@ -102,6 +105,7 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
   memory.scratch = reserve(config.warpgroups * 4 * config.scratch_floats());
   memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
   memory.tile = reserve(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
+  memory.turn = reserve(config.ring ? kTileBuffers * static_cast<int>(sizeof(DqTurn)) : 0);
   memory.steps = reserve(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
   memory.barriers = reserve(8 * backward_barriers(config));
   memory.bytes = at;

@@ -2,6 +2,7 @@
 // planner, by the launcher, and by the kernels when NVRTC compiles them: no headers but these, plain integers only.
 #pragma once
 
+#include "families/backward_sm90/shared/d_q_ring_params.h"
 #include "shared/backward_tiles.h"
 #include "shared/mod_values.h"
 #include "shared/tile_walk.h"
@@ -45,13 +46,14 @@ struct BackwardSm90Params {
   float scale;        // what a product q.k is multiplied by: scale, times the factor of the score_mod
   float scale_log2;   // scale * log2(e); normalizer none: scale
   const float* rows;  // block_numbers() of each block and head
-  float* d_q;         // parts: [block and head][panels]
+  float* d_q;         // parts: [block and head][panels]; ring: [slot][unit][panels]
   RowOutput d_k, d_v;
   ModValues mod;
   const int* listed;  // device_lengths: how many tiles there are, instead of `tiles`
   // ordered: of each run, how many tiles add to its blocks before; and of each part of dQ's sums, how many have.
   const int* ranks;
   unsigned* turns;
+  DqRing ring;
 };
 
 }  // namespace heddle::shared

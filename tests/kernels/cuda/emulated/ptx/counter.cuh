@@ -14,4 +14,15 @@ inline void pass_turn(unsigned* word) {
   emulated::cta().progress();
 }
 
+inline void await_count(const unsigned* word, unsigned count) {
+  emulated::cta().wait_until([=] { return *word >= count; });
+}
+inline void fence_for_bulk() {}
+inline void add_count(unsigned* word, unsigned count) {
+  *word += count;
+  emulated::cta().progress();
+}
+
+inline void add_count_of_bulk(unsigned* word, unsigned count) { add_count(word, count); }
+
 }  // namespace heddle::ptx

@@ -1,0 +1,195 @@
+#include "families/backward_sm90/d_q_ring.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace heddle::plan {
+namespace {
+
+using problem::AttentionProblem;
+using shared::BackwardSm90Config;
+
+// A section's tiles have begun before the first that converts some of it; with as many others between as run at one
+// time, they have ended, too. As many again pass until what was converted is counted.
+constexpr std::int64_t kTilesAtOneTime = 132, kTilesToConvert = 66;
+// Sections are bundled until they have so many tiles: within a bundle long tiles come first.
+constexpr std::int64_t kTilesOfBundle = 32;
+constexpr int kPiecesOfUnit = 2;        // where a warpgroup for dQ converts it
+constexpr std::int64_t kLastUnits = 2;  // of a tile without keys, at least
+
+std::int64_t blocks_of(const AttentionProblem& problem, const Sequence& sequence) {
+  const std::int64_t rows = problem.packed ? sequence.q_len : problem.q_rows;
+  return (rows + shared::kBlockRows - 1) / shared::kBlockRows;
+}
+
+std::int64_t divided_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+struct Section {
+  int first_block = 0, head = 0;
+  std::int64_t units = 0, adds = 0;  // parts that its tiles add
+  std::int64_t end = 0;              // how many tiles with keys there are up to its last one
+  std::int64_t place = -1;           // among those that parts are added to; below 0: none are
+};
+
+std::vector<Section> sections_of(const AttentionProblem& problem, const BackwardSm90Config& config,
+                                 const BackwardSchedule& schedule) {
+  std::vector<Section> sections;
+  for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
+    const auto of_batch = static_cast<std::size_t>(batch);
+    for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
+      sections.push_back({.first_block = schedule.first_blocks[of_batch],
+                          .head = static_cast<int>(head * problem.group()),
+                          .units = blocks_of(problem, problem.sequences[of_batch]) * problem.group()});
+    }
+  }
+  std::int64_t tiles = 0;
+  for (const shared::BackwardItem& item : schedule.items) {
+    Section& section = sections[static_cast<std::size_t>(item.batch * problem.kv_heads + item.kv_head)];
+    section.adds += item.steps * config.d_q_parts();
+    section.end = ++tiles;
+  }
+  std::int64_t places = 0;
+  for (Section& section : sections) {
+    if (section.adds > 0) section.place = places++;
+  }
+  return sections;
+}
+
+/// The list of tiles as it grows, each with the units that it converts, which are dealt in the order of sections.
+class Dealer {
+ public:
+  Dealer(const DqRingShape& shape, std::vector<Section> sections) : shape_(shape), sections_(std::move(sections)) {
+    for (std::size_t s = 0; s < sections_.size(); ++s) {
+      if (sections_[s].place >= 0) in_ring_.push_back(static_cast<std::int64_t>(s));
+    }
+    pass_empty();
+  }
+
+  void add(const shared::BackwardItem& item, std::int64_t number) {
+    ++tiles_;
+    const Section& section = sections_[static_cast<std::size_t>(number)];
+    shared::DqTurn turn{};
+    turn.section = static_cast<int>(number);
+    turn.first_unit = static_cast<int>(slot_unit(section)) - section.head;
+    turn.awaited = static_cast<int>(before(number));
+    if (turn.awaited >= 0)
+      turn.awaited_units = static_cast<int>(sections_[static_cast<std::size_t>(turn.awaited)].units);
+    items.push_back(item);
+    turns.push_back(turn);
+    before_ = tiles_ - 1;
+  }
+  /// A tile that has no keys.
+  void add_without_keys() {
+    shared::BackwardItem item{};
+    item.kv_tile = -1;
+    shared::DqTurn turn{};
+    turn.section = turn.awaited = -1;
+    items.push_back(item);
+    turns.push_back(turn);
+    before_ = tiles_;
+  }
+
+  /// Gives the last tile up to `most` units of the next section, if that ends at least `lag` tiles before it.
+  void deal(std::int64_t most, std::int64_t lag) {
+    if (!any_left()) return;
+    const Section& section = sections_[static_cast<std::size_t>(section_)];
+    if (section.end + lag > before_) return;
+    shared::DqTurn& turn = turns.back();
+    turn.converted = static_cast<int>(section_);
+    turn.adds = static_cast<int>(section.adds);
+    turn.first = static_cast<int>(unit_);
+    turn.count = static_cast<int>(std::min(most, section.units - unit_));
+    turn.slot_unit = static_cast<int>(slot_unit(section));
+    turn.block = section.first_block;
+    turn.head = section.head;
+    turn.clears = section.place >= 0 && section.place + shape_.slots < std::ssize(in_ring_) ? 1 : 0;
+    turn.steps_apart = std::max(items.back().steps / std::max(kPiecesOfUnit * turn.count, 1), 1);
+    unit_ += turn.count;
+    pass_empty();
+  }
+  bool any_left() const { return section_ < shape_.sections; }
+  /// Units of all sections that are left.
+  std::int64_t left() const {
+    std::int64_t units = -unit_;
+    for (auto s = static_cast<std::size_t>(section_); s < sections_.size(); ++s) units += sections_[s].units;
+    return units;
+  }
+  /// The first section that has units left.
+  std::int64_t section() const { return section_; }
+
+  /// The section that has the slot of section `number` before it; below 0: none.
+  std::int64_t before(std::int64_t number) const {
+    const std::int64_t place = sections_[static_cast<std::size_t>(number)].place - shape_.slots;
+    return place < 0 ? -1 : in_ring_[static_cast<std::size_t>(place)];
+  }
+
+  std::vector<shared::BackwardItem> items;
+  std::vector<shared::DqTurn> turns;
+
+ private:
+  std::int64_t slot_unit(const Section& section) const {
+    return std::max<std::int64_t>(section.place, 0) % shape_.slots * shape_.units;
+  }
+  void pass_empty() {
+    while (any_left() && unit_ == sections_[static_cast<std::size_t>(section_)].units) {
+      ++section_;
+      unit_ = 0;
+    }
+  }
+
+  const DqRingShape& shape_;
+  std::vector<Section> sections_;
+  std::vector<std::int64_t> in_ring_;    // sections by their place
+  std::int64_t section_ = 0, unit_ = 0;  // the next that is dealt
+  std::int64_t tiles_ = 0, before_ = 0;  // with keys: all, and before the last one
+};
+
+}  // namespace
+
+bool takes_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  return config.d_q && !config.wide && !problem.device_lengths && problem.q_heads > 0 &&
+         count_row_blocks(problem) > 0 && count_tiles_of(problem, TileRows::keys, config.tile()) > 0;
+}
+
+DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  DqRingShape shape;
+  shape.sections = problem.batch * problem.kv_heads;
+  for (const Sequence& sequence : problem.sequences) {
+    shape.units = std::max(shape.units, blocks_of(problem, sequence) * problem.group());
+  }
+  const std::int64_t tiles =
+      std::max<std::int64_t>(1, count_tiles_of(problem, TileRows::keys, config.tile()) / shape.sections);
+  shape.lag = kTilesAtOneTime;
+  shape.bundle = std::max<std::int64_t>(1, kTilesOfBundle / tiles);
+  // A slot is needed again when as many tiles have passed as its section has, as run at one time, and as convert it.
+  const std::int64_t bundles = 1 + divided_up(shape.lag + tiles + kTilesToConvert, shape.bundle * tiles);
+  shape.slots = std::min(shape.sections, bundles * shape.bundle);
+  return shape;
+}
+
+std::vector<shared::DqTurn> d_q_turns(const AttentionProblem& problem, const BackwardSm90Config& config,
+                                      const DqRingShape& shape, BackwardSchedule& schedule) {
+  Dealer dealer(shape, sections_of(problem, config, schedule));
+  const std::int64_t of_tile =
+      divided_up(shape.sections * shape.units, static_cast<std::int64_t>(schedule.items.size()));
+  for (const shared::BackwardItem& item : schedule.items) {
+    const std::int64_t section = item.batch * problem.kv_heads + item.kv_head;
+    // Tiles before this one must convert the section that had its slot.
+    while (dealer.section() <= dealer.before(section)) {
+      dealer.add_without_keys();
+      dealer.deal(shape.units, 0);
+    }
+    dealer.add(item, section);
+    dealer.deal(of_tile, shape.lag);
+  }
+  const std::int64_t of_last = std::max(kLastUnits, divided_up(dealer.left(), kTilesAtOneTime));
+  while (dealer.any_left()) {
+    dealer.add_without_keys();
+    dealer.deal(of_last, 0);
+  }
+  schedule.items = std::move(dealer.items);
+  return std::move(dealer.turns);
+}
+
+}  // namespace heddle::plan

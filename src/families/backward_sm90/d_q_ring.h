@@ -1,0 +1,35 @@
+// dQ's sums as a ring: how many slots it has, which tiles convert which units, and what the kernels know of sections.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "families/backward_sm90/shared/backward_sm90_config.h"
+#include "plan/tiles/backward_schedule.h"
+#include "problem/problem.h"
+
+namespace heddle::plan {
+
+struct DqRingShape {
+  std::int64_t sections = 0;  // heads of keys of all sequences
+  std::int64_t units = 0;     // of a slot: blocks of the longest sequence times the query heads of a head of keys
+  std::int64_t slots = 0;
+  std::int64_t bundle = 0;  // sections whose tiles stand among each other in the list
+  std::int64_t lag = 0;     // tiles between a section's last one and the first that converts some of it
+
+  std::int64_t all_units() const { return sections * units; }
+  std::int64_t ring_units() const { return slots * units; }
+};
+
+/// Whether dQ's sums may be a ring: the host knows how long sequences are, and there are queries and keys.
+bool takes_d_q_ring(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
+
+DqRingShape d_q_ring_shape(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
+
+/// The turns of all tiles. Adds tiles without keys to the schedule, whose tiles stand in bundles of `shape.bundle`
+/// sections: such as convert what no tile with keys can.
+std::vector<shared::DqTurn> d_q_turns(const problem::AttentionProblem& problem,
+                                      const shared::BackwardSm90Config& config, const DqRingShape& shape,
+                                      BackwardSchedule& schedule);
+
+}  // namespace heddle::plan

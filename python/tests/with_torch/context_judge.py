@@ -46,7 +46,7 @@ def joined(problem, replies):
     """The ranks' rows in the order of the sequence, and the sums of what each has a part of."""
     made = {}
     for name in replies[0]:
-        if name in ("q", "kv", "received", "starts", "granules"):
+        if name in ("q", "kv", "received", "crossed", "starts", "granules"):
             continue
         parts = [reply[name] for reply in replies]
         places = {"d_key": "kv", "d_value": "kv", "out": "q", "lse": "q", "max_scores": "q", "d_query": "q"}.get(name)

@@ -134,6 +134,9 @@ def serve(address, rank, size):
         return dist.new_group(members, timeout=timedelta(seconds=seconds))
 
     context_cases.GROUPS.update({n: group(list(range(n))) for n in range(1, size + 1)})
+    for hosts in {2, size // 2} if size >= 4 and size % 2 == 0 else ():  # pretended: all ranks stand on one machine
+        context_cases.GROUPS[hosts, size // hosts] = dist.init_device_mesh(
+            "cuda" if on_gpus else "cpu", (hosts, size // hosts), mesh_dim_names=("hosts", "gpus"))
     context_cases.PAIRS.update({one: group([0, one]) for one in range(1, size)}, late=group([0, 1], 3))
     send(connection, rank)
     while True:

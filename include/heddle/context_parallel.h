@@ -27,7 +27,7 @@ class Communicator {
   /// This rank, from 0, and how many there are.
   virtual std::int64_t rank() const = 0;
   virtual std::int64_t size() const = 0;
-  /// Whose memory exchange() takes on this rank: the device of all tensors of a ContextAttention.
+  /// The device whose memory exchange() takes on this rank: that of all tensors of a ContextAttention.
   virtual Device device() const { return {}; }
   /// Gives each rank r send_bytes[r] bytes of `send`, where they stand one rank's after the other's, and writes what
   /// comes into `receive` likewise. Counts have an entry a rank, this one too, and both sides of a pair name the same;

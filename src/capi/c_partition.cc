@@ -51,7 +51,7 @@ PartitionOptions to_options(const heddle_partition_options* options) {
   return made;
 }
 
-/// Of the queries or of the keys.
+/// The partition of the queries or of the keys.
 const Partition& side(const heddle_partition* partition, std::int32_t of_keys) {
   require(partition, "partition", "heddle_partition");
   return to_flag("of_keys", of_keys) ? partition->made.keys : partition->made.queries;

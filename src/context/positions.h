@@ -25,7 +25,7 @@ class Positions {
 
   /// The position of a row of the rank, as an expression over its index.
   Expr of(const Expr& index) const;
-  /// What begins the index elsewhere; empty if nothing does.
+  /// The position of the first row, if all follow it; else empty.
   const std::optional<std::int64_t>& start() const { return start_; }
   /// Adds what of() reads.
   void bind(Bindings& bindings) const;

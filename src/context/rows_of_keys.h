@@ -31,7 +31,7 @@ struct CallMemory {
 class RowsOfKeys {
  public:
   RowsOfKeys() = default;
-  /// Of the extents of k and v, in their dtype or in another one, uninitialised, on their device.
+  /// Rows with the extents of k and v, in their dtype or in another one, uninitialised, on their device.
   RowsOfKeys(const ConstTensorView& k, const ConstTensorView& v, const Route& route, KeptMemory& rows,
              CallMemory& memory, const std::optional<DType>& dtype = {});
 

@@ -13,7 +13,7 @@ namespace {
 
 using Ranges = std::vector<RowRange>;
 
-/// What the blocks of a rank's queries list.
+/// The keys that the blocks of a rank's queries list.
 Ranges needed_by(const std::vector<RowRange>& queries, const BlockMask& mask) {
   const BlockSize block = mask.block();
   mask::RowUnion needed(mask.shape().sequences.front().kv_len, block.kv);

@@ -219,7 +219,7 @@ bool NcclCommunicator::agree(std::uint64_t number) {
                 "making a stream");
     state.words = cuda::DeviceMemory(state.device, 2 * count * kWord);
   }
-  // The same word to each rank, and one from each.
+  // Each rank gets this word, and gives its own.
   std::vector<std::uint64_t> words(count, number);
   const std::vector<std::int64_t> bytes(count, kWord);
   auto* sent = static_cast<std::uint64_t*>(state.words.data());

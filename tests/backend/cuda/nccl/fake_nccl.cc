@@ -26,7 +26,7 @@ int setting(const char* name, int fallback) {
   return text == nullptr ? fallback : std::atoi(text);
 }
 
-/// What one rank gave for another one, in order.
+/// A communicator as all of its ranks see it, with the bytes that one rank gave for another one, in order.
 struct World {
   int size = 0, joined = 0;
   std::map<std::pair<int, int>, std::deque<std::string>> sent;  // by (from, to)

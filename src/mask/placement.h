@@ -54,7 +54,7 @@ struct Swapped {
   Owners owners;
   double cost;  // as cost_of() has it, but for the rounding of its sums
 };
-/// Swaps pairs of chunks within a host, drawn by `seed`, as long as the cost falls. Ranks keep the number of their
+/// Swaps pairs of chunks of a host, drawn by `seed`, as long as the cost falls. Ranks keep the number of their
 /// chunks. What each rank takes from other hosts counts as it was at the start.
 Swapped swapped(const PlacementProblem& problem, Owners owners, std::uint64_t seed);
 

@@ -114,7 +114,7 @@ class Search {
 
   void try_swap(std::int64_t one, std::int64_t other) {
     const std::int64_t a = owner_of(one), b = owner_of(other);
-    if (a == b || !problem_.are_near(a, b)) return;
+    if (a == b) return;
     RankLoad &of_a = loads_[static_cast<std::size_t>(a)], &of_b = loads_[static_cast<std::size_t>(b)];
     const RankLoad before_a = of_a, before_b = of_b;
     const double moved =
@@ -166,12 +166,24 @@ Swapped swapped(const PlacementProblem& problem, Owners owners, std::uint64_t se
     const double cost = cost_of(problem, loads_of(problem, owners));
     return {std::move(owners), cost};
   }
+  // The chunks of each host, which stay there.
+  const std::int64_t per_host = problem.per_host == 0 ? problem.ranks : problem.per_host;
+  std::vector<std::vector<std::int64_t>> of_host(static_cast<std::size_t>(problem.ranks / per_host));
+  const auto host_of = [&](std::int64_t c) {
+    return static_cast<std::size_t>(owners[static_cast<std::size_t>(c)] / per_host);
+  };
+  std::vector<std::size_t> hosts;
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    hosts.push_back(host_of(c));
+    of_host[hosts.back()].push_back(c);
+  }
   Search search(problem, std::move(owners));
   Draws draws(seed);
   const std::int64_t tries = std::min(problem.swaps, kMostWork / (chunks * std::ssize(problem.masks)));
   for (std::int64_t i = 0; i < tries; ++i) {
     const std::int64_t one = draws.below(chunks);
-    search.try_swap(one, draws.below(chunks));
+    const std::vector<std::int64_t>& near = of_host[hosts[static_cast<std::size_t>(one)]];
+    search.try_swap(one, near[static_cast<std::size_t>(draws.below(std::ssize(near)))]);
   }
   return search.take();
 }

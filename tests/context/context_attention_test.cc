@@ -50,6 +50,14 @@ TEST(ContextAttention, TakesEveryMaskAndPlacement) {
   more_keys.kv_len = 120;
   more_keys.mask = mods::prefix_lm(50);
   expect_right(more_keys);
+  Whole packed;
+  packed.ranks = 4;
+  packed.heads = 4;
+  packed.placing = Placing::documents;
+  packed.set_documents({30, 3, 17});
+  expect_right(packed);
+  packed.ranks_per_host = 2;
+  expect_right(packed);
   Whole sunk;
   sunk.sinks = true;
   expect_right(sunk);
@@ -143,6 +151,32 @@ TEST(ContextAttention, RefusesBeforeAnythingIsSent) {
   refused([](AttentionOptions& options) { options.scale = 3; }, "rank 2 of 3 stops");
   refused([](AttentionOptions& options) { options.score_mod = mods::softcap(2); }, "rank 2 of 3 stops");
   refused([&](AttentionOptions& options) { options.bindings.captures["context_keys"] = of.slopes; }, "'context_keys'");
+
+  // Another placement, another mask and other hosts on one rank.
+  Whole other = of;
+  other.chunk = 8;
+  const MadePartition other_partition = other.partition(blocks);
+  other.mask = mods::sliding_window(9);
+  const BlockMask other_mask = other.block_mask();
+  for (const bool is_mask : {false, true}) {
+    const Outcome one = outcome_of(3, [&](Communicator& communicator, bool last) {
+      const ContextAttention context(last && !is_mask ? other_partition : partition,
+                                     last && is_mask ? other_mask : blocks, of.options(), communicator);
+    });
+    EXPECT_THAT(one.messages,
+                Each(HasSubstr("of 3 stops: another rank raised an error, which says why, or differs in")));
+    EXPECT_EQ(one.exchanges, 0);
+  }
+  Whole on_hosts = of;
+  on_hosts.ranks = 4;
+  on_hosts.placing = Placing::contiguous;
+  const MadePartition flat = on_hosts.partition(blocks);
+  on_hosts.ranks_per_host = 2;
+  const MadePartition by_hosts = on_hosts.partition(blocks);
+  const Outcome hosts = outcome_of(4, [&](Communicator& communicator, bool last) {
+    const ContextAttention context(last ? flat : by_hosts, blocks, of.options(), communicator);
+  });
+  EXPECT_THAT(hosts.messages, Each(HasSubstr("of 4 stops")));
 
   const Outcome other_size = outcome_of(2, [&](Communicator& communicator, bool) {
     const ContextAttention context(partition, blocks, of.options(), communicator);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -28,6 +29,22 @@ struct Whole {
   int times = 1;  // that a ContextAttention computes it
 
   Whole() { bindings.captures["slopes"] = slopes = mods::alibi_slopes(4); }
+
+  /// A causal mask in documents of these lengths, over and over.
+  void set_documents(std::initializer_list<int> lengths) {
+    documents = Tensor::empty(DType::i32, {kv_len});
+    auto* ids = static_cast<std::int32_t*>(documents.data());
+    std::int32_t id = 0;
+    for (std::int64_t row = 0; row < kv_len;) {
+      for (const int length : lengths) {
+        for (int i = 0; i < length && row < kv_len; ++i) ids[row++] = id;
+        ++id;
+      }
+    }
+    const Capture document("documents", DType::i32, 1);
+    mask = mods::causal() && document(leaf::q_idx()) == document(leaf::kv_idx());
+    bindings.captures["documents"] = documents;
+  }
 
   Tensor draw(std::int64_t of_heads, std::int64_t rows, std::int64_t columns, unsigned seed) const {
     std::mt19937 generator(seed);
@@ -58,7 +75,7 @@ struct Whole {
     return make_partition({&weighted, 1}, ranks, {.chunk = chunk, .only = placing, .ranks_per_host = ranks_per_host});
   }
 
-  Tensor slopes, sink_values = Tensor::zeros(DType::f32, {2});
+  Tensor slopes, documents, sink_values = Tensor::zeros(DType::f32, {2});
   Bindings bindings;
 };
 
@@ -131,8 +148,9 @@ inline void expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu, int
       OnDevice communicator(threads, device);
       const auto there = [&](const Tensor& x) { return kind == DeviceKind::cpu ? x : x.to(device); };
       AttentionOptions options = of.options();
-      const Tensor slopes = there(of.slopes), sinks = there(of.sink_values);
+      const Tensor slopes = there(of.slopes), sinks = there(of.sink_values), documents = there(of.documents);
       options.bindings.captures["slopes"] = slopes;
+      if (options.bindings.captures.contains("documents")) options.bindings.captures["documents"] = documents;
       if (options.sinks) options.sinks = sinks;
       const ContextAttention context(partition, blocks, options, communicator);
       const auto queries = partition.queries.positions(communicator.rank()),

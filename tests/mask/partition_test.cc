@@ -233,6 +233,12 @@ TEST(Partition, LoadsCountWhatCrossesOnceForAHost) {
   EXPECT_NE(plan.text(10).find("bytes across hosts: 640 (1280 if each rank took its own), within hosts: 1280\n"),
             std::string::npos)
       << plan.text(10);
+  // Rank 2 reads rows of rank 1, which cross to the rank of rank 1's number.
+  const BlockMask window = built("kv_idx <= q_idx and q_idx - kv_idx < 8", 64, 64, 8);
+  const MadePartition neighbours = made(window, 4, options);
+  EXPECT_EQ(neighbours.loads[2].received, 8);
+  EXPECT_EQ(neighbours.loads[2].crossing, 0);
+  EXPECT_EQ(neighbours.loads[3].crossing, 8);
   // One rank on each host: each row crosses once to each of them, directly.
   PartitionOptions alone = options;
   alone.ranks_per_host = 1;

@@ -141,6 +141,16 @@ def die(other, when):
     return "went on"
 
 
+def die_on_hosts():
+    """Rank 3 of two hosts of two ends in the first step of an exchange, between hosts."""
+    problem = Problem(ranks=4, hosts=2, mask=None)
+    plan = plan_of(problem)
+    rows = [context_parallel.shard(x, plan, 2) for x in problem.inputs()]
+    if dist.get_rank() == 3:
+        _context_exchange.all_to_all = lambda *_: os._exit(0)
+    return context_parallel.attention(*rows, plan)
+
+
 def planted(problem, fault):
     """compute() with a fault in it."""
     from heddle.torch import _context_attention, _context_call, _context_positions

@@ -471,3 +471,14 @@ def test_a_rank_that_dies_raises_on_the_others(ranks):
         assert ranks.reply(other) is None
         survivor = ranks.reply(0)
         assert isinstance(survivor, Failure) and survivor.kind in ("RuntimeError", "DistBackendError"), survivor
+
+
+@on_cpus
+@pytest.mark.skipif(not FULL, reason="HEDDLE_TEST_FULL is not set: ranks of the dead one's neighbour wait for their timeout")
+def test_a_rank_that_dies_between_hosts_raises_on_the_others(pool):
+    ranks = pool(4)
+    ranks.start("die_on_hosts", ranks=4)
+    assert ranks.reply(3) is None
+    for rank in range(3):
+        survivor = ranks.reply(rank)
+        assert isinstance(survivor, Failure) and survivor.kind in ("RuntimeError", "DistBackendError"), survivor

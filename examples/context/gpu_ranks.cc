@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          NcclCommunicator communicator(id, rank, ranks, rank, std::chrono::seconds(60));
+          NcclCommunicator communicator(id, rank, ranks, rank, std::chrono::minutes(5));
           const Device device = communicator.device();
           const Tensor own_slopes = slopes.to(device);
           AttentionOptions own_options = options;

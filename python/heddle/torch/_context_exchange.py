@@ -59,7 +59,10 @@ def beside(device: torch.device, *read: torch.Tensor) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    side = _sides.setdefault(device, torch.cuda.Stream(device))
+    if device not in _sides:
+        stream: Any = torch.cuda.Stream
+        _sides[device] = stream(device)
+    side = _sides[device]
     side.wait_stream(torch.cuda.current_stream(device))
     for x in read:
         x.record_stream(side)

@@ -44,12 +44,12 @@ Positions::Positions(const char* capture, std::span<const std::int64_t> position
     start_ = positions.empty() ? 0 : positions.front();
     return;
   }
-  granules_ = length <= std::end(kLongest)[-1] && are_granules(positions);
+  granules_ = length <= kLongest[1] && are_granules(positions);
   const std::int64_t step = granules_ ? kGranule : 1;
   Tensor table = Tensor::empty(DType::i32, {(std::ssize(positions) + step - 1) / step});
-  for (std::int64_t i = 0; i < table.count(); ++i) {
-    static_cast<std::int32_t*>(table.data())[i] =
-        static_cast<std::int32_t>(positions[static_cast<std::size_t>(i * step)] / step);
+  auto* next = static_cast<std::int32_t*>(table.data());
+  for (std::size_t i = 0; i < positions.size(); i += static_cast<std::size_t>(step)) {
+    *next++ = static_cast<std::int32_t>(positions[i] / step);
   }
   table_ = device.kind == DeviceKind::cpu ? table : table.to(device);
 }
@@ -58,8 +58,7 @@ Expr Positions::of(const Expr& index) const {
   if (start_) return index;
   const Capture table(capture_, DType::i32, 1);
   if (!granules_) return clip(table(index), 0, length_ - 1);  // says how far positions go
-  const std::int64_t last =
-      *std::ranges::find_if(kLongest, [&](std::int64_t longest) { return length_ <= longest; }) / kGranule - 1;
+  const std::int64_t last = (length_ <= kLongest[0] ? kLongest[0] : kLongest[1]) / kGranule - 1;
   // As mods::by_granules writes it, which planning knows.
   return clip(table(floor_div(index, kGranule)), 0, last) * Expr(kGranule) + index % Expr(kGranule);
 }

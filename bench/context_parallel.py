@@ -1,11 +1,12 @@
 """Context parallel attention on the GPUs of one host beside one GPU: times, efficiency, rows received.
 
-    torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--groups N] [--only NAME ...]
+    torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--groups N] [--hosts N] [--only NAME ...]
 
 Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
 line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the forward over rows that have
 come already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each
-case is checked first: the gathered results and gradients are held against those of one GPU.
+case is checked first: the gathered results and gradients are held against those of one GPU. With --hosts the ranks are
+dealt to so many hosts, which on one machine are pretended: what the second step costs is then seen beside a run without.
 """
 
 import argparse
@@ -122,12 +123,12 @@ def whole_of(length, heads, kv_heads):
             for one in (heads, kv_heads, kv_heads, heads)]
 
 
-def run(name, repeats, groups):
+def run(name, repeats, groups, mesh):
     length, heads, kv_heads, mask_of, score_of, goal = CASES[name]
     mask_mod = mask_of(length) if mask_of.__code__.co_argcount == 1 else mask_of
     score_mod = None if score_of is None else score_of(heads)
     mask = heddle.torch.create_block_mask(mask_mod, None, None, length, length, "cuda")
-    plan = context_parallel.partition(mask, exchange_weight=2230.0 * kv_heads / heads)
+    plan = context_parallel.partition(mask, mesh, exchange_weight=2230.0 * kv_heads / heads)
     exchange = plan.masks[0][1]
     q, k, v, d_out = whole_of(length, heads, kv_heads)
     own = [context_parallel.shard(x, plan, 2) for x in (q, k, v, d_out)]
@@ -204,13 +205,18 @@ def main():
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     given.add_argument("--repeats", type=int, default=10)
     given.add_argument("--groups", type=int, help="of heads; a divisor of the KV heads of each case")
+    given.add_argument("--hosts", type=int, default=1, help="a divisor of the ranks")
     given.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     arguments = given.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl")
+    hosts, ranks = arguments.hosts, dist.get_world_size()
+    if hosts < 1 or ranks % hosts:
+        given.error(f"--hosts is {hosts}; divisors of the {ranks} ranks are accepted")
+    mesh = None if hosts == 1 else dist.init_device_mesh("cuda", (hosts, ranks // hosts))
     for name in arguments.only:
         try:
-            run(name, arguments.repeats, arguments.groups)
+            run(name, arguments.repeats, arguments.groups, mesh)
         except torch.cuda.OutOfMemoryError as error:
             print(json.dumps({"case": name, "error": str(error)[:200]}), flush=True)
         torch.cuda.empty_cache()

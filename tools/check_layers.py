@@ -43,6 +43,7 @@ MAY_INCLUDE = {
     "backend/device_code": ("backend/jit",),
     "backend/cuda/driver": ("base", "device", "backend/libraries"),
     "backend/cuda/jit": ("base", "backend/libraries", "backend/jit", "backend/cuda/driver"),
+    "backend/cuda/nccl": ("base", "backend/libraries", "backend/cuda/driver"),
     "backend/cuda/hopper": ("base", "shared", "backend/cuda/driver"),
     "backend/cuda/launch": (*BELOW_BACKEND, "backend", "backend/device_text", "backend/jit", "backend/gpu",
                             "backend/cuda/driver", "backend/cuda/jit", "backend/cuda/hopper"),
@@ -54,7 +55,7 @@ MAY_INCLUDE = {
     "tune": (*BELOW_BACKEND, "backend", "families"),
     "check": (*BELOW_BACKEND, "backend", "reference"),
     "engine": ("files", *BELOW_BACKEND, "backend", "tile_evaluator", "families", "check", "tune"),
-    "context": ("base", "expr"),
+    "context": ("base", "expr", "backend"),
     "capi": (),
     "cli": (),
 }

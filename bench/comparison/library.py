@@ -45,6 +45,8 @@ def field_of(declaration, structs):
     kind = structs.get(target) or NUMBERS.get(target)
     if star:
         return name, c_void_p if kind is None else POINTER(kind)
+    if kind is None:  # the type of a function
+        return name, c_void_p
     return name, kind * MAX_RANK if extent else kind
 
 

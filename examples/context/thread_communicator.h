@@ -43,7 +43,7 @@ class ThreadRanks {
     std::int64_t size() const override { return ranks_.size_; }
 
     void exchange(const void* send, std::span<const std::int64_t> send_bytes, void* receive,
-                  std::span<const std::int64_t> receive_bytes) override {
+                  std::span<const std::int64_t> receive_bytes, void*) override {
       slot(rank_) = {static_cast<const std::byte*>(send), send_bytes, 0};
       ranks_.all_.arrive_and_wait();
       auto* to = static_cast<std::byte*>(receive);

@@ -80,12 +80,16 @@ struct PartitionOptions {
   double exposed = 0.25;             // share of the exchange that attention does not hide
   std::uint64_t seed = 0;            // of the swaps
   std::optional<Placing> only = {};  // takes this placing, without swaps
+  /// Ranks h * n to (h + 1) * n - 1 stand on host h, which has n of them; n divides the ranks. 0: all stand on one.
+  std::int64_t ranks_per_host = 0;
+  double host_exchange_weight = 6000;  // a row that comes from another host, as exchange_weight
 };
 
 /// One rank's work and the rows that it receives, summed over the masks by their weights.
 struct RankLoad {
   double attention = 0, exchange = 0;  // times
-  double received = 0;                 // rows of keys and values
+  double received = 0;                 // rows of keys and values that its queries read
+  double crossing = 0;                 // rows that it takes from other hosts, for all ranks of its host
 };
 
 /// A placement that make_partition() weighed.
@@ -95,6 +99,7 @@ struct PartitionCandidate {
   double cost = 0;       // predicted time: the slowest rank's, and the exposed share of the exchange
   double balance = 1;    // mean attention / largest attention
   double mean_received = 0, most_received = 0;  // rows, as a share of all keys
+  double mean_crossing = 0;                     // rows that come to a host from others, as a share of all keys
 };
 
 /// A placement of one sequence's queries and keys, and why it was taken.
@@ -102,6 +107,10 @@ struct MadePartition {
   Partition queries, keys;  // equal if there are as many keys as queries; else the keys are contiguous
   std::vector<RankLoad> loads;
   std::vector<PartitionCandidate> candidates;  // the taken one first, then by cost
+  /// With several hosts: what was weighed to place chunks on them, likewise; `candidates` then placed each host's
+  /// chunks on its ranks. Here a host counts as one rank, and its exchange is what comes from other hosts.
+  std::vector<PartitionCandidate> host_candidates;
+  std::int64_t ranks_per_host = 0;  // 0: one host, or one rank on each
   /// Picture, load and rows of each rank, and why the other candidates lost.
   std::string text() const;
 };
@@ -116,8 +125,12 @@ std::int64_t default_chunk(std::int64_t rows, std::int64_t ranks);
 /// same result on every machine. Chunks that are multiples of the mask's blocks of queries are counted exactly. All
 /// sequences of a padded batch share the placement. Takes no threads.
 ///
+/// With several hosts, chunks are placed on hosts first, by the time of a host's share of attention and of what comes
+/// from other hosts, then on the ranks of each host.
+///
 /// Throws invalid_argument for no mask, masks of other lengths, packed sequences and sequences of several lengths,
-/// transposed masks, weights and factors that are negative or not finite, and what Partition::contiguous refuses.
+/// transposed masks, weights and factors that are negative or not finite, a ranks_per_host that does not divide the
+/// ranks, and what Partition::contiguous refuses.
 MadePartition make_partition(std::span<const WeightedMask> masks, std::int64_t ranks,
                              const PartitionOptions& options = {});
 
@@ -126,26 +139,50 @@ std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk);
 
 /// The rows of keys and values that travel for one mask: for each rank the union of what its queries' blocks list, less
 /// what it holds.
+///
+/// With several hosts they travel in two steps, and each row crosses once to a host that reads it:
+/// 1. From its owner to the rank of the same number on that host (`crossing`).
+/// 2. Within the host, to all ranks that read it (`received`), beside the rows of the host's own ranks.
+/// Gradients go the way back: added within the host first, so that they cross once too.
 struct ExchangePlan {
-  /// received[r][s]: rows that rank r receives from rank s, ascending, no two touch. received[r][r] is empty.
+  /// received[r][s]: rows that rank r receives from rank s, ascending, no two touch. received[r][r] is empty with one
+  /// host. With several it is what r reads of the rows that crossed to it, and received[r][s] is empty for ranks s of
+  /// other hosts.
   std::vector<std::vector<std::vector<RowRange>>> received;
+  /// crossing[r][s]: rows that cross from rank s to rank r, of another host, for all ranks of r's host; likewise. Empty
+  /// with one host.
+  std::vector<std::vector<std::vector<RowRange>>> crossing;
+  std::int64_t ranks_per_host = 0;  // 0: one host
 
-  /// Throws invalid_argument for partitions of other lengths than the mask's or of unlike ranks, and for masks that
-  /// make_partition() refuses.
-  static ExchangePlan build(const Partition& queries, const Partition& keys, const BlockMask& mask);
+  /// `ranks_per_host`: as PartitionOptions has it; 1 is as 0, because each row then crosses once to each reader anyway.
+  ///
+  /// Throws invalid_argument for partitions of other lengths than the mask's or of unlike ranks, for masks that
+  /// make_partition() refuses, and for a ranks_per_host that does not divide the ranks.
+  static ExchangePlan build(const Partition& queries, const Partition& keys, const BlockMask& mask,
+                            std::int64_t ranks_per_host = 0);
 
   std::int64_t ranks() const { return static_cast<std::int64_t>(received.size()); }
   /// How many rows `receiver` gets from `sender`; from all ranks.
   std::int64_t rows(std::int64_t receiver, std::int64_t sender) const;
   std::int64_t rows(std::int64_t receiver) const;
+  /// How many rows cross to `receiver` from `sender`; from all ranks. 0 with one host.
+  std::int64_t crossing_rows(std::int64_t receiver, std::int64_t sender) const;
+  std::int64_t crossing_rows(std::int64_t receiver) const;
+  /// How many rows would cross to all ranks together if each received what it reads from its owner.
+  std::int64_t crossing_rows_if_direct() const;
   /// The row of the whole sequence for each row that a rank receives: rank by rank, each ascending.
   std::vector<std::int64_t> received_positions(std::int64_t rank) const;
-  /// Which local rows a rank sends: receiver by receiver, each ascending.
+  /// Which rows a rank sends: receiver by receiver, each ascending. A number below the rows that it holds is a local
+  /// row; the next ones are those that crossed to it, rank by rank, each ascending.
   std::vector<std::int64_t> sent_rows(std::int64_t rank, const Partition& keys) const;
+  /// Which local rows cross from a rank: receiver by receiver, each ascending.
+  std::vector<std::int64_t> crossing_sent_rows(std::int64_t rank, const Partition& keys) const;
   /// Equal for equal plans, on every machine.
   std::uint64_t hash() const;
-  /// A table: a line for each receiver, a column for each sender, in rows.
-  std::string text() const;
+  /// A table: a line for each receiver, a column for each sender. With several hosts another one of what crosses, with
+  /// a column for each host, and what all ranks receive across hosts and within them. In rows; in bytes if the bytes of
+  /// a row are given: batch * heads of keys * (D + Dv) * bytes of an element.
+  std::string text(std::int64_t row_bytes = 0) const;
   bool operator==(const ExchangePlan&) const = default;
 };
 

@@ -50,9 +50,14 @@ std::optional<Placing> placing_of(const std::optional<std::string>& wanted) {
 
 MadePartition make(const std::vector<SharedBlockMask>& masks, const std::vector<double>& weights, std::int64_t ranks,
                    std::int64_t chunk, double exchange_weight, std::uint64_t seed,
-                   const std::optional<std::string>& placing) {
-  PartitionOptions options{
-      .chunk = chunk, .exchange_weight = exchange_weight, .seed = seed, .only = placing_of(placing)};
+                   const std::optional<std::string>& placing, std::int64_t ranks_per_host,
+                   double host_exchange_weight) {
+  PartitionOptions options{.chunk = chunk,
+                           .exchange_weight = exchange_weight,
+                           .seed = seed,
+                           .only = placing_of(placing),
+                           .ranks_per_host = ranks_per_host,
+                           .host_exchange_weight = host_exchange_weight};
   std::vector<WeightedMask> weighted;
   for (std::size_t i = 0; i < masks.size(); ++i) weighted.push_back({masks[i].mask.get(), weights.at(i)});
   const WithoutGil released;
@@ -79,22 +84,31 @@ void add_partitions(nb::module_& module) {
   nb::class_<MadePartition> made(module, "MadePartition", "A placement of one sequence, and why it was taken.");
   made.def_ro("queries", &MadePartition::queries);
   made.def_ro("keys", &MadePartition::keys);
+  made.def_ro("ranks_per_host", &MadePartition::ranks_per_host);
   made.def_prop_ro("balance", [](const MadePartition& self) { return self.candidates.front().balance; });
   made.def("text", &MadePartition::text);
   module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
   module.def("make_partition", &make, "masks"_a, "weights"_a, "ranks"_a, "chunk"_a, "exchange_weight"_a, "seed"_a,
-             "placing"_a.none());
+             "placing"_a.none(), "ranks_per_host"_a, "host_exchange_weight"_a);
 
   nb::class_<ExchangePlan> plan(module, "ExchangePlan", "The rows of keys and values that travel for one mask.");
   plan.def_static(
       "build",
-      [](const Partition& queries, const Partition& keys, const SharedBlockMask& mask) {
+      [](const Partition& queries, const Partition& keys, const SharedBlockMask& mask, std::int64_t ranks_per_host) {
         const WithoutGil released;
-        return ExchangePlan::build(queries, keys, *mask.mask);
+        return ExchangePlan::build(queries, keys, *mask.mask, ranks_per_host);
       },
-      "queries"_a, "keys"_a, "mask"_a);
+      "queries"_a, "keys"_a, "mask"_a, "ranks_per_host"_a);
   plan.def("rows", nb::overload_cast<std::int64_t, std::int64_t>(&ExchangePlan::rows, nb::const_), "receiver"_a,
            "sender"_a);
+  plan.def("crossing_rows", nb::overload_cast<std::int64_t, std::int64_t>(&ExchangePlan::crossing_rows, nb::const_),
+           "receiver"_a, "sender"_a);
+  plan.def(
+      "crossing_sent_rows",
+      [](const ExchangePlan& self, std::int64_t rank, const Partition& keys) {
+        return array_of(self.crossing_sent_rows(rank, keys));
+      },
+      "rank"_a, "keys"_a);
   plan.def(
       "received_positions",
       [](const ExchangePlan& self, std::int64_t rank) { return array_of(self.received_positions(rank)); }, "rank"_a);
@@ -105,7 +119,7 @@ void add_partitions(nb::module_& module) {
       },
       "rank"_a, "keys"_a);
   plan.def_prop_ro("hash", &ExchangePlan::hash);
-  plan.def("text", &ExchangePlan::text);
+  plan.def("text", &ExchangePlan::text, "row_bytes"_a);
 }
 
 }  // namespace heddle::python

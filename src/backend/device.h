@@ -42,6 +42,19 @@ struct MergeArguments {
   void* stream;  // of a GPU's
 };
 
+/// Rows of `from` [B, H, rows, D], which become rows of `to`; B, H and D are both tensors'. Everything was validated:
+/// last strides of 1, floating types, one device.
+struct MoveArguments {
+  ConstTensorView from;
+  TensorView to;
+  std::int64_t rows = 0;  // of each head
+  /// Row i comes from row from_rows[i] and goes to row to_rows[i]; null: row i. In memory of the device. No row of `to`
+  /// is there twice.
+  const std::int32_t *from_rows = nullptr, *to_rows = nullptr;
+  bool adds = false;       // to what `to` has, in its type; both are f32, or both f64
+  void* stream = nullptr;  // of a GPU's
+};
+
 class DeviceInterface {
  public:
   virtual ~DeviceInterface() = default;
@@ -70,6 +83,8 @@ class DeviceInterface {
   virtual void merge(const MergeArguments& arguments) const = 0;
   /// append_kv() of what was validated, likewise. Throws Error(unsupported) for more rows than are taken there.
   virtual void append(const AppendTensors& tensors, const AppendOptions& options) const = 0;
+  /// Moves rows, likewise.
+  virtual void move_rows(const MoveArguments& arguments) const = 0;
   /// Builds a mask that reads captures, at least one, in the memory of device `index`. `rows` keeps state for building
   /// the mask again, for other blocks or after a change of params and captures; null at first. Waits for the device.
   /// `clamp_reads` and exceptions are BlockMask::build's; also throws Error(device), Error(out_of_memory),

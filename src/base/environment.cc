@@ -16,6 +16,7 @@ constexpr std::array kOptions{
     OptionRow{Option::nvrtc, "HEDDLE_NVRTC", "the NVRTC to use: its file, or the folder that holds it"},
     OptionRow{Option::cuda_driver, "HEDDLE_CUDA_DRIVER",
               "the CUDA driver to use: its file, or the folder that holds it"},
+    OptionRow{Option::nccl, "HEDDLE_NCCL", "the NCCL to use: its file, or the folder that holds it"},
     OptionRow{Option::hip, "HEDDLE_HIP", "the libamdhip64 to use: its file, or the folder that holds it"},
     OptionRow{Option::hiprtc, "HEDDLE_HIPRTC", "the libhiprtc to use: its file, or the folder that holds it"},
     OptionRow{Option::cache_dir, "HEDDLE_CACHE_DIR",

@@ -10,6 +10,7 @@ namespace heddle::base {
 enum class Option : std::uint8_t {
   nvrtc,
   cuda_driver,
+  nccl,
   hip,
   hiprtc,
   cache_dir,

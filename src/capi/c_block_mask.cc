@@ -15,8 +15,6 @@
 namespace heddle::capi {
 namespace {
 
-[[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
-
 /// The array's elements as this library knows them, whichever version's they are.
 class SequenceReader {
  public:

@@ -34,7 +34,7 @@ static_assert(HEDDLE_MAX_RANK == kMaxRank);
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...));
+  capi::refuse(fmt::format(format, std::forward<Args>(args)...));
 }
 
 template <class Enum>
@@ -98,6 +98,8 @@ ParamValue to_value(const heddle_param& param) {
 }
 
 }  // namespace
+
+void refuse(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
 
 void require(const void* pointer, std::string_view name, std::string_view type) {
   if (pointer == nullptr) refuse("{} is null; a {} is accepted", name, type);

@@ -4,19 +4,27 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "heddle/attention.h"
 #include "heddle/backward.h"
 #include "heddle/c.h"
+#include "heddle/partition.h"
 
 /// Shared with the plans that were made with it.
 struct heddle_block_mask {
   std::shared_ptr<const heddle::BlockMask> mask;
 };
 
+struct heddle_partition {
+  heddle::MadePartition made;
+};
+
 namespace heddle::capi {
 
+/// Throws Error(invalid_argument).
+[[noreturn]] void refuse(const std::string& sentence);
 /// Throws "<name> is null; a <type> is accepted".
 void require(const void* pointer, std::string_view name, std::string_view type);
 

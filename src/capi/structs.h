@@ -33,6 +33,11 @@ inline constexpr std::size_t kFirstSize<heddle_backward_tensors> = 128;
 template <>
 inline constexpr std::size_t kFirstSize<heddle_append> = 136;
 
+template <>
+inline constexpr std::size_t kFirstSize<heddle_partition_options> = 80;
+template <>
+inline constexpr std::size_t kFirstSize<heddle_communicator> = 56;
+
 /// The struct as this library knows it: what an older caller does not have is zero.
 template <class Struct>
 Struct known_fields(std::string_view name, const Struct* given) {

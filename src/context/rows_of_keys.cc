@@ -1,103 +1,137 @@
 #include "context/rows_of_keys.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
-#include <cstring>
+#include <type_traits>
 
-#include "base/element.h"
+#include "backend/device.h"
 
 namespace heddle::context {
 namespace {
 
-/// Bytes that this rank receives from each one, and sends to each one.
-struct Counts {
-  std::vector<std::int64_t> received, sent;
-};
-Counts counts_of(const ExchangePlan& plan, const Communicator& communicator, std::int64_t row_bytes) {
-  const std::int64_t own = communicator.rank();
-  Counts counts;
-  for (std::int64_t other = 0; other < communicator.size(); ++other) {
-    counts.received.push_back(plan.rows(own, other) * row_bytes);
-    counts.sent.push_back(plan.rows(other, own) * row_bytes);
-  }
-  return counts;
+void move(const backend::MoveArguments& arguments) {
+  backend::find_device_kind(arguments.to.device.kind)->move_rows(arguments);
 }
 
-std::int64_t offset_of(const ConstTensorView& view, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  return batch * view.strides[0] + head * view.strides[1] + row * view.strides[2];
+/// Rows [begin, begin + rows) of a view, [B, H, rows, D].
+template <class View>
+View rows_from(View view, std::int64_t begin, std::int64_t rows) {
+  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
+  view.data = static_cast<Byte*>(view.data) + begin * view.strides[2] * size_of(view.dtype);
+  view.shape[2] = rows;
+  return view;
+}
+
+/// Own rows as they stand in the caller's tensors, and among all.
+struct OwnRows {
+  std::int64_t own, all, rows;
+};
+std::array<OwnRows, 2> own_rows(const Route& route) {
+  return {OwnRows{0, 0, route.before}, {route.before, route.before + route.received, route.own - route.before}};
 }
 
 }  // namespace
 
-RowsOfKeys::RowsOfKeys(const ConstTensorView& k, const ConstTensorView& v, std::int64_t rows,
-                       const std::optional<DType>& dtype)
-    : batch_(k.shape[0]), heads_(k.shape[1]), k_dim_(k.shape[3]), v_dim_(v.shape[3]), rows_(rows) {
-  memory_ = Tensor::empty(dtype.value_or(k.dtype), {rows, batch_, heads_, k_dim_ + v_dim_});
+void* KeptMemory::bytes(const Device& device, std::int64_t count, bool zeros) {
+  if (memory_.count() < count || memory_.view().device != device) {
+    memory_ = Tensor();
+    const Dims shape{std::max<std::int64_t>(count, 1)};
+    memory_ = zeros ? Tensor::zeros(DType::u8, shape).to(device) : Tensor::empty_on(device, DType::u8, shape);
+  }
+  return memory_.data();
 }
 
-std::int64_t RowsOfKeys::row_bytes() const { return row_count() * size_of(memory_.dtype()); }
+RowsOfKeys::RowsOfKeys(const ConstTensorView& k, const ConstTensorView& v, const Route& route, KeptMemory& rows,
+                       CallMemory& memory, const std::optional<DType>& dtype)
+    : route_(&route),
+      memory_(&memory),
+      dtype_(dtype.value_or(k.dtype)),
+      device_(k.device),
+      batch_(k.shape[0]),
+      heads_(k.shape[1]),
+      k_dim_(k.shape[3]),
+      v_dim_(v.shape[3]) {
+  // All is allocated now: an exchange that others wait for must not fail.
+  data_ = rows.bytes(device_, route.all() * row_bytes());
+  memory.moving.bytes(device_, std::max(route.near.sent_rows(), route.crossing.sent_rows()) * row_bytes());
+  if (!route.crossing.is_empty()) memory.zeros.bytes(device_, row_bytes(), true);
+}
 
 TensorView RowsOfKeys::part(std::int64_t first, std::int64_t dim) const {
   const std::int64_t columns = k_dim_ + v_dim_;
-  void* data = static_cast<std::byte*>(memory_.data()) + first * size_of(memory_.dtype());
-  return {data, memory_.dtype(), Dims{batch_, heads_, rows_, dim},
-          Dims{heads_ * columns, columns, batch_ * heads_ * columns, 1}};
+  void* data = static_cast<std::byte*>(data_) + first * size_of(dtype_);
+  return {data, dtype_, Dims{batch_, heads_, route_->attended(), dim},
+          Dims{heads_ * columns, columns, batch_ * heads_ * columns, 1}, device_};
 }
 
-void RowsOfKeys::bring(const ConstTensorView& k, const ConstTensorView& v, const ExchangePlan& plan,
-                       const std::vector<std::int64_t>& sent, Communicator& communicator) {
-  const std::int64_t own = k.shape[2], bytes = row_bytes(), size = size_of(memory_.dtype());
-  const auto copy = [&](const ConstTensorView& from, const TensorView& to) {
-    for (std::int64_t batch = 0; batch < batch_; ++batch) {
-      for (std::int64_t head = 0; head < heads_; ++head) {
-        for (std::int64_t i = 0; i < own; ++i) {
-          std::memcpy(static_cast<std::byte*>(to.data) + offset_of(to, batch, head, i) * size,
-                      static_cast<const std::byte*>(from.data) + offset_of(from, batch, head, i) * size,
-                      static_cast<std::size_t>(from.shape[3] * size));
-        }
-      }
+TensorView RowsOfKeys::flat(void* data, std::int64_t rows) const {
+  return {data, dtype_, Dims{1, 1, rows, row_count()}, device_};
+}
+
+std::vector<std::int64_t> RowsOfKeys::in_bytes(const std::vector<std::int64_t>& rows) const {
+  std::vector<std::int64_t> bytes = rows;
+  for (std::int64_t& count : bytes) count *= row_bytes();
+  return bytes;
+}
+
+void RowsOfKeys::send(const Step& step, std::int64_t first_received, Communicator& communicator, void* stream) {
+  const std::int64_t rows = step.sent_rows();
+  void* leaving = memory_->moving.bytes(device_, rows * row_bytes());
+  move({.from = flat(data_, route_->all()),
+        .to = flat(leaving, rows),
+        .rows = rows,
+        .from_rows = static_cast<const std::int32_t*>(step.leaving.data()),
+        .stream = stream});
+  communicator.exchange(leaving, in_bytes(step.sent), row(first_received), in_bytes(step.received), stream);
+}
+
+void RowsOfKeys::bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream) {
+  for (const auto& [own, all] : {std::pair(k, keys()), {v, values()}}) {
+    for (const OwnRows& part : own_rows(*route_)) {
+      move({.from = rows_from(own, part.own, part.rows),
+            .to = rows_from(all, part.all, part.rows),
+            .rows = part.rows,
+            .stream = stream});
     }
-  };
-  copy(k, keys());
-  copy(v, values());
-  const Tensor leaving = Tensor::empty(memory_.dtype(), {static_cast<std::int64_t>(sent.size()), row_count()});
-  for (std::size_t i = 0; i < sent.size(); ++i) {
-    std::memcpy(static_cast<std::byte*>(leaving.data()) + static_cast<std::int64_t>(i) * bytes, row(sent[i]),
-                static_cast<std::size_t>(bytes));
   }
-  const Counts counts = counts_of(plan, communicator, bytes);
-  communicator.exchange(leaving.data(), counts.sent, row(own), counts.received);
+  if (!route_->crossing.is_empty()) send(route_->crossing, route_->attended(), communicator, stream);
+  send(route_->near, route_->before, communicator, stream);
+}
+
+void RowsOfKeys::add_back(const Step& step, std::int64_t first_received, Communicator& communicator, void* stream) {
+  void* came = memory_->moving.bytes(device_, step.sent_rows() * row_bytes());
+  communicator.exchange(row(first_received), in_bytes(step.received), came, in_bytes(step.sent), stream);
+  std::int64_t before = 0;
+  for (const std::int64_t rows : step.sent) {  // rank by rank: several may have terms of one row
+    move({.from = flat(static_cast<std::byte*>(came) + before * row_bytes(), rows),
+          .to = flat(data_, route_->all()),
+          .rows = rows,
+          .to_rows = static_cast<const std::int32_t*>(step.leaving.data()) + before,
+          .adds = true,
+          .stream = stream});
+    before += rows;
+  }
 }
 
 void RowsOfKeys::give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv,
-                           const ExchangePlan& plan, const std::vector<std::int64_t>& sent,
-                           Communicator& communicator) const {
-  const std::int64_t own = rows_ - plan.rows(communicator.rank());
-  const Tensor came = Tensor::empty(memory_.dtype(), {static_cast<std::int64_t>(sent.size()), row_count()});
-  const Counts counts = counts_of(plan, communicator, row_bytes());
-  communicator.exchange(row(own), counts.received, came.data(), counts.sent);
-  base::with_storage_type(memory_.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_floating_point_v<T>) {
-      const T* term = static_cast<const T*>(came.data());
-      for (const std::int64_t place : sent) {
-        T* sum = reinterpret_cast<T*>(row(place));
-        for (std::int64_t i = 0; i < row_count(); ++i) sum[i] += *term++;
-      }
-    }
-  });
-  if (dk) store(*dk, 0, own);
-  if (dv) store(*dv, k_dim_, own);
-}
-
-void RowsOfKeys::store(const TensorView& to, std::int64_t first, std::int64_t rows) const {
-  const TensorView from = part(first, to.shape[3]);
-  for (std::int64_t batch = 0; batch < batch_; ++batch) {
-    for (std::int64_t head = 0; head < heads_; ++head) {
-      for (std::int64_t i = 0; i < rows; ++i) {
-        for (std::int64_t j = 0; j < to.shape[3]; ++j) {
-          base::store_element(to.data, to.dtype, offset_of(to, batch, head, i) + j,
-                              base::load_element(from.data, from.dtype, offset_of(from, batch, head, i) + j));
-        }
-      }
+                           Communicator& communicator, void* stream) {
+  if (!route_->crossing.is_empty()) {
+    const void* zeros = memory_->zeros.bytes(device_, row_bytes(), true);
+    move({.from = ConstTensorView(zeros, dtype_, Dims{1, 1, route_->crossed, row_count()}, Dims{0, 0, 0, 1}, device_),
+          .to = flat(row(route_->attended()), route_->crossed),
+          .rows = route_->crossed,
+          .stream = stream});
+  }
+  add_back(route_->near, route_->before, communicator, stream);
+  if (!route_->crossing.is_empty()) add_back(route_->crossing, route_->attended(), communicator, stream);
+  for (const auto& [all, own] : {std::pair(keys(), dk), {values(), dv}}) {
+    if (!own) continue;
+    for (const OwnRows& part : own_rows(*route_)) {
+      move({.from = rows_from(all, part.all, part.rows),
+            .to = rows_from(*own, part.own, part.rows),
+            .rows = part.rows,
+            .stream = stream});
     }
   }
 }

@@ -1,44 +1,70 @@
-// All rows of keys and values that a rank reads: its own, then those that it receives, in one piece of memory, [rows,
-// B, H, D + Dv], so that what travels between two ranks is one piece too. Or the gradients of such rows.
+// All rows of keys and values that a rank reads, in one piece of memory, [rows, B, H, D + Dv], so that what travels
+// between two ranks is one piece too: its own, those that it receives, those that cross to it from other hosts. Or the
+// gradients of such rows.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "context/route.h"
 #include "heddle/context_parallel.h"
 
 namespace heddle::context {
 
+/// Memory on one device that is kept between calls, and grows.
+class KeptMemory {
+ public:
+  /// At least so many bytes, all 0 if they are to be and were before. What others held may be lost. Growing frees, and
+  /// fills, which both wait for a GPU.
+  void* bytes(const Device& device, std::int64_t count, bool zeros = false);
+
+ private:
+  Tensor memory_;
+};
+
+/// The memory of a ContextAttention's calls, one call at a time.
+struct CallMemory {
+  KeptMemory rows, gradients, moving, zeros;
+};
+
 class RowsOfKeys {
  public:
   RowsOfKeys() = default;
-  /// Memory for `rows` rows of the extents of k and v, in their dtype or in another one, uninitialised.
-  RowsOfKeys(const ConstTensorView& k, const ConstTensorView& v, std::int64_t rows,
-             const std::optional<DType>& dtype = {});
+  /// Rows with the extents of k and v, in their dtype or in another one, uninitialised, on their device.
+  RowsOfKeys(const ConstTensorView& k, const ConstTensorView& v, const Route& route, KeptMemory& rows,
+             CallMemory& memory, const std::optional<DType>& dtype = {});
 
+  /// Rows that attention reads, in the order of the route's positions.
   TensorView keys() const { return part(0, k_dim_); }
   TensorView values() const { return part(k_dim_, v_dim_); }
 
-  /// Copies own rows, and receives the others from their ranks; `sent`: own rows that go, receiver by receiver.
-  /// Collective.
-  void bring(const ConstTensorView& k, const ConstTensorView& v, const ExchangePlan& plan,
-             const std::vector<std::int64_t>& sent, Communicator& communicator);
-  /// Sends gradients of received rows to their ranks, adds what comes to those of own rows, and stores these.
-  /// Collective.
-  void give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv, const ExchangePlan& plan,
-                 const std::vector<std::int64_t>& sent, Communicator& communicator) const;
+  /// Copies own rows, and receives the others from their ranks. Collective. On a GPU it enqueues on the stream.
+  void bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream);
+  /// Sends gradients of received rows back, adds what comes to those of own rows, and stores these. Collective,
+  /// likewise.
+  void give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv, Communicator& communicator,
+                 void* stream);
 
  private:
   TensorView part(std::int64_t first, std::int64_t dim) const;
+  /// Rows as one axis: [1, 1, rows, elements of a row].
+  TensorView flat(void* data, std::int64_t rows) const;
   /// Elements, and bytes, of a row.
   std::int64_t row_count() const { return batch_ * heads_ * (k_dim_ + v_dim_); }
-  std::int64_t row_bytes() const;
-  std::byte* row(std::int64_t i) const { return static_cast<std::byte*>(memory_.data()) + i * row_bytes(); }
-  void store(const TensorView& to, std::int64_t first, std::int64_t rows) const;
+  std::int64_t row_bytes() const { return row_count() * size_of(dtype_); }
+  std::byte* row(std::int64_t i) const { return static_cast<std::byte*>(data_) + i * row_bytes(); }
+  std::vector<std::int64_t> in_bytes(const std::vector<std::int64_t>& rows) const;
 
-  Tensor memory_;
-  std::int64_t batch_ = 0, heads_ = 0, k_dim_ = 0, v_dim_ = 0, rows_ = 0;
+  void send(const Step& step, std::int64_t first_received, Communicator& communicator, void* stream);
+  void add_back(const Step& step, std::int64_t first_received, Communicator& communicator, void* stream);
+
+  const Route* route_ = nullptr;
+  CallMemory* memory_ = nullptr;
+  void* data_ = nullptr;
+  DType dtype_ = DType::f32;
+  Device device_{};
+  std::int64_t batch_ = 0, heads_ = 0, k_dim_ = 0, v_dim_ = 0;
 };
 
 }  // namespace heddle::context

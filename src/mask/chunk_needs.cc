@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "heddle/error.h"
-#include "mask/row_ranges.h"
 #include "mask/shape.h"
 
 namespace heddle {
@@ -17,6 +16,18 @@ const Sequence& sequence_of(const BlockMask& mask) { return mask.shape().sequenc
 }  // namespace
 
 void refuse_partition(const std::string& sentence) { throw Error(ErrorCode::invalid_argument, sentence); }
+
+void check_rank(std::int64_t rank, std::int64_t ranks) {
+  if (rank < 0 || rank >= ranks) refuse_partition(fmt::format("rank is {}; 0 to {} are accepted", rank, ranks - 1));
+}
+
+bool has_several_hosts(std::int64_t ranks, std::int64_t ranks_per_host) {
+  if (ranks_per_host < 0 || (ranks_per_host != 0 && ranks % ranks_per_host != 0)) {
+    refuse_partition(fmt::format("ranks_per_host is {}, and there are {} ranks; 0 and their divisors are accepted",
+                                 ranks_per_host, ranks));
+  }
+  return ranks_per_host > 1 && ranks_per_host < ranks;
+}
 
 void check_uniform(const char* what, const BlockMask& mask) {
   if (mask.is_transposed()) refuse_partition(fmt::format("{} is transposed; rows of queries are accepted", what));
@@ -108,40 +119,6 @@ std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk) {
     }
   }
   return costs;
-}
-
-ExchangePlan ExchangePlan::build(const Partition& queries, const Partition& keys, const BlockMask& mask) {
-  mask::check_uniform("mask", mask);
-  queries.validate();
-  keys.validate();
-  const Sequence& sequence = mask::sequence_of(mask);
-  if (queries.length != sequence.q_len || keys.length != sequence.kv_len || queries.ranks() != keys.ranks()) {
-    mask::refuse_partition(
-        fmt::format("the partitions place {} queries over {} ranks and {} keys over {}; the mask covers {} and "
-                    "{}, and both have the same ranks",
-                    queries.length, queries.ranks(), keys.length, keys.ranks(), sequence.q_len, sequence.kv_len));
-  }
-  const BlockSize block = mask.block();
-  ExchangePlan plan;
-  for (std::int64_t rank = 0; rank < queries.ranks(); ++rank) {
-    mask::RowUnion needed(sequence.kv_len, block.kv);
-    for (const RowRange& range : queries.placement[static_cast<std::size_t>(rank)]) {
-      for (std::int64_t row = range.begin / block.q; row * block.q < range.end; ++row) {
-        for (std::int64_t s = 0; s < mask::different_sequences(mask); ++s) {
-          for (std::int64_t h = 0; h < mask::different_heads(mask); ++h) {
-            for (const Run& run : mask.row(s, h, row)) needed.add(run.begin, run.end);
-          }
-        }
-      }
-    }
-    const std::vector<RowRange> ranges = needed.ranges();
-    std::vector<std::vector<RowRange>>& from = plan.received.emplace_back();
-    for (std::int64_t sender = 0; sender < keys.ranks(); ++sender) {
-      from.push_back(sender == rank ? std::vector<RowRange>()
-                                    : mask::intersection(ranges, keys.placement[static_cast<std::size_t>(sender)]));
-    }
-  }
-  return plan;
 }
 
 }  // namespace heddle

@@ -11,6 +11,12 @@
 namespace heddle::mask {
 
 [[noreturn]] void refuse_partition(const std::string& sentence);
+/// Throws invalid_argument for a rank that is not there.
+void check_rank(std::int64_t rank, std::int64_t ranks);
+
+/// Whether these ranks stand on several hosts, with more than one on each. Throws invalid_argument for a ranks_per_host
+/// that does not divide them.
+bool has_several_hosts(std::int64_t ranks, std::int64_t ranks_per_host);
 
 /// Throws invalid_argument, by the name `what`, unless the mask is not transposed and its sequences are equal, padded
 /// and from 0 on.

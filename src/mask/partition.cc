@@ -13,11 +13,6 @@
 namespace heddle {
 namespace {
 
-void check_rank(std::int64_t rank, std::int64_t ranks) {
-  if (rank < 0 || rank >= ranks)
-    mask::refuse_partition(fmt::format("rank is {}; 0 to {} are accepted", rank, ranks - 1));
-}
-
 void check_sizes(std::int64_t length, std::int64_t ranks, std::int64_t chunk) {
   if (length < 0) mask::refuse_partition(fmt::format("length is {}; 0 and more are accepted", length));
   if (ranks < 1 || ranks > Partition::kMostRanks) {
@@ -32,15 +27,6 @@ void check_sizes(std::int64_t length, std::int64_t ranks, std::int64_t chunk) {
 
 char letter_of(std::int64_t rank) {
   return rank < 10 ? static_cast<char>('0' + rank) : rank < 36 ? static_cast<char>('a' + rank - 10) : '*';
-}
-
-std::uint64_t hash_of(std::uint64_t seed, std::span<const RowRange> ranges) {
-  std::uint64_t hash = base::hash_combine(seed, ranges.size());
-  for (const RowRange& range : ranges) {
-    hash = base::hash_combine(hash, static_cast<std::uint64_t>(range.begin));
-    hash = base::hash_combine(hash, static_cast<std::uint64_t>(range.end));
-  }
-  return hash;
 }
 
 }  // namespace
@@ -91,7 +77,7 @@ void Partition::validate() const {
 }
 
 std::int64_t Partition::rows(std::int64_t rank) const {
-  check_rank(rank, ranks());
+  mask::check_rank(rank, ranks());
   return mask::count(placement[static_cast<std::size_t>(rank)]);
 }
 
@@ -107,7 +93,7 @@ std::vector<std::int64_t> Partition::positions(std::int64_t rank) const {
 
 std::uint64_t Partition::hash() const {
   std::uint64_t made = base::hash_combine(static_cast<std::uint64_t>(length), static_cast<std::uint64_t>(chunk));
-  for (const std::vector<RowRange>& ranges : placement) made = hash_of(made, ranges);
+  for (const std::vector<RowRange>& ranges : placement) made = mask::hash_of(made, ranges);
   return made;
 }
 
@@ -124,71 +110,6 @@ std::string Partition::text() const {
     }
   }
   return line;
-}
-
-std::int64_t ExchangePlan::rows(std::int64_t receiver, std::int64_t sender) const {
-  check_rank(receiver, ranks());
-  check_rank(sender, ranks());
-  return mask::count(received[static_cast<std::size_t>(receiver)][static_cast<std::size_t>(sender)]);
-}
-
-std::int64_t ExchangePlan::rows(std::int64_t receiver) const {
-  std::int64_t sum = 0;
-  for (std::int64_t sender = 0; sender < ranks(); ++sender) sum += rows(receiver, sender);
-  return sum;
-}
-
-std::vector<std::int64_t> ExchangePlan::received_positions(std::int64_t rank) const {
-  check_rank(rank, ranks());
-  std::vector<std::int64_t> found;
-  for (const std::vector<RowRange>& ranges : received[static_cast<std::size_t>(rank)]) {
-    for (const RowRange& range : ranges) {
-      for (std::int64_t row = range.begin; row < range.end; ++row) found.push_back(row);
-    }
-  }
-  return found;
-}
-
-std::vector<std::int64_t> ExchangePlan::sent_rows(std::int64_t rank, const Partition& keys) const {
-  check_rank(rank, ranks());
-  check_rank(rank, keys.ranks());
-  const std::vector<RowRange>& own = keys.placement[static_cast<std::size_t>(rank)];
-  std::vector<std::int64_t> found;
-  for (std::int64_t receiver = 0; receiver < ranks(); ++receiver) {
-    std::int64_t before = 0;  // local rows before own[at]
-    std::size_t at = 0;
-    for (const RowRange& range : received[static_cast<std::size_t>(receiver)][static_cast<std::size_t>(rank)]) {
-      while (at < own.size() && own[at].end <= range.begin) {
-        before += own[at].end - own[at].begin;
-        ++at;
-      }
-      if (at == own.size() || range.begin < own[at].begin || range.end > own[at].end) {
-        mask::refuse_partition(
-            fmt::format("rank {} sends rows {} to {}, which the partition of the keys does not give it in one range",
-                        rank, range.begin, range.end));
-      }
-      for (std::int64_t row = range.begin; row < range.end; ++row) found.push_back(before + row - own[at].begin);
-    }
-  }
-  return found;
-}
-
-std::uint64_t ExchangePlan::hash() const {
-  std::uint64_t made = static_cast<std::uint64_t>(ranks());
-  for (const auto& senders : received) {
-    for (const std::vector<RowRange>& ranges : senders) made = hash_of(made, ranges);
-  }
-  return made;
-}
-
-std::string ExchangePlan::text() const {
-  std::string table = "receives from";
-  for (std::int64_t sender = 0; sender < ranks(); ++sender) table += fmt::format(" {:>9}", sender);
-  for (std::int64_t receiver = 0; receiver < ranks(); ++receiver) {
-    table += fmt::format("\nrank {:>8}", receiver);
-    for (std::int64_t sender = 0; sender < ranks(); ++sender) table += fmt::format(" {:>9}", rows(receiver, sender));
-  }
-  return table + "\n";
 }
 
 }  // namespace heddle

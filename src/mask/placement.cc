@@ -1,42 +1,27 @@
 #include "mask/placement.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace heddle::mask {
 namespace {
 
-/// How many chunks each rank may hold: equal numbers, one more for the first ones.
-std::vector<std::int64_t> rooms_of(const PlacementProblem& problem) {
-  std::vector<std::int64_t> rooms(static_cast<std::size_t>(problem.ranks), problem.chunks() / problem.ranks);
-  for (std::int64_t rank = 0; rank < problem.chunks() % problem.ranks; ++rank) ++rooms[static_cast<std::size_t>(rank)];
-  return rooms;
+/// Rank after rank.
+void contiguous(const Placeable& part, Owners& owners) {
+  std::size_t at = 0;
+  for (std::size_t rank = 0; rank < part.rooms.size(); ++rank) {
+    for (std::int64_t i = 0; i < part.rooms[rank]; ++i)
+      owners[static_cast<std::size_t>(part.chunks[at++])] = part.rank(rank);
+  }
 }
 
-Owners contiguous(const PlacementProblem& problem) {
-  Owners owners;
-  const std::vector<std::int64_t> rooms = rooms_of(problem);
-  for (std::int64_t rank = 0; rank < problem.ranks; ++rank) {
-    owners.insert(owners.end(), static_cast<std::size_t>(rooms[static_cast<std::size_t>(rank)]),
-                  static_cast<std::int32_t>(rank));
+/// The chunks in 2 N equal parts, of which rank r holds part r and part 2 N - 1 - r. So each rank has two ranges.
+void zigzag(const Placeable& part, Owners& owners) {
+  std::size_t begin = 0, end = part.chunks.size();
+  for (std::size_t rank = 0; rank < part.rooms.size(); ++rank) {
+    const std::int64_t back = part.rooms[rank] / 2, front = part.rooms[rank] - back;
+    for (std::int64_t i = 0; i < front; ++i) owners[static_cast<std::size_t>(part.chunks[begin++])] = part.rank(rank);
+    for (std::int64_t i = 0; i < back; ++i) owners[static_cast<std::size_t>(part.chunks[--end])] = part.rank(rank);
   }
-  return owners;
-}
-
-/// The whole sequence in 2 N equal parts, of which rank r holds part r and part 2 N - 1 - r. So each rank has two
-/// ranges.
-Owners zigzag(const PlacementProblem& problem) {
-  Owners owners(static_cast<std::size_t>(problem.chunks()));
-  const std::vector<std::int64_t> rooms = rooms_of(problem);
-  std::int64_t begin = 0, end = problem.chunks();
-  for (std::int64_t rank = 0; rank < problem.ranks; ++rank) {
-    const std::int64_t room = rooms[static_cast<std::size_t>(rank)], back = room / 2, front = room - back;
-    std::fill_n(owners.begin() + begin, front, static_cast<std::int32_t>(rank));
-    std::fill_n(owners.begin() + end - back, back, static_cast<std::int32_t>(rank));
-    begin += front;
-    end -= back;
-  }
-  return owners;
 }
 
 /// The rank with room that has the least to do.
@@ -48,34 +33,33 @@ std::size_t idlest(std::span<const double> loads, std::span<const std::int64_t> 
   return found;
 }
 
-Owners heap(const PlacementProblem& problem) {
-  std::vector<std::int64_t> rooms = rooms_of(problem), order(static_cast<std::size_t>(problem.chunks()));
-  std::iota(order.begin(), order.end(), 0);
+void heap(const PlacementProblem& problem, const Placeable& part, Owners& owners) {
+  std::vector<std::int64_t> rooms = part.rooms, order = part.chunks;
   const auto time_of = [&](std::int64_t c) { return problem.times[static_cast<std::size_t>(c)]; };
   std::ranges::stable_sort(order, std::ranges::greater(), time_of);
-  std::vector<double> loads(static_cast<std::size_t>(problem.ranks));
-  Owners owners(static_cast<std::size_t>(problem.chunks()));
+  std::vector<double> loads(rooms.size());
   for (const std::int64_t c : order) {
     const std::size_t rank = idlest(loads, rooms);
-    owners[static_cast<std::size_t>(c)] = static_cast<std::int32_t>(rank);
+    owners[static_cast<std::size_t>(c)] = part.rank(rank);
     loads[rank] += time_of(c);
     --rooms[rank];
   }
-  return owners;
 }
 
 struct Group {
-  std::int64_t begin, end;  // chunks
+  std::size_t begin, end;  // among the part's chunks
   double time;
 };
 
-std::vector<Group> documents_of(const PlacementProblem& problem) {
+std::vector<Group> documents_of(const PlacementProblem& problem, const Placeable& part) {
   std::vector<Group> groups;
-  for (std::int64_t c = 0; c < problem.chunks(); ++c) {
+  for (std::size_t i = 0; i < part.chunks.size(); ++i) {
+    const std::int64_t c = part.chunks[i];
     const bool is_first =
+        i == 0 || part.chunks[i - 1] + 1 != c ||
         std::ranges::all_of(problem.masks, [&](const auto& mask) { return mask.needs.ends_alone(c); });
-    if (groups.empty() || is_first) groups.push_back({c, c, 0});
-    groups.back().end = c + 1;
+    if (is_first) groups.push_back({i, i, 0});
+    groups.back().end = i + 1;
     groups.back().time += problem.times[static_cast<std::size_t>(c)];
   }
   return groups;
@@ -83,44 +67,68 @@ std::vector<Group> documents_of(const PlacementProblem& problem) {
 
 /// The longest group first, to the idlest rank that has room for it whole; else it is cut where the roomiest one is
 /// full.
-Owners documents(const PlacementProblem& problem) {
-  std::vector<Group> groups = documents_of(problem);
+void documents(const PlacementProblem& problem, const Placeable& part, Owners& owners) {
+  std::vector<Group> groups = documents_of(problem, part);
   std::ranges::stable_sort(groups, std::ranges::greater(), &Group::time);
-  std::vector<std::int64_t> rooms = rooms_of(problem);
-  std::vector<double> loads(static_cast<std::size_t>(problem.ranks));
-  Owners owners(static_cast<std::size_t>(problem.chunks()));
+  std::vector<std::int64_t> rooms = part.rooms;
+  std::vector<double> loads(rooms.size());
   for (Group group : groups) {
     while (group.begin < group.end) {
+      const auto left = static_cast<std::int64_t>(group.end - group.begin);
       std::vector<std::int64_t> fitting = rooms;
-      for (std::int64_t& room : fitting) room = room >= group.end - group.begin ? room : 0;
+      for (std::int64_t& room : fitting) room = room >= left ? room : 0;
       std::size_t rank = idlest(loads, fitting);
       if (rank == loads.size()) rank = static_cast<std::size_t>(std::ranges::max_element(rooms) - rooms.begin());
-      const std::int64_t end = std::min(group.end, group.begin + rooms[rank]);
-      for (std::int64_t c = group.begin; c < end; ++c) {
-        owners[static_cast<std::size_t>(c)] = static_cast<std::int32_t>(rank);
-        loads[rank] += problem.times[static_cast<std::size_t>(c)];
+      const std::size_t end = group.begin + static_cast<std::size_t>(std::min(left, rooms[rank]));
+      rooms[rank] -= static_cast<std::int64_t>(end - group.begin);
+      for (; group.begin < end; ++group.begin) {
+        const auto c = static_cast<std::size_t>(part.chunks[group.begin]);
+        owners[c] = part.rank(rank);
+        loads[rank] += problem.times[c];
       }
-      rooms[rank] -= end - group.begin;
-      group.begin = end;
     }
   }
-  return owners;
+}
+
+/// Adds what each host takes from others: a row once for all of its ranks, by the rank of its owner's number.
+void add_crossing(const PlacementProblem& problem, const WeighedNeeds& mask, const Bits& needed,
+                  const Owners& key_owners, std::vector<RankLoad>& loads) {
+  const std::int64_t words = mask.needs.words(), per_host = problem.per_host;
+  for (std::int64_t first = 0; first < problem.ranks; first += per_host) {
+    Bits of_host(static_cast<std::size_t>(words));
+    for (std::int64_t i = 0; i < per_host * words; ++i) {
+      of_host[static_cast<std::size_t>(i % words)] |= needed[static_cast<std::size_t>(first * words + i)];
+    }
+    for (std::int64_t k = 0; k < mask.needs.keys(); ++k) {
+      const std::int64_t owner = key_owners[static_cast<std::size_t>(k)];
+      if (problem.are_near(owner, first) || !has(of_host.data(), k)) continue;
+      const auto rows = static_cast<double>(std::min(problem.kv_len, (k + 1) * problem.chunk) - k * problem.chunk);
+      RankLoad& load = loads[static_cast<std::size_t>(first + owner % per_host)];
+      load.crossing += mask.weight * rows;
+      load.exchange += mask.crossing_time * rows;
+    }
+  }
 }
 
 }  // namespace
 
-Owners placed(const PlacementProblem& problem, Placing placing) {
+std::vector<std::int64_t> rooms_of(const PlacementProblem& problem) {
+  std::vector<std::int64_t> rooms(static_cast<std::size_t>(problem.ranks), problem.chunks() / problem.ranks);
+  for (std::int64_t rank = 0; rank < problem.chunks() % problem.ranks; ++rank) ++rooms[static_cast<std::size_t>(rank)];
+  return rooms;
+}
+
+void place(const PlacementProblem& problem, const Placeable& part, Placing placing, Owners& owners) {
   switch (placing) {
     case Placing::contiguous:
-      return contiguous(problem);
+      return contiguous(part, owners);
     case Placing::zigzag:
-      return zigzag(problem);
+      return zigzag(part, owners);
     case Placing::documents:
-      return documents(problem);
+      return documents(problem, part, owners);
     case Placing::heap:
-      return heap(problem);
+      return heap(problem, part, owners);
   }
-  return contiguous(problem);
 }
 
 std::vector<RankLoad> loads_of(const PlacementProblem& problem, const Owners& owners) {
@@ -146,6 +154,7 @@ std::vector<RankLoad> loads_of(const PlacementProblem& problem, const Owners& ow
         load.exchange += mask.row_time * static_cast<double>(rows);
       }
     }
+    if (problem.per_host != 0) add_crossing(problem, mask, needed, key_owners, loads);
   }
   return loads;
 }

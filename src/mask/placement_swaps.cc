@@ -100,8 +100,16 @@ class Search {
       : problem_(problem),
         owners_(std::move(owners)),
         loads_(loads_of(problem, owners_)),
+        crossing_(loads_.size()),
         cost_(cost_of(problem, loads_)) {
     for (const WeighedNeeds& mask : problem.masks) needs_.emplace_back(problem, mask, owners_);
+    if (problem.per_host == 0) return;
+    PlacementProblem near = problem;
+    near.per_host = 0;
+    const std::vector<RankLoad> without = loads_of(near, owners_);
+    for (std::size_t rank = 0; rank < loads_.size(); ++rank) {
+      crossing_[rank] = loads_[rank].exchange - without[rank].exchange;
+    }
   }
 
   void try_swap(std::int64_t one, std::int64_t other) {
@@ -135,7 +143,7 @@ class Search {
   std::int64_t owner_of(std::int64_t chunk) const { return owners_[static_cast<std::size_t>(chunk)]; }
 
   double exchange_after(std::int64_t rank, std::int64_t out, std::int64_t in) const {
-    double time = 0;
+    double time = crossing_[static_cast<std::size_t>(rank)];
     for (const RankNeeds& needs : needs_) time += needs.time_after(rank, out, in);
     return time;
   }
@@ -144,6 +152,7 @@ class Search {
   Owners owners_;
   std::vector<RankNeeds> needs_;
   std::vector<RankLoad> loads_;
+  std::vector<double> crossing_;  // times of what comes from other hosts, which stays as it was
   double cost_;
 };
 
@@ -151,18 +160,30 @@ class Search {
 
 Swapped swapped(const PlacementProblem& problem, Owners owners, std::uint64_t seed) {
   constexpr std::int64_t kMostChunks = 4096;  // more take more memory than their balance is worth
-  constexpr std::int64_t kMostTries = 12000, kMostWork = std::int64_t{1} << 23;
+  constexpr std::int64_t kMostWork = std::int64_t{1} << 23;
   const std::int64_t chunks = problem.chunks();
   if (chunks < 2 || chunks > kMostChunks || problem.ranks < 2 || problem.kv_len == 0) {
     const double cost = cost_of(problem, loads_of(problem, owners));
     return {std::move(owners), cost};
   }
+  // The chunks of each host, which stay there.
+  const std::int64_t per_host = problem.per_host == 0 ? problem.ranks : problem.per_host;
+  std::vector<std::vector<std::int64_t>> of_host(static_cast<std::size_t>(problem.ranks / per_host));
+  const auto host_of = [&](std::int64_t c) {
+    return static_cast<std::size_t>(owners[static_cast<std::size_t>(c)] / per_host);
+  };
+  std::vector<std::size_t> hosts;
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    hosts.push_back(host_of(c));
+    of_host[hosts.back()].push_back(c);
+  }
   Search search(problem, std::move(owners));
   Draws draws(seed);
-  const std::int64_t tries = std::min(kMostTries, kMostWork / (chunks * std::ssize(problem.masks)));
+  const std::int64_t tries = std::min(problem.swaps, kMostWork / (chunks * std::ssize(problem.masks)));
   for (std::int64_t i = 0; i < tries; ++i) {
     const std::int64_t one = draws.below(chunks);
-    search.try_swap(one, draws.below(chunks));
+    const std::vector<std::int64_t>& near = of_host[hosts[static_cast<std::size_t>(one)]];
+    search.try_swap(one, near[static_cast<std::size_t>(draws.below(std::ssize(near)))]);
   }
   return search.take();
 }

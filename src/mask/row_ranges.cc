@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
 #include "mask/shape.h"
 
 namespace heddle::mask {
@@ -24,10 +25,48 @@ std::vector<RowRange> intersection(std::span<const RowRange> left, std::span<con
   return both;
 }
 
+std::vector<RowRange> united(std::span<const RowRange> left, std::span<const RowRange> right) {
+  std::vector<RowRange> all;
+  for (std::size_t l = 0, r = 0; l < left.size() || r < right.size();) {
+    const bool from_left = r == right.size() || (l < left.size() && left[l].begin <= right[r].begin);
+    const RowRange next = from_left ? left[l++] : right[r++];
+    if (!all.empty() && next.begin <= all.back().end) {
+      all.back().end = std::max(all.back().end, next.end);
+    } else {
+      all.push_back(next);
+    }
+  }
+  return all;
+}
+
+std::vector<RowRange> difference(std::span<const RowRange> from, std::span<const RowRange> what) {
+  std::vector<RowRange> left;
+  std::size_t next = 0;
+  for (const RowRange& range : from) {
+    std::int64_t begin = range.begin;
+    while (next < what.size() && what[next].end <= begin) ++next;
+    for (std::size_t i = next; i < what.size() && what[i].begin < range.end; ++i) {
+      append(left, {begin, std::min(what[i].begin, range.end)});
+      begin = std::max(begin, what[i].end);
+    }
+    append(left, {begin, range.end});
+  }
+  return left;
+}
+
 std::int64_t count(std::span<const RowRange> ranges) {
   std::int64_t rows = 0;
   for (const RowRange& range : ranges) rows += range.end - range.begin;
   return rows;
+}
+
+std::uint64_t hash_of(std::uint64_t seed, std::span<const RowRange> ranges) {
+  std::uint64_t hash = base::hash_combine(seed, ranges.size());
+  for (const RowRange& range : ranges) {
+    hash = base::hash_combine(hash, static_cast<std::uint64_t>(range.begin));
+    hash = base::hash_combine(hash, static_cast<std::uint64_t>(range.end));
+  }
+  return hash;
 }
 
 RowUnion::RowUnion(std::int64_t length, std::int64_t block)

@@ -12,7 +12,10 @@ namespace heddle::mask {
 /// Appends a range that begins at or after the end of the last one; joins them if they touch. Empty ones are left out.
 void append(std::vector<RowRange>& ranges, RowRange next);
 std::vector<RowRange> intersection(std::span<const RowRange> left, std::span<const RowRange> right);
+std::vector<RowRange> united(std::span<const RowRange> left, std::span<const RowRange> right);
+std::vector<RowRange> difference(std::span<const RowRange> from, std::span<const RowRange> what);
 std::int64_t count(std::span<const RowRange> ranges);
+std::uint64_t hash_of(std::uint64_t seed, std::span<const RowRange> ranges);
 
 /// Which rows of keys some queries need: counts where ranges begin and end, so that a union costs its length once.
 class RowUnion {

@@ -2,136 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "heddle/check.h"
-#include "heddle/context_parallel.h"
-#include "heddle/error.h"
-#include "heddle/mods.h"
-#include "thread_communicator.h"
+#include "context/whole_sequence.h"
 
 namespace heddle::test {
 namespace {
-
-/// A problem over a whole sequence, and its tensors.
-struct Whole {
-  std::int64_t ranks = 3, batch = 1, heads = 2, kv_heads = 1, q_len = 75, kv_len = 75, dim = 8, v_dim = 12;
-  DType dtype = DType::f32;
-  Expr mask = mods::causal(), score{}, weight{};
-  std::optional<Placing> placing{};
-  std::int64_t chunk = 4;
-  bool sinks = false;
-
-  Whole() { bindings.captures["slopes"] = slopes = mods::alibi_slopes(4); }
-
-  Tensor draw(std::int64_t of_heads, std::int64_t rows, std::int64_t columns, unsigned seed) const {
-    std::mt19937 generator(seed);
-    std::normal_distribution<float> normal;
-    Tensor tensor = Tensor::empty(DType::f32, {batch, of_heads, rows, columns});
-    for (std::int64_t i = 0; i < tensor.count(); ++i) static_cast<float*>(tensor.data())[i] = normal(generator);
-    return tensor.to(dtype);
-  }
-  AttentionOptions options() const {
-    AttentionOptions all;
-    all.score_mod = score;
-    all.weight_mod = weight;
-    all.bindings = bindings;
-    all.threads = 1;
-    if (sinks) all.sinks = sink_values;
-    return all;
-  }
-  AttentionOptions whole_options() const {
-    AttentionOptions all = options();
-    all.mask_mod = mask;
-    return all;
-  }
-  BlockMask block_mask() const {
-    return BlockMask::build(mask, MaskShape::uniform(batch, heads, q_len, kv_len), {4, 4}, bindings);
-  }
-  MadePartition partition(const BlockMask& blocks) const {
-    const WeightedMask weighted = {&blocks, 1};
-    return make_partition({&weighted, 1}, ranks, {.chunk = chunk, .only = placing});
-  }
-
-  Tensor slopes, sink_values = Tensor::zeros(DType::f32, {2});
-  Bindings bindings;
-};
-
-/// Copies some rows of axis 2 between a tensor of the whole sequence and one of a rank.
-void copy_rows(const TensorView& whole, const TensorView& part, const std::vector<std::int64_t>& positions,
-               bool to_whole) {
-  const std::int64_t columns = whole.rank() == 4 ? whole.shape[3] : 1;
-  for (std::int64_t b = 0; b < whole.shape[0]; ++b) {
-    for (std::int64_t h = 0; h < whole.shape[1]; ++h) {
-      for (std::size_t i = 0; i < positions.size(); ++i) {
-        const std::int64_t count = columns * size_of(whole.dtype);
-        auto* of_whole =
-            static_cast<std::byte*>(whole.data) + ((b * whole.shape[1] + h) * whole.shape[2] + positions[i]) * count;
-        auto* of_part = static_cast<std::byte*>(part.data) +
-                        ((b * part.shape[1] + h) * part.shape[2] + static_cast<std::int64_t>(i)) * count;
-        std::memcpy(to_whole ? of_whole : of_part, to_whole ? of_part : of_whole, static_cast<std::size_t>(count));
-      }
-    }
-  }
-}
-Tensor rows_of(const Tensor& whole, const std::vector<std::int64_t>& positions) {
-  Dims shape = whole.shape();
-  shape[2] = std::ssize(positions);
-  Tensor part = Tensor::empty(whole.dtype(), shape);
-  copy_rows(whole, part, positions, false);
-  return part;
-}
 
 /// A Communicator whose functions fail the test if an exchange follows on an error.
 struct Outcome {
   std::vector<std::string> messages;  // of each rank; empty: none
   std::int64_t exchanges = 0;
 };
-
-/// Runs forward and backward over ranks and judges what they gather.
-void expect_right(const Whole& of) {
-  const Tensor q = of.draw(of.heads, of.q_len, of.dim, 1), k = of.draw(of.kv_heads, of.kv_len, of.dim, 2),
-               v = of.draw(of.kv_heads, of.kv_len, of.v_dim, 3), d_o = of.draw(of.heads, of.q_len, of.v_dim, 4);
-  const DType reals = of.dtype == DType::f64 ? DType::f64 : DType::f32;
-  const Tensor o = Tensor::empty(of.dtype, d_o.shape()), lse = Tensor::empty(reals, {of.batch, of.heads, of.q_len}),
-               dq = Tensor::empty(of.dtype, q.shape()), dk = Tensor::empty(of.dtype, k.shape()),
-               dv = Tensor::empty(of.dtype, v.shape());
-  const BlockMask blocks = of.block_mask();
-  const MadePartition partition = of.partition(blocks);
-  ThreadRanks ranks(of.ranks);
-  std::mutex gathering;
-  ranks.run([&](Communicator& communicator) {
-    try {
-      const ContextAttention context(partition, blocks, of.options(), communicator);
-      const auto queries = partition.queries.positions(communicator.rank()),
-                 keys = partition.keys.positions(communicator.rank());
-      const Tensor own_q = rows_of(q, queries), own_k = rows_of(k, keys), own_v = rows_of(v, keys),
-                   own_d_o = rows_of(d_o, queries), own_o = rows_of(o, queries), own_lse = rows_of(lse, queries),
-                   own_dq = rows_of(dq, queries), own_dk = rows_of(dk, keys), own_dv = rows_of(dv, keys);
-      context.forward({own_q, own_k, own_v, own_o, own_lse});
-      BackwardTensors tensors{own_q, own_k, own_v, own_o, own_lse, own_d_o};
-      tensors.dq = own_dq, tensors.dk = own_dk, tensors.dv = own_dv;
-      context.backward(tensors);
-      const std::scoped_lock lock(gathering);
-      for (const auto& [whole, part] : {std::pair(o, own_o), {lse, own_lse}, {dq, own_dq}}) {
-        copy_rows(whole, part, queries, true);
-      }
-      copy_rows(dk, own_dk, keys, true);
-      copy_rows(dv, own_dv, keys, true);
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-  });
-  const CheckReport forward = check_attention(q, k, v, of.whole_options(), o, lse);
-  EXPECT_TRUE(forward.passed) << forward.text();
-  BackwardTensors tensors{q, k, v, o, lse, d_o};
-  tensors.dq = dq, tensors.dk = dk, tensors.dv = dv;
-  const GradientReport backward = check_backward(tensors, of.whole_options());
-  EXPECT_TRUE(backward.passed) << backward.text();
-}
 
 TEST(ContextAttention, EqualsOneRank) {
   for (const std::int64_t ranks : {1, 2, 4}) {
@@ -167,6 +50,14 @@ TEST(ContextAttention, TakesEveryMaskAndPlacement) {
   more_keys.kv_len = 120;
   more_keys.mask = mods::prefix_lm(50);
   expect_right(more_keys);
+  Whole packed;
+  packed.ranks = 4;
+  packed.heads = 4;
+  packed.placing = Placing::documents;
+  packed.set_documents({30, 3, 17});
+  expect_right(packed);
+  packed.ranks_per_host = 2;
+  expect_right(packed);
   Whole sunk;
   sunk.sinks = true;
   expect_right(sunk);
@@ -174,6 +65,50 @@ TEST(ContextAttention, TakesEveryMaskAndPlacement) {
   idle.chunk = 40;
   idle.placing = Placing::contiguous;
   expect_right(idle);
+}
+
+TEST(ContextAttention, RowsCrossOnceToAHost) {
+  for (const Placing placing : {Placing::contiguous, Placing::zigzag, Placing::heap}) {
+    Whole of;
+    of.ranks = 4;
+    of.ranks_per_host = 2;
+    of.placing = placing;
+    of.score = mods::alibi(Capture("slopes", DType::f32, 1));
+    of.times = 2;  // sums of the first time do not enter the second
+    expect_right(of);
+    of.mask = mods::sliding_window(9);
+    of.dtype = DType::bf16;
+    expect_right(of);
+    of.mask = Expr();
+    of.kv_len = 90;
+    of.batch = 2;
+    expect_right(of);
+  }
+  Whole three;
+  three.ranks = 6;
+  three.ranks_per_host = 2;
+  three.dtype = DType::f64;
+  expect_right(three);
+  three.ranks_per_host = 3;
+  three.chunk = 20;  // ranks without rows
+  expect_right(three);
+}
+
+// Rows in whole granules of 128, the last one cut: positions are looked up by granules.
+TEST(ContextAttention, TakesGranules) {
+  Whole of;
+  of.q_len = of.kv_len = 400;
+  of.chunk = of.block = 128;
+  of.heads = 1;
+  of.ranks = 2;
+  of.score = mods::alibi(Capture("slopes", DType::f32, 1));
+  for (const Placing placing : {Placing::contiguous, Placing::zigzag, Placing::heap}) {
+    of.placing = placing;
+    of.mask = mods::causal();
+    expect_right(of);
+    of.mask = mods::sliding_window(130);
+    expect_right(of);
+  }
 }
 
 /// Calls make() on each rank; `wrong` is the last one's, where true.
@@ -211,10 +146,37 @@ TEST(ContextAttention, RefusesBeforeAnythingIsSent) {
   };
   refused([](AttentionOptions& options) { options.mask_mod = mods::causal(); }, "mask_mod is given");
   refused([](AttentionOptions& options) { options.max_kv_len = 5; }, "max_kv_len is given");
-  refused([](AttentionOptions& options) { options.backend = BackendChoice::cuda; }, "backend is cuda");
+  refused([](AttentionOptions& options) { options.backend = BackendChoice::cuda; },
+          "backend is cuda, and the communicator carries rows of the CPU; cpu and automatic are accepted");
   refused([](AttentionOptions& options) { options.scale = 3; }, "rank 2 of 3 stops");
   refused([](AttentionOptions& options) { options.score_mod = mods::softcap(2); }, "rank 2 of 3 stops");
   refused([&](AttentionOptions& options) { options.bindings.captures["context_keys"] = of.slopes; }, "'context_keys'");
+
+  // Another placement, another mask and other hosts on one rank.
+  Whole other = of;
+  other.chunk = 8;
+  const MadePartition other_partition = other.partition(blocks);
+  other.mask = mods::sliding_window(9);
+  const BlockMask other_mask = other.block_mask();
+  for (const bool is_mask : {false, true}) {
+    const Outcome one = outcome_of(3, [&](Communicator& communicator, bool last) {
+      const ContextAttention context(last && !is_mask ? other_partition : partition,
+                                     last && is_mask ? other_mask : blocks, of.options(), communicator);
+    });
+    EXPECT_THAT(one.messages,
+                Each(HasSubstr("of 3 stops: another rank raised an error, which says why, or differs in")));
+    EXPECT_EQ(one.exchanges, 0);
+  }
+  Whole on_hosts = of;
+  on_hosts.ranks = 4;
+  on_hosts.placing = Placing::contiguous;
+  const MadePartition flat = on_hosts.partition(blocks);
+  on_hosts.ranks_per_host = 2;
+  const MadePartition by_hosts = on_hosts.partition(blocks);
+  const Outcome hosts = outcome_of(4, [&](Communicator& communicator, bool last) {
+    const ContextAttention context(last ? flat : by_hosts, blocks, of.options(), communicator);
+  });
+  EXPECT_THAT(hosts.messages, Each(HasSubstr("of 4 stops")));
 
   const Outcome other_size = outcome_of(2, [&](Communicator& communicator, bool) {
     const ContextAttention context(partition, blocks, of.options(), communicator);

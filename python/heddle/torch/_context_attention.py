@@ -4,6 +4,7 @@ attention of the one before."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from . import _eager
 from ._backward_plans import ASKED_ON, layout
 from ._call import Call
 from ._context_call import ContextCall
-from ._context_exchange import Moving, add_gradients, send_gradients, send_keys
+from ._context_exchange import Moving, gradients_return, send_keys
 from ._eager_backward import FLOATING, Wanted, in_places, is_deterministic, refuse_twice, rows, wanted_of
 from ._gradients import RefusedTwice
 from ._results import empty_lse, empty_out, ordered_out
@@ -77,7 +78,7 @@ def forward(context: ContextCall, max_scores: torch.Tensor | None = None) -> Mad
     keys = Ahead(moving_keys(context))
     kept = []
     for heads, _ in context.head_groups():
-        rows_of_keys = keys.arrived()
+        rows_of_keys = keys.arrived()[:context.exchange.key_count]
         if query.shape[2]:
             _eager.run(context.of_heads(heads, rows_of_keys, out=out, lse=lse, lse_rest=lse_rest,
                                         max_scores=max_scores))
@@ -123,33 +124,42 @@ def backward(
     moves = wanted.key or wanted.value
     starters = [lambda kept=kept: Moving(kept, None) for kept in made.keys] if made.keys else moving_keys(context)
     keys = Ahead(starters)
-    on_the_way: Any = None  # the gradients of the group before, which come in beside this one's attention
+    on_the_way: list[Any] = []  # gradients of groups before, which come in beside this one's attention
 
-    def come_in(d_keys: torch.Tensor, kv_heads: slice, moving: Moving) -> None:
-        add_gradients(context.exchange, d_keys, moving.arrived())
+    def come_in() -> None:
+        """Each group's next step."""
+        for one in list(on_the_way):
+            if next(one, one) is one:
+                on_the_way.remove(one)
+
+    def returning(d_keys: torch.Tensor, kv_heads: slice) -> Iterator[None]:
+        yield from gradients_return(ranks, context.exchange, d_keys)
         for target, columns in ((gradients.key, slice(0, dim)), (gradients.value, slice(dim, None))):
             if target is not None:
                 for to, of in context.exchange.own:
-                    target[:, kv_heads, to] = d_keys[of, ..., columns].permute(1, 2, 0, 3)
+                    target[:, kv_heads, to] = d_keys[:count][of][..., columns].permute(1, 2, 0, 3)
 
+    count = context.exchange.key_count
     for heads, kv_heads in context.head_groups():
-        rows_of_keys = keys.arrived()
-        d_keys = torch.empty_like(rows_of_keys, dtype=summing(rows_of_keys.dtype)) if moves else None
+        rows_of_keys = keys.arrived()[:count]
+        d_keys = (rows_of_keys.new_empty(context.exchange.row_count, *rows_of_keys.shape[1:],
+                                         dtype=summing(rows_of_keys.dtype)) if moves else None)
         if d_keys is not None and not call.query.shape[2]:
             d_keys.zero_()
         if call.query.shape[2]:
             of_heads = made.of_heads(heads)
             request = group_request(context.of_heads(heads, rows_of_keys), of_heads, d_out[:, heads],
-                                    None if d_lse is None else d_lse[:, heads], heads, gradients, d_keys)
+                                    None if d_lse is None else d_lse[:, heads], heads, gradients,
+                                    None if d_keys is None else d_keys[:count])
             _core.attention_backward(*request[:3])
             for name, part in request[3].items():
                 gradients.captures[name] += part
-        if on_the_way is not None:
-            come_in(*on_the_way)
+        come_in()
         if d_keys is not None:
-            on_the_way = d_keys, kv_heads, send_gradients(ranks, context.exchange, d_keys)
-    if on_the_way is not None:
-        come_in(*on_the_way)
+            on_the_way.append(returning(d_keys, kv_heads))
+            next(on_the_way[-1])
+    while on_the_way:
+        come_in()
     if context.reduces_captures:
         for x in (*([] if gradients.sinks is None else [gradients.sinks]), *gradients.captures.values()):
             dist.all_reduce(x, group=ranks.group)

@@ -2,10 +2,14 @@
 
 Keys and values stand side by side, [rows, B, heads, D + Dv], so that a rank's rows for another one are one piece of
 memory, and nothing is unpacked: the kernels read the buffer through strides.
+
+Over several hosts rows travel in two steps: across hosts, once to each host that reads them, then within the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,10 +33,10 @@ class Moving:
         return self._rows
 
 
-def all_to_all(ranks: Ranks, into: torch.Tensor, into_counts: list[int], rows: torch.Tensor, counts: list[int]) -> Any:
-    """Starts the collective: pieces of `rows` go to the ranks in turn, theirs come into `into`. Bytes are carried, so
-    that every dtype is."""
-    return dist.all_to_all_single(as_bytes(into), as_bytes(rows), into_counts, counts, group=ranks.group, async_op=True)
+def all_to_all(group: Any, into: torch.Tensor, into_counts: list[int], rows: torch.Tensor, counts: list[int]) -> Any:
+    """Starts the collective: pieces of `rows` go to the group's ranks in turn, theirs come into `into`. Bytes are
+    carried, so that every dtype is."""
+    return dist.all_to_all_single(as_bytes(into), as_bytes(rows), into_counts, counts, group=group, async_op=True)
 
 
 def as_bytes(rows: torch.Tensor) -> torch.Tensor:
@@ -40,27 +44,78 @@ def as_bytes(rows: torch.Tensor) -> torch.Tensor:
     return (rows.unsqueeze(1) if rows.dim() == 1 else rows).view(torch.uint8)
 
 
+def near_group(ranks: Ranks, exchange: Exchange) -> Any:
+    """The group in which rows go to the queries that read them."""
+    return ranks.group if exchange.crossing is None else ranks.host
+
+
+_sides: dict[torch.device, torch.cuda.Stream] = {}
+
+
+@contextmanager
+def beside(device: torch.device, *read: torch.Tensor) -> Iterator[None]:
+    """On a GPU: work of a stream of its own, after what the current one has now; on the CPU nothing else. So what waits
+    between the two steps of an exchange is not the attention. `read`: tensors that it reads."""
+    if device.type != "cuda":
+        yield
+        return
+    if device not in _sides:
+        stream: Any = torch.cuda.Stream
+        _sides[device] = stream(device)
+    side = _sides[device]
+    side.wait_stream(torch.cuda.current_stream(device))
+    for x in read:
+        x.record_stream(side)
+    with torch.cuda.stream(side):
+        yield
+
+
 def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.Tensor) -> Moving:
     """Starts the exchange of keys [B, heads, own rows, D] and values. The buffer has the rows in the exchange's order.
     All ranks call it, also those with nothing to send."""
-    batch, heads, own, dim = key.shape
-    rows = key.new_empty(own + sum(exchange.received), batch, heads, dim + value.shape[3])
+    batch, heads, _, dim = key.shape
+    rows = key.new_empty(exchange.row_count, batch, heads, dim + value.shape[3])
     for of, to in exchange.own:
-        rows[to, ..., :dim].copy_(key[:, :, of].permute(2, 0, 1, 3))
-        rows[to, ..., dim:].copy_(value[:, :, of].permute(2, 0, 1, 3))
+        part = rows[:exchange.key_count][to]
+        part[..., :dim].copy_(key[:, :, of].permute(2, 0, 1, 3))
+        part[..., dim:].copy_(value[:, :, of].permute(2, 0, 1, 3))
+    crossing = exchange.crossing
+    if crossing is None:
+        return bring(ranks, exchange, rows)
+    with beside(rows.device, rows):
+        across = rows.index_select(0, crossing.sent_places)
+        all_to_all(ranks.rail, rows[exchange.crossed], crossing.received, across, crossing.sent).wait()
+        return bring(ranks, exchange, rows)
+
+
+def bring(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Moving:
+    """Starts the step that brings rows to their queries."""
     sent = rows.index_select(0, exchange.sent_places)
-    return Moving(rows, all_to_all(ranks, rows[exchange.others], exchange.received, sent, exchange.sent), sent)
+    work = all_to_all(near_group(ranks, exchange), rows[exchange.others], exchange.received, sent, exchange.sent)
+    return Moving(rows, work, sent)
 
 
-def send_gradients(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Moving:
-    """Starts the way back: gradients of received rows go to their owners. The buffer has what comes for own rows, rank
-    by rank, in the order of `exchange.sent_places`."""
+def gradients_return(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Iterator[None]:
+    """Brings gradients of received rows back to their owners, and adds there what has come. Each next() ends a step and
+    starts the one after it: two on one host, three over several. All ranks call them in the same order."""
     into = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
-    return Moving(into, all_to_all(ranks, into, exchange.sent, rows[exchange.others], exchange.received), rows)
+    work = all_to_all(near_group(ranks, exchange), into, exchange.sent, rows[exchange.others], exchange.received)
+    yield
+    work.wait()
+    crossing = exchange.crossing
+    if crossing is not None:
+        rows[exchange.crossed] = 0
+    add_gradients(exchange.sent_runs, rows, into)
+    if crossing is None:
+        return
+    across = rows.new_empty(sum(crossing.sent), *rows.shape[1:])
+    work = all_to_all(ranks.rail, across, crossing.sent, rows[exchange.crossed], crossing.received)
+    yield
+    work.wait()
+    add_gradients(crossing.sent_runs, rows, across)
 
 
-def add_gradients(exchange: Exchange, rows: torch.Tensor, came: torch.Tensor) -> None:
-    """Adds what has come for own rows to a buffer of gradients, in the order of the ranks: the same bits whenever it
-    came."""
-    for of, to in exchange.sent_runs:
+def add_gradients(runs: list[tuple[slice, slice]], rows: torch.Tensor, came: torch.Tensor) -> None:
+    """Adds what has come to a buffer of gradients, in the order of the ranks: the same bits whenever it came."""
+    for of, to in runs:
         rows[to] += came[of]

@@ -14,42 +14,100 @@ c10d: Any = getattr(dist, "distributed_c10d", None)  # a torch without torch.dis
 
 class Ranks(NamedTuple):
     """A process group by its name, this process's rank in it, and how many ranks it has. It does not keep the group
-    alive: destroy_process_group() must end Gloo's threads before the interpreter ends."""
+    alive: destroy_process_group() must end Gloo's threads before the interpreter ends.
+
+    On several hosts ranks h * per_host to (h + 1) * per_host - 1 stand on host h, and two more groups have a name: the
+    ranks of this host, and those of this rank's number on each host. With one host per_host is 0."""
 
     name: str
     rank: int
     size: int
+    per_host: int = 0
+    host_name: str = ""
+    rail_name: str = ""
 
     @property
     def group(self) -> Any:
         return c10d._resolve_process_group(self.name)
 
+    @property
+    def host(self) -> Any:
+        return c10d._resolve_process_group(self.host_name)
+
+    @property
+    def rail(self) -> Any:
+        return c10d._resolve_process_group(self.rail_name)
+
+    @property
+    def near(self) -> list[int]:
+        """The ranks among which rows go to the queries that read them: in the order of their group."""
+        if not self.per_host:
+            return list(range(self.size))
+        first = self.rank // self.per_host * self.per_host
+        return list(range(first, first + self.per_host))
+
+    @property
+    def far(self) -> list[int]:
+        """The ranks of this rank's number on all hosts, likewise."""
+        return list(range(self.rank % self.per_host, self.size, self.per_host))
+
 
 def ranks_of(group: Any) -> Ranks:
-    """The ranks of a ProcessGroup, a DeviceMesh of one dimension, or None: all processes.
+    """The ranks of a ProcessGroup, a DeviceMesh of one dimension or of two (hosts, then the GPUs of each), or None: all
+    processes.
 
     Raises RuntimeError if torch.distributed is not initialised, TypeError for anything else, ValueError for a mesh of
-    several dimensions and for a group that misses this process.
+    other dimensions, for one whose processes no group has together, and for a group that misses this process.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("torch.distributed has no process group yet: call torch.distributed.init_process_group "
                            "first")
     if hasattr(group, "get_group") and hasattr(group, "ndim"):
-        if group.ndim != 1:
-            raise ValueError(f"group is a DeviceMesh of {group.ndim} dimensions; one of 1 dimension is accepted: take "
-                             "it by its name, mesh['cp']")
+        if group.ndim not in (1, 2):
+            raise ValueError(f"group is a DeviceMesh of {group.ndim} dimensions; one of 1 dimension, or of 2 (hosts, "
+                             "then the GPUs of each), is accepted: take them by their names, mesh['cp']")
+        if group.ndim == 2:
+            return ranks_on_hosts(group)
         group = group.get_group()
     if group is None:
         group = dist.group.WORLD
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("group misses this process; each process that calls must be one of its ranks")
     if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"group is {type(group).__name__}; a ProcessGroup, a DeviceMesh of 1 dimension and None are "
-                        "accepted")
+        raise TypeError(f"group is {type(group).__name__}; a ProcessGroup, a DeviceMesh of 1 or 2 dimensions and "
+                        "None are accepted")
     rank = dist.get_rank(group)
     if rank < 0:
         raise ValueError("group misses this process; each process that calls must be one of its ranks")
     return Ranks(group.group_name, rank, dist.get_world_size(group))
+
+
+def ranks_on_hosts(mesh: Any) -> Ranks:
+    """The ranks of a mesh [hosts, GPUs of each]."""
+    members = mesh.mesh.flatten().tolist()
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError("group misses this process; each process that calls must be one of its ranks")
+    if members != sorted(members):
+        raise ValueError(f"group is a DeviceMesh of processes {members}; ascending ones are accepted, as "
+                         "init_device_mesh makes them")
+    hosts, per_host = mesh.shape
+    if hosts == 1:
+        return ranks_of(mesh.get_group(1))
+    rank = coordinate[0] * per_host + coordinate[1]
+    rail = mesh.get_group(0).group_name
+    if per_host == 1:
+        return Ranks(rail, rank, hosts, 1)
+    return Ranks(group_of(members).group_name, rank, len(members), per_host, mesh.get_group(1).group_name, rail)
+
+
+def group_of(members: list[int]) -> Any:
+    """The group that has these processes. Raises ValueError if nobody has made it."""
+    for group, ranks in c10d._world.pg_group_ranks.items():
+        if sorted(ranks) == members and all(ranks[member] == i for i, member in enumerate(members)):
+            return group
+    raise ValueError(f"group is a DeviceMesh of processes {members}, and no group has them all; call "
+                     "dist.new_group of them on all processes before")
 
 
 def device_types(ranks: Ranks) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -25,25 +25,37 @@ plans: WeakValueDictionary[int, "ContextPlan"] = WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
+class Crossing(NamedTuple):
+    """The first step of an exchange over several hosts: between the ranks of this rank's number on each host."""
+
+    received: list[int]  # rows from each of them
+    sent: list[int]
+    sent_places: torch.Tensor
+    sent_runs: list[tuple[slice, slice]]
+
+
 class Exchange:
     """One mask's exchange, as one rank sees it.
 
     A rank's rows of keys are its own up to `own_before`, then those that it receives, sender by sender, each ascending,
-    then the rest of its own. Where it can be, they stand in the order of the sequence.
+    then the rest of its own. Where it can be, they stand in the order of the sequence. Over several hosts, rows that
+    crossed to this rank for all ranks of its host stand behind them (`crossed`), in no attention.
 
     `rows`: where this rank's queries and its rows of keys stand in the sequence.
     """
 
     def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask) -> None:
         ranks = plan.ranks
-        lists = _core.ExchangePlan.build(plan.made.queries, plan.made.keys, core._mask)
+        lists = _core.ExchangePlan.build(plan.made.queries, plan.made.keys, core._mask, ranks.per_host)
         rows = [[lists.rows(receiver, sender) for sender in range(ranks.size)] for receiver in range(ranks.size)]
+        two_steps = plan.made.ranks_per_host != 0
+        near = ranks.near if two_steps else list(range(ranks.size))
         self.mask = mask
         # A GPU's kernels are planned by it: positions, which the mask reads, differ by the placement.
         self.version = next(_versions)
         self.word: int = lists.hash
-        self.received: list[int] = rows[ranks.rank]  # rows from each rank
-        self.sent = [rows[receiver][ranks.rank] for receiver in range(ranks.size)]
+        self.received: list[int] = [rows[ranks.rank][sender] for sender in near]  # rows from each rank of the group
+        self.sent = [rows[receiver][ranks.rank] for receiver in near]
         self.most_received = max(map(sum, rows))  # of any rank
         own, others = plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))
         self.own_before = before = own_before(own, others)
@@ -54,13 +66,27 @@ class Exchange:
         sent += others.numel() * (sent >= before)
         self.sent_places = sent.to(plan.device)  # in the buffer
         self.sent_runs = runs_of(sent, self.sent)
+        self.crossing: Crossing | None = None
+        if two_steps:
+            crossing = torch.from_numpy(lists.crossing_sent_rows(ranks.rank, plan.made.keys))
+            crossing += others.numel() * (crossing >= before)
+            counts = [lists.crossing_rows(receiver, ranks.rank) for receiver in ranks.far]
+            self.crossing = Crossing([lists.crossing_rows(ranks.rank, sender) for sender in ranks.far], counts,
+                                     crossing.to(plan.device), runs_of(crossing, counts))
+        attended = own.numel() + others.numel()
+        self.crossed = slice(attended, attended + sum(self.crossing.received if self.crossing else []))
         self.rows = plan.query_rows, rows_of(torch.cat((own[:before], others, own[before:])), plan.device)
-        self.text = lists.text()
+        self.lists = lists
 
     @property
     def key_count(self) -> int:
         """How many rows of keys this rank has in a call."""
         return self.rows[1].table.numel()
+
+    @property
+    def row_count(self) -> int:
+        """All rows of a buffer."""
+        return self.crossed.stop
 
 
 class ContextPlan:
@@ -131,9 +157,12 @@ class ContextPlan:
                                       "make the plan with a list of all masks")
         return number
 
-    def explain(self) -> str:
-        """The placement as a picture, each rank's load, the candidates that lost, and who receives how many rows."""
-        tables = [f"mask {number}:\n{exchange.text}" for number, (_, exchange) in enumerate(self.masks)]
+    def explain(self, row_bytes: int | None = None) -> str:
+        """The placement as a picture, each rank's load, the candidates that lost, and who receives how many rows; over
+        several hosts also how many cross hosts. With `row_bytes` tables are in bytes: B * Hkv * (D + Dv) * bytes of an
+        element."""
+        tables = [f"mask {number}:\n{exchange.lists.text(row_bytes or 0)}"
+                  for number, (_, exchange) in enumerate(self.masks)]
         return self.made.text() + "".join(tables)
 
     def __repr__(self) -> str:
@@ -176,8 +205,8 @@ def block_of(chunk: int) -> int:
 def partition(
     block_mask: Any = None, group: Any = None, *, q_len: int | None = None, kv_len: int | None = None,
     cu_seqlens: torch.Tensor | None = None, batch: int = 1, heads: int = 1, weights: Sequence[float] | None = None,
-    chunk: int | None = None, placing: str | None = None, exchange_weight: float = 1000.0, seed: int = 0,
-    device: torch.device | str | None = None, checks: str | None = None,
+    chunk: int | None = None, placing: str | None = None, exchange_weight: float = 1000.0,
+    host_exchange_weight: float = 6000.0, seed: int = 0, device: torch.device | str | None = None, checks: str | None = None,
 ) -> ContextPlan:
     """Places the rows of a sequence on the ranks of a group. All ranks call it with the same arguments; it communicates
     once.
@@ -185,7 +214,10 @@ def partition(
     - block_mask: of the whole sequence: what create_block_mask makes, heddle's or torch's; a function (b, h, q_idx,
       kv_idx); None: everything attends; or a list of these, one for each kind of layer, of which `weights` says how
       many layers have it.
-    - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes.
+    - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes. Or a DeviceMesh of two dimensions,
+      [hosts, GPUs of each]: chunks are then placed on hosts first, and a row crosses once to each host that reads it,
+      to the rank of its owner's number, and goes on from there. Gradients are added within a host before they cross.
+      A group of all processes of the mesh must be there: the world, or one of dist.new_group.
     - q_len, kv_len: rows of the whole sequence; a block mask has them. kv_len of None is q_len. If they differ, the
       keys are contiguous.
     - cu_seqlens: i32 or i64 [N + 1]: besides, no query reads a key of another document.
@@ -194,6 +226,7 @@ def partition(
     - placing: "contiguous", "zigzag", "documents" or "heap" instead of the one with the least predicted time.
     - exchange_weight: the time of a received row of keys, relative to that of one element of the scores of one head. On
       GPUs of one host, at head dimension 128, 2230 * Hkv / Hq is derived.
+    - host_exchange_weight: as exchange_weight, of a row that comes from another host.
     - device: of the tensors; None: that of the block mask, else the group's kind.
     - checks: "calls": each call of `attention` first compares with all ranks what it was given; "first": the first call
       with this plan alone. None: "calls" on the CPU, "first" on a GPU, where comparing waits.
@@ -228,7 +261,7 @@ def partition(
         if checks not in (None, "calls", "first"):
             raise ValueError(f"checks is {checks!r}; 'calls', 'first' and None are accepted")
         plan = placed(listed(block_mask), ranks, (q_len, kv_len), cu_seqlens, (batch, heads), weights, chunk, placing,
-                      exchange_weight, seed, device, checks)
+                      exchange_weight, host_exchange_weight, seed, device, checks)
     except Exception as caught:
         error = caught
     stated: list[Any] = [None] * 4
@@ -244,7 +277,8 @@ def partition(
 def placed(
     given: Sequence[Any], ranks: Ranks, sizes: tuple[int | None, int | None], cu_seqlens: torch.Tensor | None,
     scope: tuple[int, int], weights: Sequence[float] | None, chunk: int | None, placing: str | None,
-    exchange_weight: float, seed: int, device: torch.device | str | None, checks: str | None,
+    exchange_weight: float, host_exchange_weight: float, seed: int, device: torch.device | str | None,
+    checks: str | None,
 ) -> ContextPlan:
     """The plan of this rank, without a word to the others."""
     where = device_of(given, ranks, device)
@@ -267,7 +301,8 @@ def placed(
     rows = _core.default_chunk(masks[0].q_len, ranks.size) if chunk is None else chunk
     cores = [mask.core(block_of(rows)) for mask in masks]
     blocks = [core._mask for core in cores]
-    made = _core.make_partition(blocks, layers, ranks.size, rows, exchange_weight, seed, placing)
+    made = _core.make_partition(blocks, layers, ranks.size, rows, exchange_weight, seed, placing, ranks.per_host,
+                                host_exchange_weight)
     plan = ContextPlan(ranks, made, where, checks or ("calls" if where.type == "cpu" else "first"))
     for one, mask, core in zip(given, masks, cores):
         plan.add(one, mask, core)

@@ -70,7 +70,7 @@ class Unshard(torch.autograd.Function):
         own = x.movedim(dim, 0).contiguous()
         rows = own.new_empty(sum(counts), *own.shape[1:])
         sent = own.repeat(plan.size, *(1,) * (own.dim() - 1))
-        all_to_all(plan.ranks, rows, counts, sent, [own.shape[0]] * plan.size).wait()
+        all_to_all(plan.ranks.group, rows, counts, sent, [own.shape[0]] * plan.size).wait()
         whole = torch.empty_like(rows)
         whole[order_of(plan, of_keys).to(x.device)] = rows
         return whole.movedim(0, dim)
@@ -82,7 +82,7 @@ class Unshard(torch.autograd.Function):
         rows = d_whole.movedim(dim, 0).index_select(0, order_of(plan, ctx.of_keys).to(d_whole.device)).contiguous()
         own = counts[plan.rank]
         came = rows.new_empty(own * plan.size, *rows.shape[1:])
-        all_to_all(plan.ranks, came, [own] * plan.size, rows, counts).wait()
+        all_to_all(plan.ranks.group, came, [own] * plan.size, rows, counts).wait()
         total = came.reshape(plan.size, own, *rows.shape[1:])
         wide = torch.promote_types(rows.dtype, torch.float32)
         summed = torch.zeros(own, *rows.shape[1:], dtype=wide, device=rows.device)

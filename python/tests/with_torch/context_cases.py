@@ -10,13 +10,14 @@ import heddle.torch
 from heddle.torch import AuxRequest, context_parallel
 
 DEVICE = "cpu"  # of this process's tensors; a GPU of its own in the ranks of HEDDLE_TEST_DEVICE=cuda
-GROUPS = {}  # of the first n ranks
+GROUPS = {}  # of the first n ranks; under (hosts, ranks of each) a DeviceMesh of all
 PAIRS = {}  # of rank 0 and rank n; "late": of 0 and 1, which wait for each other for three seconds only
 
 
 @dataclasses.dataclass
 class Problem:
     ranks: int = 2
+    hosts: int = 1
     batch: int = 1
     heads: int = 2
     kv_heads: int = 2
@@ -123,7 +124,9 @@ def given_mask(problem):
 def plan_of(problem, group=None):
     mask, arguments = given_mask(problem)
     arguments = {"chunk": 4, "device": DEVICE, **arguments, **problem.plan}
-    return context_parallel.partition(mask, GROUPS[problem.ranks] if group is None else group, **arguments)
+    if group is None:
+        group = GROUPS[problem.ranks if problem.hosts == 1 else (problem.hosts, problem.ranks // problem.hosts)]
+    return context_parallel.partition(mask, group, **arguments)
 
 
 def compute(problem):
@@ -138,6 +141,7 @@ def compute(problem):
     gradients = gradients_of(made, (query, key, value, *learned.values()), d_out, d_lse)
     return {"q": plan.positions, "kv": plan.kv_positions, "out": made[0].detach(), "lse": made[1].detach(),
             "max_scores": made[2], "received": sum(plan.masks[0][1].received),
+            "crossed": 0 if plan.masks[0][1].crossing is None else sum(plan.masks[0][1].crossing.received),
             "starts": tuple(rows.start for rows in plan.masks[0][1].rows),
             "granules": tuple(rows.granules is not None for rows in plan.masks[0][1].rows),
             **dict(zip(("d_query", "d_key", "d_value", *(f"d_{name}" for name in learned)), gradients))}
@@ -158,6 +162,10 @@ def attended(problem, plan, query, key, value, learned):
         arguments.update(dropout_p=problem.dropout, dropout_seed=arguments.get("dropout_seed", 17))
     out, aux = context_parallel.attention(query, key, value, plan, score_mod=score_of(problem, learned), **arguments)
     return out, aux.lse, aux.max_scores
+
+
+def explained(problem):
+    return plan_of(problem).explain(row_bytes=10)
 
 
 def poisoned(problem):

@@ -93,6 +93,22 @@ def refused_by_all(ranks):
     return found
 
 
+def refused_meshes():
+    """What partition says of meshes, and how many hosts it finds in those that it takes."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    causal = lambda b, h, q, kv: q >= kv
+    found = []
+    for processes in ([[[0, 1]], [[2, 3]]], [[1, 0], [3, 2]], [[0, 1]], [[0], [1]], [[0, 1], [2, 3]]):
+        mesh = DeviceMesh("cpu", torch.tensor(processes))
+        try:
+            plan = context_parallel.partition(causal, mesh, q_len=64, chunk=4)
+            found.append((plan.size, plan.rank, plan.made.ranks_per_host))
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
 def deep(x):
     """An expression whose text nests deeper than a text may."""
     for _ in range(300):
@@ -125,13 +141,23 @@ def die(other, when):
     return "went on"
 
 
+def die_on_hosts():
+    """Rank 3 of two hosts of two ends in the first step of an exchange, between hosts."""
+    problem = Problem(ranks=4, hosts=2, mask=None)
+    plan = plan_of(problem)
+    rows = [context_parallel.shard(x, plan, 2) for x in problem.inputs()]
+    if dist.get_rank() == 3:
+        _context_exchange.all_to_all = lambda *_: os._exit(0)
+    return context_parallel.attention(*rows, plan)
+
+
 def planted(problem, fault):
     """compute() with a fault in it."""
     from heddle.torch import _context_attention, _context_call, _context_positions
 
     indices, set_dropout = _context_call.in_global_indices, _context_call.set_dropout
-    add_gradients, send_keys = _context_attention.add_gradients, _context_attention.send_keys
-    start_of = _context_positions.start_of
+    add_gradients, send_keys = _context_exchange.add_gradients, _context_attention.send_keys
+    start_of, all_to_all = _context_positions.start_of, _context_exchange.all_to_all
 
     def reversed_rows(ranks, exchange, key, value):
         moving = send_keys(ranks, exchange, key, value)
@@ -154,9 +180,13 @@ def planted(problem, fault):
                          lambda text, _: indices(text, False)),
         "starts of another rank": (_context_positions, "start_of", lambda rows: start_of(rows) and start_of(rows) - 4),
         "any rows are granules": (_context_positions, "are_granules", lambda positions: True),
-        "gradients added twice": (_context_attention, "add_gradients",
+        "gradients added twice": (_context_exchange, "add_gradients",
                                   lambda *of: add_gradients(*of) or add_gradients(*of)),
-        "own gradients alone": (_context_attention, "add_gradients", lambda *of: None),
+        "own gradients alone": (_context_exchange, "add_gradients", lambda *of: None),
+        "crossed rows stay": (_context_exchange, "all_to_all",
+                              lambda group, into, counts, *of: all_to_all(group, torch.empty_like(into) if
+                                                                          group is plan_of(problem).ranks.rail else into,
+                                                                          counts, *of)),
         "seed by rank": (_context_call, "set_dropout",
                          lambda call, p, seed: set_dropout(call, p, seed + dist.get_rank())),
     }[fault]

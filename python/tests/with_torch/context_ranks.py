@@ -105,6 +105,18 @@ class Processes:
         self._folder.cleanup()
 
 
+def mesh_of(hosts, per_host, group, device):
+    """A mesh of groups with a timeout: those of init_device_mesh wait for half an hour."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    ranks = torch.arange(hosts * per_host).reshape(hosts, per_host)
+    own = [[one for one in [group(members) for members in lists.tolist()] if dist.get_rank(one) >= 0]
+           for lists in (ranks.T, ranks)]
+    return DeviceMesh.from_group([one for (one,) in own], device, ranks, mesh_dim_names=("hosts", "gpus"))
+
+
 def serve(address, rank, size):
     """A process: runs what it is asked to until the parent goes."""
     connection = Client(address, "AF_UNIX")
@@ -134,6 +146,8 @@ def serve(address, rank, size):
         return dist.new_group(members, timeout=timedelta(seconds=seconds))
 
     context_cases.GROUPS.update({n: group(list(range(n))) for n in range(1, size + 1)})
+    for hosts in sorted({2, size // 2}) if size >= 4 and size % 2 == 0 else ():  # pretended, on one machine
+        context_cases.GROUPS[hosts, size // hosts] = mesh_of(hosts, size // hosts, group, "cuda" if on_gpus else "cpu")
     context_cases.PAIRS.update({one: group([0, one]) for one in range(1, size)}, late=group([0, 1], 3))
     send(connection, rank)
     while True:

@@ -89,6 +89,61 @@ def test_eight_ranks_agree_with_float64(pool, name):
     run(pool(8), dataclasses.replace(PROBLEMS[name], ranks=8))
 
 
+ON_HOSTS = {
+    "causal": Problem(score="alibi", q_len=50, sinks=True),
+    "window": Problem(mask="window", score="alibi", q_len=61),
+    "documents, groups of heads": Problem(form="documents", score="softcap", q_len=60, heads=4, kv_heads=4,
+                                          options={"head_groups": 4}),
+    "nothing masked, keys kept": Problem(mask=None, score="bias", q_len=33, options={"keep_kv": True}),
+    "more keys than queries": Problem(q_len=19, kv_len=45, mask="prefix", score="alibi"),
+    "a rank without rows": Problem(q_len=20, score="alibi", plan={"chunk": 8}),
+    "random blocks, heap": Problem(mask="blocks", form="lists", q_len=64, plan={"placing": "heap"}),
+    "bf16": Problem(dtype=torch.bfloat16, dim=64, v_dim=64, q_len=96, score="alibi"),
+}
+
+
+@pytest.mark.skipif(MOST < 4, reason="there are no four GPUs")
+@pytest.mark.parametrize("name", ON_HOSTS)
+def test_ranks_on_hosts_agree_with_float64(ranks, name):
+    """Two hosts of two ranks, in pretence; with HEDDLE_TEST_FULL also two of four and four of two."""
+    replies = run(ranks, dataclasses.replace(ON_HOSTS[name], ranks=4, hosts=2))
+    assert name == "window" or sum(reply["crossed"] for reply in replies) > 0
+
+
+@pytest.mark.skipif(not FULL or ON_GPUS, reason="HEDDLE_TEST_FULL is not set, or there are no eight GPUs")
+@pytest.mark.parametrize("hosts", (2, 4))
+@pytest.mark.parametrize("name", ON_HOSTS)
+def test_eight_ranks_on_hosts_agree_with_float64(pool, name, hosts):
+    run(pool(8), dataclasses.replace(ON_HOSTS[name], ranks=8, hosts=hosts))
+
+
+@on_cpus
+def test_a_row_crosses_once_to_a_host(ranks):
+    """All keys to all ranks: half of them come to each host. Bits are those of each run."""
+    problem = Problem(ranks=4, hosts=2, mask=None, q_len=64)
+    replies = run(ranks, problem)
+    assert [reply["crossed"] for reply in replies] == [16] * 4
+    assert [reply["received"] for reply in replies] == [48] * 4
+    again = ranks.results("compute", problem, ranks=4)
+    for one, other in zip(replies, again):
+        assert all(torch.equal(one[name], other[name]) for name in ("out", "d_query", "d_key", "d_value"))
+    (text, *others) = ranks.results("explained", problem, ranks=4)
+    assert "receives 48 rows, takes 16 from other hosts" in text and all(other == text for other in others)
+    assert "bytes across hosts: 640 (1280 if each rank took its own), within hosts: 1280" in text
+
+
+@on_cpus
+def test_meshes_say_which_ranks_are_near(ranks):
+    replies = ranks.results("refused_meshes", ranks=4)
+    for rank, found in enumerate(replies):
+        assert found[0].startswith("group is a DeviceMesh of 3 dimensions; one of 1 dimension, or of 2")
+        assert "ascending ones are accepted" in found[1]
+        missed = "group misses this process; each process that calls must be one of its ranks"
+        assert found[2] == ((2, rank, 0) if rank < 2 else missed)
+        assert found[3] == ((2, rank, 0) if rank < 2 else missed)
+        assert found[4] == (4, rank, 2)
+
+
 @pytest.mark.parametrize("length, heads, kv_heads, groups", [
     (32768, 16, 16, 2), (32768, 64, 8, 4), (131072, 16, 16, 8), (1024, 64, 8, 1)])
 def test_groups_keep_their_exchange_and_their_attention_large(length, heads, kv_heads, groups):
@@ -246,6 +301,7 @@ FAULTS = {
     "gradients added twice": Problem(ranks=2), "own gradients alone": Problem(ranks=2),
     "heads from 0": Problem(ranks=2, heads=4, kv_heads=4, score="alibi", options={"head_groups": 2}),
     "any rows are granules": Problem(ranks=2, score="alibi"),
+    "crossed rows stay": Problem(ranks=4, hosts=2, mask=None),
     "seed by rank": Problem(ranks=2, dropout=0.5), "starts of another rank": Problem(ranks=3, score="alibi"),
 }
 
@@ -254,6 +310,8 @@ FAULTS = {
 def test_a_planted_fault_is_found(ranks, fault):
     if fault == "local kv_idx" and MOST < 3:
         pytest.skip("the keys of two ranks stand in their order; three ranks are accepted")
+    if FAULTS[fault].hosts > 1 and MOST < 4:
+        pytest.skip("there are no four GPUs")
     problem = fitting(dataclasses.replace(FAULTS[fault], q_len=40, plan={"placing": "zigzag"}))
     run(ranks, problem)
     with pytest.raises(AssertionError):
@@ -412,4 +470,15 @@ def test_a_rank_that_dies_raises_on_the_others(ranks):
         ranks.start("die", other, when, ranks=(0, other))
         assert ranks.reply(other) is None
         survivor = ranks.reply(0)
+        assert isinstance(survivor, Failure) and survivor.kind in ("RuntimeError", "DistBackendError"), survivor
+
+
+@on_cpus
+@pytest.mark.skipif(not FULL, reason="HEDDLE_TEST_FULL is not set: ranks of the dead one's neighbour wait for their timeout")
+def test_a_rank_that_dies_between_hosts_raises_on_the_others(pool):
+    ranks = pool(4)
+    ranks.start("die_on_hosts", ranks=4)
+    assert ranks.reply(3) is None
+    for rank in range(3):
+        survivor = ranks.reply(rank)
         assert isinstance(survivor, Failure) and survivor.kind in ("RuntimeError", "DistBackendError"), survivor

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_append_kv.h"
 #include "backend/cpu/cpu_caps.h"
 #include "backend/cpu/cpu_merge_states.h"
+#include "backend/cpu/cpu_move_rows.h"
 #include "heddle/error.h"
 
 namespace heddle::backend {
@@ -46,6 +47,7 @@ class CpuDevice final : public DeviceInterface {
   void append(const AppendTensors& tensors, const AppendOptions& options) const override {
     cpu::append_kv(tensors, options);
   }
+  void move_rows(const MoveArguments& arguments) const override { cpu::move_rows(arguments); }
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {.mask = nullptr, .refused = "the CPU is the host"};

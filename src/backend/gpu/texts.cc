@@ -31,6 +31,19 @@ KernelText append_kv_text(const AppendTypes& types) {
   return text;
 }
 
+KernelText move_rows_text(const MoveTypes& types) {
+  return {.name = fmt::format("move_rows {} {}{}", shared::name(types.from), shared::name(types.to),
+                              types.adds ? " adds" : ""),
+          .text = fmt::format("#include \"shared/storage.h\"\n\n"
+                              "namespace heddle::move {{\n"
+                              "constexpr shared::StorageType kFromType = shared::StorageType::{}, "
+                              "kToType = shared::StorageType::{};\n"
+                              "constexpr bool kAdds = {};\n"
+                              "}}  // namespace heddle::move\n\n"
+                              "#include \"around/move_rows_kernel.cuh\"\n",
+                              shared::name(types.from), shared::name(types.to), types.adds)};
+}
+
 KernelText sequences_text() { return {.name = "sequences", .text = "#include \"around/sequences_kernels.cuh\"\n"}; }
 
 }  // namespace heddle::gpu

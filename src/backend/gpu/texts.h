@@ -22,6 +22,14 @@ struct AppendTypes {
 };
 KernelText append_kv_text(const AppendTypes& types);
 
+/// How move_rows' tensors are stored, and whether it adds.
+struct MoveTypes {
+  shared::StorageType from, to;
+  bool adds;
+  auto operator<=>(const MoveTypes&) const = default;
+};
+KernelText move_rows_text(const MoveTypes& types);
+
 /// The kernels that run before an attention kernel where lengths are on the device: text that depends on nothing.
 KernelText sequences_text();
 

@@ -9,6 +9,7 @@
 #include "backend/backends.h"
 #include "backend/gpu/append_kv_launch.h"
 #include "backend/gpu/merge_states_launch.h"
+#include "backend/gpu/move_rows_launch.h"
 
 namespace heddle::backend {
 namespace {
@@ -61,6 +62,7 @@ class AmdDevice final : public DeviceInterface {
   void append(const AppendTensors& tensors, const AppendOptions& options) const override {
     gpu::append_kv(amd::amd_gpu(), tensors, options);
   }
+  void move_rows(const MoveArguments& arguments) const override { gpu::move_rows(amd::amd_gpu(), arguments); }
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {nullptr, "kernels that find a block mask are there for CUDA alone"};

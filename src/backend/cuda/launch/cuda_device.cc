@@ -8,6 +8,7 @@
 #include "backend/gpu/append_kv_launch.h"
 #include "backend/gpu/mask_rows_launch.h"
 #include "backend/gpu/merge_states_launch.h"
+#include "backend/gpu/move_rows_launch.h"
 
 namespace heddle::backend {
 namespace {
@@ -67,6 +68,7 @@ class CudaDevice final : public DeviceInterface {
   void append(const AppendTensors& tensors, const AppendOptions& options) const override {
     gpu::append_kv(cuda::cuda_gpu(), tensors, options);
   }
+  void move_rows(const MoveArguments& arguments) const override { gpu::move_rows(cuda::cuda_gpu(), arguments); }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
     return gpu::build_mask(cuda::cuda_gpu(), index, mask, shape, block, bindings, reals, clamp_reads, rows);

@@ -271,6 +271,7 @@ CUresult cuStreamSynchronize(CUstream) {
   ++state.synchronizes;
   return CUDA_SUCCESS;
 }
+CUresult cuStreamQuery(CUstream) { return down_here(); }
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int) { return down_here(); }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   NEEDS_CONTEXT;

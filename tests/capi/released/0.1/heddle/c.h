@@ -35,7 +35,8 @@
 // 12: heddle_attention_options.allow_tf32.
 // 13: q_rest and k_rest, of heddle_attention_options and of heddle_run_options.
 // 14: heddle_attention_options.partial_keys, heddle_set_event_listener, heddle_counts_json.
-#define HEDDLE_C_VERSION 14
+// 15: ranks: heddle_partition, heddle_communicator, heddle_context, heddle_nccl and the functions that take them.
+#define HEDDLE_C_VERSION 15
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -475,6 +476,110 @@ typedef struct heddle_append {
 /// first call of a process with these dtypes on a device also compiles and loads the kernel, and must not be captured
 /// in a graph. Since version 9.
 HEDDLE_API heddle_status heddle_append_kv(const heddle_append* append);
+
+/// A placement of one sequence's rows on ranks (partition.h). Since version 15.
+typedef struct heddle_partition heddle_partition;
+/// One of a model's masks, and for how many of its layers it counts.
+typedef struct heddle_weighted_mask {
+  const heddle_block_mask* mask;
+  double weight;
+} heddle_weighted_mask;
+enum {
+  HEDDLE_PLACING_AUTOMATIC = 0,  // the one with the least predicted time
+  HEDDLE_PLACING_CONTIGUOUS = 1,
+  HEDDLE_PLACING_ZIGZAG = 2,
+  HEDDLE_PLACING_DOCUMENTS = 3,
+  HEDDLE_PLACING_HEAP = 4
+};
+
+/// How rows are placed (PartitionOptions of partition.h). A time of 0 is the default, which stands behind it.
+typedef struct heddle_partition_options {
+  uint64_t struct_size;
+  int64_t chunk;                // rows that stay together; 0: 1024, or less for short sequences
+  int64_t ranks_per_host;       // ranks h * n to (h + 1) * n - 1 stand on host h; 0: all on one
+  double exchange_weight;       // 1000
+  double host_exchange_weight;  // 6000
+  double partial_factor;        // 1
+  double row_weight;            // 0
+  double exposed;               // 0.25
+  uint64_t seed;
+  int32_t placing;   // HEDDLE_PLACING_AUTOMATIC ...
+  int32_t reserved;  // 0
+} heddle_partition_options;
+
+/// Places the sequence of all masks. `options` may be NULL. *partition is NULL after a failure. Since version 15.
+HEDDLE_API heddle_status heddle_partition_create(const heddle_weighted_mask* masks, int64_t mask_count, int64_t ranks,
+                                                 const heddle_partition_options* options, heddle_partition** partition);
+/// NULL is accepted. Contexts that were made with it stay. Since version 15.
+HEDDLE_API void heddle_partition_destroy(heddle_partition* partition);
+/// How many queries, or with of_keys 1 keys, a rank holds; the row of the whole sequence for each of them, ascending; a
+/// number that is equal for equal partitions, on every machine; a picture, the load and rows of each rank, and why
+/// other placements lost. Since version 15.
+HEDDLE_API heddle_status heddle_partition_rows(const heddle_partition* partition, int32_t of_keys, int64_t rank,
+                                               int64_t* rows);
+HEDDLE_API heddle_status heddle_partition_positions(const heddle_partition* partition, int32_t of_keys, int64_t rank,
+                                                    int64_t* positions);
+HEDDLE_API heddle_status heddle_partition_hash(const heddle_partition* partition, uint64_t* hash);
+HEDDLE_API heddle_status heddle_partition_text(const heddle_partition* partition, const char** text);
+/// Writes how many rows of keys and values travel for a mask (ExchangePlan of partition.h), ranks * ranks numbers each:
+/// entry receiver * ranks + sender. `crossing` (NULL: not asked for): rows that cross hosts first. Since version 15.
+HEDDLE_API heddle_status heddle_exchange_rows(const heddle_partition* partition, const heddle_block_mask* mask,
+                                              int64_t* received, int64_t* crossing);
+/// Gives them as a table; in bytes if row_bytes, the bytes of a row, is above 0. Since version 15.
+HEDDLE_API heddle_status heddle_exchange_text(const heddle_partition* partition, const heddle_block_mask* mask,
+                                              int64_t row_bytes, const char** text);
+
+/// Gives each rank r send_bytes[r] bytes of `send`, where they stand one rank's after the other's, and writes what
+/// comes into `receive` likewise; this rank's own too. On a GPU: on the stream. Gives 0, or another number for an
+/// error, which the call that needed it then gives as HEDDLE_ERROR_DEVICE. Since version 15.
+typedef int32_t (*heddle_exchange)(void* context, const void* send, const int64_t* send_bytes, void* receive,
+                                   const int64_t* receive_bytes, void* stream);
+/// Sets *all to 1 if all ranks give one number, else to 0. Waits for them. Gives 0 or an error. Since version 15.
+typedef int32_t (*heddle_agree)(void* context, uint64_t number, int32_t* all);
+
+/// How ranks talk (Communicator of context_parallel.h): two functions, which only the thread calls that calls a
+/// context. Since version 15.
+typedef struct heddle_communicator {
+  uint64_t struct_size;
+  int64_t rank;  // from 0
+  int64_t size;
+  int32_t device_kind;  // of all tensors: HEDDLE_DEVICE_CPU ...
+  int32_t device_index;
+  void* context;  // handed to both functions
+  heddle_exchange exchange;
+  heddle_agree agree;
+} heddle_communicator;
+
+/// One mask's attention over all ranks of a communicator (ContextAttention of context_parallel.h), and which of its
+/// calls compare what ranks must have in common. Since version 15.
+typedef struct heddle_context heddle_context;
+enum { HEDDLE_CHECKS_AUTOMATIC = 0, HEDDLE_CHECKS_CALLS = 1, HEDDLE_CHECKS_FIRST = 2 };
+
+/// Creating one, forward and backward are collective. `mask` and `options` as context_parallel.h says; memory of
+/// tensors of `options`, and the communicator's own, must stay alive. Tensors are this rank's rows; dk and dv have the
+/// terms of all ranks. Destroying one, for which NULL is accepted, waits on a GPU. *context is NULL after a failure.
+HEDDLE_API heddle_status heddle_context_create(const heddle_partition* partition, const heddle_block_mask* mask,
+                                               const heddle_attention_options* options,
+                                               const heddle_communicator* communicator, int32_t checks,
+                                               heddle_context** context);
+HEDDLE_API heddle_status heddle_context_forward(heddle_context* context, const heddle_attention_tensors* tensors);
+HEDDLE_API heddle_status heddle_context_backward(heddle_context* context, const heddle_backward_tensors* tensors);
+HEDDLE_API void heddle_context_destroy(heddle_context* context);
+
+/// A rank of an NCCL communicator (nccl_communicator.h). Since version 15.
+typedef struct heddle_nccl heddle_nccl;
+enum { HEDDLE_NCCL_ID_BYTES = 128 };
+
+/// Writes an id, which one rank makes and gives to all: HEDDLE_NCCL_ID_BYTES bytes. Since version 15.
+HEDDLE_API heddle_status heddle_nccl_make_id(char* id);
+/// Joins, on a CUDA device, and waits for all ranks. timeout_ms 0: ten minutes. *nccl is NULL after a failure. Contexts
+/// over it are destroyed before it is, for which NULL is accepted. heddle_nccl_communicator fills a communicator.
+/// heddle_nccl_wait waits for a stream, but not for ever: a rank that is gone is an error. Since version 15.
+HEDDLE_API heddle_status heddle_nccl_create(const char* id, int64_t rank, int64_t size, int32_t device,
+                                            int64_t timeout_ms, heddle_nccl** nccl);
+HEDDLE_API void heddle_nccl_destroy(heddle_nccl* nccl);
+HEDDLE_API heddle_status heddle_nccl_communicator(heddle_nccl* nccl, heddle_communicator* communicator);
+HEDDLE_API heddle_status heddle_nccl_wait(heddle_nccl* nccl, void* stream);
 
 /// Judges o and lse of `tensors`, as computed with these options, by the criterion of check.h, relative to attention in
 /// float64 on the CPU. It is slow; wait for the stream that computed them first. *passed becomes 0 or 1: a result that

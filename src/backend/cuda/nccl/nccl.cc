@@ -1,0 +1,94 @@
+#include "backend/cuda/nccl/nccl.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+#include "backend/libraries/library.h"
+#include "heddle/error.h"
+#include "heddle/nccl_communicator.h"
+
+namespace heddle::cuda {
+namespace {
+
+constexpr int kOldestVersion = 21400;
+
+/// Why a library is no NCCL that serves; empty when it is one.
+std::string complaint(const libraries::Library& library) {
+  ncclResult_t (*get_version)(int*) = nullptr;
+  int version = 0;
+  if (!library.find(get_version, "ncclGetVersion") || get_version(&version) != ncclSuccess) {
+    return "is no NCCL: it does not tell its version";
+  }
+  if (version < kOldestVersion) {
+    return fmt::format("is NCCL {}; {} is the oldest accepted", nccl_version_text(version),
+                       nccl_version_text(kOldestVersion));
+  }
+  constexpr std::array kSymbols{
+#define HEDDLE_NCCL_FUNCTION(member, parameters) "nccl" #member,
+#include "backend/cuda/nccl/nccl_functions.def"
+#undef HEDDLE_NCCL_FUNCTION
+      "ncclGetErrorString"};
+  for (const char* symbol : kSymbols) {
+    if (library.symbol(symbol) == nullptr) {
+      return fmt::format("is NCCL {}, and lacks the function {}", nccl_version_text(version), symbol);
+    }
+  }
+  return {};
+}
+
+/// NCCL, or why there is none.
+struct Loaded {
+  Nccl nccl;
+  std::string missing;
+};
+
+Loaded load() {
+  constexpr std::array<std::string_view, 1> kWheels{"nccl"};
+  Loaded loaded;
+  try {
+    libraries::LibrarySearch search{.what = "NCCL",
+                                    .option = base::Option::nccl,
+                                    .names = {"libnccl.so.2"},
+                                    .folders = libraries::toolkit_folders()};
+    for (std::filesystem::path& folder : libraries::wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
+    const libraries::Library library = libraries::open_library(search, complaint);
+#define HEDDLE_NCCL_FUNCTION(member, parameters) library.find(loaded.nccl.member, "nccl" #member);
+#include "backend/cuda/nccl/nccl_functions.def"
+#undef HEDDLE_NCCL_FUNCTION
+    library.find(loaded.nccl.GetErrorString, "ncclGetErrorString");
+  } catch (const Error& error) {
+    loaded.missing = error.what();
+  }
+  return loaded;
+}
+
+const Loaded& loaded() {
+  static const Loaded& once = *new Loaded(load());
+  return once;
+}
+
+}  // namespace
+
+const Nccl& nccl() {
+  const Loaded& found = loaded();
+  if (!found.missing.empty()) throw Error(ErrorCode::unsupported, found.missing);
+  return found.nccl;
+}
+
+std::string nccl_version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string nccl_words(ncclResult_t result) {
+  return fmt::format("NCCL error {} ({})", result, nccl().GetErrorString(result));
+}
+
+}  // namespace heddle::cuda
+
+namespace heddle {
+
+std::string nccl_missing() { return cuda::loaded().missing; }
+
+}  // namespace heddle

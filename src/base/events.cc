@@ -14,6 +14,7 @@
 
 #include "base/environment.h"
 #include "base/report.h"
+#include "base/uninterrupted.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -37,7 +38,7 @@ int opened_log() {
   const std::string name = value_of(Option::log);
   if (name.empty()) return -1;
   if (name == "-") return STDERR_FILENO;
-  const int file = ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = uninterrupted([&] { return ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644); });
   if (file < 0) {
     throw Error(ErrorCode::io, fmt::format("HEDDLE_LOG is '{}', which cannot be opened to append to it: {}; a file and "
                                            "'-' (stderr) are accepted",
@@ -56,9 +57,9 @@ void tell_hearing(const Hearers& all) {
 void append(int file, const std::string& line) {
   std::size_t written = 0;
   while (written < line.size()) {
-    const ssize_t count = ::write(file, line.data() + written, line.size() - written);
-    if (count < 0 && errno != EINTR) return;
-    if (count > 0) written += static_cast<std::size_t>(count);
+    const ssize_t count = uninterrupted([&] { return ::write(file, line.data() + written, line.size() - written); });
+    if (count < 0) return;
+    written += static_cast<std::size_t>(count);
   }
 }
 

@@ -88,7 +88,7 @@ void store(const std::string& problem_class, const Record& record, std::string& 
   } else {
     const std::optional<base::Folder> folder = base::Folder::open(path, base::Folder::Whose::mine, why);
     const std::string text = to_json(problem_class, record).dump(1) + "\n";
-    if (folder && folder->write(file_of(problem_class), text, why)) return;
+    if (folder && folder->write(file_of(problem_class), text, why)) return folder->remove_left_behind();
   }
   trouble = fmt::format("{} {}; what was measured is not kept", (path / file_of(problem_class)).string(), why);
 }

@@ -17,6 +17,8 @@
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
 #   - fuzzing of what reads bytes from others, 10 s a target
+#   - random calls of the whole interface for five minutes, with flat memory. By default four seconds
+#   - allocations and system calls that fail: each. By default one in 13 allocations, and two errors
 #   - the reference of the API, which is built and whose links are followed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
@@ -38,7 +40,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,22p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,24p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -180,6 +182,7 @@ if $full; then
   note "clang-tidy" tidy
   note "few families" few_families
   note "fuzzing" tools/fuzz.py
+  note "soak, 5 minutes" build/release/tests/reliability/reliability_soak --seconds 300
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan

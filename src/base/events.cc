@@ -9,7 +9,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/environment.h"
@@ -76,14 +75,15 @@ bool find_hearers() {
   return hearing.load(std::memory_order_relaxed) == Hearing::somebody;
 }
 
-void report(std::string_view event, const nlohmann::ordered_json& fields) noexcept {
+void report(std::string_view event, const JsonObject& fields) noexcept {
   try {
     using Seconds = std::chrono::duration<double>;
-    nlohmann::ordered_json whole = {{"event", event},
-                                    {"time", Seconds(std::chrono::system_clock::now().time_since_epoch()).count()},
-                                    {"process", static_cast<std::int64_t>(::getpid())}};
-    if (fields.is_object()) whole.update(fields);
-    const std::string line = whole.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    const std::string line = JsonObject()
+                                 .add("event", event)
+                                 .add("time", Seconds(std::chrono::system_clock::now().time_since_epoch()).count())
+                                 .add("process", ::getpid())
+                                 .add_members(fields)
+                                 .text();
     Hearers& all = hearers();
     std::shared_ptr<const EventListener> listener;
     int log = -1;

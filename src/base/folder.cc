@@ -14,6 +14,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "base/environment.h"
@@ -128,6 +129,17 @@ std::filesystem::path cache_folder() {
   if (const auto xdg = absolute_variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg / "heddle";
   if (const auto home = absolute_variable("HOME"); !home.empty()) return home / ".cache" / "heddle";
   return {};
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), ::closedir);
+  std::vector<std::string> names;
+  if (listing == nullptr) return names;
+  while (const dirent* entry = ::readdir(listing.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  return names;
 }
 
 std::optional<Folder> Folder::open(const std::filesystem::path& path, Whose whose, std::string& why) {

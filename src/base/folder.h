@@ -48,6 +48,10 @@ class Folder {
   Whose whose_;
 };
 
+/// The names in a folder but for "." and ".."; none if it cannot be read. The iterators of std::filesystem end the
+/// process where memory is out.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+
 /// Where what is worth keeping between processes stands: HEDDLE_CACHE_DIR, else heddle in XDG_CACHE_HOME, else in
 /// ~/.cache; empty: nowhere. It need not be there.
 std::filesystem::path cache_folder();

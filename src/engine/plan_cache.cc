@@ -4,6 +4,7 @@
 
 #include "base/environment.h"
 #include "base/hash.h"
+#include "base/per_thread.h"
 #include "engine/state.h"
 #include "engine/workspaces.h"
 
@@ -81,7 +82,8 @@ PlanCache::Entries PlanCache::keep(Entry entry) {
 
 template <class Tensors>
 AttentionPlan PlanCache::plan(const Tensors& tensors, const AttentionOptions& options) {
-  thread_local PlanKey key;
+  static base::PerThread<PlanKey> keys;
+  PlanKey& key = keys.here();
   write_key(tensors, options, key);
   const std::uint64_t hash = base::hash_bytes(key.data(), key.size() * sizeof(key.front()));
   {

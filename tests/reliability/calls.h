@@ -23,6 +23,8 @@ using Call = std::function<std::uint64_t()>;
 struct CallKind {
   const char* name;
   Call (*draw)(std::mt19937_64& random, const CallSettings& settings);
+  /// It makes trees of JSON, whose library does not bear that memory is out (SECURITY.md).
+  bool makes_json = false;
 };
 
 std::span<const CallKind> call_kinds();

@@ -56,7 +56,8 @@ TEST(Forks, AChildComputesAsItsParent) {
   const std::vector<NamedCall> calls = made_calls(scratch, 4);
   for (int round = 0; round < 3; ++round) {
     EXPECT_EQ(status_of_child(calls), 0);
-    for (const NamedCall& made : calls) EXPECT_EQ(made.call(), made.expected) << made.name << ", in the parent after it";
+    for (const NamedCall& made : calls)
+      EXPECT_EQ(made.call(), made.expected) << made.name << ", in the parent after it";
   }
 }
 

@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -28,8 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kDifferent = 40;  // calls of a kind
-constexpr int kOfARound = 60;   // calls of a caller
+constexpr std::size_t kDifferent = 40;                                 // calls of a kind
+constexpr int kOfARound = 60;                                          // calls of a caller
 constexpr std::int64_t kBlocks = 400, kBytes = std::int64_t{8} << 20;  // that may come and go from round to round
 
 struct Memory {
@@ -58,8 +58,10 @@ class Caller {
       const std::uint64_t number = random_() % kDifferent;
       const Call call = drawn_call(call_kinds()[kind].name, number, settings_);
       const std::uint64_t result = call();
-      const auto [before, is_new] = results_.emplace(std::pair(kind, number), result);
-      if (before->second != result) throw Error(ErrorCode::internal, std::string(call_kinds()[kind].name) + " gave another result");
+      std::optional<std::uint64_t>& before = results_[kind * kDifferent + number];
+      if (before.value_or(result) != result)
+        throw Error(ErrorCode::internal, std::string(call_kinds()[kind].name) + " gave another result");
+      before = result;
       ++calls;
     }
   }
@@ -69,7 +71,8 @@ class Caller {
  private:
   std::mt19937_64 random_;
   CallSettings settings_;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> results_;
+  std::vector<std::optional<std::uint64_t>> results_ =
+      std::vector<std::optional<std::uint64_t>>(call_kinds().size() * kDifferent);
 };
 
 /// Whether all went well.
@@ -115,12 +118,13 @@ int soak(double seconds, int count, int threads, std::uint64_t seed) {
   // The second third of the rounds has seen what grows for a while: tables, results, pages of the threads.
   const std::size_t third = rounds.size() / 3;
   const Memory middle = most(rounds, third, 2 * third), end = most(rounds, 2 * third, rounds.size());
-  std::printf("%ld calls in %zu rounds; blocks %ld in the first round, at most %ld and then %ld; resident %.1f MiB, at most "
-              "%.1f and then %.1f MiB\n",
-              static_cast<long>(Caller::calls), rounds.size(), static_cast<long>(rounds.front().blocks),
-              static_cast<long>(middle.blocks), static_cast<long>(end.blocks),
-              static_cast<double>(rounds.front().bytes) / 1048576, static_cast<double>(middle.bytes) / 1048576,
-              static_cast<double>(end.bytes) / 1048576);
+  std::printf(
+      "%ld calls in %zu rounds; blocks %ld in the first round, at most %ld and then %ld; resident %.1f MiB, at most "
+      "%.1f and then %.1f MiB\n",
+      static_cast<long>(Caller::calls), rounds.size(), static_cast<long>(rounds.front().blocks),
+      static_cast<long>(middle.blocks), static_cast<long>(end.blocks),
+      static_cast<double>(rounds.front().bytes) / 1048576, static_cast<double>(middle.bytes) / 1048576,
+      static_cast<double>(end.bytes) / 1048576);
   if (end.blocks <= middle.blocks + kBlocks && end.bytes <= middle.bytes + kBytes) return 0;
   std::fprintf(stderr, "memory grows\n");
   return 1;

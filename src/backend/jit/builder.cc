@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -113,15 +112,16 @@ void attempt(const Source& source, Make&& make, Outcome& outcome, std::shared_pt
 void report(const Source& source, const MachineCode* code, const Outcome& outcome) {
   if (!base::hears_events()) return;
   if (code == nullptr) {
-    base::report("kernel", {{"name", source.name}, {"error", outcome.sentence}});
+    base::report("kernel", base::JsonObject().add("name", source.name).add("error", outcome.sentence));
     return;
   }
-  base::report("kernel", {{"name", source.name},
-                          {"from", name(code->from)},
-                          {"compile_ms", code->compile_ms},
-                          {"bytes", code->bytes.size()},
-                          {"registers", code->registers},
-                          {"spill_bytes", code->spill_bytes}});
+  base::report("kernel", base::JsonObject()
+                             .add("name", source.name)
+                             .add("from", name(code->from))
+                             .add("compile_ms", code->compile_ms)
+                             .add("bytes", code->bytes.size())
+                             .add("registers", code->registers)
+                             .add("spill_bytes", code->spill_bytes));
 }
 
 }  // namespace

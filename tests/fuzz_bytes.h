@@ -1,4 +1,4 @@
-// What the entries of fuzzers draw their arguments from.
+// The bytes from which the entries of fuzzers draw their arguments.
 #pragma once
 
 #include <array>

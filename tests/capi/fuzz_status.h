@@ -1,4 +1,4 @@
-// What each call of the C interface owes the fuzzers.
+// The check that each call of the C interface has to pass.
 #pragma once
 
 #include <cstring>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "heddle/heddle.h"
-#include "reliability/calls.h"
+#include "reliability/call_settings.h"
 
 namespace heddle::test {
 

@@ -28,7 +28,7 @@ Intervention chosen{};
 
 enum class Fate : std::uint8_t { untouched, fails, is_short, dies_after };
 
-/// What becomes of the next system call.
+/// Decides about the next system call.
 Fate fate() {
   if (first.load(std::memory_order_relaxed) == kNever) return Fate::untouched;
   const std::int64_t number = seen.fetch_add(1);
@@ -67,7 +67,7 @@ long called(long number, Arguments... arguments) {
   return result;
 }
 
-/// Of a read or a write, which may do a part of its work.
+/// Makes a read or a write, which may do a part of its work.
 template <class Bytes, class... Rest>
 ssize_t moved(long number, int file, Bytes* bytes, std::size_t size, Rest... rest) {
   const Fate what = fate();

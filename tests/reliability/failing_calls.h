@@ -6,7 +6,7 @@
 
 namespace heddle::test {
 
-/// What happens in place of a system call, or beside it.
+/// An event in place of a system call, or beside it.
 struct Intervention {
   enum What : std::uint8_t {
     fails,         // with `error`

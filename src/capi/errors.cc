@@ -13,8 +13,8 @@
 namespace heddle::capi {
 namespace {
 
-// The sentence of this thread's last call: it points into its texts or at a literal, since keeping a sentence may itself
-// fail for lack of memory.
+// The sentence of this thread's last call: it points into its texts or at a literal, since keeping a sentence may
+// itself fail for lack of memory.
 thread_local const char* error_here = "";
 
 // One thread's texts, which go with it. They are no thread_local: glibc allocates to remember a destructor, and ends

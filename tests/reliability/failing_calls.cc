@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 std::atomic<std::int64_t> seen{0}, first{kNever}, last{kNever};
+std::atomic<long> met_call{0};
 Intervention chosen{};
 
 [[noreturn]] void die() {
@@ -29,10 +30,11 @@ Intervention chosen{};
 enum class Fate : std::uint8_t { untouched, fails, is_short, dies_after };
 
 /// Decides about the next system call.
-Fate fate() {
+Fate fate(long call) {
   if (first.load(std::memory_order_relaxed) == kNever) return Fate::untouched;
   const std::int64_t number = seen.fetch_add(1);
   if (number < first || number > last) return Fate::untouched;
+  met_call = call;
   switch (chosen.what) {
     case Intervention::fails:
       errno = chosen.error;
@@ -56,7 +58,7 @@ bool can_fail(long number) {
 
 template <class... Arguments>
 long called(long number, Arguments... arguments) {
-  const Fate what = fate();
+  const Fate what = fate(number);
   if (what == Fate::fails && can_fail(number)) {
     if (number == SYS_close) ::syscall(number, arguments...);
     errno = chosen.error;
@@ -70,7 +72,7 @@ long called(long number, Arguments... arguments) {
 /// Makes a read or a write, which may do a part of its work.
 template <class Bytes, class... Rest>
 ssize_t moved(long number, int file, Bytes* bytes, std::size_t size, Rest... rest) {
-  const Fate what = fate();
+  const Fate what = fate(number);
   if (what == Fate::fails) return -1;
   const ssize_t result =
       ::syscall(number, file, bytes, what == Fate::is_short && size > 1 ? std::size_t{1} : size, rest...);
@@ -94,6 +96,8 @@ InterveningCall::InterveningCall(std::int64_t at, Intervention intervention, boo
 InterveningCall::~InterveningCall() { first = kNever; }
 
 bool InterveningCall::met() { return seen > first; }
+
+long InterveningCall::system_call() { return met_call; }
 
 }  // namespace heddle::test
 

@@ -30,6 +30,8 @@ class InterveningCall {
 
   /// Whether that call came.
   static bool met();
+  /// The number of that call among the system's: SYS_write, say.
+  static long system_call();
 };
 
 }  // namespace heddle::test

@@ -29,9 +29,9 @@ source tools/setup.sh
 # Programs that ASan and UBSan watch in every run, with HEDDLE_TEST_REDUCED=1: they read texts and files, and are built
 # with their rooms alone (HEDDLE_FRONT). More programs, and parts of them that are ctest's own tests, where the change
 # concerns rooms that compute on the CPU, read lists, keep kernels, or are the C interface. --full takes all.
-asan_programs=(base_test files_test expr_test backend_jit_test)
+asan_programs=(base_test base_fuzz_test files_test expr_test backend_jit_test)
 asan_more_programs=(mask_test families_cpu_test engine_test capi_attention_test capi_block_mask_test capi_errors_test
-  capi_plan_test backend_jit_disk_test backend_cuda_jit_parts_test)
+  capi_fuzz_calls_test capi_plan_test backend_jit_disk_test backend_cuda_jit_parts_test)
 asan_more_parts=(engine_poison_test engine_grid_test)
 watched_rooms='(^| )(src/(mask|families/cpu|tile_evaluator|backend/(cpu|jit)|capi)|include/heddle/c\.h|tests/(mask|families/cpu|backend/jit|capi))'
 

@@ -17,6 +17,8 @@
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
 #   - fuzzing of what reads bytes from others, 10 s a target
+#   - random calls of the whole interface for five minutes, with flat memory. By default four seconds
+#   - allocations and system calls that fail: each. By default one in 13 allocations, and two errors
 #   - the reference of the API, which is built and whose links are followed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
 # What is drawn at random is drawn by the commit; HEDDLE_TEST_SEED, which is printed, draws another sample or repeats one.
@@ -27,9 +29,9 @@ source tools/setup.sh
 # Programs that ASan and UBSan watch in every run, with HEDDLE_TEST_REDUCED=1: they read texts and files, and are built
 # with their rooms alone (HEDDLE_FRONT). More programs, and parts of them that are ctest's own tests, where the change
 # concerns rooms that compute on the CPU, read lists, keep kernels, or are the C interface. --full takes all.
-asan_programs=(base_test files_test expr_test backend_jit_test)
+asan_programs=(base_test base_fuzz_test files_test expr_test backend_jit_test)
 asan_more_programs=(mask_test families_cpu_test engine_test capi_attention_test capi_block_mask_test capi_errors_test
-  capi_plan_test backend_jit_disk_test backend_cuda_jit_parts_test)
+  capi_fuzz_calls_test capi_plan_test backend_jit_disk_test backend_cuda_jit_parts_test)
 asan_more_parts=(engine_poison_test engine_grid_test)
 watched_rooms='(^| )(src/(mask|families/cpu|tile_evaluator|backend/(cpu|jit)|capi)|include/heddle/c\.h|tests/(mask|families/cpu|backend/jit|capi))'
 
@@ -38,7 +40,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,22p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,24p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -180,6 +182,7 @@ if $full; then
   note "clang-tidy" tidy
   note "few families" few_families
   note "fuzzing" tools/fuzz.py
+  note "soak, 5 minutes" build/release/tests/reliability/reliability_soak --seconds 300
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan

@@ -66,12 +66,33 @@ def structs():
     yield bytes(range(256))
 
 
+def calls():
+    for byte in (0, 3, 5, 17, 60, 130, 201):
+        yield bytes([byte]) * 400
+    yield bytes(range(200)) * 3
+
+
+def capsules():
+    """Of both versions, taken as they are."""
+    for version in (0, 1):
+        yield bytes([version]) + bytes([1, 1, 0, 3, 2, 2, 0, 2, 12, 0, 3, 4, 0, 4, 1, 0]) + bytes(60)
+
+
+def sequences_of_calls():
+    for mask in range(4):
+        yield bytes(byte for i in range(12) for byte in (0, mask << 3 | i % 8, i * 20))
+    yield bytes((255, 8, 3, 0, 40, 3, 230, 8, 3, 251, 16, 7))
+
+
 TARGETS = {
     "texts": Target("tests/expr/fuzz_parse.cc", ("src/expr/*.cc", "src/base/*.cc"), texts),
     "files": Target("tests/files/fuzz_files.cc", ("src/files/*.cc", "src/base/*.cc"), files),
     "kernels": Target("tests/backend/jit/fuzz_kernel_record.cc", ("src/backend/jit/kernel_record.cc", "src/base/*.cc"),
                       changes_of_a_kernel),
     "tuning": Target("tests/tune/fuzz_tuning_record.cc", ("src/tune/tuning_record.cc", "src/base/*.cc"), records),
+    "capsules": Target("tests/base/fuzz_dlpack.cc", ("src/base/*.cc",), capsules),
+    "plan-cache": Target("tests/engine/fuzz_plan_cache.cc", (), sequences_of_calls, library=True),
+    "calls": Target("tests/capi/fuzz_calls.cc", (), calls, library=True),
     "structs": Target("tests/capi/fuzz_structs.cc", (), structs, library=True),
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 
 #include "base/dlpack_abi.h"
 #include "heddle/error.h"
@@ -89,13 +90,25 @@ TensorView import_view(const DLTensor& tensor) {
   return {data, dtype, shape, Dims(std::span<const std::int64_t>(tensor.strides, rank)), device};
 }
 
+/// Calls a producer's deleter in the end. It is made empty: a tensor whose import fails stays the caller's.
+template <class Managed>
+struct Imported {
+  Managed* managed = nullptr;
+
+  Imported() = default;
+  ~Imported() {
+    if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
+  }
+  Imported(const Imported&) = delete;
+  Imported& operator=(const Imported&) = delete;
+};
+
 template <class Managed>
 Tensor import_managed(Managed* managed) {
   const TensorView view = import_view(managed->dl_tensor);
-  return Tensor::adopt(view, std::shared_ptr<void>(managed, [](void* memory) {
-                         auto* self = static_cast<Managed*>(memory);
-                         if (self->deleter != nullptr) self->deleter(self);
-                       }));
+  auto owner = std::make_shared<Imported<Managed>>();
+  owner->managed = managed;
+  return Tensor::adopt(view, std::move(owner));
 }
 
 DLDevice export_device(Device device) {

@@ -9,11 +9,11 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/environment.h"
 #include "base/report.h"
+#include "base/uninterrupted.h"
 #include "heddle/error.h"
 
 namespace heddle {
@@ -37,7 +37,7 @@ int opened_log() {
   const std::string name = value_of(Option::log);
   if (name.empty()) return -1;
   if (name == "-") return STDERR_FILENO;
-  const int file = ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = uninterrupted([&] { return ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644); });
   if (file < 0) {
     throw Error(ErrorCode::io, fmt::format("HEDDLE_LOG is '{}', which cannot be opened to append to it: {}; a file and "
                                            "'-' (stderr) are accepted",
@@ -56,9 +56,9 @@ void tell_hearing(const Hearers& all) {
 void append(int file, const std::string& line) {
   std::size_t written = 0;
   while (written < line.size()) {
-    const ssize_t count = ::write(file, line.data() + written, line.size() - written);
-    if (count < 0 && errno != EINTR) return;
-    if (count > 0) written += static_cast<std::size_t>(count);
+    const ssize_t count = uninterrupted([&] { return ::write(file, line.data() + written, line.size() - written); });
+    if (count < 0) return;
+    written += static_cast<std::size_t>(count);
   }
 }
 
@@ -75,14 +75,15 @@ bool find_hearers() {
   return hearing.load(std::memory_order_relaxed) == Hearing::somebody;
 }
 
-void report(std::string_view event, const nlohmann::ordered_json& fields) noexcept {
+void report(std::string_view event, const JsonObject& fields) noexcept {
   try {
     using Seconds = std::chrono::duration<double>;
-    nlohmann::ordered_json whole = {{"event", event},
-                                    {"time", Seconds(std::chrono::system_clock::now().time_since_epoch()).count()},
-                                    {"process", static_cast<std::int64_t>(::getpid())}};
-    if (fields.is_object()) whole.update(fields);
-    const std::string line = whole.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    const std::string line = JsonObject()
+                                 .add("event", event)
+                                 .add("time", Seconds(std::chrono::system_clock::now().time_since_epoch()).count())
+                                 .add("process", ::getpid())
+                                 .add_members(fields)
+                                 .text();
     Hearers& all = hearers();
     std::shared_ptr<const EventListener> listener;
     int log = -1;

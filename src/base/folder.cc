@@ -8,19 +8,30 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "base/environment.h"
+#include "base/uninterrupted.h"
 
 namespace heddle::base {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
 constexpr const char* kTemporaryPrefix = ".writing-";
+constexpr std::int64_t kHourNs = std::int64_t{3600} * 1'000'000'000;
+constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 std::string words(int error) { return std::strerror(error); }
 
@@ -59,7 +70,12 @@ bool laid_by_another(const std::filesystem::path& path) {
          status.st_uid != 0;
 }
 
-int open_folder(const std::filesystem::path& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+/// openat, with the mode of a file that it makes; -1 and errno.
+int opened(int folder, const char* name, int flags, mode_t mode = 0) {
+  return uninterrupted([&] { return ::openat(folder, name, flags | O_CLOEXEC, mode); });
+}
+
+int open_folder(const std::filesystem::path& path) { return opened(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY); }
 
 /// Why what is open there cannot be trusted; empty when it can.
 std::string not_mine(const struct stat& status) {
@@ -79,8 +95,7 @@ std::filesystem::path absolute_variable(const char* name) {
 
 bool write_all(int descriptor, std::span<const char> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = uninterrupted([&] { return ::write(descriptor, bytes.data(), bytes.size()); });
     if (written < 0) return false;
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
@@ -89,8 +104,7 @@ bool write_all(int descriptor, std::span<const char> bytes) {
 
 bool read_all(int descriptor, std::span<char> bytes) {
   while (!bytes.empty()) {
-    const ssize_t got = ::read(descriptor, bytes.data(), bytes.size());
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = uninterrupted([&] { return ::read(descriptor, bytes.data(), bytes.size()); });
     if (got == 0) errno = EIO;  // it was longer a moment ago
     if (got <= 0) return false;
     bytes = bytes.subspan(static_cast<std::size_t>(got));
@@ -117,7 +131,16 @@ std::filesystem::path cache_folder() {
   return {};
 }
 
-bool is_temporary(const std::string& name) { return name.starts_with(kTemporaryPrefix); }
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), ::closedir);
+  std::vector<std::string> names;
+  if (listing == nullptr) return names;
+  while (const dirent* entry = ::readdir(listing.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  return names;
+}
 
 std::optional<Folder> Folder::open(const std::filesystem::path& path, Whose whose, std::string& why) {
   const bool mine = whose == Whose::mine;
@@ -151,7 +174,7 @@ Folder::Folder(Folder&& other) noexcept : descriptor_(std::exchange(other.descri
 
 std::optional<std::vector<char>> Folder::read(const std::string& name, std::string& why) const {
   // Without waiting: what stands there may be a pipe.
-  const Descriptor file(::openat(descriptor_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Descriptor file(opened(descriptor_, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
     if (errno != ENOENT) why = errno == ELOOP ? "is a symbolic link" : "cannot be read: " + words(errno);
     return std::nullopt;
@@ -177,8 +200,8 @@ std::optional<std::vector<char>> Folder::read(const std::string& name, std::stri
 
 bool Folder::write(const std::string& name, std::span<const char> bytes, std::string& why) const {
   const std::string temporary = temporary_name();
-  Descriptor file(::openat(descriptor_, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                           whose_ == Whose::mine ? 0600 : 0666));
+  Descriptor file(opened(descriptor_, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW,
+                         whose_ == Whose::mine ? 0600 : 0666));
   if (file.get() < 0) {
     why = "cannot be written: " + words(errno);
     return false;
@@ -188,25 +211,33 @@ bool Folder::write(const std::string& name, std::span<const char> bytes, std::st
       ::renameat(descriptor_, temporary.c_str(), descriptor_, name.c_str()) == 0) {
     return true;
   }
-  why = "cannot be written: " + words(errno);
+  const int error = errno;
   remove(temporary);
+  why = "cannot be written: " + words(error);
   return false;
+}
+
+void Folder::remove_left_behind() const {
+  for (const Entry& entry : entries()) {
+    if (entry.name.starts_with(kTemporaryPrefix) && entry.age_ns > kHourNs) remove(entry.name);
+  }
 }
 
 void Folder::remove(const std::string& name) const { ::unlinkat(descriptor_, name.c_str(), 0); }
 
 std::vector<Folder::Entry> Folder::entries() const {
   std::vector<Entry> entries;
-  Descriptor again(::openat(descriptor_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Descriptor again(opened(descriptor_, ".", O_RDONLY | O_DIRECTORY));
   if (again.get() < 0) return entries;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(again.get()), ::closedir);
   if (listing == nullptr) return entries;
   again.release();
+  const std::int64_t now = now_ns();
   while (const dirent* entry = ::readdir(listing.get())) {
     struct stat status {};
     if (::fstatat(descriptor_, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
-    entries.push_back(
-        {entry->d_name, status.st_size, std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
+    const std::int64_t age = now - (std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec);
+    entries.push_back({entry->d_name, status.st_size, age < -kHourNs ? kUnknownAge : age});
   }
   return entries;
 }

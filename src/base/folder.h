@@ -33,10 +33,14 @@ class Folder {
   struct Entry {
     std::string name;
     std::int64_t bytes;
-    std::int64_t used_ns;  // since 1970
+    // Since it was used. A time that is more than an hour ahead tells nothing, since the clock was set back: such a
+    // file counts as older than all others.
+    std::int64_t age_ns;
   };
   /// The folder's regular files.
   std::vector<Entry> entries() const;
+  /// Removes what processes left behind that died in write(), once it is an hour old.
+  void remove_left_behind() const;
 
  private:
   Folder(int descriptor, Whose whose) : descriptor_(descriptor), whose_(whose) {}
@@ -44,11 +48,12 @@ class Folder {
   Whose whose_;
 };
 
+/// The names in a folder but for "." and ".."; none if it cannot be read. The iterators of std::filesystem end the
+/// process where memory is out.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+
 /// Where what is worth keeping between processes stands: HEDDLE_CACHE_DIR, else heddle in XDG_CACHE_HOME, else in
 /// ~/.cache; empty: nowhere. It need not be there.
 std::filesystem::path cache_folder();
-
-/// How the files are called that write() has not finished, or that a process left behind which did not live to do so.
-bool is_temporary(const std::string& name);
 
 }  // namespace heddle::base

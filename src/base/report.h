@@ -3,8 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string_view>
+
+#include "base/json_text.h"
 
 namespace heddle::base {
 
@@ -21,7 +22,7 @@ inline bool hears_events() {
 }
 
 /// Hands on an event of these fields. Nothing that fails on the way is thrown.
-void report(std::string_view event, const nlohmann::ordered_json& fields) noexcept;
+void report(std::string_view event, const JsonObject& fields) noexcept;
 
 /// Counts of all builders of kernels.
 struct KernelCounters {

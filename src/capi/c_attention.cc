@@ -1,4 +1,6 @@
 // The functions of c.h that need no plan.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -22,35 +24,33 @@ std::vector<ConstTensorView> to_parts(const char* name, const heddle_tensor* par
   return views;
 }
 
+// JSON is written without a tree: the destructor of nlohmann's objects allocates, which ends the process where memory
+// is out. Of single texts it makes none.
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
 std::string devices_json() {
-  auto entries = nlohmann::ordered_json::array();
+  std::string entries;
   for (const DeviceInfo& device : devices()) {
-    entries.push_back({{"kind", device.kind},
-                       {"name", device.name},
-                       {"detail", device.detail},
-                       {"memory_bytes", device.memory_bytes}});
+    entries += fmt::format(R"({}{{"kind":{},"name":{},"detail":{},"memory_bytes":{}}})", entries.empty() ? "" : ",",
+                           quoted(device.kind), quoted(device.name), quoted(device.detail), device.memory_bytes);
   }
-  nlohmann::ordered_json result = {{"heddle", version()}, {"devices", entries}};
-  if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) result["cuda_missing"] = reason;
-  if (const std::string reason = missing(DeviceKind::rocm); !reason.empty()) result["rocm_missing"] = reason;
-  return result.dump();
+  std::string result = fmt::format(R"({{"heddle":{},"devices":[{}])", quoted(version()), entries);
+  if (const std::string reason = missing(DeviceKind::cuda); !reason.empty()) {
+    result += fmt::format(R"(,"cuda_missing":{})", quoted(reason));
+  }
+  if (const std::string reason = missing(DeviceKind::rocm); !reason.empty()) {
+    result += fmt::format(R"(,"rocm_missing":{})", quoted(reason));
+  }
+  return result + "}";
 }
 
 std::string counts_json() {
   const PlanCacheCounts plans = plan_cache_counts();
   const KernelCounts kernels = kernel_counts();
-  const nlohmann::ordered_json result = {{"plans",
-                                          {{"hits", plans.hits},
-                                           {"misses", plans.misses},
-                                           {"evictions", plans.evictions},
-                                           {"plans", plans.plans},
-                                           {"bytes", plans.bytes}}},
-                                         {"kernels",
-                                          {{"compiled", kernels.compiled},
-                                           {"from_memory", kernels.from_memory},
-                                           {"from_disk", kernels.from_disk},
-                                           {"rejected", kernels.rejected}}}};
-  return result.dump();
+  return fmt::format(R"({{"plans":{{"hits":{},"misses":{},"evictions":{},"plans":{},"bytes":{}}},)"
+                     R"("kernels":{{"compiled":{},"from_memory":{},"from_disk":{},"rejected":{}}}}})",
+                     plans.hits, plans.misses, plans.evictions, plans.plans, plans.bytes, kernels.compiled,
+                     kernels.from_memory, kernels.from_disk, kernels.rejected);
 }
 
 // `result`: of a forward or of a backward.

@@ -1,4 +1,6 @@
 // Plans behind an opaque pointer.
+#include <utility>
+
 #include "errors.h"
 #include "from_c.h"
 #include "structs.h"
@@ -76,10 +78,11 @@ heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindi
     require(plan, "plan", "heddle_plan");
     require(bindings, "bindings", "heddle_bindings");
     const heddle::Bindings given = to_bindings(bindings);
-    plan->plan.update(given);
-    heddle::Bindings& known = plan->options.bindings;
+    heddle::Bindings known = plan->options.bindings;  // a copy: whatever fails leaves the plan as it was
     for (const auto& [name, value] : given.params) known.params.insert_or_assign(name, value);
     for (const auto& [name, view] : given.captures) known.captures.insert_or_assign(name, view);
+    plan->plan.update(given);
+    std::swap(plan->options.bindings, known);
   });
 }
 

@@ -1,7 +1,11 @@
 #include "errors.h"
 
+#include <pthread.h>
+
 #include <exception>
+#include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "heddle/error.h"
@@ -9,16 +13,28 @@
 namespace heddle::capi {
 namespace {
 
-// One thread's texts. `error` points into `sentence` or at a literal: keeping a sentence may itself fail for lack of
-// memory.
-struct Kept {
-  const char* error = "";
+// The sentence of this thread's last call: it points into its texts or at a literal, since keeping a sentence may
+// itself fail for lack of memory.
+thread_local const char* error_here = "";
+
+// One thread's texts, which go with it. They are no thread_local: glibc allocates to remember a destructor, and ends
+// the process if it cannot.
+struct Texts {
   std::string sentence, text;
 };
 
-Kept& kept() noexcept {
-  thread_local Kept kept;
-  return kept;
+Texts& texts() {
+  static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
+    pthread_key_t made{};
+    const auto destroy = [](void* object) { delete static_cast<Texts*>(object); };
+    if (::pthread_key_create(&made, destroy) != 0) return std::nullopt;
+    return made;
+  }();
+  if (!key) throw std::bad_alloc();
+  if (void* const object = ::pthread_getspecific(*key)) return *static_cast<Texts*>(object);
+  auto made = std::make_unique<Texts>();
+  if (::pthread_setspecific(*key, made.get()) != 0) throw std::bad_alloc();
+  return *made.release();
 }
 
 // A switch and not a table, so that a new code does not compile without a status.
@@ -44,17 +60,18 @@ heddle_status status_of(ErrorCode code) {
 
 heddle_status keep(heddle_status status, const char* sentence) noexcept {
   try {
-    kept().sentence = sentence;
-    kept().error = kept().sentence.c_str();
+    std::string& kept = texts().sentence;
+    kept = sentence;
+    error_here = kept.c_str();
   } catch (...) {
-    kept().error = "the call failed, and there was no memory to say why";
+    error_here = "the call failed, and there was no memory to say why";
   }
   return status;
 }
 
 }  // namespace
 
-void begin_call() noexcept { kept().error = ""; }
+void begin_call() noexcept { error_here = ""; }
 
 heddle_status keep_current_exception() noexcept {
   try {
@@ -71,10 +88,11 @@ heddle_status keep_current_exception() noexcept {
 }
 
 const char* keep_text(std::string text) {
-  kept().text = std::move(text);
-  return kept().text.c_str();
+  std::string& kept = texts().text;
+  kept = std::move(text);
+  return kept.c_str();
 }
 
 }  // namespace heddle::capi
 
-const char* heddle_last_error(void) { return heddle::capi::kept().error; }
+const char* heddle_last_error(void) { return heddle::capi::error_here; }

@@ -4,6 +4,7 @@
 
 #include "base/environment.h"
 #include "base/hash.h"
+#include "base/per_thread.h"
 #include "engine/state.h"
 #include "engine/workspaces.h"
 
@@ -53,25 +54,27 @@ PlanCache::Entry PlanCache::entry_of(PlanKey key, std::uint64_t hash, AttentionP
   return entry;
 }
 
-void PlanCache::drop(Entries::iterator entry) {
+void PlanCache::drop(Entries::iterator entry, Entries& dropped) {
   const auto [first, last] = by_hash_.equal_range(entry->hash);
   by_hash_.erase(std::find_if(first, last, [&](const auto& found) { return found.second == entry; }));
   counts_.bytes -= entry->bytes;
   --counts_.plans;
-  entries_.erase(entry);
+  dropped.splice(dropped.begin(), entries_, entry);
 }
 
-/// Returns the plans that gave way, to be freed without the lock: on a GPU that waits.
-std::vector<AttentionPlan> PlanCache::keep(Entry entry) {
+/// Returns the plans that gave way, to be freed without the lock: on a GPU that waits. Throws what reading the bound
+/// throws, or that there is no memory, before anything has changed.
+PlanCache::Entries PlanCache::keep(Entry entry) {
   const std::int64_t most = most_bytes();
-  counts_.bytes += entry.bytes;
+  Entries made;
+  made.push_front(std::move(entry));
+  by_hash_.emplace(made.front().hash, made.begin());
+  counts_.bytes += made.front().bytes;
   ++counts_.plans;
-  entries_.push_front(std::move(entry));
-  by_hash_.emplace(entries_.front().hash, entries_.begin());
-  std::vector<AttentionPlan> dropped;
+  entries_.splice(entries_.begin(), made);
+  Entries dropped;
   while (counts_.plans > 1 && (counts_.plans > kMostPlans || counts_.bytes > most)) {
-    dropped.push_back(entries_.back().plan);
-    drop(std::prev(entries_.end()));
+    drop(std::prev(entries_.end()), dropped);
     ++counts_.evictions;
   }
   return dropped;
@@ -79,7 +82,8 @@ std::vector<AttentionPlan> PlanCache::keep(Entry entry) {
 
 template <class Tensors>
 AttentionPlan PlanCache::plan(const Tensors& tensors, const AttentionOptions& options) {
-  thread_local PlanKey key;
+  static base::PerThread<PlanKey> keys;
+  PlanKey& key = keys.here();
   write_key(tensors, options, key);
   const std::uint64_t hash = base::hash_bytes(key.data(), key.size() * sizeof(key.front()));
   {
@@ -95,7 +99,7 @@ AttentionPlan PlanCache::plan(const Tensors& tensors, const AttentionOptions& op
   made.state_->cached = true;
   made.state_->options.progress = nullptr;  // the caller's, which may not outlive this call
   Entry entry = entry_of(key, hash, made);
-  std::vector<AttentionPlan> dropped;
+  Entries dropped;
   const std::lock_guard lock(mutex_);
   if (const AttentionPlan* found = find(key, hash, options.bindings)) return *found;
   dropped = keep(std::move(entry));

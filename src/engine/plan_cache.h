@@ -43,8 +43,8 @@ class PlanCache {
   static bool serves(const Entry& entry, const Bindings& bindings);
   static Entry entry_of(PlanKey key, std::uint64_t hash, AttentionPlan plan);
   const AttentionPlan* find(const PlanKey& key, std::uint64_t hash, const Bindings& bindings);
-  void drop(Entries::iterator entry);
-  std::vector<AttentionPlan> keep(Entry entry);
+  void drop(Entries::iterator entry, Entries& dropped);
+  Entries keep(Entry entry);
 
   mutable std::mutex mutex_;
   Entries entries_;  // the last used first

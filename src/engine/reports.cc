@@ -1,6 +1,7 @@
 #include "engine/reports.h"
 
-#include <nlohmann/json.hpp>
+#include <array>
+#include <cstdint>
 
 #include "base/report.h"
 #include "families/table.h"
@@ -32,19 +33,21 @@ const char* name(ErrorCode code) {
 
 void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took) {
   if (!base::hears_events()) return;
-  base::report("plan", {{"ms", std::chrono::duration<double, std::milli>(took).count()},
-                        {"pass", problem::name(problem.pass)},
-                        {"device", problem::name(problem.device)},
-                        {"problem", to_string(problem)},
-                        {"family", plan.family->name},
-                        {"tile", {plan.tile.q, plan.tile.kv}},
-                        {"workspace_bytes", plan.workspace_bytes},
-                        {"rejected", plan.rejected}});
+  base::report("plan", base::JsonObject()
+                           .add("ms", std::chrono::duration<double, std::milli>(took).count())
+                           .add("pass", problem::name(problem.pass))
+                           .add("device", problem::name(problem.device))
+                           .add("problem", to_string(problem))
+                           .add("family", plan.family->name)
+                           .add("tile", std::array<std::int64_t, 2>{plan.tile.q, plan.tile.kv})
+                           .add("workspace_bytes", plan.workspace_bytes)
+                           .add("rejected", plan.rejected));
 }
 
 void report_refusal(const char* of, const Error& error) {
   if (base::hears_events())
-    base::report("refusal", {{"of", of}, {"code", name(error.code())}, {"reason", error.what()}});
+    base::report("refusal",
+                 base::JsonObject().add("of", of).add("code", name(error.code())).add("reason", error.what()));
 }
 
 }  // namespace heddle::engine

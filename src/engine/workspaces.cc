@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 namespace heddle::engine {
@@ -50,7 +51,10 @@ Tensor Workspaces::take_host_memory(std::int64_t bytes) {
 
 void Workspaces::give_back(Tensor memory) {
   const std::lock_guard lock(mutex_);
-  if (on_host_.size() < kMostOnHost) on_host_.push_back(std::move(memory));
+  try {
+    if (on_host_.size() < kMostOnHost) on_host_.push_back(std::move(memory));
+  } catch (const std::bad_alloc&) {  // the list cannot grow: `memory` is freed
+  }
 }
 
 std::shared_ptr<Workspaces::OfStream> Workspaces::of(const Device& device, void* stream) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "base/uninterrupted.h"
 #include "heddle/error.h"
 
 namespace heddle::files {
@@ -30,7 +31,7 @@ std::filesystem::path temporary_beside(const std::filesystem::path& target) {
 int unnamed_beside(const std::filesystem::path& target) {
   if (::access("/proc/self/fd", X_OK) != 0) return -1;
   const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
-  return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  return base::uninterrupted([&] { return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); });
 }
 
 /// The end of a chain of symbolic links, whether it exists or not: the rename would replace a link that dangles.
@@ -65,7 +66,7 @@ ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), t
   const bool exists = ::stat(path_.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) throw cannot_write(path_, "it is a directory");
   if (exists && (S_ISCHR(old.st_mode) || S_ISFIFO(old.st_mode))) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    descriptor_ = base::uninterrupted([this] { return ::open(path_.c_str(), O_WRONLY | O_CLOEXEC); });
     if (descriptor_ < 0) fail(errno);
     return;
   }
@@ -79,7 +80,8 @@ ReplacingFile::ReplacingFile(const std::filesystem::path& path) : path_(path), t
   replaces_ = true;
   descriptor_ = unnamed_beside(target_);
   if (descriptor_ < 0) {
-    name_by([this] { return descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    const auto make = [this] { return ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); };
+    name_by([&] { return descriptor_ = base::uninterrupted(make); });
   }
   if (exists) ::fchmod(descriptor_, old.st_mode & 0777);
 }
@@ -91,22 +93,21 @@ ReplacingFile::~ReplacingFile() {
 
 void ReplacingFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = base::uninterrupted([&] { return ::write(descriptor_, bytes.data(), bytes.size()); });
     if (written < 0) fail(errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
 }
 
 void ReplacingFile::commit() {
-  if (replaces_ && ::fsync(descriptor_) != 0) fail(errno);
+  if (replaces_ && base::uninterrupted([this] { return ::fsync(descriptor_); }) != 0) fail(errno);
   if (replaces_ && temporary_.empty()) {
     const std::string descriptor = fmt::format("/proc/self/fd/{}", descriptor_);
     name_by([&] { return ::linkat(AT_FDCWD, descriptor.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW); });
   }
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
-  if (closed != 0) fail(errno);
+  if (closed != 0 && errno != EINTR) fail(errno);  // interrupted, it is closed, and the disk has its bytes
   if (!replaces_) return;
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);
   temporary_.clear();

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/uninterrupted.h"
+
 namespace heddle::files {
 namespace {
 
@@ -21,7 +23,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 FileSource::Opened FileSource::open(const std::filesystem::path& path) {
   // Not blocking, because opening a named pipe would wait for its writer.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = base::uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   if (descriptor < 0) throw cannot_read(path, reason(errno));
   struct stat status {};
   const bool known = ::fstat(descriptor, &status) == 0;
@@ -42,8 +44,8 @@ FileSource::~FileSource() { ::close(descriptor_); }
 
 void FileSource::read(std::uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    const ssize_t got = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got =
+        base::uninterrupted([&] { return ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset)); });
     if (got < 0) throw error(reason(errno));
     if (got == 0) throw error("it became shorter while it was read");
     offset += static_cast<std::uint64_t>(got);

@@ -1,9 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "files/safetensors.h"
 #include "files/safetensors_dtypes.h"
 #include "files/view_bytes.h"
@@ -13,8 +18,6 @@ namespace files {
 namespace {
 
 /// Declaration order is the order in the file.
-using Json = nlohmann::ordered_json;
-
 struct OrderedTensor {
   std::size_t type;  // row of kSafetensorsTypes
   const std::string* name;
@@ -39,27 +42,35 @@ std::vector<OrderedTensor> in_file_order(const TensorFile& file) {
   return ordered;
 }
 
+void require_utf8(std::string_view text) {
+  if (base::is_utf8(text)) return;
+  throw Error(ErrorCode::invalid_argument, "a tensor's name or a metadata entry is not UTF-8");
+}
+
 std::string header_text(const std::vector<OrderedTensor>& ordered, const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::uint64_t position = 0;
+  base::JsonObject header;
+  if (!metadata.empty()) {
+    base::JsonObject entries;
+    for (const auto& [name, value] : metadata) {
+      require_utf8(name);
+      require_utf8(value);
+      entries.add(name, value);
+    }
+    header.add("__metadata__", entries);
+  }
+  std::int64_t position = 0;
   for (const OrderedTensor& item : ordered) {
     const Tensor& tensor = *item.tensor;
-    const auto bytes = static_cast<std::uint64_t>(tensor.count() * size_of(tensor.dtype()));
-    Json entry;
-    entry["dtype"] = kSafetensorsTypes[item.type].name;
-    entry["shape"] = std::vector<std::int64_t>(tensor.shape().begin(), tensor.shape().end());
-    entry["data_offsets"] = {position, position + bytes};
-    // Not operator[], which searches all names before.
-    header.get_ref<Json::object_t&>().emplace_back(*item.name, std::move(entry));
-    position += bytes;
+    const std::int64_t end = position + tensor.count() * size_of(tensor.dtype());
+    require_utf8(*item.name);
+    base::JsonObject entry;
+    entry.add("dtype", kSafetensorsTypes[item.type].name);
+    entry.add("shape", std::span(tensor.shape().begin(), tensor.shape().end()));
+    entry.add("data_offsets", std::array{position, end});
+    header.add(*item.name, entry);
+    position = end;
   }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const Json::exception&) {
-    throw Error(ErrorCode::invalid_argument, "a tensor's name or a metadata entry is not UTF-8");
-  }
+  std::string text = header.text();
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMaxHeaderBytes) {
     throw Error(ErrorCode::invalid_argument, fmt::format("the safetensors header would have {} bytes; accepted are at "

@@ -1,6 +1,7 @@
 #include "mask/zone_map.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <mutex>
 #include <type_traits>
@@ -121,7 +122,7 @@ class TypedZones final : public ZoneMap::Zones {
         for (std::int64_t r = rows.begin; r < rows.end; ++r) scan(offset + r * row_.stride, columns, found);
       });
     } else {
-      std::call_once(built_, [&] { build(); });
+      require_built();
       if (slices > kMaxOuter) {
         found = whole_;
       } else {
@@ -227,6 +228,16 @@ class TypedZones final : public ZoneMap::Zones {
                    static_cast<std::size_t>(column_level)];
   }
 
+  /// Not by std::call_once: where memory is out, an exception that leaves it ends the process (glibc then opens a
+  /// library).
+  void require_built() const {
+    if (built_.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(building_);
+    if (built_.load(std::memory_order_relaxed)) return;
+    build();
+    built_.store(true, std::memory_order_release);
+  }
+
   void build() const {
     column_levels_ = group_levels(column_.extent);
     const int row_levels = row_.extent > 1 ? 1 + group_levels(row_.extent) : 1;
@@ -319,7 +330,8 @@ class TypedZones final : public ZoneMap::Zones {
   Axis column_, row_;
   std::vector<Axis> outer_;
 
-  mutable std::once_flag built_;
+  mutable std::mutex building_;
+  mutable std::atomic<bool> built_{false};
   mutable int column_levels_ = 0;
   mutable std::vector<Level> levels_;
   mutable Cell whole_;

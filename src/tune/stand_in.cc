@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/device.h"
+#include "base/per_thread.h"
 #include "base/view_checks.h"
 #include "problem/check_run.h"
 
@@ -20,9 +21,9 @@ std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kAlignment - 1) / 
 
 /// Normal numbers, or zeros of a type that is no real.
 const Tensor& pattern_of(DType dtype) {
-  static thread_local std::map<DType, Tensor> patterns;
-  const auto [found, is_new] = patterns.try_emplace(dtype);
-  if (!is_new) return found->second;
+  static base::PerThread<std::map<DType, Tensor>> patterns;
+  const auto found = patterns.here().try_emplace(dtype).first;
+  if (found->second.count() > 0) return found->second;
   Tensor numbers = Tensor::zeros(DType::f32, {kPattern});
   if (is_floating(dtype)) {
     std::mt19937 generator(1);

@@ -30,14 +30,14 @@ class Events : public testing::Test {
 TEST_F(Events, NobodyHearsThemByDefault) {
   EXPECT_FALSE(base::hears_events());
   EXPECT_EQ(base::hearing.load(), base::Hearing::nobody);
-  base::report("plan", {{"ms", 1.0}});
+  base::report("plan", base::JsonObject().add("ms", 1.0));
 }
 
 TEST_F(Events, AListenerHearsALineOfJson) {
   std::vector<std::string> heard;
   set_event_listener([&](const std::string& event) { heard.push_back(event); });
   EXPECT_TRUE(base::hears_events());
-  base::report("plan", {{"family", "cpu"}, {"reason", "two\nlines, and \xff no UTF-8"}});
+  base::report("plan", base::JsonObject().add("family", "cpu").add("reason", "two\nlines, and \xff no UTF-8"));
   ASSERT_EQ(heard.size(), 1U);
   EXPECT_THAT(heard[0], testing::Not(testing::HasSubstr("\n")));
   const Json event = Json::parse(heard[0]);
@@ -67,8 +67,8 @@ TEST_F(Events, AFileGetsLines) {
         const ScopedVariable log("HEDDLE_LOG", file.c_str());
         base::hearing = base::Hearing::unknown;
         const bool hears = base::hears_events();
-        base::report("plan", {{"n", 1}});
-        base::report("refusal", {{"n", 2}});
+        base::report("plan", base::JsonObject().add("n", 1));
+        base::report("refusal", base::JsonObject().add("n", 2));
         exit_with(hears);
       },
       testing::ExitedWithCode(0), "");

@@ -5,50 +5,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
+#include "capi/fuzz_status.h"
 #include "heddle/c.h"
 
 namespace {
 
-/// The fuzzer's bytes, and zeros behind them.
-class Bytes {
- public:
-  Bytes(const std::uint8_t* data, std::size_t size) : data_(data), left_(size) {}
-
-  std::uint8_t next() {
-    if (left_ == 0) return 0;
-    --left_;
-    return *data_++;
-  }
-  /// Mostly small; now and then a number that no tensor has.
-  std::int64_t extent() {
-    constexpr std::array<std::int64_t, 6> kOdd = {-1, INT64_MIN, INT64_MAX, INT64_C(1) << 62, -8, 0};
-    const std::uint8_t byte = next();
-    return byte < 250 ? byte % 40 : kOdd[byte % kOdd.size()];
-  }
-  /// Mostly a value of the header, now and then none.
-  std::int32_t number(std::int32_t most) {
-    const std::uint8_t byte = next();
-    return byte < 240 ? byte % (most + 1) : static_cast<std::int32_t>(byte * 0x01010101U);
-  }
-  bool coin() { return next() % 2 == 1; }
-  template <class T, std::size_t kCount>
-  const T& one_of(const std::array<T, kCount>& values) {
-    return values[next() % kCount];
-  }
-  template <class T>
-  std::uint64_t size_of_struct() {
-    const std::uint8_t byte = next();
-    return byte < 230 ? sizeof(T) : byte < 240 ? byte - 230U : sizeof(T) - (255U - byte);
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t left_;
-};
+using heddle::test::broken;
+using heddle::test::Bytes;
+using heddle::test::check;
 
 heddle_tensor any_tensor(Bytes& bytes) {
   heddle_tensor x{};
@@ -88,17 +53,6 @@ heddle_tensor readable_tensor(Bytes& bytes) {
     x.strides[i] = bytes.next() % 9;
   }
   return x;
-}
-
-[[noreturn]] void broken(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-void check(heddle_status status) {
-  if (status < HEDDLE_OK || status >= HEDDLE_ERROR_INTERNAL)
-    broken("a status that the header lacks, or a bug in the library");
-  if ((status == HEDDLE_OK) != (std::strlen(heddle_last_error()) == 0)) broken("a sentence and its status disagree");
 }
 
 constexpr std::array<const char*, 12> kTexts = {nullptr,

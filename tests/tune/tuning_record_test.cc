@@ -76,15 +76,14 @@ TEST_F(Records, ThatAreDamagedCountAsNone) {
               HasSubstr("is damaged"));
   EXPECT_THAT(trouble_after([](const std::string&) { return "[1]"; }), HasSubstr("is damaged"));
   EXPECT_THAT(
-      trouble_after([](const std::string& text) { return replaced(text, "\"seconds\": 0.5", "\"seconds\": \"x\""); }),
+      trouble_after([](const std::string& text) { return replaced(text, "\"seconds\":0.5", "\"seconds\":\"x\""); }),
       HasSubstr("is damaged"));
 }
 
 TEST_F(Records, WhoseTimesAreNoneCountAsNone) {
   for (const char* time : {"-0.5", "0.875", "1e999"}) {
-    const std::string trouble = trouble_after([&](const std::string& text) {
-      return replaced(text, "\"seconds\": 0.5", std::string("\"seconds\": ") + time);
-    });
+    const std::string trouble = trouble_after(
+        [&](const std::string& text) { return replaced(text, "\"seconds\":0.5", std::string("\"seconds\":") + time); });
     EXPECT_THAT(trouble, HasSubstr("it counts as none")) << time;
   }
   EXPECT_THAT(trouble_after([](const std::string& text) {

@@ -1,28 +1,49 @@
 #include "backend/cpu/cpu_caps.h"
 
+#include <fcntl.h>
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <sstream>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <new>
 #include <string>
 
 #include "backend/cpu/matrix_unit.h"
 #include "base/parallel.h"
+#include "base/uninterrupted.h"
 
 namespace heddle::cpu {
 namespace {
 
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) {
-      const std::size_t colon = line.find(": ");
-      if (colon != std::string::npos) return line.substr(colon + 2);
+/// A file of the system's, whole; empty if it cannot be read. Streams would take a lack of memory for the end of the
+/// file, and this is asked once a process.
+std::string text_of(const char* path) {
+  std::string text;
+  const int file = base::uninterrupted([&] { return ::open(path, O_RDONLY | O_CLOEXEC); });
+  if (file < 0) return text;
+  std::array<char, 4096> part{};
+  for (ssize_t got = 0; (got = base::uninterrupted([&] { return ::read(file, part.data(), part.size()); })) > 0;) {
+    try {
+      text.append(part.data(), static_cast<std::size_t>(got));
+    } catch (const std::bad_alloc&) {
+      ::close(file);
+      throw;
     }
   }
-  return "CPU";
+  ::close(file);
+  return text;
+}
+
+std::string processor_name() {
+  const std::string info = text_of("/proc/cpuinfo");
+  const std::size_t name = info.find("model name"), colon = info.find(": ", name);
+  const std::size_t end = info.find('\n', name);
+  if (name == std::string::npos || colon == std::string::npos || colon >= end) return "CPU";
+  return info.substr(colon + 2, end - colon - 2);
 }
 
 // A size that the system does not know is reported as 0 or -1; `fallback` then stands.
@@ -34,15 +55,15 @@ std::int64_t cache_bytes(int name, std::int64_t fallback) {
 // "32768K"; 0 where it is no such text.
 std::int64_t bytes_of(const std::string& text) {
   std::int64_t count = 0;
-  char unit = ' ';
-  if (!(std::istringstream(text) >> count >> unit) || count <= 0) return 0;
-  return unit == 'K' ? count << 10 : unit == 'M' ? count << 20 : 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || count <= 0 || rest == text.data() + text.size()) return 0;
+  return *rest == 'K' ? count << 10 : *rest == 'M' ? count << 20 : 0;
 }
 
 std::string first_word(const std::string& path) {
-  std::string word;
-  std::ifstream(path) >> word;
-  return word;
+  std::string text = text_of(path.c_str());
+  text.resize(std::min(text.find_first_of(" \n"), text.size()));
+  return text;
 }
 
 device::Caps find_caps() {

@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -33,10 +32,12 @@ struct Outcome {
   bool lasting() const { return code != nullptr || rejected; }
 };
 
-/// A kernel that is made, or being made.
+/// A kernel that is made, or being made. The outcome may be read once `ended` is ready, which takes no memory: a kernel
+/// whose end could not be told would be waited for without end.
 struct Entry {
-  std::promise<Outcome> promise;
-  std::shared_future<Outcome> outcome = promise.get_future().share();
+  Outcome outcome;
+  std::promise<void> promise;
+  std::shared_future<void> ended = promise.get_future().share();
 };
 
 struct Counters {
@@ -68,48 +69,59 @@ Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, cons
   return *record;
 }
 
+void out_of_memory(Outcome& outcome) {
+  outcome.error = ErrorCode::out_of_memory;
+  outcome.sentence = "out of memory";  // so short that the string holds it without allocating
+}
+
+void fail(Outcome& outcome, ErrorCode code, const char* sentence) {
+  try {
+    outcome.sentence = sentence;
+    outcome.error = code;
+  } catch (const std::bad_alloc&) {
+    out_of_memory(outcome);
+  }
+}
+
 /// `first` is the code for the caller that made it. Later callers get the outcome's own copy, which says that it was in
 /// memory.
 template <class Make>
-Outcome attempt(const Source& source, Make&& make, std::shared_ptr<const MachineCode>& first) noexcept {
-  Outcome outcome;
+void attempt(const Source& source, Make&& make, Outcome& outcome, std::shared_ptr<const MachineCode>& first) noexcept {
   try {
     const Record record = make();
     if (!record.verdict.empty()) {
+      outcome.sentence = fmt::format("kernel '{}' is rejected: {}\n{}", source.name, record.verdict, record.code.log);
       outcome.rejected = true;
       outcome.error = ErrorCode::compile;
-      outcome.sentence = fmt::format("kernel '{}' is rejected: {}\n{}", source.name, record.verdict, record.code.log);
-      return outcome;
+      return;
     }
     auto later = std::make_shared<MachineCode>(record.code);
     later->from = MachineCode::From::memory;
     first = std::make_shared<MachineCode>(record.code);
     outcome.code = std::move(later);
   } catch (const Error& error) {
-    outcome.error = error.code();
-    outcome.sentence = error.what();
+    fail(outcome, error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    outcome.error = ErrorCode::out_of_memory;
-    outcome.sentence = "out of memory";
+    out_of_memory(outcome);
   } catch (const std::exception& error) {
-    outcome.sentence = error.what();
+    fail(outcome, ErrorCode::internal, error.what());
   }
-  return outcome;
 }
 
 /// `code` is null if there is none.
 void report(const Source& source, const MachineCode* code, const Outcome& outcome) {
   if (!base::hears_events()) return;
   if (code == nullptr) {
-    base::report("kernel", {{"name", source.name}, {"error", outcome.sentence}});
+    base::report("kernel", base::JsonObject().add("name", source.name).add("error", outcome.sentence));
     return;
   }
-  base::report("kernel", {{"name", source.name},
-                          {"from", name(code->from)},
-                          {"compile_ms", code->compile_ms},
-                          {"bytes", code->bytes.size()},
-                          {"registers", code->registers},
-                          {"spill_bytes", code->spill_bytes}});
+  base::report("kernel", base::JsonObject()
+                             .add("name", source.name)
+                             .add("from", name(code->from))
+                             .add("compile_ms", code->compile_ms)
+                             .add("bytes", code->bytes.size())
+                             .add("registers", code->registers)
+                             .add("spill_bytes", code->spill_bytes));
 }
 
 }  // namespace
@@ -135,14 +147,15 @@ struct Builder::State {
   std::shared_ptr<const MachineCode> build_first(const Compiler& compiler, const Source& source, const std::string& key,
                                                  Entry& entry) {
     std::shared_ptr<const MachineCode> first;
-    const Outcome outcome = attempt(
-        source, [&] { return make(compiler, counters, *disk_now(), source, key); }, first);
+    const Outcome& outcome = entry.outcome;
+    attempt(
+        source, [&] { return make(compiler, counters, *disk_now(), source, key); }, entry.outcome, first);
     if (!outcome.lasting()) {
       const std::scoped_lock lock(mutex);
       const auto found = kernels.find(key);
       if (found != kernels.end() && found->second.get() == &entry) kernels.erase(found);
     }
-    entry.promise.set_value(outcome);
+    entry.promise.set_value();
     report(source, first.get(), outcome);
     if (first == nullptr) throw_error(outcome);
     if (first->from == MachineCode::From::disk) ++counters.from_disk, ++base::kernel_counters().from_disk;
@@ -164,7 +177,8 @@ std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
     entry = slot;
   }
   if (mine) return state_.build_first(compiler_, source, key, *entry);
-  const Outcome& outcome = entry->outcome.get();
+  entry->ended.wait();
+  const Outcome& outcome = entry->outcome;
   if (outcome.code == nullptr) state_.throw_error(outcome);
   ++state_.counters.from_memory, ++base::kernel_counters().from_memory;
   return outcome.code;

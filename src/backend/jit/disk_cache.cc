@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <functional>
 #include <string_view>
 
 #include "base/environment.h"
@@ -15,7 +15,6 @@ namespace {
 constexpr std::int64_t kDefaultBound = std::int64_t{1} << 30;
 constexpr std::string_view kSuffix = ".kernel";
 constexpr std::size_t kKeySize = 32, kMostNotes = 16;
-constexpr std::int64_t kHourNs = std::int64_t{3600} * 1'000'000'000;
 
 std::string file_of(const std::string& key) { return key + std::string(kSuffix); }
 
@@ -23,11 +22,6 @@ std::string file_of(const std::string& key) { return key + std::string(kSuffix);
 bool is_kernel(std::string_view name) {
   return name.size() == kKeySize + kSuffix.size() && name.ends_with(kSuffix) &&
          name.find_first_not_of("0123456789abcdef") == kKeySize;
-}
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -78,18 +72,18 @@ void DiskCache::store(const std::string& key, const Record& record) {
 }
 
 void DiskCache::make_room(const base::Folder& folder) {
-  std::vector<base::Folder::Entry> kernels;
+  using base::Folder;
+  folder.remove_left_behind();
+  std::vector<Folder::Entry> kernels;
   std::int64_t total = 0;
-  for (base::Folder::Entry& entry : folder.entries()) {
-    if (base::is_temporary(entry.name) && entry.used_ns < now_ns() - kHourNs) folder.remove(entry.name);
+  for (Folder::Entry& entry : folder.entries()) {
     if (!is_kernel(entry.name)) continue;
     total += entry.bytes;
     kernels.push_back(std::move(entry));
   }
   if (total <= bound_) return;
-  std::sort(kernels.begin(), kernels.end(),
-            [](const base::Folder::Entry& a, const base::Folder::Entry& b) { return a.used_ns < b.used_ns; });
-  for (const base::Folder::Entry& kernel : kernels) {
+  std::ranges::sort(kernels, std::ranges::greater(), &Folder::Entry::age_ns);
+  for (const Folder::Entry& kernel : kernels) {
     if (total <= bound_) return;
     folder.remove(kernel.name);
     total -= kernel.bytes;

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "base/uninterrupted.h"
+
 namespace heddle::jit {
 
 namespace fs = std::filesystem;
@@ -44,7 +46,7 @@ void run_program(const fs::path& program, std::vector<std::string> arguments, co
   int status = -1;
   const bool started = ::posix_spawn(&child, program.c_str(), &actions, nullptr, pointers.data(), environ) == 0;
   ::posix_spawn_file_actions_destroy(&actions);
-  if (started) ::waitpid(child, &status, 0);
+  if (started) base::uninterrupted([&] { return ::waitpid(child, &status, 0); });
   std::error_code ignored;
   if (status != 0) fs::remove(output, ignored);
 }

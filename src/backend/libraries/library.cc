@@ -54,7 +54,10 @@ class Attempts {
 
   /// Empty when `file` (a path, or a name for the loader's own path) is taken; else why it is not.
   std::string open(const std::string& file) {
+    errno = 0;
     void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    // Not a reason to keep: a later search may find the library.
+    if (handle == nullptr && errno == ENOMEM) throw std::bad_alloc();
     if (handle == nullptr) return dlerror();
     Library library(handle, path_of(handle, file));
     std::string complaint = check_(library);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "backend/libraries/library.h"
+#include "base/folder.h"
 
 namespace heddle::libraries {
 namespace {
@@ -28,10 +29,9 @@ void add_once(std::vector<fs::path>& paths, const fs::path& path) {
 
 /// PREFIX/lib/python3.*/{site,dist}-packages, and Debian's PREFIX/lib/python3/dist-packages.
 void add_packages_of(std::vector<fs::path>& packages, const fs::path& prefix) {
-  std::error_code error;
   std::vector<fs::path> versions;
-  for (fs::directory_iterator entry(prefix / "lib", error), end; !error && entry != end; entry.increment(error)) {
-    if (entry->path().filename().string().starts_with("python3")) versions.push_back(entry->path());
+  for (const std::string& name : base::names_in(prefix / "lib")) {
+    if (name.starts_with("python3")) versions.push_back(prefix / "lib" / name);
   }
   std::sort(versions.begin(), versions.end());
   for (const fs::path& version : versions) {

@@ -1,7 +1,7 @@
 #include "families/cpu/mod_programs.h"
 
+#include <algorithm>
 #include <limits>
-#include <sstream>
 
 #include "expr/simplify.h"
 
@@ -19,9 +19,10 @@ std::optional<TileProgram> compile(const Expr& mod, expr::Precision precision) {
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.empty()) lines.push_back(line);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
   return lines;
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <map>
+#include <new>
 
 #include "backend/amd/driver/hsa.h"
 #include "device/amd_architectures.h"
@@ -111,6 +112,8 @@ const std::vector<device::AmdCaps>& devices() { return found().devices; }
 std::string hip_missing() {
   try {
     return found().missing;
+  } catch (const std::bad_alloc&) {
+    throw;  // it says nothing about what is missing
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <new>
 
 #include "backend/amd/jit/amd_jit.h"
 #include "backend/amd/jit/code_object.h"
@@ -94,6 +95,8 @@ std::string compiler_missing() {
   try {
     hiprtc();
     return "";
+  } catch (const std::bad_alloc&) {
+    throw;  // it says nothing about what is missing
   } catch (const std::exception& error) {
     return error.what();
   }

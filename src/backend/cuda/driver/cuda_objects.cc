@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/environment.h"
@@ -125,6 +126,8 @@ std::string architecture_of(int device) {
 std::string driver_missing() {
   try {
     return found().missing;
+  } catch (const std::bad_alloc&) {
+    throw;  // it says nothing about what is missing
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <new>
 
 #include "backend/cuda/jit/compiler_log.h"
 #include "backend/cuda/jit/cubin_elf.h"
@@ -126,6 +127,8 @@ std::string compiler_missing() {
   try {
     compiler();
     return "";
+  } catch (const std::bad_alloc&) {
+    throw;  // it says nothing about what is missing
   } catch (const std::exception& error) {
     return error.what();
   }

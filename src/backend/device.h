@@ -100,8 +100,8 @@ class DeviceInterface {
                                std::shared_ptr<DeviceMaskRows>& rows) const = 0;
 
   /// While the result lives, this thread works for device 0 of this kind, one of that architecture that is not here.
-  /// What it prepares, merges or appends compiles kernels for that device, and launches none; build_mask() compiles its
-  /// kernels, and builds no mask. Null: this kind of device compiles nothing.
+  /// Plans, merges and appended rows then compile their kernels for that device, and launch none; build_mask() compiles
+  /// its kernels, and builds no mask. Null: this kind of device compiles nothing.
   virtual std::unique_ptr<AbsentDevice> stand_in(const std::string&) const { return nullptr; }
 };
 

@@ -54,7 +54,7 @@ MAY_INCLUDE = {
     "reference": (*BELOW_BACKEND, "backend"),
     "tune": (*BELOW_BACKEND, "backend", "families"),
     "check": (*BELOW_BACKEND, "backend", "reference"),
-    "engine": ("files", *BELOW_BACKEND, "backend", "tile_evaluator", "families", "check", "tune"),
+    "engine": ("files", *BELOW_BACKEND, "backend", "backend/jit", "tile_evaluator", "families", "check", "tune"),
     "context": ("base", "expr", "backend"),
     "capi": (),
     "cli": (),

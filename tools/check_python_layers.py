@@ -35,7 +35,7 @@ ROOMS = {
     "block masks": Room(("heddle._block_mask",), BASE),
     "calls": Room(("heddle._attention", "heddle._planned", "heddle._plan", "heddle._explanation_html",
                    "heddle._backward", "heddle._backward_plan", "heddle._check", "heddle._config", "heddle._files",
-                   "heddle._kv_cache", "heddle._progress", "heddle._events"),
+                   "heddle._kv_cache", "heddle._progress", "heddle._events", "heddle._archive"),
                   (*BASE, "block masks")),
     "package": Room(("heddle.mods", "heddle._grid_mods", "heddle._score_mods", "heddle.viz", "heddle"), (*BASE, "block masks", "calls")),
     "torch/tensors": Room(("heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",

@@ -55,6 +55,12 @@ def changes_of_a_kernel():
         yield bytes((1, place, 255))
 
 
+def changes_of_an_archive():
+    yield b"\0HEDDLEA\n"
+    for place in range(0, 256, 8):
+        yield bytes((1, place, 255))
+
+
 def records():
     yield b'{"problem":"a class of problems","planned":"k","kernels":[{"kernel":"k","seconds":0.001}]}'
     yield b'{"problem":"another","planned":"k","kernels":[]}'
@@ -89,6 +95,9 @@ TARGETS = {
     "files": Target("tests/files/fuzz_files.cc", ("src/files/*.cc", "src/base/*.cc"), files),
     "kernels": Target("tests/backend/jit/fuzz_kernel_record.cc", ("src/backend/jit/kernel_record.cc", "src/base/*.cc"),
                       changes_of_a_kernel),
+    "archives": Target("tests/backend/jit/fuzz_kernel_archive.cc",
+                       ("src/backend/jit/kernel_archive.cc", "src/backend/jit/kernel_record.cc", "src/base/*.cc"),
+                       changes_of_an_archive),
     "tuning": Target("tests/tune/fuzz_tuning_record.cc", ("src/tune/tuning_record.cc", "src/base/*.cc"), records),
     "capsules": Target("tests/base/fuzz_dlpack.cc", ("src/base/*.cc",), capsules),
     "plan-cache": Target("tests/engine/fuzz_plan_cache.cc", (), sequences_of_calls, library=True),

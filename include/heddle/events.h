@@ -5,8 +5,11 @@
 // An event is one line of JSON. All have "event", "time" (seconds since 1970) and "process".
 //   plan     "ms" that planning took, compilation included; "pass" (forward, backward); "device"; "problem", as
 //            explain() has it; "family"; "tile" [queries, keys]; "workspace_bytes"; "rejected": kernels that the
-//            compiler did not make well, and why
-//   kernel   "name"; "from" (compiled, from the disk cache); "compile_ms"; "bytes"; "registers" and "spill_bytes" a
+//            compiler did not make well, and why; "call": the call, as `heddle aot` reads it
+//            (docs/guide/archives.md)
+//   call     "call", likewise: of the first merge_states or append_kv of its dtypes on a GPU
+//   kernel   "name"; "from" (compiled, from the disk cache, from an archive); "compile_ms"; "bytes"; "registers" and
+//   "spill_bytes" a
 //            thread; or, if it failed, "error"
 //   refusal  "of" (call, plan, run); "code", as in error.h; "reason": the sentence that is thrown
 // More events and keys may come.
@@ -27,8 +30,8 @@ void set_event_listener(EventListener listener);
 
 /// Counts of the kernels of all GPUs since the process began. They count whether somebody listens or not.
 struct KernelCounts {
-  std::int64_t compiled = 0, from_memory = 0, from_disk = 0;  // how a kernel was got
-  std::int64_t rejected = 0;                                  // by the judgement of the compiler's log
+  std::int64_t compiled = 0, from_memory = 0, from_disk = 0, from_archive = 0;  // how a kernel was got
+  std::int64_t rejected = 0;  // by the judgement of the compiler's log
 };
 KernelCounts kernel_counts();
 

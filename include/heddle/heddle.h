@@ -1,6 +1,7 @@
 // Everything: fused attention with user-written score and mask functions.
 #pragma once
 
+#include "heddle/archive.h"            // IWYU pragma: export
 #include "heddle/attention.h"          // IWYU pragma: export
 #include "heddle/backward.h"           // IWYU pragma: export
 #include "heddle/block_mask.h"         // IWYU pragma: export

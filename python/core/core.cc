@@ -19,6 +19,7 @@
 #include "direct_calls.h"
 #include "expressions.h"
 #include "function_docs.h"
+#include "heddle/archive.h"
 #include "heddle/attention.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
@@ -116,12 +117,14 @@ NB_MODULE(_core_of_main, module) {
       "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);
   module.def("cache_folder", &cache_folder);
+  module.def("use_archive", &use_archive, "path"_a);
   module.def("set_event_listener", &set_listener, "listener"_a.none());
   module.def("kernel_counts", [] {
     const KernelCounts counts = kernel_counts();
     return std::map<std::string, std::int64_t>{{"compiled", counts.compiled},
                                                {"from_memory", counts.from_memory},
                                                {"from_disk", counts.from_disk},
+                                               {"from_archive", counts.from_archive},
                                                {"rejected", counts.rejected}};
   });
   module.def(

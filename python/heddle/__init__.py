@@ -61,6 +61,7 @@ from ._core import (
     trunc,
     where,
 )
+from ._archive import use_archive
 from ._attention import attention
 from ._backward import Gradients, attention_backward, check_backward, explain_backward
 from ._backward_plan import BackwardPlan
@@ -87,5 +88,5 @@ __all__ = [
     "gelu_tanh", "isinf", "isnan", "kernel_counts", "load", "log", "log1p", "log2", "maximum", "merge_states", "minimum", "missing",
     "mods", "param", "plan_cache_counts", "power", "progress", "random_uniform", "relu", "round", "rsqrt", "save",
     "set_event_listener", "set_trace_always", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tan", "tanh", "to_f32", "to_i32",
-    "traces_always", "trunc", "where",
+    "traces_always", "trunc", "use_archive", "where",
 ]

@@ -31,11 +31,11 @@ def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None
 
 
 def kernel_counts() -> dict[str, int]:
-    """How often the process compiled a kernel of a GPU, got one from memory and from the disk cache, and found one rejected:
-    "compiled", "from_memory", "from_disk", "rejected". heddle.plan_cache_counts() counts plans.
+    """How often the process compiled a kernel of a GPU, got one from memory, from the disk cache and from an archive, and found
+    one rejected: "compiled", "from_memory", "from_disk", "from_archive", "rejected". heddle.plan_cache_counts() counts plans.
 
     >>> import heddle
     >>> sorted(heddle.kernel_counts())
-    ['compiled', 'from_disk', 'from_memory', 'rejected']
+    ['compiled', 'from_archive', 'from_disk', 'from_memory', 'rejected']
     """
     return dict(_core.kernel_counts())

@@ -55,6 +55,12 @@ struct MoveArguments {
   void* stream = nullptr;  // of a GPU's
 };
 
+/// See DeviceInterface::stand_in().
+class AbsentDevice {
+ public:
+  virtual ~AbsentDevice() = default;
+};
+
 class DeviceInterface {
  public:
   virtual ~DeviceInterface() = default;
@@ -92,6 +98,11 @@ class DeviceInterface {
   virtual BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block,
                                const Bindings& bindings, DType reals, bool clamp_reads,
                                std::shared_ptr<DeviceMaskRows>& rows) const = 0;
+
+  /// While the result lives, this thread works for device 0 of this kind, one of that architecture that is not here.
+  /// Plans, merges and appended rows then compile their kernels for that device, and launch none; build_mask() compiles
+  /// its kernels, and builds no mask. Null: this kind of device compiles nothing.
+  virtual std::unique_ptr<AbsentDevice> stand_in(const std::string&) const { return nullptr; }
 };
 
 /// The kinds of devices that this build computes on, the CPU first.

@@ -19,6 +19,9 @@ constexpr std::array kOptions{
     OptionRow{Option::nccl, "HEDDLE_NCCL", "the NCCL to use: its file, or the folder that holds it"},
     OptionRow{Option::hip, "HEDDLE_HIP", "the libamdhip64 to use: its file, or the folder that holds it"},
     OptionRow{Option::hiprtc, "HEDDLE_HIPRTC", "the libhiprtc to use: its file, or the folder that holds it"},
+    OptionRow{Option::archive, "HEDDLE_ARCHIVE",
+              "archives of kernels that `heddle aot` wrote, with colons between them: a kernel that one of them has is "
+              "taken from there, and needs no compiler"},
     OptionRow{Option::cache_dir, "HEDDLE_CACHE_DIR",
               "the folder of compiled kernels and of records of tuning; default: heddle in the XDG cache"},
     OptionRow{Option::cache_bytes, "HEDDLE_CACHE_BYTES", "how large that folder may grow: 512M, 2G"},

@@ -13,6 +13,7 @@ enum class Option : std::uint8_t {
   nccl,
   hip,
   hiprtc,
+  archive,
   cache_dir,
   cache_bytes,
   dump,

@@ -119,7 +119,7 @@ void set_event_listener(EventListener listener) {
 
 KernelCounts kernel_counts() {
   const base::KernelCounters& counters = base::kernel_counters();
-  return {counters.compiled, counters.from_memory, counters.from_disk, counters.rejected};
+  return {counters.compiled, counters.from_memory, counters.from_disk, counters.from_archive, counters.rejected};
 }
 
 }  // namespace heddle

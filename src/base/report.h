@@ -26,7 +26,7 @@ void report(std::string_view event, const JsonObject& fields) noexcept;
 
 /// Counts of all builders of kernels.
 struct KernelCounters {
-  std::atomic<std::int64_t> compiled{0}, from_memory{0}, from_disk{0}, rejected{0};
+  std::atomic<std::int64_t> compiled{0}, from_memory{0}, from_disk{0}, from_archive{0}, rejected{0};
 };
 KernelCounters& kernel_counters();
 

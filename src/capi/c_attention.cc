@@ -7,6 +7,7 @@
 
 #include "errors.h"
 #include "from_c.h"
+#include "heddle/archive.h"
 #include "heddle/check.h"
 #include "heddle/devices.h"
 #include "heddle/error.h"
@@ -48,9 +49,9 @@ std::string counts_json() {
   const PlanCacheCounts plans = plan_cache_counts();
   const KernelCounts kernels = kernel_counts();
   return fmt::format(R"({{"plans":{{"hits":{},"misses":{},"evictions":{},"plans":{},"bytes":{}}},)"
-                     R"("kernels":{{"compiled":{},"from_memory":{},"from_disk":{},"rejected":{}}}}})",
+                     R"("kernels":{{"compiled":{},"from_memory":{},"from_disk":{},"from_archive":{},"rejected":{}}}}})",
                      plans.hits, plans.misses, plans.evictions, plans.plans, plans.bytes, kernels.compiled,
-                     kernels.from_memory, kernels.from_disk, kernels.rejected);
+                     kernels.from_memory, kernels.from_disk, kernels.from_archive, kernels.rejected);
 }
 
 // `result`: of a forward or of a backward.
@@ -82,6 +83,13 @@ heddle_status heddle_counts_json(const char** json) {
   return call([&] {
     require(json, "json", "place for a text");
     *json = keep_text(counts_json());
+  });
+}
+
+heddle_status heddle_use_archive(const char* path) {
+  return call([&] {
+    require(path, "path", "the name of a file");
+    heddle::use_archive(path);
   });
 }
 

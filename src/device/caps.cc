@@ -10,4 +10,8 @@ std::string size_text(std::int64_t bytes) {
                                               : fmt::format("{} KiB", bytes >> 10);
 }
 
+std::string architecture_of(const CudaCaps& caps) {
+  return fmt::format("sm_{}{}{}", caps.major, caps.minor, caps.major == 9 ? "a" : "");
+}
+
 }  // namespace heddle::device

@@ -40,6 +40,9 @@ struct CudaCaps {
   operator GpuCaps() const { return {index, multiprocessors, shared_memory_bytes, l2_bytes}; }
 };
 
+/// The architecture that NVRTC compiles for, so that the device runs it: "sm_90a".
+std::string architecture_of(const CudaCaps& caps);
+
 struct AmdCaps {
   int index = 0;
   std::string name;          // "AMD Radeon RX 7900 XTX"

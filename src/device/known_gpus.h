@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "device/amd_architectures.h"
 #include "device/caps.h"
@@ -51,8 +53,14 @@ inline const std::array<KnownGpu, 11> kKnownGpus = {
 struct KnownMachine {
   Machine machine;
   DeviceKind kind;
+  std::string architecture;  // that its kernels are compiled for: "sm_90a"
 };
-/// `machine`, with the GPU of that name. Throws invalid_argument, with all names, where there is none.
+/// `machine`, with the GPU of that name. "h100:114" is one with 114 multiprocessors (AMD: compute units). Throws
+/// invalid_argument, with all names, where there is none.
 KnownMachine with_known_gpu(Machine machine, std::string_view name);
+
+/// The GPUs of an architecture ("sm_86", "sm_90" or "sm_90a", "gfx1100"), or the one of a name. Throws
+/// invalid_argument, with all names and architectures, where there is none.
+std::vector<std::string> known_gpus_of(std::string_view name);
 
 }  // namespace heddle::device

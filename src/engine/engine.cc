@@ -13,6 +13,7 @@
 #include "engine/reports.h"
 #include "engine/state.h"
 #include "engine/tuning.h"
+#include "engine/write_call.h"
 #include "families/table.h"
 #include "heddle/error.h"
 
@@ -64,7 +65,8 @@ void AttentionPlan::State::plan_for(const Tensors& tensors, const AttentionOptio
   base::hears_events();  // throws for a HEDDLE_LOG that cannot be opened before anything is planned
   const engine::Clock::time_point began = engine::Clock::now();
   engine::reported("plan", [&] { make_plan(tensors, given); });
-  engine::report_plan(problem, plan, engine::Clock::now() - began);
+  const engine::Clock::duration took = engine::Clock::now() - began;
+  if (base::hears_events()) engine::report_plan(problem, plan, took, engine::write_call(tensors, given));
 }
 
 template <class Tensors>

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "base/report.h"
 #include "families/table.h"
@@ -31,8 +32,8 @@ const char* name(ErrorCode code) {
 
 }  // namespace
 
-void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took) {
-  if (!base::hears_events()) return;
+void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took,
+                 const nlohmann::ordered_json& call) {
   base::report("plan", base::JsonObject()
                            .add("ms", std::chrono::duration<double, std::milli>(took).count())
                            .add("pass", problem::name(problem.pass))
@@ -41,7 +42,8 @@ void report_plan(const problem::AttentionProblem& problem, const plan::Plan& pla
                            .add("family", plan.family->name)
                            .add("tile", std::array<std::int64_t, 2>{plan.tile.q, plan.tile.kv})
                            .add("workspace_bytes", plan.workspace_bytes)
-                           .add("rejected", plan.rejected));
+                           .add("rejected", plan.rejected)
+                           .add_json("call", call.dump()));
 }
 
 void report_refusal(const char* of, const Error& error) {

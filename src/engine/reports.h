@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <nlohmann/json_fwd.hpp>
 #include <utility>
 
 #include "heddle/error.h"
@@ -12,7 +13,9 @@ namespace heddle::engine {
 
 using Clock = std::chrono::steady_clock;
 
-void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took);
+/// `call`: as write_call() has it.
+void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took,
+                 const nlohmann::ordered_json& call);
 void report_refusal(const char* of, const Error& error);
 
 /// A call within which a refusal is reported once, by the innermost of its parts.

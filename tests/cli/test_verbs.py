@@ -29,7 +29,7 @@ def example_of(help_text):
 class Help(ProgramTest):
     def test_program(self):
         text = self.run_well("--help")
-        for verb in VERBS:
+        for verb in (*VERBS, "aot"):
             self.assertRegex(text, rf"(?m)^  {verb} ")
         self.assertIn("Exit codes", text)
         self.assertRegex(self.run_well("--version"), r"^heddle \d+\.\d+\.\d+\n$")
@@ -56,7 +56,7 @@ class Help(ProgramTest):
             self.assertTrue(result.stdout.strip(), command)
 
     def test_lines_fit_a_wide_terminal(self):
-        for verb in VERBS:
+        for verb in (*VERBS, "aot"):
             for line in self.run_well(verb, "--help").splitlines():
                 self.assertLessEqual(len(line), 120, line)
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "expect_error.h"
 #include "families/backward_mma/backward_mma.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
@@ -209,6 +210,18 @@ TEST(Explain, FamiliesThatTakeRowsOfTwoTensors) {
   EXPECT_THAT(explained("h200", DType::bf16, 100, 128),
               HasSubstr("q_rest is given; queries of one tensor are accepted"));
   EXPECT_THAT(explained("mi300x", DType::bf16, 100, 128), HasSubstr("forward_mma"));
+}
+
+TEST(Explain, AGpuMayHaveANumberOfMultiprocessors) {
+  AttentionTensors tensors;
+  tensors.q = tensors.k = tensors.v = {nullptr, DType::bf16, {4, 8, 2048, 128}};
+  tensors.o = {nullptr, DType::bf16, {4, 8, 2048, 128}};
+  EXPECT_EQ(Json::parse(explain_on("h200", tensors, {}).json)["plan"]["grid"], 132);
+  EXPECT_EQ(Json::parse(explain_on("h200:20", tensors, {}).json)["plan"]["grid"], 20);
+  for (const char* wrong : {"h200:", "h200:0", "h200:5000", "h200:2x"}) {
+    expect_error([&] { explain_on(wrong, tensors, {}); }, ErrorCode::invalid_argument,
+                 testing::HasSubstr("behind the colon a number of multiprocessors from 1 to 4096 is accepted"));
+  }
 }
 
 // Nothing of them is read: the memory is not there.

@@ -48,6 +48,7 @@ TEST_F(Reports, APlanIsReportedOnce) {
   EXPECT_GT(plan["workspace_bytes"].get<std::int64_t>(), 0);
   EXPECT_GE(plan["ms"].get<double>(), 0);
   EXPECT_THAT(plan["problem"].get<std::string>(), testing::HasSubstr("f32"));
+  EXPECT_EQ(plan["call"]["q"], (Json{{"dtype", "f32"}, {"shape", {1, 2, 5, 8}}}));
 }
 
 TEST_F(Reports, ARefusedPlanSaysWhy) {

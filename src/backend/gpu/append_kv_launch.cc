@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "backend/gpu/device_sequences.h"
 #include "backend/gpu/kept_kernels.h"
 #include "backend/gpu/moves_eight_columns.h"
 #include "backend/gpu/row_tensors.h"
+#include "base/report.h"
 #include "plan/access/kernel_types.h"
 #include "problem/append_checks.h"
 #include "shared/append_params.h"
@@ -100,6 +103,17 @@ AppendTypes types_of(const AppendTensors& tensors, const AppendOptions& options)
           .angles = options.rotary ? plan::storage_type_of(options.rotary->cos.dtype) : StorageType::mixed};
 }
 
+/// For the list of calls of an archive.
+void report_call(const AppendTensors& tensors, const AppendOptions& options) {
+  if (!base::hears_events()) return;
+  nlohmann::ordered_json call = {
+      {"of", "append_kv"}, {"k", name(tensors.k.dtype)}, {"k_cache", name(tensors.k_cache.dtype)}};
+  if (tensors.v_cache) call["v_cache"] = name(tensors.v_cache->dtype);
+  if (tensors.q_out) call["q_out"] = name(tensors.q_out->dtype);
+  if (options.rotary) call["rotary"] = name(options.rotary->cos.dtype);
+  base::report("call", base::JsonObject().add_json("call", call.dump()));
+}
+
 }  // namespace
 
 void append_kv(const Gpu& gpu, const AppendTensors& tensors, const AppendOptions& options) {
@@ -107,7 +121,11 @@ void append_kv(const Gpu& gpu, const AppendTensors& tensors, const AppendOptions
   const std::int64_t rows = std::int64_t{params.k.rows} + params.v.rows + params.q.rows;
   if (rows == 0 || params.batch == 0) return;
   static auto* kernels = new KeptKernels<AppendTypes>("append_kv");
-  const KeptKernel& kernel = kernels->on(gpu, "k", tensors.k.device, types_of(tensors, options), append_kv_text);
+  const KeptKernel& kernel =
+      kernels->on(gpu, "k", tensors.k.device, types_of(tensors, options), [&](const AppendTypes& types) {
+        report_call(tensors, options);
+        return append_kv_text(types);
+      });
   const std::int64_t rows_of_cta = shared::kAppendThreads / params.lanes;
   const std::int64_t ctas = std::min((rows + rows_of_cta - 1) / rows_of_cta, kMostCtas);
   kernel.program->launch(kernel.function, {.ctas = static_cast<unsigned>(ctas), .threads = shared::kAppendThreads},

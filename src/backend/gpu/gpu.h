@@ -68,10 +68,11 @@ class Gpu {
   virtual void describe_rows(int device, const ConstTensorView& tensor, int box_rows, std::int64_t longest,
                              void* map) const = 0;
 
-  /// Empty when the compiler was found and is new enough; else the reason, a sentence. Never throws.
-  virtual std::string compiler_missing() const = 0;
   /// Waits for all that was enqueued on the device's default stream. `what`: for errors.
   virtual void wait(int device, const char* what) const = 0;
+
+  /// Whether kernels without a plan stay loaded for later calls (KeptKernels).
+  virtual bool keeps_kernels() const { return true; }
 
   /// For explain().
   virtual std::string key_of(const jit::Source& source) const = 0;

@@ -31,6 +31,13 @@ class KeptKernels {
   /// `text(key)`: a KernelText. Throws as Gpu::load(), and for a device that is not there.
   template <class Text>
   const KeptKernel& on(const Gpu& gpu, std::string_view tensor, const Device& device, const Key& key, Text&& text) {
+    if (!gpu.keeps_kernels()) {
+      KernelText made = text(key);
+      thread_local KeptKernel last;
+      last.program = gpu.load(device.index, gpu.source(device.index, std::move(made.name), made.text));
+      last.function = last.program->function(function_);
+      return last;
+    }
     if (device.index < 0 || device.index >= gpu.devices().count()) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} is on {}, which is not there", tensor, problem::name(device)));

@@ -180,8 +180,8 @@ std::int64_t MaskRows::row_bytes() const {
          (params_.rows + std::int64_t{1}) * static_cast<std::int64_t>(sizeof(long long));
 }
 
-std::string mask_rows_refused(const Gpu& gpu, const Expr& mask, const MaskShape& shape, BlockSize block,
-                              const Bindings& bindings, DType reals, bool clamp_reads) {
+std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                              DType reals, bool clamp_reads) {
   if (reals != DType::f32) return fmt::format("its real arithmetic is {}", name(reals));
   if (std::string reason = row_mask_refused(mask); !reason.empty()) return reason;
   if (!clamp_reads && !mask::reads_inside_for_all_values(mask, shape, bindings)) {
@@ -193,19 +193,20 @@ std::string mask_rows_refused(const Gpu& gpu, const Expr& mask, const MaskShape&
     rows += shape.heads * mask::block_count(sequence.q_len, block.q);
   }
   if (rows > kMostRows) return "it has more than 2^30 rows of blocks";
-  return gpu.compiler_missing();
+  return {};
 }
 
 backend::BuiltMask build_mask(const Gpu& gpu, int device, const Expr& mask, const MaskShape& shape, BlockSize block,
                               const Bindings& bindings, DType reals, bool clamp_reads,
                               std::shared_ptr<backend::DeviceMaskRows>& rows) {
-  if (std::string reason = mask_rows_refused(gpu, mask, shape, block, bindings, reals, clamp_reads); !reason.empty()) {
+  if (std::string reason = mask_rows_refused(mask, shape, block, bindings, reals, clamp_reads); !reason.empty()) {
     return {nullptr, std::move(reason)};
   }
   try {
     const auto find = [&](const Expr& simplified, const MaskShape& of, BlockSize size,
                           std::span<const mask::Matrix> matrices, const Bindings& values) {
       if (rows == nullptr) rows = std::make_shared<MaskRows>(gpu, device, simplified, plan::kv_start_of(of.sequences));
+      if (!gpu.keeps_kernels()) throw Error(ErrorCode::unsupported, "the GPU is not here");
       auto& kept = static_cast<MaskRows&>(*rows);
       kept.find(of, size, matrices, values);
       return kept.on_host();
@@ -216,7 +217,7 @@ backend::BuiltMask build_mask(const Gpu& gpu, int device, const Expr& mask, cons
     const std::string sentence = rejected.what();
     return {nullptr, sentence.substr(0, sentence.find('\n'))};  // without the compiler's log
   } catch (const Error& error) {
-    // These are limits of a kernel: the host has none.
+    // These are limits of a kernel, or there is no compiler: the host has none, and needs none.
     if (error.code() != ErrorCode::unsupported) throw;
     return {nullptr, error.what()};
   }

@@ -50,8 +50,8 @@ class MaskRows final : public backend::DeviceMaskRows {
 };
 
 /// Why the rows of this mask cannot be found on a GPU, but can on the host: a sentence. Empty when they can.
-std::string mask_rows_refused(const Gpu& gpu, const Expr& mask, const MaskShape& shape, BlockSize block,
-                              const Bindings& bindings, DType reals, bool clamp_reads);
+std::string mask_rows_refused(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
+                              DType reals, bool clamp_reads);
 
 /// DeviceInterface::build_mask().
 backend::BuiltMask build_mask(const Gpu& gpu, int device, const Expr& mask, const MaskShape& shape, BlockSize block,

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "backend/gpu/kept_kernels.h"
 #include "backend/gpu/moves_eight_columns.h"
+#include "base/report.h"
 #include "heddle/error.h"
 #include "plan/access/kernel_types.h"
 #include "problem/problem.h"
@@ -75,6 +77,15 @@ StorageType parts_type(const MergeArguments& arguments) {
   return alike ? plan::storage_type_of(first) : StorageType::mixed;
 }
 
+/// For the list of calls of an archive.
+void report_call(const MergeArguments& arguments) {
+  if (!base::hears_events()) return;
+  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+  for (const MergePart& part : arguments.parts) parts.push_back(name(part.o.dtype));
+  const nlohmann::ordered_json call = {{"of", "merge_states"}, {"parts", parts}, {"o", name(arguments.o.dtype)}};
+  base::report("call", base::JsonObject().add_json("call", call.dump()));
+}
+
 }  // namespace
 
 void merge_states(const Gpu& gpu, const MergeArguments& arguments) {
@@ -83,8 +94,10 @@ void merge_states(const Gpu& gpu, const MergeArguments& arguments) {
   using Types = std::pair<StorageType, StorageType>;  // of the parts, and of o
   static auto* kernels = new KeptKernels<Types>("merge_states");
   const Types types = {parts_type(arguments), plan::storage_type_of(arguments.o.dtype)};
-  const KeptKernel& kernel = kernels->on(gpu, "o", arguments.o.device, types,
-                                         [](const Types& of) { return merge_states_text(of.first, of.second); });
+  const KeptKernel& kernel = kernels->on(gpu, "o", arguments.o.device, types, [&](const Types& of) {
+    report_call(arguments);
+    return merge_states_text(of.first, of.second);
+  });
   const std::int64_t rows_of_cta = std::int64_t{shared::kMergeThreads} / params.lanes;
   const std::int64_t grid = (std::int64_t{params.rows} + rows_of_cta - 1) / rows_of_cta;
   const Launch launch = {.ctas = std::min(static_cast<unsigned>(grid), kMostGrid), .threads = shared::kMergeThreads};

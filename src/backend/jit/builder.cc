@@ -12,9 +12,11 @@
 #include <optional>
 #include <utility>
 
+#include "backend/jit/archives.h"
 #include "backend/jit/disk_cache.h"
 #include "backend/jit/dump.h"
 #include "backend/jit/key.h"
+#include "backend/jit/recording.h"
 #include "base/environment.h"
 #include "base/profiler_range.h"
 #include "base/report.h"
@@ -28,6 +30,7 @@ struct Outcome {
   ErrorCode error = ErrorCode::internal;
   std::string sentence;
   bool rejected = false;
+  std::optional<Record> refused{};  // the record of a rejected kernel, for archives
 
   bool lasting() const { return code != nullptr || rejected; }
 };
@@ -41,12 +44,26 @@ struct Entry {
 };
 
 struct Counters {
-  std::atomic<std::int64_t> compiled{0}, from_memory{0}, from_disk{0}, rejected{0};
+  std::atomic<std::int64_t> compiled{0}, from_memory{0}, from_disk{0}, from_archive{0}, rejected{0};
 };
 
+std::string maker_of(const Compiler& compiler) { return fmt::format("{} {}", compiler.name(), compiler.version()); }
+
+/// The kernel's name in the disk cache. Throws Error(unsupported) where there is no compiler: with archives in use, the
+/// sentence says first that the kernel is in none of them.
+std::string disk_key_of(const Compiler& compiler, const Source& source) {
+  try {
+    return key_of(source, compiler.options_of(source), compiler.identity());
+  } catch (const Error& error) {
+    const std::string lack = Archives::of_process().lack_of(source);
+    if (lack.empty() || error.code() != ErrorCode::unsupported) throw;
+    throw Error(ErrorCode::unsupported, fmt::format("{}. It cannot be compiled here: {}", lack, error.what()));
+  }
+}
+
 /// From disk, else compiled and stored; dumped where the user asks for that.
-Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, const Source& source,
-            const std::string& key) {
+Record make_here(const Compiler& compiler, Counters& counters, DiskCache& cache, const Source& source) {
+  const std::string key = disk_key_of(compiler, source);
   const std::string folder = base::value_of(base::Option::dump);
   const bool dumps = !folder.empty();
   std::optional<Record> record = cache.load(key);
@@ -67,6 +84,15 @@ Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, cons
   }
   if (dumps) dump(compiler, folder, source, key, compilation, &*record);
   return *record;
+}
+
+/// From an archive, else made here.
+Record make(const Compiler& compiler, Counters& counters, DiskCache& cache, const Source& source,
+            const std::string& key) {
+  if (std::optional<Record> archived = Archives::of_process().find(key)) return std::move(*archived);
+  Record record = make_here(compiler, counters, cache, source);
+  record.code.compiler = maker_of(compiler);
+  return record;
 }
 
 void out_of_memory(Outcome& outcome) {
@@ -91,6 +117,7 @@ void attempt(const Source& source, Make&& make, Outcome& outcome, std::shared_pt
     const Record record = make();
     if (!record.verdict.empty()) {
       outcome.sentence = fmt::format("kernel '{}' is rejected: {}\n{}", source.name, record.verdict, record.code.log);
+      outcome.refused = record;
       outcome.rejected = true;
       outcome.error = ErrorCode::compile;
       return;
@@ -106,6 +133,18 @@ void attempt(const Source& source, Make&& make, Outcome& outcome, std::shared_pt
   } catch (const std::exception& error) {
     fail(outcome, ErrorCode::internal, error.what());
   }
+}
+
+/// Adds a kernel to what this thread records, if it does.
+void record_kernel(const Source& source, const std::string& key, const Outcome& outcome) {
+  Recording* const recording = Recording::current();
+  if (recording == nullptr || !outcome.lasting()) return;
+  const Record record = outcome.refused ? *outcome.refused : Record{.verdict = {}, .code = *outcome.code};
+  recording->add({.key = key,
+                  .name = source.name,
+                  .architecture = source.architecture,
+                  .compiler = record.code.compiler,
+                  .record = record});
 }
 
 /// `code` is null if there is none.
@@ -156,9 +195,11 @@ struct Builder::State {
       if (found != kernels.end() && found->second.get() == &entry) kernels.erase(found);
     }
     entry.promise.set_value();
+    record_kernel(source, key, outcome);
     report(source, first.get(), outcome);
     if (first == nullptr) throw_error(outcome);
     if (first->from == MachineCode::From::disk) ++counters.from_disk, ++base::kernel_counters().from_disk;
+    if (first->from == MachineCode::From::archive) ++counters.from_archive, ++base::kernel_counters().from_archive;
     return first;
   }
 };
@@ -166,7 +207,7 @@ struct Builder::State {
 Builder::Builder(const Compiler& compiler) : compiler_(compiler), state_(*new State) {}
 
 std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
-  const std::string key = key_of(source);
+  const std::string key = source_key(source, compiler_.options_of(source));
   std::shared_ptr<Entry> entry;
   bool mine = false;
   {
@@ -179,30 +220,38 @@ std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
   if (mine) return state_.build_first(compiler_, source, key, *entry);
   entry->ended.wait();
   const Outcome& outcome = entry->outcome;
+  record_kernel(source, key, outcome);
   if (outcome.code == nullptr) state_.throw_error(outcome);
   ++state_.counters.from_memory, ++base::kernel_counters().from_memory;
   return outcome.code;
 }
 
 std::string Builder::key_of(const Source& source) const {
-  return jit::key_of(source, compiler_.options_of(source), compiler_.identity());
+  const std::vector<std::string> options = compiler_.options_of(source);
+  try {
+    return jit::key_of(source, options, compiler_.identity());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    return source_key(source, options);
+  }
 }
 
-std::string Builder::cache_notes() { return state_.disk_now()->notes(); }
+std::string Builder::cache_notes() { return Archives::of_process().notes() + state_.disk_now()->notes(); }
 
 Counts Builder::counts() const {
   const Counters& counters = state_.counters;
-  return {counters.compiled, counters.from_memory, counters.from_disk, counters.rejected};
+  return {counters.compiled, counters.from_memory, counters.from_disk, counters.from_archive, counters.rejected};
 }
 
 void Builder::forget() {
   const std::scoped_lock lock(state_.mutex);
   state_.kernels.clear();
   state_.disk = nullptr;
+  Archives::of_process().forget();
 }
 
 const char* name(MachineCode::From from) {
-  static constexpr const char* kNames[] = {"compiled", "from memory", "from the disk cache"};
+  static constexpr const char* kNames[] = {"compiled", "from memory", "from the disk cache", "from an archive"};
   return kNames[static_cast<std::size_t>(from)];
 }
 

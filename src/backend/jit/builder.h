@@ -13,10 +13,10 @@ namespace heddle::jit {
 /// Thrown for a kernel that spills, say, if its source has an alternative.
 using base::Rejected;
 
-/// Since the process began: how often the compiler ran, how often build() answered from memory and from disk, and how
-/// often it threw Rejected.
+/// Since the process began: how often the compiler ran, how often build() answered from memory, from disk and from an
+/// archive, and how often it threw Rejected.
 struct Counts {
-  std::int64_t compiled = 0, from_memory = 0, from_disk = 0, rejected = 0;
+  std::int64_t compiled = 0, from_memory = 0, from_disk = 0, from_archive = 0, rejected = 0;
 };
 
 /// Builds kernels with one compiler. Is never destroyed: threads may still build while the process ends.
@@ -24,17 +24,18 @@ class Builder {
  public:
   explicit Builder(const Compiler& compiler);
 
-  /// The kernel of a source: from memory, else from the disk cache, else compiled. If several threads want one kernel,
-  /// one compiles and the others wait; several processes may share the folder. Throws Error(compile) with the
-  /// compiler's log when the source does not compile, Rejected as above (also on later calls, without compiling again),
-  /// Error(unsupported) when the compiler is not found or too old. A folder that is full, damaged or not writable is no
+  /// The kernel of a source: from memory, else from an archive (which needs no compiler), else from the disk cache,
+  /// else compiled. If several threads want one kernel, one compiles and the others wait; several processes may share
+  /// the folder. Throws Error(compile) with the compiler's log when the source does not compile, Rejected as above
+  /// (also on later calls, without compiling again), Error(unsupported) when the kernel is in no archive and the
+  /// compiler is not found or too old, and as Archives::find(). A folder that is full, damaged or not writable is no
   /// error: the kernel is compiled, and cache_notes() says so. If HEDDLE_DUMP names a folder, each kernel that was
-  /// compiled or read from disk is left there for people to read; Error(io) when it cannot be.
+  /// compiled or read from the disk cache is left there for people to read; Error(io) when it cannot be.
   std::shared_ptr<const MachineCode> build(const Source& source);
 
   /// The kernel's name in the cache: a hash of its name, its text, whether it has an alternative, the headers that it
-  /// includes, the options, the architecture and the compiler's version. Throws as build() does where there is no
-  /// compiler.
+  /// includes, the options, the architecture and the compiler's version. Where there is no compiler, its name in
+  /// archives.
   std::string key_of(const Source& source) const;
 
   /// Where the cache is, and what went wrong with it so far: lines for explain().

@@ -34,4 +34,8 @@ std::string key_of(const Source& source, std::span<const std::string> options, s
                      base::hash_bytes(all.data(), all.size(), 2));
 }
 
+std::string source_key(const Source& source, std::span<const std::string> options) {
+  return key_of(source, options, "any compiler");
+}
+
 }  // namespace heddle::jit

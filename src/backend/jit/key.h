@@ -13,4 +13,7 @@ namespace heddle::jit {
 /// the compiler gets) and `compiler`.
 std::string key_of(const Source& source, std::span<const std::string> options, std::string_view compiler);
 
+/// A kernel's name in archives, and in memory: as above, over everything but the compiler, which need not be there.
+std::string source_key(const Source& source, std::span<const std::string> options);
+
 }  // namespace heddle::jit

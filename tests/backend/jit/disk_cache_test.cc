@@ -16,13 +16,13 @@ namespace heddle::jit {
 namespace {
 
 namespace fs = std::filesystem;
+using cuda::jit::Child;
+using cuda::jit::JitCase;
+using cuda::jit::text_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-using cuda::jit::Child;
-using cuda::jit::JitCase;
-using cuda::jit::text_of;
 
 std::string key(int i) {
   std::string key(32, '0');

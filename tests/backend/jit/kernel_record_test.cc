@@ -18,12 +18,12 @@ const std::string kKey = "0123456789abcdef0123456789abcdef";
 Record accepted() {
   Record record;
   record.code = {.bytes = {'c', 'u', '\0', 'b'},
-                  .log = "two\nlines",
-                  .registers = 168,
-                  .spill_bytes = 0,
-                  .stack_bytes = 16,
-                  .static_shared_bytes = 1024,
-                  .compile_ms = 512.5};
+                 .log = "two\nlines",
+                 .registers = 168,
+                 .spill_bytes = 0,
+                 .stack_bytes = 16,
+                 .static_shared_bytes = 1024,
+                 .compile_ms = 512.5};
   return record;
 }
 

@@ -80,6 +80,7 @@ int main(void) {
   OK(heddle_check_attention(&tensors, &options, &passed, &text));
   EXPECT(passed == 1 && strlen(text) > 0);
   OK(heddle_counts_json(&text));
+  EXPECT(heddle_use_archive("not_there.archive") == HEDDLE_ERROR_IO);
 
   const heddle_tensor tdo = rows(d_o, 4, 8), tdq = rows(dq, 4, 8), tdk = rows(dk, 4, 8), tdv = rows(dv, 4, 8);
   const heddle_tensor tds = vector(d_slopes, HEDDLE_F32, 3), tdsinks = vector(d_sinks, HEDDLE_F32, 3);

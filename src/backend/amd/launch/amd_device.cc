@@ -7,6 +7,7 @@
 #include "backend/amd/jit/amd_jit.h"
 #include "backend/amd/launch/amd_gpu.h"
 #include "backend/backends.h"
+#include "backend/gpu/absent_gpu.h"
 #include "backend/gpu/append_kv_launch.h"
 #include "backend/gpu/merge_states_launch.h"
 #include "backend/gpu/move_rows_launch.h"
@@ -66,6 +67,10 @@ class AmdDevice final : public DeviceInterface {
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {nullptr, "kernels that find a block mask are there for CUDA alone"};
+  }
+  std::unique_ptr<AbsentDevice> stand_in(const std::string& architecture) const override {
+    const auto build = [](const jit::Source& source) { return amd::builder().build(source); };
+    return std::make_unique<gpu::AbsentGpuScope>(DeviceKind::rocm, gpu::hip_dialect(), architecture, build);
   }
 };
 

@@ -3,6 +3,7 @@
 #include "backend/amd/driver/hip_objects.h"
 #include "backend/amd/jit/amd_jit.h"
 #include "backend/backends.h"
+#include "backend/gpu/absent_gpu.h"
 #include "heddle/error.h"
 
 namespace heddle::amd {
@@ -41,7 +42,6 @@ class AmdGpu final : public gpu::Gpu {
     throw Error(ErrorCode::internal,
                 "kernels for AMD's GPUs copy rows themselves; no plan describes them to a copy engine");
   }
-  std::string compiler_missing() const override { return amd::compiler_missing(); }
   void wait(int device, const char* what) const override { amd::wait(device, what); }
   std::string key_of(const jit::Source& source) const override { return builder().key_of(source); }
   std::string cache_notes() const override { return builder().cache_notes(); }
@@ -51,7 +51,8 @@ class AmdGpu final : public gpu::Gpu {
 
 const gpu::Gpu& amd_gpu() {
   static const AmdGpu gpu;
-  return gpu;
+  const gpu::Gpu* const absent = gpu::absent_gpu(DeviceKind::rocm);
+  return absent != nullptr ? *absent : gpu;
 }
 
 }  // namespace heddle::amd

@@ -119,8 +119,7 @@ std::string loading(int compiler_version) {
 const std::vector<device::CudaCaps>& devices() { return found().devices; }
 
 std::string architecture_of(int device) {
-  const device::CudaCaps& caps = devices().at(static_cast<std::size_t>(device));
-  return fmt::format("sm_{}{}{}", caps.major, caps.minor, caps.major == 9 ? "a" : "");
+  return device::architecture_of(devices().at(static_cast<std::size_t>(device)));
 }
 
 std::string driver_missing() {

@@ -27,8 +27,8 @@ std::string key_of(const Source& source);
 std::string compiler_missing();
 /// "13.0"
 std::string compiler_version();
-/// 13000, as drivers count.
-int compiler_number();
+/// The NVRTC that made a kernel, as drivers count: 13000. 0: not known.
+int compiler_number(const Cubin& cubin);
 
 /// Where the cache is, and what went wrong with it so far: lines for explain().
 std::string cache_notes();

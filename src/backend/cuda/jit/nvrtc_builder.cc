@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include "backend/cuda/jit/compiler_log.h"
 #include "backend/cuda/jit/cubin_elf.h"
@@ -136,7 +138,15 @@ std::string compiler_missing() {
 
 std::string compiler_version() { return compiler().version(); }
 
-int compiler_number() { return compiler().major * 1000 + compiler().minor * 10; }
+int compiler_number(const Cubin& cubin) {
+  constexpr std::string_view kName = "NVRTC ";
+  if (!cubin.compiler.starts_with(kName)) return 0;
+  const char* const end = cubin.compiler.data() + cubin.compiler.size();
+  int major = 0, minor = 0;
+  const char* const point = std::from_chars(cubin.compiler.data() + kName.size(), end, major).ptr;
+  if (point != end) std::from_chars(point + 1, end, minor);
+  return major * 1000 + minor * 10;
+}
 
 std::string cache_notes() { return builder().cache_notes(); }
 

@@ -5,6 +5,7 @@
 #include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/jit/cuda_jit.h"
 #include "backend/cuda/launch/cuda_gpu.h"
+#include "backend/gpu/absent_gpu.h"
 #include "backend/gpu/append_kv_launch.h"
 #include "backend/gpu/mask_rows_launch.h"
 #include "backend/gpu/merge_states_launch.h"
@@ -72,6 +73,9 @@ class CudaDevice final : public DeviceInterface {
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
     return gpu::build_mask(cuda::cuda_gpu(), index, mask, shape, block, bindings, reals, clamp_reads, rows);
+  }
+  std::unique_ptr<AbsentDevice> stand_in(const std::string& architecture) const override {
+    return std::make_unique<gpu::AbsentGpuScope>(DeviceKind::cuda, gpu::cuda_dialect(), architecture, cuda::jit::build);
   }
 };
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/hopper/tensor_map.h"
 #include "backend/cuda/jit/cuda_jit.h"
+#include "backend/gpu/absent_gpu.h"
 
 namespace heddle::cuda {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 class CudaProgram final : public gpu::Program {
  public:
   CudaProgram(int device, const jit::Source& source)
-      : device_(device), cubin_(jit::build(source)), module_(device, cubin_->bytes, jit::compiler_number()) {}
+      : device_(device), cubin_(jit::build(source)), module_(device, cubin_->bytes, jit::compiler_number(*cubin_)) {}
 
   const heddle::jit::MachineCode& code() const override { return *cubin_; }
   void* function(const char* name, int shared_bytes) const override { return module_.function(name, shared_bytes); }
@@ -48,7 +49,6 @@ class CudaGpu final : public gpu::Gpu {
     const CUtensorMap described = tensor_map_before_ends(tensor, tensor.data, box_rows, longest);
     std::memcpy(map, &described, sizeof described);
   }
-  std::string compiler_missing() const override { return jit::compiler_missing(); }
   void wait(int device, const char* what) const override {
     const ContextScope scope(device);
     check(driver().StreamSynchronize(nullptr), what);
@@ -61,7 +61,8 @@ class CudaGpu final : public gpu::Gpu {
 
 const gpu::Gpu& cuda_gpu() {
   static const CudaGpu gpu;
-  return gpu;
+  const gpu::Gpu* const absent = gpu::absent_gpu(DeviceKind::cuda);
+  return absent != nullptr ? *absent : gpu;
 }
 
 }  // namespace heddle::cuda

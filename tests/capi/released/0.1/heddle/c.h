@@ -26,17 +26,15 @@
 // 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size.
 // 4: clamp_reads.
 // 5: backward: heddle_backward_tensors and the functions that take it; heddle_attention_options.deterministic.
-// 6: heddle_attention_tensors.max_scores.
-// 7: heddle_attention_options.tuning.
-// 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors.
-// 9: heddle_append_kv.
+// 6: heddle_attention_tensors.max_scores. 7: heddle_attention_options.tuning.
+// 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors. 9: heddle_append_kv.
 // 10: heddle_attention_options.batch_invariant and fresh_tokens; page_starts, of it and of heddle_append.
-// 11: heddle_attention_options.prefix_group and prefix_len.
-// 12: heddle_attention_options.allow_tf32.
+// 11: heddle_attention_options.prefix_group and prefix_len. 12: heddle_attention_options.allow_tf32.
 // 13: q_rest and k_rest, of heddle_attention_options and of heddle_run_options.
 // 14: heddle_attention_options.partial_keys, heddle_set_event_listener, heddle_counts_json.
 // 15: ranks: heddle_partition, heddle_communicator, heddle_context, heddle_nccl and the functions that take them.
-#define HEDDLE_C_VERSION 15
+// 16: heddle_use_archive; "from_archive" of heddle_counts_json.
+#define HEDDLE_C_VERSION 16
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -388,9 +386,11 @@ typedef void (*heddle_event_listener)(const char* event, void* context);
 /// Since version 14.
 HEDDLE_API heddle_status heddle_set_event_listener(heddle_event_listener listener, void* context);
 
-/// Counts of the caches since the process began, as JSON: {"plans": {"hits": 0, "misses": 0, "evictions": 0, "plans":
-/// 0, "bytes": 0}, "kernels": {"compiled": 0, "from_memory": 0, "from_disk": 0, "rejected": 0}}. Since version 14.
+/// Counts of the caches since the process began, as JSON: {"plans": {"hits", "misses", "evictions", "plans", "bytes"},
+/// "kernels": {"compiled", "from_memory", "from_disk", "from_archive", "rejected"}}. Since version 14.
 HEDDLE_API heddle_status heddle_counts_json(const char** json);
+/// heddle/archive.h: use_archive(). Since version 16.
+HEDDLE_API heddle_status heddle_use_archive(const char* path);
 
 /// Plans for tensors of these shapes, strides, dtypes and devices; their data may be NULL. Lengths, cu_seqlens, q_start
 /// and kv_start on the CPU and the captures of the mask are read now; score params, descales, sinks, score captures,

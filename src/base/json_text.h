@@ -21,6 +21,7 @@ class JsonObject {
   JsonObject& add(std::string_view name, const char* text) { return add(name, std::string_view(text)); }
   /// A number that is not finite becomes null.
   JsonObject& add(std::string_view name, double number);
+  JsonObject& add(std::string_view name, bool is) { return add_raw(name, is ? "true" : "false"); }
   template <std::integral Integer>
   JsonObject& add(std::string_view name, Integer number) {
     return add_raw(name, std::to_string(number));
@@ -35,6 +36,7 @@ class JsonObject {
   JsonObject& add_members(const JsonObject& other);
 
   std::string text() const;
+  bool empty() const { return members_.empty(); }
 
  private:
   JsonObject& add_raw(std::string_view name, std::string_view value);

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
 #include "base/report.h"
 #include "families/table.h"
@@ -33,7 +32,7 @@ const char* name(ErrorCode code) {
 }  // namespace
 
 void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took,
-                 const nlohmann::ordered_json& call) {
+                 const base::JsonObject& call) {
   base::report("plan", base::JsonObject()
                            .add("ms", std::chrono::duration<double, std::milli>(took).count())
                            .add("pass", problem::name(problem.pass))
@@ -43,7 +42,7 @@ void report_plan(const problem::AttentionProblem& problem, const plan::Plan& pla
                            .add("tile", std::array<std::int64_t, 2>{plan.tile.q, plan.tile.kv})
                            .add("workspace_bytes", plan.workspace_bytes)
                            .add("rejected", plan.rejected)
-                           .add_json("call", call.dump()));
+                           .add("call", call));
 }
 
 void report_refusal(const char* of, const Error& error) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <chrono>
-#include <nlohmann/json_fwd.hpp>
 #include <utility>
 
+#include "base/json_text.h"
 #include "heddle/error.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 /// `call`: as write_call() has it.
 void report_plan(const problem::AttentionProblem& problem, const plan::Plan& plan, Clock::duration took,
-                 const nlohmann::ordered_json& call);
+                 const base::JsonObject& call);
 void report_refusal(const char* of, const Error& error);
 
 /// A call within which a refusal is reported once, by the innermost of its parts.

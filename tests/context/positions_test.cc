@@ -24,7 +24,7 @@ std::vector<std::int64_t> rows(std::initializer_list<std::int64_t> begins, std::
   return all;
 }
 
-/// What a Hopper GPU plans for ALiBi over queries that stand at these positions, and keys at those.
+/// The plan of a Hopper GPU for ALiBi over queries that stand at these positions, and keys at those.
 std::string planned(const std::vector<std::int64_t>& queries, const std::vector<std::int64_t>& keys) {
   AttentionOptions options;
   const Tensor slopes = mods::alibi_slopes(2);

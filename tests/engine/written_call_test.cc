@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 
@@ -36,16 +37,20 @@ AttentionTensors tensors() {
   return made;
 }
 
+template <class Tensors>
+Json written(const Tensors& tensors, const AttentionOptions& options) {
+  return Json::parse(write_call(tensors, options).text());
+}
 /// Written, read, and written again.
 Json again(const Json& call) {
   const ReadCall read = read_call(call, kGpu);
-  return read.backward ? write_call(*read.backward, read.options) : write_call(read.forward, read.options);
+  return read.backward ? written(*read.backward, read.options) : written(read.forward, read.options);
 }
 
 TEST(WrittenCall, TensorsComeBack) {
   AttentionTensors call = tensors();
   call.q.data = at((1 << 20) + 6);
-  const Json json = write_call(call, {});
+  const Json json = written(call, {});
   EXPECT_EQ(json["of"], "attention");
   EXPECT_EQ(json["q"], (Json{{"dtype", "bf16"}, {"shape", {2, 8, 64, 128}}, {"offset", 6}}));
   EXPECT_EQ(json["k"]["strides"], (Json{2 * 96 * 128, 128, 256, 1}));
@@ -55,10 +60,10 @@ TEST(WrittenCall, TensorsComeBack) {
 
 TEST(WrittenCall, MemoryIsSharedAsItWas) {
   AttentionTensors call = tensors();
-  ReadCall read = read_call(write_call(call, {}), kGpu);
+  ReadCall read = read_call(written(call, {}), kGpu);
   EXPECT_NE(read.forward.k.data, read.forward.v.data);
   call.v.data = call.k.data;
-  const Json json = write_call(call, {});
+  const Json json = written(call, {});
   EXPECT_EQ(json["v_is_k"], true);
   read = read_call(json, kGpu);
   EXPECT_EQ(read.forward.k.data, read.forward.v.data);
@@ -90,7 +95,7 @@ TEST(WrittenCall, OptionsComeBack) {
   const Tensor ids = Tensor::zeros(DType::i32, {96});
   std::iota(static_cast<std::int32_t*>(ids.data()), static_cast<std::int32_t*>(ids.data()) + 96, 0);
   const AttentionOptions options = all_options(ids);
-  const Json json = write_call(tensors(), options);
+  const Json json = written(tensors(), options);
   for (const char* name : {
 #define HEDDLE_TENSOR_OPTION(name, group, help) #name,
 #define HEDDLE_LENGTHS_OPTION(name, group, help) #name,
@@ -108,7 +113,7 @@ TEST(WrittenCall, OptionsComeBack) {
   EXPECT_EQ(read.options.weight_mod.node(), options.weight_mod.node());
   EXPECT_EQ(read.options.bindings.params, options.bindings.params);
   EXPECT_EQ(static_cast<const std::int32_t*>(read.options.bindings.captures.at("ids").data)[95], 95);
-  Json back = write_call(read.forward, read.options);
+  Json back = written(read.forward, read.options);
   back["options"]["captures"]["ids"]["on"] = "host";  // captures have memory of the host's in either
   EXPECT_EQ(back, json);
 }
@@ -124,7 +129,7 @@ TEST(WrittenCall, CapturesHaveMemoryWherePlanningReadsThem) {
   options.bindings.captures["limits"].strides = {5, -1};
   options.bindings.captures["places"] = there(DType::i32, {8});
   options.bindings.captures["bias"] = there(DType::f32, {1'000'000'000});
-  const Json json = write_call(tensors(), options);
+  const Json json = written(tensors(), options);
   const ReadCall read = read_call(json, kGpu);
   const ConstTensorView& limits = read.options.bindings.captures.at("limits");
   EXPECT_EQ(limits.device, Device{});
@@ -142,7 +147,7 @@ TEST(WrittenCall, LengthsOfTheHostHaveTheirNumbers) {
   static_cast<std::int64_t*>(lengths.data())[1] = 60;
   AttentionOptions options;
   options.kv_lengths = lengths;
-  const Json json = write_call(tensors(), options);
+  const Json json = written(tensors(), options);
   EXPECT_EQ(json["options"]["kv_lengths"],
             (Json{{"dtype", "i64"}, {"shape", {2}}, {"on", "host"}, {"values", {0, 60}}}));
   EXPECT_EQ(again(json), json);
@@ -152,7 +157,7 @@ TEST(WrittenCall, LengthsOfTheHostHaveTheirNumbers) {
 
   AttentionTensors here = tensors();  // a call of the CPU: it counts as a GPU's, but for the lengths
   for (ConstTensorView* view : {&here.q, &here.k, &here.v}) view->device = {};
-  const Json recorded = write_call(here, options);
+  const Json recorded = written(here, options);
   EXPECT_EQ(recorded["options"]["kv_lengths"]["on"], "host");
   EXPECT_FALSE(recorded["q"].contains("on"));
   EXPECT_EQ(read_call(recorded, kGpu).options.kv_lengths->device, Device{});
@@ -164,14 +169,14 @@ TEST(WrittenCall, BlockMasksComeBack) {
   options.mask_mod = mods::causal();
   const MaskShape shape = MaskShape::uniform(2, 1, 64, 96);
   options.block_mask = std::make_shared<const BlockMask>(BlockMask::build(options.mask_mod, shape, {32, 16}));
-  Json json = write_call(tensors(), options);
+  Json json = written(tensors(), options);
   EXPECT_EQ(json["options"]["block_mask"], (Json{{"block", {32, 16}}, {"heads", 1}, {"mask", "kv_idx <= q_idx"}}));
   EXPECT_EQ(*read_call(json, kGpu).options.block_mask, *options.block_mask);
 
   const BlockLists lists = options.block_mask->to_lists();
   options.block_mask = std::make_shared<const BlockMask>(
       BlockMask::from_lists(lists, MaskShape::uniform(2, 8, 64, 96), {32, 16}, options.mask_mod));
-  json = write_call(tensors(), options);
+  json = written(tensors(), options);
   EXPECT_EQ(json["options"]["block_mask"]["lists"], "of all heads");
   const ReadCall read = read_call(json, kGpu);
   EXPECT_TRUE(read.options.block_mask->is_from_lists());
@@ -195,7 +200,7 @@ TEST(WrittenCall, BackwardsComeBack) {
   AttentionOptions options;
   options.sinks = there(DType::f32, {8});
   options.deterministic = true;
-  const Json json = write_call(backward, options);
+  const Json json = written(backward, options);
   EXPECT_EQ(json["of"], "backward");
   EXPECT_EQ(again(json), json);
 }
@@ -213,7 +218,7 @@ TEST(WrittenCall, OneWithoutATextSaysSo) {
   AttentionOptions options;
   options.score_mod = leaf::score();
   for (int i = 0; i < 20; ++i) options.score_mod = options.score_mod + options.score_mod * options.score_mod;
-  const Json json = write_call(tensors(), options);
+  const Json json = written(tensors(), options);
   ASSERT_TRUE(json.contains("unwritten"));
   expect_error([&] { read_call(json, kGpu); }, ErrorCode::invalid_argument,
                HasSubstr("the call could not be recorded: "));

@@ -30,8 +30,6 @@ class JsonObject {
   JsonObject& add(std::string_view name, std::span<const std::int64_t> numbers);
   JsonObject& add(std::string_view name, std::span<const std::string> texts);
   JsonObject& add(std::string_view name, std::span<const JsonObject> objects);
-  /// A value that is the text of JSON already.
-  JsonObject& add_json(std::string_view name, std::string_view json) { return add_raw(name, json); }
   /// All members of another object.
   JsonObject& add_members(const JsonObject& other);
 

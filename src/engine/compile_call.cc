@@ -111,6 +111,19 @@ void compile_append(const Json& call, const backend::DeviceInterface& kind) {
   kind.append(tensors, options);
 }
 
+void compile_move(const Json& call, const backend::DeviceInterface& kind) {
+  const Device device = {kind.kind(), 0};
+  const auto adds = call.find("adds");
+  if (adds != call.end() && !adds->is_boolean()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the call's 'adds' is {}; true and false are accepted", adds->dump()));
+  }
+  kind.move_rows({.from = row_of(dtype_at(call, "from"), device),
+                  .to = rows_for(dtype_at(call, "to"), device),
+                  .rows = 1,
+                  .adds = adds != call.end() && adds->get<bool>()});
+}
+
 }  // namespace
 
 void compile_call(const Json& call, std::string_view gpu) {
@@ -119,9 +132,10 @@ void compile_call(const Json& call, std::string_view gpu) {
   }
   const std::string of = call.contains("of") && call["of"].is_string() ? call["of"].get<std::string>() : "";
   const device::KnownMachine target = device::with_known_gpu(cpu_machine(), gpu);
-  if (of == "merge_states" || of == "append_kv") {
+  if (of == "merge_states" || of == "append_kv" || of == "move_rows") {
     const backend::DeviceInterface& kind = *backend::find_device_kind(target.kind);
     const auto absent = stand_in(kind, target.architecture);
+    if (of == "move_rows") return compile_move(call, kind);
     return of == "merge_states" ? compile_merge(call, kind) : compile_append(call, kind);
   }
   const ReadCall read = read_call(call, {target.kind, 0});

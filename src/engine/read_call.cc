@@ -84,7 +84,8 @@ class CallReader {
     const Json* const of = call_.find("of");
     const std::string kind = of == nullptr ? "attention" : call_.text_of(*of, "of");
     if (kind != "attention" && kind != "backward") {
-      refuse("the call is of '{}'; 'attention', 'backward', 'merge_states' and 'append_kv' are accepted", kind);
+      refuse("the call is of '{}'; 'attention', 'backward', 'merge_states', 'append_kv' and 'move_rows' are accepted",
+             kind);
     }
     const ConstTensorView q = tensor("q"), k = tensor("k");
     ConstTensorView v = tensor("v");

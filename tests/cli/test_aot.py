@@ -85,12 +85,15 @@ class Aot(ProgramTest):
             call(of="backward", lse=True, dq=True, dk=True, dv=True),
             {"of": "merge_states", "parts": ["bf16", "f32"], "o": "bf16"},
             {"of": "append_kv", "k": "bf16", "k_cache": "e4m3", "v_cache": "e4m3", "q_out": "bf16", "rotary": "f32"},
+            {"of": "move_rows", "from": "f32", "to": "bf16"},
+            {"of": "move_rows", "from": "f32", "to": "f32", "adds": True},
             {"event": "kernel", "name": "no call"},
             call(lse=True, options={"mask_mod": "q_idx - kv_idx < w", "params": {"w": 64}}),
         )
-        self.assertEqual(result["calls"], 4)
+        self.assertEqual(result["calls"], 6)
         names = {name for _, name in self.list()}
-        self.assertLess({"forward_sm90", "backward_sm90", "backward_rows", "merge_states", "append_kv"}, names | {"x"})
+        beside = {"merge_states", "append_kv", "move_rows"}
+        self.assertLess({"forward_sm90", "backward_sm90", "backward_rows"} | beside, names | {"x"})
 
     def test_gpus_are_names_and_architectures(self):
         self.write(call(), gpus="sm_90,sm_86,l4,h100:20")
@@ -110,7 +113,9 @@ class Aot(ProgramTest):
         self.assertIn("the call has 'mask_mod', which is none of its members", self.refusal(call(mask_mod="True")))
         self.assertIn("options has 'mask', which is none", self.refusal(call(options={"mask": "True"})))
         self.assertIn("q.shape is 3; a list of whole numbers", self.refusal(call(q={"dtype": "bf16", "shape": 3})))
-        self.assertIn("'attention', 'backward', 'merge_states' and", self.refusal(call(of="forward")))
+        self.assertIn("'attention', 'backward', 'merge_states', ", self.refusal(call(of="forward")))
+        self.assertIn("has no 'to' that is", self.refusal({"of": "move_rows", "from": "f32"}))
+        self.assertIn("'adds' is 1; true", self.refusal({"of": "move_rows", "from": "f32", "to": "f32", "adds": 1}))
         self.assertIn("could not be recorded: too long", self.refusal({"unwritten": "too long"}))
         on_host = {"dtype": "i32", "shape": [1], "on": "host"}
         self.assertIn("so its 'values' are needed", self.refusal(call(options={"kv_lengths": on_host})))

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "backend/gpu/device_sequences.h"
@@ -106,12 +105,12 @@ AppendTypes types_of(const AppendTensors& tensors, const AppendOptions& options)
 /// For the list of calls of an archive.
 void report_call(const AppendTensors& tensors, const AppendOptions& options) {
   if (!base::hears_events()) return;
-  nlohmann::ordered_json call = {
-      {"of", "append_kv"}, {"k", name(tensors.k.dtype)}, {"k_cache", name(tensors.k_cache.dtype)}};
-  if (tensors.v_cache) call["v_cache"] = name(tensors.v_cache->dtype);
-  if (tensors.q_out) call["q_out"] = name(tensors.q_out->dtype);
-  if (options.rotary) call["rotary"] = name(options.rotary->cos.dtype);
-  base::report("call", base::JsonObject().add_json("call", call.dump()));
+  base::JsonObject call;
+  call.add("of", "append_kv").add("k", name(tensors.k.dtype)).add("k_cache", name(tensors.k_cache.dtype));
+  if (tensors.v_cache) call.add("v_cache", name(tensors.v_cache->dtype));
+  if (tensors.q_out) call.add("q_out", name(tensors.q_out->dtype));
+  if (options.rotary) call.add("rotary", name(options.rotary->cos.dtype));
+  base::report("call", base::JsonObject().add("call", call));
 }
 
 }  // namespace

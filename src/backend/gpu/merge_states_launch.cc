@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/gpu/kept_kernels.h"
 #include "backend/gpu/moves_eight_columns.h"
@@ -80,10 +81,11 @@ StorageType parts_type(const MergeArguments& arguments) {
 /// For the list of calls of an archive.
 void report_call(const MergeArguments& arguments) {
   if (!base::hears_events()) return;
-  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
-  for (const MergePart& part : arguments.parts) parts.push_back(name(part.o.dtype));
-  const nlohmann::ordered_json call = {{"of", "merge_states"}, {"parts", parts}, {"o", name(arguments.o.dtype)}};
-  base::report("call", base::JsonObject().add_json("call", call.dump()));
+  std::vector<std::string> parts;
+  for (const MergePart& part : arguments.parts) parts.emplace_back(name(part.o.dtype));
+  const base::JsonObject call =
+      base::JsonObject().add("of", "merge_states").add("parts", parts).add("o", name(arguments.o.dtype));
+  base::report("call", base::JsonObject().add("call", call));
 }
 
 }  // namespace

@@ -8,11 +8,26 @@
 
 #include "backend/gpu/kept_kernels.h"
 #include "backend/gpu/moves_eight_columns.h"
+#include "base/report.h"
 #include "heddle/error.h"
 #include "plan/access/kernel_types.h"
 #include "shared/move_params.h"
 
 namespace heddle::gpu {
+namespace {
+
+/// For the list of calls of an archive.
+void report_call(const backend::MoveArguments& arguments) {
+  if (!base::hears_events()) return;
+  const base::JsonObject call = base::JsonObject()
+                                    .add("of", "move_rows")
+                                    .add("from", name(arguments.from.dtype))
+                                    .add("to", name(arguments.to.dtype))
+                                    .add("adds", arguments.adds);
+  base::report("call", base::JsonObject().add("call", call));
+}
+
+}  // namespace
 
 void move_rows(const Gpu& gpu, const backend::MoveArguments& arguments) {
   constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max(), kMostCtas = 1 << 14;
@@ -42,7 +57,10 @@ void move_rows(const Gpu& gpu, const backend::MoveArguments& arguments) {
   static auto* kernels = new KeptKernels<MoveTypes>("move_rows");
   const MoveTypes types = {
       .from = plan::storage_type_of(from.dtype), .to = plan::storage_type_of(to.dtype), .adds = arguments.adds};
-  const KeptKernel& kernel = kernels->on(gpu, "k", from.device, types, move_rows_text);
+  const KeptKernel& kernel = kernels->on(gpu, "k", from.device, types, [&](const MoveTypes& of) {
+    report_call(arguments);
+    return move_rows_text(of);
+  });
   const std::int64_t rows_of_cta = std::int64_t{shared::kMoveThreads} / params.lanes;
   const std::int64_t ctas = std::min((rows + rows_of_cta - 1) / rows_of_cta, kMostCtas);
   kernel.program->launch(kernel.function, {.ctas = static_cast<unsigned>(ctas), .threads = shared::kMoveThreads},

@@ -16,6 +16,7 @@
 #include "backend/cuda/driver/in_child.h"
 #include "backend/cuda/launch/cuda_gpu.h"
 #include "backend/gpu/mask_rows_launch.h"
+#include "backend/gpu/move_rows_launch.h"
 #include "backend/jit/recording.h"
 #include "expr/simplify.h"
 #include "heddle/heddle.h"
@@ -151,6 +152,11 @@ void append() {
   append_kv({.k = k, .k_cache = cache, .v = k, .v_cache = values.view()}, {.kv_lengths = lengths});
 }
 
+void move() {
+  const Tensor from = there(DType::bf16, {2, 3, 5, 64}), to = there(DType::f32, {2, 3, 5, 64});
+  gpu::move_rows(cuda_gpu(), {.from = from, .to = to, .rows = 5});
+}
+
 /// By name, for messages.
 std::map<std::string, Work> all_work() {
   return {
@@ -176,6 +182,7 @@ std::map<std::string, Work> all_work() {
       {"backward of a capture", [] { plan_backward(64, true); }},
       {"wide backward", [] { plan_backward(192, false); }},
       {"merge", merge},
+      {"moved rows", move},
       {"append", append},
   };
 }

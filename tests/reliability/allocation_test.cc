@@ -92,7 +92,8 @@ class AllocationFailure : public testing::TestWithParam<CallKind> {
     std::int64_t failed = 0, borne = 0;
     // Some in a run of all tests, from another one on each time.
     const std::int64_t step = takes_all() ? 1 : is_reduced() ? 97 : 13;
-    for (std::int64_t at = static_cast<std::int64_t>(drawn_case(1, static_cast<std::size_t>(step)));; at += step) {
+    for (std::int64_t at = static_cast<std::int64_t>(drawn_case(1, static_cast<std::size_t>(step)));;
+         at = allocation_behind(at, step)) {
       std::snprintf(place.data(), place.size(), "%s, allocation %ld%s", GetParam().name, static_cast<long>(at),
                     which == FailingAllocation::kOne ? "" : " and all after it");
       ::alarm(120);  // a call that waits for ever

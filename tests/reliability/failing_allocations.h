@@ -2,7 +2,10 @@
 // with one, which has a malloc of its own, it replaces operator new.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "sample.h"
 
 namespace heddle::test {
 
@@ -22,5 +25,11 @@ class FailingAllocation {
 
 /// Blocks that are allocated now.
 std::int64_t live_blocks();
+
+/// The allocation to fail behind number `at`: `step` further, and later ever further, since calls of some draws
+/// allocate a million times.
+inline std::int64_t allocation_behind(std::int64_t at, std::int64_t step) {
+  return at + std::max(step, at / (takes_all() ? 256 : 16));
+}
 
 }  // namespace heddle::test

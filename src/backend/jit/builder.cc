@@ -204,25 +204,26 @@ struct Builder::State {
   }
 };
 
-Builder::Builder(const Compiler& compiler) : compiler_(compiler), state_(*new State) {}
+Builder::Builder(const Compiler& compiler) : compiler_(compiler), state_(std::make_unique<State>()) {}
+Builder::~Builder() = default;
 
 std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
   const std::string key = source_key(source, compiler_.options_of(source));
   std::shared_ptr<Entry> entry;
   bool mine = false;
   {
-    const std::scoped_lock lock(state_.mutex);
-    std::shared_ptr<Entry>& slot = state_.kernels[key];
+    const std::scoped_lock lock(state_->mutex);
+    std::shared_ptr<Entry>& slot = state_->kernels[key];
     mine = slot == nullptr;
     if (mine) slot = std::make_shared<Entry>();
     entry = slot;
   }
-  if (mine) return state_.build_first(compiler_, source, key, *entry);
+  if (mine) return state_->build_first(compiler_, source, key, *entry);
   entry->ended.wait();
   const Outcome& outcome = entry->outcome;
   record_kernel(source, key, outcome);
-  if (outcome.code == nullptr) state_.throw_error(outcome);
-  ++state_.counters.from_memory, ++base::kernel_counters().from_memory;
+  if (outcome.code == nullptr) state_->throw_error(outcome);
+  ++state_->counters.from_memory, ++base::kernel_counters().from_memory;
   return outcome.code;
 }
 
@@ -236,17 +237,17 @@ std::string Builder::key_of(const Source& source) const {
   }
 }
 
-std::string Builder::cache_notes() { return Archives::of_process().notes() + state_.disk_now()->notes(); }
+std::string Builder::cache_notes() { return Archives::of_process().notes() + state_->disk_now()->notes(); }
 
 Counts Builder::counts() const {
-  const Counters& counters = state_.counters;
+  const Counters& counters = state_->counters;
   return {counters.compiled, counters.from_memory, counters.from_disk, counters.from_archive, counters.rejected};
 }
 
 void Builder::forget() {
-  const std::scoped_lock lock(state_.mutex);
-  state_.kernels.clear();
-  state_.disk = nullptr;
+  const std::scoped_lock lock(state_->mutex);
+  state_->kernels.clear();
+  state_->disk = nullptr;
   Archives::of_process().forget();
 }
 

@@ -19,10 +19,12 @@ struct Counts {
   std::int64_t compiled = 0, from_memory = 0, from_disk = 0, from_archive = 0, rejected = 0;
 };
 
-/// Builds kernels with one compiler. Is never destroyed: threads may still build while the process ends.
+/// Builds kernels with one compiler. The library's own are never destroyed: threads may still build while the process
+/// ends.
 class Builder {
  public:
   explicit Builder(const Compiler& compiler);
+  ~Builder();
 
   /// The kernel of a source: from memory, else from an archive (which needs no compiler), else from the disk cache,
   /// else compiled. If several threads want one kernel, one compiles and the others wait; several processes may share
@@ -47,7 +49,7 @@ class Builder {
  private:
   struct State;
   const Compiler& compiler_;
-  State& state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace heddle::jit

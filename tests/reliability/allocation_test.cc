@@ -106,7 +106,8 @@ class AllocationFailure : public testing::TestWithParam<CallKind> {
       }
       ++(end.what == End::result ? borne : failed);
       ASSERT_EQ(call(), expected) << place.data() << ": the next call's result";
-      ASSERT_LE(plan_cache_counts().plans, 1) << place.data();
+      const PlanCacheCounts kept = plan_cache_counts();  // plans that hold nothing do not give way
+      ASSERT_TRUE(kept.plans <= 1 || kept.bytes <= 1) << place.data() << ": " << kept.plans << " plans are kept";
       clear_plan_cache();
       if (live_blocks() > blocks) {  // a table that grew, or a leak, which grows with each call
         const std::int64_t before = live_blocks();

@@ -12,7 +12,7 @@
 #include <new>
 
 #include "heddle/heddle.h"
-#include "reliability/calls.h"
+#include "reliability/bearing_kinds.h"
 #include "reliability/failing_allocations.h"
 #include "sample.h"
 #include "scoped_environment.h"
@@ -134,19 +134,7 @@ TEST_P(AllocationFailure, OfOneAndAllAfter) {
   fail_each(GetParam().draw(random, {.threads = 1, .folder = folder_}), FailingAllocation::kAndAllAfter);
 }
 
-std::string name_of(const testing::TestParamInfo<CallKind>& info) {
-  std::string name = info.param.name;
-  std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
-  return name;
-}
-
-std::vector<CallKind> kinds_that_bear_it() {
-  std::vector<CallKind> kinds(call_kinds().begin(), call_kinds().end());
-  std::erase_if(kinds, [](const CallKind& kind) { return kind.makes_json; });
-  return kinds;
-}
-
-INSTANTIATE_TEST_SUITE_P(Calls, AllocationFailure, testing::ValuesIn(kinds_that_bear_it()), name_of);
+INSTANTIATE_TEST_SUITE_P(Calls, AllocationFailure, testing::ValuesIn(bearing_kinds()), name_of);
 
 }  // namespace
 }  // namespace heddle::test

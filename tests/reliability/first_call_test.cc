@@ -11,7 +11,7 @@
 
 #include "base/parallel.h"
 #include "heddle/heddle.h"
-#include "reliability/calls.h"
+#include "reliability/bearing_kinds.h"
 #include "reliability/failing_allocations.h"
 #include "reliability/scratch_folder.h"
 #include "sample.h"
@@ -80,19 +80,7 @@ TEST_P(FirstCall, OfWhichAnAllocationFails) {
   std::printf("%s: %d allocations failed\n", GetParam().name, failed);
 }
 
-std::string name_of(const testing::TestParamInfo<CallKind>& info) {
-  std::string name = info.param.name;
-  std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
-  return name;
-}
-
-std::vector<CallKind> kinds_that_bear_it() {
-  std::vector<CallKind> kinds(call_kinds().begin(), call_kinds().end());
-  std::erase_if(kinds, [](const CallKind& kind) { return kind.makes_json; });
-  return kinds;
-}
-
-INSTANTIATE_TEST_SUITE_P(Calls, FirstCall, testing::ValuesIn(kinds_that_bear_it()), name_of);
+INSTANTIATE_TEST_SUITE_P(Calls, FirstCall, testing::ValuesIn(bearing_kinds()), name_of);
 
 }  // namespace
 }  // namespace heddle::test

@@ -4,9 +4,12 @@
 #include <cstddef>
 #include <utility>
 
+#include "mask/shape.h"
+
 namespace heddle::plan {
 namespace {
 
+using mask::block_count;
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
 
@@ -20,10 +23,8 @@ constexpr std::int64_t kLastUnits = 2;  // of a tile without keys, at least
 
 std::int64_t blocks_of(const AttentionProblem& problem, const Sequence& sequence) {
   const std::int64_t rows = problem.packed ? sequence.q_len : problem.q_rows;
-  return (rows + shared::kBlockRows - 1) / shared::kBlockRows;
+  return block_count(rows, shared::kBlockRows);
 }
-
-std::int64_t divided_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 struct Section {
   int first_block = 0, head = 0;
@@ -73,8 +74,9 @@ class Dealer {
     turn.section = static_cast<int>(number);
     turn.first_unit = static_cast<int>(slot_unit(section)) - section.head;
     turn.awaited = static_cast<int>(before(number));
-    if (turn.awaited >= 0)
+    if (turn.awaited >= 0) {
       turn.awaited_units = static_cast<int>(sections_[static_cast<std::size_t>(turn.awaited)].units);
+    }
     items.push_back(item);
     turns.push_back(turn);
     before_ = tiles_ - 1;
@@ -163,7 +165,7 @@ DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Co
   shape.lag = kTilesAtOneTime;
   shape.bundle = std::max<std::int64_t>(1, kTilesOfBundle / tiles);
   // A slot is needed again when as many tiles have passed as its section has, as run at one time, and as convert it.
-  const std::int64_t bundles = 1 + divided_up(shape.lag + tiles + kTilesToConvert, shape.bundle * tiles);
+  const std::int64_t bundles = 1 + block_count(shape.lag + tiles + kTilesToConvert, shape.bundle * tiles);
   shape.slots = std::min(shape.sections, bundles * shape.bundle);
   return shape;
 }
@@ -172,7 +174,7 @@ std::vector<shared::DqTurn> d_q_turns(const AttentionProblem& problem, const Bac
                                       const DqRingShape& shape, BackwardSchedule& schedule) {
   Dealer dealer(shape, sections_of(problem, config, schedule));
   const std::int64_t of_tile =
-      divided_up(shape.sections * shape.units, static_cast<std::int64_t>(schedule.items.size()));
+      block_count(shape.sections * shape.units, static_cast<std::int64_t>(schedule.items.size()));
   for (const shared::BackwardItem& item : schedule.items) {
     const std::int64_t section = item.batch * problem.kv_heads + item.kv_head;
     // Tiles before this one must convert the section that had its slot.
@@ -183,7 +185,7 @@ std::vector<shared::DqTurn> d_q_turns(const AttentionProblem& problem, const Bac
     dealer.add(item, section);
     dealer.deal(of_tile, shape.lag);
   }
-  const std::int64_t of_last = std::max(kLastUnits, divided_up(dealer.left(), kTilesAtOneTime));
+  const std::int64_t of_last = std::max(kLastUnits, block_count(dealer.left(), kTilesAtOneTime));
   while (dealer.any_left()) {
     dealer.add_without_keys();
     dealer.deal(of_last, 0);

@@ -17,7 +17,6 @@ struct DqRingShape {
   std::int64_t bundle = 0;  // sections whose tiles stand among each other in the list
   std::int64_t lag = 0;     // tiles between a section's last one and the first that converts some of it
 
-  std::int64_t all_units() const { return sections * units; }
   std::int64_t ring_units() const { return slots * units; }
 };
 

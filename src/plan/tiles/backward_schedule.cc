@@ -169,10 +169,11 @@ void order(BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_he
 
 std::int64_t count_tiles_of(const AttentionProblem& problem, TileRows of, const shared::TileShape& tile) {
   const bool of_keys = of == TileRows::keys;
-  const AttentionProblem seen = of_keys ? turned(problem) : problem;
+  const std::int64_t padded = of_keys ? problem.kv_rows : problem.q_rows;
   std::int64_t tiles = 0;
-  for (const Sequence& sequence : seen.sequences) {
-    tiles += block_count(seen.packed ? sequence.q_len : seen.q_rows, tile.rows());
+  for (const Sequence& sequence : problem.sequences) {
+    const std::int64_t own = of_keys ? sequence.kv_len : sequence.q_len;
+    tiles += block_count(problem.packed ? own : padded, tile.rows());
   }
   return tiles * (of_keys ? problem.kv_heads : problem.q_heads);
 }

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "shared/backward_tiles.h"
-#include "shared/storage.h"
 #include "shared/strided.h"
 
 namespace heddle::shared {
@@ -15,8 +14,8 @@ namespace heddle::shared {
 /// A tile's work for the ring. A unit is a block of 64 queries of one query head, unit block * group + head of
 /// its section; in the ring the units of all slots stand one behind the other.
 struct DqTurn {
-  // The tile adds: to the units from first_unit + block * group + query head on; first awaited_units units of section
-  // `awaited`, which had the slot before, must have been converted.
+  // The tile adds to unit first_unit + block * group + query head, once all awaited_units units of section `awaited`,
+  // which had the slot before, have been converted.
   int section;     // below 0: it has no steps
   int first_unit;  // of block 0 and query head 0, which may be another section's head
   int awaited;     // below 0: none

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -35,12 +36,16 @@ struct Memory {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     const auto draw = [&](std::int64_t dim) {
-      Tensor drawn = Tensor::empty(DType::f32, {batch, heads, length, dim});
-      std::vector<float> pool(1'000'003);
-      for (float& x : pool) x = normal(random);
-      auto* values = static_cast<float*>(drawn.data());
-      for (std::int64_t i = 0; i < drawn.count(); ++i) values[i] = pool[static_cast<std::size_t>(i) % pool.size()];
-      return drawn.to(dtype).to(gpu);
+      Tensor pool = Tensor::empty(DType::f32, {1'000'003});
+      std::generate_n(static_cast<float*>(pool.data()), pool.count(), [&] { return normal(random); });
+      const Tensor numbers = pool.to(dtype);
+      Tensor drawn = Tensor::empty(dtype, {batch, heads, length, dim});
+      const auto own = static_cast<std::size_t>(numbers.count() * size_of(dtype)),
+                 bytes = static_cast<std::size_t>(drawn.count() * size_of(dtype));
+      for (std::size_t at = 0; at < bytes; at += own) {
+        std::memcpy(static_cast<char*>(drawn.data()) + at, numbers.data(), std::min(own, bytes - at));
+      }
+      return drawn.to(gpu);
     };
     q = draw(dims.qk), k = draw(dims.qk), v = draw(dims.v), d_o = draw(dims.v);
     if (causal) options.mask_mod = mods::causal();

@@ -68,6 +68,7 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     if (!config.d_q_apart) config.d_q = false;
   });
   add("ring of dq", [](auto& config) { config.ring = config.d_q && !config.wide; });
+  add("no ring", [](auto& config) { config.ring = false; });
   shared::BackwardSm90Config whole = planned;  // dQ by the warpgroups that have the keys
   if (planned.d_q_apart) {
     whole.d_q_apart = whole.held = false;

@@ -52,7 +52,8 @@ constexpr std::array kOptions{
         "whether bf16 on the CPU takes AMX, read once a process: auto (default), where the processor has it; off; "
         "emulated, the same kernel over a slow stand-in, for tests. Without AVX-512 all are as off"},
     OptionRow{Option::d_q_ring, "HEDDLE_DQ_RING",
-              "not empty: the Hopper backward to head dimension 128 keeps dQ's sums in a ring, to compare"},
+              "whether the Hopper backward to head dimension 128 keeps dQ's sums in a ring: not set, where that was "
+              "measured to be faster; on, wherever it can; off, nowhere"},
     OptionRow{Option::log, "HEDDLE_LOG",
               "a file to which each plan, each kernel that is brought and each refusal is appended as a line of JSON "
               "(events.h); -: stderr. Read once a process"},

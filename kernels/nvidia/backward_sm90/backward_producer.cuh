@@ -5,6 +5,7 @@
 #include "backward_sm90/backward_maps.cuh"
 #include "backward_sm90/backward_memory.cuh"
 #include "backward_sm90/d_q_conversion.cuh"
+#include "backward_sm90/d_q_converting_warp.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
@@ -161,13 +162,23 @@ __device__ __forceinline__ void publish_tile(const BackwardMemory<kConfig>& memo
   ptx::barrier_arrive(full);
 }
 
-/// Brings tiles' records into shared memory: the CTA's own first, then those that it draws, and at last a record of the
-/// end. Counts what tiles have converted.
+/// The numbers of a CTA's tiles: its own first, then those that it draws, and at last one past the list's end. In order
+/// the first ones are drawn, too: who waits for another's adds knows that it has begun.
+template <auto kConfig>
+__device__ __forceinline__ int first_tile(const shared::BackwardSm90Params& params) {
+  return static_cast<int>(kConfig.ordered ? ptx::count_up(params.drawn) : blockIdx.x);
+}
+template <auto kConfig>
+__device__ __forceinline__ int draw_tile(const shared::BackwardSm90Params& params, int tile_count) {
+  if constexpr (kConfig.ordered) return static_cast<int>(ptx::count_up(params.drawn));
+  return params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
+}
+
+/// By one thread: brings tiles' records into shared memory. The record of a number past the last tile ends all loops.
 template <auto kConfig>
 __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params) {
-  // In order, the first ones are drawn, too: who waits for another's adds knows that it has begun.
-  int tile = static_cast<int>(kConfig.ordered ? ptx::count_up(params.drawn) : blockIdx.x);
+  int tile = first_tile<kConfig>(params);
   if constexpr (!kConfig.draws()) {
     publish_tile<kConfig>(memory, params, 0, tile);
     if (kConfig.ring && tile < memory.tile_count(params)) {
@@ -176,25 +187,40 @@ __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory
     }
     return;
   }
-  int number = 0;  // of the CTA's tiles
-  ptx::PackedRing tiles(1);
-  for (;; tiles.advance(shared::kTileBuffers), ++number) {
+  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
     ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
-    if (kConfig.ring && number >= shared::kTileBuffers) count_units<kConfig>(memory, params, slot_of(tiles));
     publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
     const int tile_count = memory.tile_count(params);
     if (tile >= tile_count) break;
-    if constexpr (kConfig.ordered) {
-      tile = static_cast<int>(ptx::count_up(params.drawn));
-      continue;
-    }
-    tile = params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
+    tile = draw_tile<kConfig>(params, tile_count);
   }
-  if constexpr (kConfig.ring) {
-    if (number == 0) return;
-    tiles.advance(shared::kTileBuffers);  // to the last tile, in the buffer before that of the end's record
-    ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
-    count_units<kConfig>(memory, params, slot_of(tiles));
+}
+
+/// By a warp: draws tiles, and converts what a tile's turn names when the next one's record has come, which is while
+/// that tile is computed. A turn waits for tiles that stand before its own; their records have come, or come before the
+/// CTA that has them converts.
+template <auto kConfig>
+__device__ __forceinline__ void draw_and_convert_tiles(const BackwardMemory<kConfig>& memory,
+                                                       const shared::BackwardSm90Params& params) {
+  const bool draws = (threadIdx.x & 31) == 0;
+  static_assert(shared::kTileBuffers == 2);
+  DqConvertingWarp<kConfig> converting(memory, params);
+  int tile = draws ? first_tile<kConfig>(params) : 0;
+#pragma unroll 1
+  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
+    if (draws) {
+      ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
+      publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
+      const int tile_count = memory.tile_count(params);
+      if (tile < tile_count) tile = draw_tile<kConfig>(params, tile_count);
+    }
+    __syncwarp();
+    // The record of the tile before, whose phase follows from this one's; before the first one it is passed.
+    const int before = slot_of(tiles) ^ 1;
+    ptx::barrier_wait(memory.tile_full(before), parity_of(tiles) ^ slot_of(tiles));
+    converting.run(before);
+    __syncwarp();  // before the next record takes its place
+    if (memory.tile_word(slot_of(tiles), shared::kTileSteps) < 0) break;
   }
 }
 
@@ -335,7 +361,11 @@ __device__ __forceinline__ void run_producers(const BackwardMemory<kConfig>& mem
                                               const shared::BackwardSm90Params& params) {
   ptx::give_registers<kConfig.producer_registers()>();
   if (threadIdx.x == 0) BackwardProducer<kConfig>(memory, maps, params).run();
-  if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
+  if constexpr (kConfig.warp_converts()) {
+    if (threadIdx.x / 32 == 1) draw_and_convert_tiles<kConfig>(memory, params);
+  } else {
+    if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
+  }
   if constexpr (kConfig.d_q) {
     const int adder = static_cast<int>(threadIdx.x / 32) - 2;
     if (threadIdx.x % 32 == 0 && adder >= 0) {

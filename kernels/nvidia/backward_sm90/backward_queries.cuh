@@ -1,11 +1,9 @@
 // The warpgroup of queries, where dQ has one of its own: dQ = dS K of each step, over the keys of all consumers. It
 // leaves by two buffers in turns, each with a thread that adds it to memory (backward_sm90/backward_producer.cuh).
-// Where dQ's sums are a ring, the warpgroup converts some between a tile's steps: dS of two steps may wait for it.
 #pragma once
 
 #include "backward_sm90/backward_memory.cuh"
 #include "backward_sm90/backward_products.cuh"
-#include "backward_sm90/d_q_conversion.cuh"
 #include "ptx/shared_words.cuh"
 
 namespace heddle {
@@ -16,8 +14,7 @@ class BackwardQueries {
   using Memory = BackwardMemory<kConfig>;
   static_assert(kConfig.d_q_columns() == shared::kPanelColumns && shared::kDsBuffers == shared::kDqBuffers);
 
-  __device__ __forceinline__ BackwardQueries(const Memory& memory, const shared::BackwardSm90Params& params)
-      : memory_(memory), params_(params) {}
+  __device__ __forceinline__ explicit BackwardQueries(const Memory& memory) : memory_(memory) {}
 
   __device__ __forceinline__ void run() {
     int number = 0;  // of the step, among those of all tiles
@@ -27,43 +24,16 @@ class BackwardQueries {
       const int steps = __shfl_sync(~0U, memory_.tile_word(tile, shared::kTileSteps), 0);
       if (steps < 0) break;
       ptx::barrier_wait(memory_.k_full(tile), parity_of(tiles));
-      if constexpr (kConfig.ring) {
-        walk_converting(number, steps, tile);
-      } else {
 #pragma unroll 1
-        for (const int end = number + steps; number < end; ++number) step(number, tile);
+      for (const int end = number + steps; number < end; ++number) {
+        compute(number, tile);
+        leave(number);
       }
       ptx::barrier_arrive_by_warp(memory_.tile_empty(tile));
     }
   }
 
  private:
-  __device__ __forceinline__ void step(int number, int tile) {
-    compute(number, tile);
-    leave(number);
-  }
-  /// A tile's steps, and pieces of dq to convert between them: each takes as long as a step's product, and dS of two
-  /// steps may wait for it.
-  __device__ __forceinline__ void walk_converting(int& number, int steps, int tile) {
-    const DqConverter<kConfig> converter(memory_, params_, tile, 0);
-    converter.await();
-    const int end = number + steps, pieces = converter.pieces();
-    int piece = 0, until_next = 0;
-#pragma unroll 1
-    for (;;) {
-      const bool converts = piece < pieces;
-      if (converts && (until_next == 0 || number == end)) {
-        converter.template convert<1>(piece++);
-        until_next = memory_.turn_word(tile, shared::kTurnStepsApart);
-      }
-      if (number < end) {
-        step(number++, tile);
-        --until_next;
-      } else if (!converts) {
-        break;
-      }
-    }
-  }
   /// How often a buffer has been used before, as the parity of its barriers.
   __device__ __forceinline__ static unsigned parity(int number) { return number / shared::kDsBuffers & 1; }
 
@@ -89,7 +59,6 @@ class BackwardQueries {
   }
 
   const Memory& memory_;
-  const shared::BackwardSm90Params& params_;
   float d_q_[32];  // registers: 64 queries x 64 columns
 };
 

@@ -43,9 +43,11 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
       ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
       const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
       if (steps < 0) break;
+      if constexpr (kConfig.consumers_convert()) {
+        DqConverter<kConfig>(memory_, params_, slot_of(tiles_), warpgroup_).run();
+        release(memory_.converted());
+      }
       if constexpr (kConfig.ring) {
-        if constexpr (!kConfig.d_q_apart) DqConverter<kConfig>(memory_, params_, slot_of(tiles_), warpgroup_).run();
-        if constexpr (!kConfig.draws()) release(memory_.converted());
         if (word(shared::kTileKvTile) < 0) {  // no keys: its units alone
           if constexpr (kConfig.kv_buffers() == 1) release(memory_.kv_empty());
           if constexpr (!kConfig.draws()) break;

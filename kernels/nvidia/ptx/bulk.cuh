@@ -12,6 +12,11 @@ __device__ __forceinline__ void bulk_load(Address to, const void* from, unsigned
                : "memory");
 }
 
+/// The thread's next tma_store_commit() and waits count it.
+__device__ __forceinline__ void bulk_store(float* to, Address from, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
 /// Adds floats, each by itself, rounded to nearest; in no order with others. The thread's next tma_store_commit() and
 /// waits count it.
 __device__ __forceinline__ void bulk_add(float* to, Address from, unsigned bytes) {

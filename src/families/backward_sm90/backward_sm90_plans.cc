@@ -238,8 +238,8 @@ BackwardSm90Config backward_sm90_config(const problem::AttentionProblem& problem
       config.wide ? !mapped && !config.dropped && !config.weighted : config.columns == shared::kPanelColumns || !mapped;
   config.normalizer = normalizer_of(problem);
   config.lse_rest = problem.with_lse_rest;
-  // No ring until one has been measured on a GPU (docs/notes/hopper_backward.md).
-  config.ring = !base::value_of(base::Option::d_q_ring).empty() && takes_d_q_ring(problem, config);
+  const std::string ring = base::value_of(base::Option::d_q_ring);
+  config.ring = ring.empty() ? prefers_d_q_ring(problem, config) : ring != "off" && takes_d_q_ring(problem, config);
   config.o_type = output_type_of(problem.o_dtype, problem.q_dtype);
   set_stages(config);
   return config;
@@ -411,7 +411,8 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   if (!mods.places.any()) return choices;
   // The compiler may refuse all of those.
   const BackwardMods left = backward_mods(problem);
-  const BackwardSm90Config of_left = with_gradients(backward_sm90_config(problem, left), *request.backward);
+  BackwardSm90Config of_left = with_gradients(backward_sm90_config(problem, left), *request.backward);
+  of_left.ring = config.ring;  // the lists and the workspace are those of the first
   for (const BackwardSm90Config& each : configs_of(of_left)) add(each, left);
   return choices;
 }

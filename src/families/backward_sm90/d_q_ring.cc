@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <queue>
 #include <utility>
 
 #include "mask/shape.h"
@@ -13,12 +15,15 @@ using mask::block_count;
 using problem::AttentionProblem;
 using shared::BackwardSm90Config;
 
-// A section's tiles have begun before the first that converts some of it; with as many others between as run at one
-// time, they have ended, too. As many again pass until what was converted is counted.
-constexpr std::int64_t kTilesAtOneTime = 132, kTilesToConvert = 66;
+constexpr std::int64_t kTilesAtOneTime = 132;
+// Predicted times, in eighths of a step: of a step, of what a tile does besides, of a unit's conversion by consumers.
+constexpr std::int64_t kStepTime = 8, kTileTime = 20, kUnitTime = 4;
 // Sections are bundled until they have so many tiles: within a bundle long tiles come first.
 constexpr std::int64_t kTilesOfBundle = 32;
-constexpr int kPiecesOfUnit = 2;        // where a warpgroup for dQ converts it
+// A slot of more rows leaves the L2 cache too little (H100: 2 to 4 % slower than no ring at 16384, full).
+constexpr std::int64_t kMostRowsOfSection = 8192;
+// A tile converts at most 3/2 of its share of all units, so that what waits for conversion becomes less.
+constexpr std::int64_t kShareAbove = 3, kShareBelow = 2;
 constexpr std::int64_t kLastUnits = 2;  // of a tile without keys, at least
 
 std::int64_t blocks_of(const AttentionProblem& problem, const Sequence& sequence) {
@@ -29,7 +34,8 @@ std::int64_t blocks_of(const AttentionProblem& problem, const Sequence& sequence
 struct Section {
   int first_block = 0, head = 0;
   std::int64_t units = 0, adds = 0;  // parts that its tiles add
-  std::int64_t end = 0;              // how many tiles with keys there are up to its last one
+  std::int64_t tiles = 0;            // with keys, that are not in the list yet
+  std::int64_t end = 0;              // predicted, of those that are
   std::int64_t place = -1;           // among those that parts are added to; below 0: none are
 };
 
@@ -44,11 +50,10 @@ std::vector<Section> sections_of(const AttentionProblem& problem, const Backward
                           .units = blocks_of(problem, problem.sequences[of_batch]) * problem.group()});
     }
   }
-  std::int64_t tiles = 0;
   for (const shared::BackwardItem& item : schedule.items) {
     Section& section = sections[static_cast<std::size_t>(item.batch * problem.kv_heads + item.kv_head)];
     section.adds += item.steps * config.d_q_parts();
-    section.end = ++tiles;
+    ++section.tiles;
   }
   std::int64_t places = 0;
   for (Section& section : sections) {
@@ -56,6 +61,23 @@ std::vector<Section> sections_of(const AttentionProblem& problem, const Backward
   }
   return sections;
 }
+
+/// When CTAs that draw tiles begin them, as predicted.
+class DrawnTiles {
+ public:
+  std::int64_t begin() const { return free_.top(); }
+  /// The tile that begins next; returns its end.
+  std::int64_t run(std::int64_t time) {
+    const std::int64_t end = begin() + time;
+    free_.pop();
+    free_.push(end);
+    return end;
+  }
+
+ private:
+  std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> free_{
+      {}, std::vector<std::int64_t>(kTilesAtOneTime)};
+};
 
 /// The list of tiles as it grows, each with the units that it converts, which are dealt in the order of sections.
 class Dealer {
@@ -67,9 +89,10 @@ class Dealer {
     pass_empty();
   }
 
-  void add(const shared::BackwardItem& item, std::int64_t number) {
-    ++tiles_;
-    const Section& section = sections_[static_cast<std::size_t>(number)];
+  /// Adds a tile of section `number`. It converts up to `most` units of the next section, if that is predicted to have
+  /// ended.
+  void add(const shared::BackwardItem& item, std::int64_t number, std::int64_t most) {
+    Section& section = sections_[static_cast<std::size_t>(number)];
     shared::DqTurn turn{};
     turn.section = static_cast<int>(number);
     turn.first_unit = static_cast<int>(slot_unit(section)) - section.head;
@@ -79,36 +102,25 @@ class Dealer {
     }
     items.push_back(item);
     turns.push_back(turn);
-    before_ = tiles_ - 1;
+    if (any_left()) {
+      const Section& next = sections_[static_cast<std::size_t>(section_)];
+      if (next.tiles == 0 && next.end <= drawn_.begin()) deal(most);
+    }
+    const std::int64_t end = drawn_.run(kTileTime + item.steps * kStepTime + turns.back().count * kUnitTime);
+    section.end = std::max(section.end, end);
+    --section.tiles;
   }
-  /// A tile that has no keys.
-  void add_without_keys() {
+  /// Adds a tile that has no keys. It waits until the next section has ended.
+  void add_without_keys(std::int64_t most) {
     shared::BackwardItem item{};
     item.kv_tile = -1;
     shared::DqTurn turn{};
     turn.section = turn.awaited = -1;
     items.push_back(item);
     turns.push_back(turn);
-    before_ = tiles_;
-  }
-
-  /// Gives the last tile up to `most` units of the next section, if that ends at least `lag` tiles before it.
-  void deal(std::int64_t most, std::int64_t lag) {
-    if (!any_left()) return;
-    const Section& section = sections_[static_cast<std::size_t>(section_)];
-    if (section.end + lag > before_) return;
-    shared::DqTurn& turn = turns.back();
-    turn.converted = static_cast<int>(section_);
-    turn.adds = static_cast<int>(section.adds);
-    turn.first = static_cast<int>(unit_);
-    turn.count = static_cast<int>(std::min(most, section.units - unit_));
-    turn.slot_unit = static_cast<int>(slot_unit(section));
-    turn.block = section.first_block;
-    turn.head = section.head;
-    turn.clears = section.place >= 0 && section.place + shape_.slots < std::ssize(in_ring_) ? 1 : 0;
-    turn.steps_apart = std::max(items.back().steps / std::max(kPiecesOfUnit * turn.count, 1), 1);
-    unit_ += turn.count;
-    pass_empty();
+    const std::int64_t section_end = sections_[static_cast<std::size_t>(section_)].end;
+    deal(most);
+    drawn_.run(std::max<std::int64_t>(section_end - drawn_.begin(), 0) + turns.back().count * kUnitTime);
   }
   bool any_left() const { return section_ < shape_.sections; }
   /// Units of all sections that are left.
@@ -130,6 +142,21 @@ class Dealer {
   std::vector<shared::DqTurn> turns;
 
  private:
+  /// Gives the last tile up to `most` units of the next section.
+  void deal(std::int64_t most) {
+    const Section& section = sections_[static_cast<std::size_t>(section_)];
+    shared::DqTurn& turn = turns.back();
+    turn.converted = static_cast<int>(section_);
+    turn.adds = static_cast<int>(section.adds);
+    turn.first = static_cast<int>(unit_);
+    turn.count = static_cast<int>(std::min(most, section.units - unit_));
+    turn.slot_unit = static_cast<int>(slot_unit(section));
+    turn.block = section.first_block;
+    turn.head = section.head;
+    turn.clears = section.place >= 0 && section.place + shape_.slots < std::ssize(in_ring_) ? 1 : 0;
+    unit_ += turn.count;
+    pass_empty();
+  }
   std::int64_t slot_unit(const Section& section) const {
     return std::max<std::int64_t>(section.place, 0) % shape_.slots * shape_.units;
   }
@@ -144,14 +171,30 @@ class Dealer {
   std::vector<Section> sections_;
   std::vector<std::int64_t> in_ring_;    // sections by their place
   std::int64_t section_ = 0, unit_ = 0;  // the next that is dealt
-  std::int64_t tiles_ = 0, before_ = 0;  // with keys: all, and before the last one
+  DrawnTiles drawn_;
 };
+
+/// So many tiles pass between a section's last one and the next use of its slot: those that end it, and those that
+/// convert it. Measured on an H100; a warp that converts begins a tile later, and takes all of a tile's time.
+std::int64_t tiles_behind(const BackwardSm90Config& config, std::int64_t tiles_of_section) {
+  if (config.warp_converts()) return 4 * kTilesAtOneTime;
+  return tiles_of_section <= 8 ? 200 : 2 * kTilesAtOneTime;
+}
 
 }  // namespace
 
 bool takes_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& config) {
   return config.d_q && !config.wide && !problem.device_lengths && problem.q_heads > 0 &&
          count_row_blocks(problem) > 0 && count_tiles_of(problem, TileRows::keys, config.tile()) > 0;
+}
+
+bool prefers_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  // Where positions are looked up the compiler has no registers for both.
+  const bool placed = config.placed_queries || config.placed_keys;
+  if (!takes_d_q_ring(problem, config) || config.columns != 128 || config.ordered || placed) return false;
+  return std::ranges::all_of(problem.sequences, [&](const Sequence& sequence) {
+    return blocks_of(problem, sequence) * problem.group() * shared::kStepQueries <= kMostRowsOfSection;
+  });
 }
 
 DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Config& config) {
@@ -162,10 +205,8 @@ DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Co
   }
   const std::int64_t tiles =
       std::max<std::int64_t>(1, count_tiles_of(problem, TileRows::keys, config.tile()) / shape.sections);
-  shape.lag = kTilesAtOneTime;
   shape.bundle = std::max<std::int64_t>(1, kTilesOfBundle / tiles);
-  // A slot is needed again when as many tiles have passed as its section has, as run at one time, and as convert it.
-  const std::int64_t bundles = 1 + block_count(shape.lag + tiles + kTilesToConvert, shape.bundle * tiles);
+  const std::int64_t bundles = 1 + block_count(tiles + tiles_behind(config, tiles), shape.bundle * tiles);
   shape.slots = std::min(shape.sections, bundles * shape.bundle);
   return shape;
 }
@@ -173,22 +214,19 @@ DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Co
 std::vector<shared::DqTurn> d_q_turns(const AttentionProblem& problem, const BackwardSm90Config& config,
                                       const DqRingShape& shape, BackwardSchedule& schedule) {
   Dealer dealer(shape, sections_of(problem, config, schedule));
-  const std::int64_t of_tile =
-      block_count(shape.sections * shape.units, static_cast<std::int64_t>(schedule.items.size()));
+  const std::int64_t of_tile = block_count(kShareAbove * shape.sections * shape.units,
+                                           kShareBelow * static_cast<std::int64_t>(schedule.items.size()));
   for (const shared::BackwardItem& item : schedule.items) {
     const std::int64_t section = item.batch * problem.kv_heads + item.kv_head;
     // Tiles before this one must convert the section that had its slot.
     while (dealer.section() <= dealer.before(section)) {
-      dealer.add_without_keys();
-      dealer.deal(shape.units, 0);
+      dealer.add_without_keys(shape.units);
     }
-    dealer.add(item, section);
-    dealer.deal(of_tile, shape.lag);
+    dealer.add(item, section, of_tile);
   }
   const std::int64_t of_last = std::max(kLastUnits, block_count(dealer.left(), kTilesAtOneTime));
   while (dealer.any_left()) {
-    dealer.add_without_keys();
-    dealer.deal(of_last, 0);
+    dealer.add_without_keys(of_last);
   }
   schedule.items = std::move(dealer.items);
   return std::move(dealer.turns);

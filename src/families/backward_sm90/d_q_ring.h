@@ -15,13 +15,15 @@ struct DqRingShape {
   std::int64_t units = 0;     // of a slot: blocks of the longest sequence times the query heads of a head of keys
   std::int64_t slots = 0;
   std::int64_t bundle = 0;  // sections whose tiles stand among each other in the list
-  std::int64_t lag = 0;     // tiles between a section's last one and the first that converts some of it
 
   std::int64_t ring_units() const { return slots * units; }
 };
 
 /// Whether dQ's sums may be a ring: the host knows how long sequences are, and there are queries and keys.
 bool takes_d_q_ring(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
+
+/// Whether they are one by default: where it was measured to be faster (docs/notes/hopper_backward.md).
+bool prefers_d_q_ring(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
 DqRingShape d_q_ring_shape(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 

@@ -112,7 +112,6 @@ int expect_right(const Problem& at, const DqRingShape& shape) {
     EXPECT_EQ(turn.clears != 0, places[of] >= 0 && places[of] + shape.slots < std::ssize(in_ring));
     EXPECT_EQ(turn.head, turn.converted % problem.kv_heads * problem.group());
     EXPECT_EQ(turn.block, schedule.first_blocks[static_cast<std::size_t>(turn.converted / problem.kv_heads)]);
-    EXPECT_GE(turn.steps_apart, 1);
   }
   EXPECT_EQ(converted, units);
   return without_keys;
@@ -142,7 +141,6 @@ TEST(DqRing, FewSlotsAndNoLag) {
     SCOPED_TRACE(&at - kProblems);
     DqRingShape shape = plan::d_q_ring_shape(at.problem(), at.config());
     shape.bundle = 1;
-    shape.lag = 0;
     for (std::int64_t slots = 2; slots <= std::min<std::int64_t>(4, shape.sections); ++slots) {
       shape.slots = slots;
       expect_right(at, shape);
@@ -155,8 +153,23 @@ TEST(DqRing, IsSmall) {
   const Problem at{.batch = 32, .kv_heads = 16, .q_rows = 512, .kv_rows = 512};
   const DqRingShape shape = plan::d_q_ring_shape(at.problem(), at.config());
   EXPECT_EQ(shape.sections, 512);
-  EXPECT_LE(shape.slots, 64);
+  EXPECT_LE(shape.slots, 72);
   EXPECT_LE(expect_right(at, shape), 132);
+}
+
+TEST(DqRing, WhatHasOneByDefault) {
+  const Problem at{.batch = 4, .kv_heads = 4, .q_rows = 2048, .kv_rows = 2048};
+  EXPECT_TRUE(plan::prefers_d_q_ring(at.problem(), at.config()));
+  shared::BackwardSm90Config ordered = at.config();
+  ordered.ordered = true;
+  EXPECT_FALSE(plan::prefers_d_q_ring(at.problem(), ordered));
+  shared::BackwardSm90Config placed = at.config();
+  placed.placed_keys = true;
+  EXPECT_FALSE(plan::prefers_d_q_ring(at.problem(), placed));
+  const Problem narrow{.batch = 4, .kv_heads = 4, .q_rows = 2048, .kv_rows = 2048, .dim = 64};
+  EXPECT_FALSE(plan::prefers_d_q_ring(narrow.problem(), narrow.config()));
+  const Problem grouped{.batch = 4, .kv_heads = 1, .group = 4, .q_rows = 2049, .kv_rows = 2048};
+  EXPECT_FALSE(plan::prefers_d_q_ring(grouped.problem(), grouped.config()));
 }
 
 TEST(DqRing, WhatTakesNone) {

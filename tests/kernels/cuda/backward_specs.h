@@ -55,7 +55,7 @@ inline BackwardList many_heads() {
   BackwardList list;
   for (const std::int64_t dim : {64, 128}) {
     for (const char* mask : {"", "causal"}) {
-      CaseSpec spec = backward_spec(330, 300, dim);
+      CaseSpec spec = backward_spec(150, 140, dim);
       spec.batch = 6;
       spec.kv_heads = 40;
       spec.mask = mask;
@@ -63,9 +63,9 @@ inline BackwardList many_heads() {
     }
   }
   for (const char* sequences : {"packed", "lengths"}) {
-    CaseSpec spec = backward_spec(150, 200, 64);
+    CaseSpec spec = backward_spec(100, 140, 64);
     spec.batch = 9;
-    spec.kv_heads = 40;
+    spec.kv_heads = 20;
     spec.group = 2;
     spec.sequences = sequences;
     list.push_back({spec, rows_wanted()});

@@ -283,7 +283,6 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::
 void shrink(plan::DqRingShape& ring) {
   ring.bundle = 1;
   ring.slots = std::min<std::int64_t>(ring.slots, 2);
-  ring.lag = 0;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct DqTurn {
   int first_unit;  // of block 0 and query head 0, which may be another section's head
   int awaited;     // below 0: none
   int awaited_units;
-  // It converts, before its own steps: units [first, first + count) of a section that `adds` parts have been added to.
+  // It converts: units [first, first + count) of a section that `adds` parts have been added to.
   int converted;
   int adds;  // 0: its sums are zeros, and it has no slot
   int first, count;
@@ -28,14 +28,13 @@ struct DqTurn {
   int block;        // number of its first RowBlock
   int head;         // its first query head
   int clears;       // another section has the slot next
-  int steps_apart;  // a warpgroup for dQ has so many of its own between two pieces that it converts
-  int unused[3];
+  int unused[4];
 };
 static_assert(sizeof(DqTurn) == 64);
 /// Offsets in it, in bytes, for who reads a word at a time.
 inline constexpr unsigned kTurnSection = 0, kTurnFirstUnit = 4, kTurnAwaited = 8, kTurnAwaitedUnits = 12,
                           kTurnConverted = 16, kTurnAdds = 20, kTurnFirst = 24, kTurnCount = 28, kTurnSlotUnit = 32,
-                          kTurnBlock = 36, kTurnHead = 40, kTurnClears = 44, kTurnStepsApart = 48;
+                          kTurnBlock = 36, kTurnHead = 40, kTurnClears = 44;
 
 struct DqRing {
   const DqTurn* turns;  // of each tile of the list

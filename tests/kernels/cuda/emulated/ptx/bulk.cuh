@@ -15,9 +15,11 @@ inline void bulk_load(Address to, const void* from, unsigned bytes, Address barr
     own.complete();
   });
 }
-inline void bulk_add(float* to, Address from, unsigned bytes) {
+/// Gives each float to `take(to, x)`, later.
+template <class Take>
+void bulk_out(float* to, Address from, unsigned bytes, const Take& take) {
   if (from % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0) {
-    emulated::fail("a bulk add that is no multiple of 16 bytes");
+    emulated::fail("a bulk copy out of shared memory that is no multiple of 16 bytes");
   }
   emulated::Thread* thread = &cta().own();
   ++thread->adds;
@@ -25,10 +27,16 @@ inline void bulk_add(float* to, Address from, unsigned bytes) {
     for (unsigned i = 0; i < bytes / 4; ++i) {
       float x;
       std::memcpy(&x, cta().at(from) + 4 * i, 4);
-      to[i] += x;
+      take(to[i], x);
     }
     --thread->adds;
   });
+}
+inline void bulk_store(float* to, Address from, unsigned bytes) {
+  bulk_out(to, from, bytes, [](float& to, float x) { to = x; });
+}
+inline void bulk_add(float* to, Address from, unsigned bytes) {
+  bulk_out(to, from, bytes, [](float& to, float x) { to += x; });
 }
 
 }  // namespace heddle::ptx

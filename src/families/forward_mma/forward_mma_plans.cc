@@ -54,7 +54,7 @@ struct FewQueriesTimes {
 /// dimensions 128 and 256 on an H100.
 constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 2.5e10, 3.7e12, 3.0e12, 2.8e14};
 
-/// What times are predicted by. Null where nothing is known.
+/// The numbers that predict times. Null where nothing is known.
 struct Times {
   const FewQueriesTimes* few = nullptr;
   const PortableRates* many = nullptr;

@@ -132,8 +132,9 @@ TEST(ForwardMmaCosts, FewTilesOfManyRowsAreHalved) {
   EXPECT_EQ(offered(many, caps_of("h100")).front().plan.tile.q, 128);
 }
 
-TEST(ForwardMmaCosts, MemoryBindsWhereQueriesAttendLittle) {
-  const HopperCall call = {.batch = 16, .q_heads = 32, .kv_heads = 8, .q_rows = 8192, .kv_rows = 64, .dim = 64};
+TEST(ForwardMmaCosts, MemoryBindsWhereMostQueriesAttendNothing) {
+  const HopperCall call = {
+      .batch = 16, .q_heads = 32, .kv_heads = 8, .q_rows = 8192, .kv_rows = 512, .mask = mods::causal_lower_right()};
   const plan::Prediction predicted = *offered(call, caps_of("h100")).front().plan.predicted;
   EXPECT_GT(predicted.seconds, predicted.bytes / 4.2e12);
 }

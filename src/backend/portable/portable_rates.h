@@ -1,5 +1,5 @@
-// What a multiprocessor of an NVIDIA GPU does at most, by NVIDIA's documents: for times of portable kernels that were
-// not measured on that chip.
+// The most that a multiprocessor of an NVIDIA GPU does, by NVIDIA's documents: for times of portable kernels on chips
+// where they were not measured.
 #pragma once
 
 #include "device/caps.h"

@@ -31,7 +31,7 @@ constexpr double kLaunchSeconds = 13e-6;  // of few queries (forward_mma_plans.c
 constexpr double kAlone = 1.6;
 // Kernels that stand not in the table, by the best one of their fragments and head dimensions. A guess.
 constexpr double kUnmeasured = 0.8;
-// What kernels reach at most of a chip's peak where instructions do not bind. A guess.
+// Kernels reach at most this share of a chip's peak where instructions do not bind. A guess.
 constexpr double kOfPeak = 0.85;
 constexpr double kOfMemory = 0.9;  // of its rate that copies reach, as on an H200
 

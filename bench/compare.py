@@ -13,6 +13,8 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --decode [GROUP...]            few queries beside a plain read instead (groups: comparison/decode/cells.py)
     compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
     compare.py --backward --mods              the backward with mods and masks, and gradients of what they read
+    compare.py --family portable              the portable families beside PyTorch's attention (comparison/portable):
+                                              bf16, f32 and tf32, both passes, mods, memory, compile times
     compare.py --draw DIR/compare.json        the curves of an earlier run (needs Matplotlib, not PyTorch)
 """
 
@@ -30,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from comparison import contenders, grid, library, report  # noqa: E402
 from comparison.backward import cells  # noqa: E402
 from comparison.decode import cells as decode_cells  # noqa: E402
+from comparison.portable import cells as portable_cells  # noqa: E402
 
 
 def say(text):
@@ -68,6 +71,9 @@ def read_arguments(arguments):
     parser.add_argument(
         "--deterministic", action="store_true", help="with --backward: deterministic modes beside the free ones"
     )
+    parser.add_argument(
+        "--family", choices=("portable",), help="the table of the portable families; cells such as backward/f32/D64"
+    )
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
     chosen = parser.parse_args(arguments)
     chosen.peers = [name for name in chosen.peers.split(",") if name]
@@ -77,7 +83,10 @@ def read_arguments(arguments):
     if chosen.deterministic and not chosen.backward:
         parser.error("--deterministic is of --backward")
     try:
-        if chosen.decode is not None:
+        if chosen.family is not None:
+            trial = chosen.device == "cpu" and not chosen.only
+            chosen.cells = portable_cells.trial() if trial else portable_cells.choose_cells(chosen.only, chosen.quick)
+        elif chosen.decode is not None:
             chosen.cells = decode_cells.choose_cells(chosen.decode, chosen.only, chosen.quick)
         else:
             chosen.cells = (cells if chosen.backward else grid).choose_cells(chosen.only, chosen.quick)
@@ -320,6 +329,25 @@ def compare_backward(chosen):
     return 1 if failed else 0
 
 
+def compare_portable(chosen):
+    try:
+        import torch
+        from comparison.portable import report as portable_report, run
+
+        torch.set_grad_enabled(False)
+        lib = library.Library(library.find_library(chosen.library))
+    except (ImportError, OSError, library.HeddleError) as error:
+        say(f"compare.py: {error}")
+        return 2
+    results = run.Comparison(torch, lib, chosen, say).run(
+        lambda now: save(chosen, "portable", now, portable_report.markdown(now))
+    )
+    text = portable_report.markdown(results)
+    save(chosen, "portable", results, text)
+    print(json.dumps(results, indent=1) if chosen.json else text, flush=True)
+    return 1 if portable_report.failed(results) else 0
+
+
 def save(chosen, name, results, text):
     if chosen.out:
         chosen.out.mkdir(parents=True, exist_ok=True)
@@ -333,6 +361,8 @@ def main(arguments):
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     if chosen.draw:
         return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
+    if chosen.family is not None:
+        return compare_portable(chosen)
     if chosen.backward:
         return compare_backward(chosen)
     if chosen.mods is not None:

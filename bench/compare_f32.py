@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from comparison import timing  # noqa: E402
+from comparison.sdpa import Sdpa  # noqa: E402
 
 TOKENS, COLUMNS = 16384, 2048
 PRODUCTS = {"forward": 2, "backward": 5}
@@ -29,43 +30,21 @@ def flops(products, length, causal):
     return 2 * products * TOKENS * length * COLUMNS * (0.5 if causal else 1)
 
 
-class Sdpa:
-    """One backend's forward, or its backward through autograd's engine."""
-
-    def __init__(self, torch, backend, dim, length, causal, direction):
-        self.torch, self.backend, self.causal, self.direction = torch, backend, causal, direction
-        generator = torch.Generator(device="cuda").manual_seed(0)
-        shape = (TOKENS // length, length, COLUMNS // dim, dim)
-        self.q, self.k, self.v, self.d_o = (
-            torch.randn(shape, device="cuda", generator=generator).transpose(1, 2) for _ in range(4)
-        )
-        if direction == "backward":
-            self.wanted = [x.requires_grad_() for x in (self.q, self.k, self.v)]
-            self.o = self.attend()
-
-    def attend(self):
-        from torch.nn.attention import sdpa_kernel
-
-        with sdpa_kernel(self.backend):
-            return self.torch.nn.functional.scaled_dot_product_attention(
-                self.q, self.k, self.v, is_causal=self.causal
-            )
-
-    def __call__(self):
-        if self.direction == "backward":
-            return self.torch.autograd.grad(self.o, self.wanted, self.d_o, retain_graph=True)
-        with self.torch.no_grad():
-            return self.attend()
+def inputs_of(torch, dim, length):
+    """q, k, v and dO as [B, H, S, D]."""
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    shape = (TOKENS // length, length, COLUMNS // dim, dim)
+    return [torch.randn(shape, device="cuda", generator=generator).transpose(1, 2) for _ in range(4)]
 
 
 def best_of_sdpa(torch, clock, dim, length, causal, direction, rounds):
     """(TFLOP/s, backend's name)."""
-    from torch.nn.attention import SDPBackend
-
+    *inputs, d_o = inputs_of(torch, dim, length)
     best = (0.0, "none")
     for name in ("EFFICIENT_ATTENTION", "MATH", "CUDNN_ATTENTION"):
         try:
-            call = timing.Timed(Sdpa(torch, getattr(SDPBackend, name), dim, length, causal, direction), clock)
+            of_call = Sdpa(torch, name, *inputs, causal, d_o if direction == "backward" else None)
+            call = timing.Timed(of_call, clock)
             for _ in range(rounds):
                 call.sample()
         except RuntimeError:
@@ -74,7 +53,7 @@ def best_of_sdpa(torch, clock, dim, length, causal, direction, rounds):
             torch.cuda.empty_cache()
         ms = statistics.median(call.samples)
         best = max(best, (flops(PRODUCTS[direction], length, causal) / ms / 1e9, name.split("_")[0].lower()))
-        del call
+        del call, of_call
     return best
 
 

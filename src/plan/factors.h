@@ -27,6 +27,9 @@ struct PlannerFactors {
   // A family that stands behind another in the table is taken only if it is predicted this many times as fast. A guess:
   // predictions of few queries err by up to 5 % dense, and by more in pages (docs/notes/portable_family.md).
   double family_gain;
+  // forward_mma: a kernel goes before another that stands before it in the table only if it is predicted this many
+  // times as fast: the table's order is measured where tiles fill the GPU. A guess.
+  double table_gain;
   // A plan that yields is taken only if it is predicted this many times as fast. A guess: waves that share rows were
   // compared with other families at 64 rows of a head of keys alone.
   double yield_gain;
@@ -39,6 +42,7 @@ inline constexpr PlannerFactors kPlannerFactors = {.packing_gain = 1.05,
                                                    .table_reads = 1.45,
                                                    .spare_gain = 1.1,
                                                    .family_gain = 1.05,
+                                                   .table_gain = 1.15,
                                                    .yield_gain = 2};
 
 }  // namespace heddle::plan

@@ -225,7 +225,22 @@ TEST(Choose, FewQueriesGoWhereTheyArePredictedFaster) {
   EXPECT_EQ(bytes.untried, "");
   const plan::Plan many = chosen_for(2000, 2000, 8);
   EXPECT_EQ(many.family->name, "forward_sm90");
-  EXPECT_THAT(many.rejected, testing::Contains("forward_mma: its time is not predicted, so forward_sm90 goes before"));
+  EXPECT_THAT(many.rejected, testing::Contains(testing::StartsWith("forward_mma: predicted ")));
+}
+
+// A time that is not predicted is no reason to go before.
+TEST(Choose, ManyQueriesOnPagesAreNotPredictedForThePortableFamily) {
+  const HopperCall call = {.batch = 2, .q_heads = 32, .kv_heads = 8, .q_rows = 2000, .kv_rows = 8192};
+  problem::AttentionProblem problem = call.problem();
+  problem.device = kCuda;
+  problem.page_rows = 64;
+  const AttentionTensors tensors = call.tensors();
+  const AttentionOptions options = call.all_options();
+  const auto choices = plan::choose({problem, tensors, options, machine_with(h200())},
+                                    [&](BlockSize block) { return call.rows_of(block); });
+  EXPECT_EQ(choices.front().plan.family->name, "forward_sm90");
+  EXPECT_THAT(choices.front().plan.rejected,
+              testing::Contains("forward_mma: its time is not predicted, so forward_sm90 goes before"));
 }
 
 // Pages of any size.

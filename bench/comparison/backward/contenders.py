@@ -36,11 +36,12 @@ class Inputs:
 
 class Heddle(Planned):
     """The library through its C interface: a plan, run on PyTorch's memory and its current stream. `captures`: tensors
-    by name; `gradients`: the names of those whose gradients it computes too."""
+    by name; `gradients`: the names of those whose gradients it computes too. `forward`: one of these inputs, with its
+    mod, captures and options; else it is planned here."""
 
-    def __init__(self, inputs, lib, mod=None, captures=None, gradients=(), deterministic=False):
+    def __init__(self, inputs, lib, mod=None, captures=None, gradients=(), deterministic=False, forward=None):
         torch = inputs.torch
-        self.forward = mods.Heddle(inputs, lib, mod, captures)
+        self.forward = forward or mods.Heddle(inputs, lib, mod, captures)
         self.forward()
         self.gradients = [torch.full_like(x, math.nan) for x in (inputs.q, inputs.k, inputs.v)]
         self.captures = {name: torch.full_like(captures[name], math.nan) for name in gradients}

@@ -1,6 +1,8 @@
 // dQ where one pass computes all gradients (kConfig.adds_d_q). A wave multiplies dS of some queries of a step, which
-// stands in shared memory, by all keys of the tile, for some columns, and adds the products to sums in memory. Tiles of
-// keys add in any order. A kernel behind the pass makes dq of the sums.
+// stands in shared memory, by all keys of the tile, for some columns, and adds the products to sums in memory. Or each
+// wave multiplies dS of its own keys, for all queries and columns (kConfig.adds_alone()): the sums get as many addends
+// as there are waves, but no wave waits for another. Tiles of keys add in any order. A kernel behind the pass makes dq
+// of the sums.
 #pragma once
 
 #include "families/backward_mma/shared/backward_mma_config.h"
@@ -29,6 +31,40 @@ class AddedQueries {
     }
   }
 
+  /// A wave's own dS: d_s[][n] are of its keys and of fragment n of the step's queries. The first queries are left
+  /// before add_own() adds all: where there are no others, registers are free from then on.
+  template <int kFragments, int kSteps>
+  __device__ __forceinline__ static void leave_own(char* memory, const typename F::Scores (&d_s)[kFragments][kSteps],
+                                                   int wave, int n = 0) {
+    F::wave_barrier();  // the terms before have been read
+    F::leave_turned(turned_of(memory, wave), d_s, n);
+    F::wave_barrier();
+  }
+  template <int kFragments, int kSteps>
+  __device__ __forceinline__ static void add_own(char* memory, float* sums,
+                                                 const typename F::Scores (&d_s)[kFragments][kSteps], int wave) {
+    constexpr int kTurned = kShape.turned_queries / F::kKeys, kRowFragments = kShape.turned_queries / kShape.rows;
+    static_assert(kSteps % kTurned == 0 && kRowFragments == 2);
+    const typename F::Turned terms = turned_of(memory, wave);
+    const typename F::Stream keys(memory + kKeys);
+    const int first_key = wave * kConfig.wave_rows();
+#pragma unroll
+    for (int n = 0; n < kSteps; n += kTurned) {
+      if (n > 0) leave_own(memory, d_s, wave, n);
+      float* const own_sums = sums + n / kTurned * (kRowFragments * kStep.columns * kFloats);
+#pragma unroll 1
+      for (int column = 0; column < kStep.columns; ++column) {
+        typename F::Out o[kRowFragments][1];  // more have no registers in good banks beside dk and dv
+        clear(o);
+        F::template add_turned<kConfig.wave_rows()>(o, terms, keys, first_key, column);
+#pragma unroll
+        for (int f = 0; f < kRowFragments; ++f) {
+          add_fragment(own_sums + (f * kStep.columns + column) * kFloats, o[f][0]);
+        }
+      }
+    }
+  }
+
   /// Where the sums of a query begin, the first one of a fragment; `number`: of its block and head.
   __device__ __forceinline__ static float* sums_of(float* sums, long long number, int query) {
     return sums + number * shared::d_q_floats(kConfig) +
@@ -41,7 +77,7 @@ class AddedQueries {
     using Bits = typename OutputElement<kType, F>::Bits;
     const shared::RowBlock block = params.blocks[cta / params.q_heads];
     const int head = cta % params.q_heads, first = F::wave() * kShape.rows;
-    if (first >= block.stored) return;
+    if (row_of(first, 0) >= block.stored) return;
     typename F::Out o[kStep.columns];
     const float* const sums = sums_of(params.d_q, cta, first);
 #pragma unroll
@@ -49,7 +85,7 @@ class AddedQueries {
     const shared::RowOutput& out = params.d_q_out;
 #pragma unroll
     for (int r = 0; r < F::kOwnRows; ++r) {
-      const int row = first + F::own_row(r);
+      const int row = row_of(first, r);
       if (row >= block.stored) continue;
       Bits* const to = static_cast<Bits*>(out.data) + block.batch * out.stride[0] + head * out.stride[1] +
                        (block.row + row) * out.stride[2];
@@ -76,16 +112,34 @@ class AddedQueries {
     return columns;
   }
   static constexpr int kColumnsAtOnce = columns_at_once();
+  // The tile's keys stand where the rows' operands of S do.
+  static constexpr int kKeys = kMemory.scores + shared::forward_mma_memory(shared::scores_side(kConfig)).q;
 
-  __device__ __forceinline__ static void add(char* memory, float* sums, int first_row, int first_column) {
-    typename F::Out o[kStep.rows_of_wave()][kColumnsAtOnce];
+  /// The query of a block that is the thread's row r of the fragment whose sums stand where those of query `first` do.
+  __device__ __forceinline__ static int row_of(int first, int r) {
+    if constexpr (kConfig.adds_alone()) {
+      constexpr int kTurned = kShape.turned_queries;
+      return first / kTurned * kTurned + F::turned_row(first % kTurned / kShape.rows, r);
+    } else {
+      return first + F::own_row(r);
+    }
+  }
+  __device__ __forceinline__ static auto turned_of(char* memory, int wave) {
+    char* const own = memory + wave * kMemory.turned_wave;
+    return typename F::Turned{own + kMemory.turned[0], own + kMemory.turned[1]};
+  }
+  template <int kRows, int kColumns>
+  __device__ __forceinline__ static void clear(typename F::Out (&o)[kRows][kColumns]) {
 #pragma unroll
     for (auto& row : o) {
 #pragma unroll
       for (auto& fragment : row) F::clear(fragment);
     }
-    // The tile's keys stand where the rows' operands of S do.
-    constexpr int kKeys = kMemory.scores + shared::forward_mma_memory(shared::scores_side(kConfig)).q;
+  }
+
+  __device__ __forceinline__ static void add(char* memory, float* sums, int first_row, int first_column) {
+    typename F::Out o[kStep.rows_of_wave()][kColumnsAtOnce];
+    clear(o);
     const SharedTerms<kConfig> terms(memory);
     F::template add_terms<true>(o, terms.of_query(terms.slopes(), first_row * kShape.rows), kMemory.term_pitch,
                                 typename F::Stream(memory + kKeys), first_column);
@@ -101,6 +155,14 @@ class AddedQueries {
     }
   }
 
+  /// In the order in which they stand in memory. Four sums that are added at once stand in registers beside each other,
+  /// as the four columns of a key do which they are multiplied by; neighbours change places, so that a sum and its
+  /// column are in different banks of registers.
+  template <class Out>
+  __device__ __forceinline__ static auto& element(Out& o, int i) {
+    const int at = kConfig.adds_alone() ? i ^ 1 : i;
+    return o.x[at / F::kOwnOuts][at % F::kOwnOuts];
+  }
   template <class Sums>
   __device__ __forceinline__ static Sums* own(Sums* fragment) {
     return fragment + F::thread() % kShape.wave * kTogether;
@@ -110,7 +172,7 @@ class AddedQueries {
     for (int i = 0; i < kValues; i += kTogether) {
       float x[kTogether];
 #pragma unroll
-      for (int e = 0; e < kTogether; ++e) x[e] = o.x[(i + e) / F::kOwnOuts][(i + e) % F::kOwnOuts];
+      for (int e = 0; e < kTogether; ++e) x[e] = element(o, i + e);
       F::add_floats(own(to) + i * kShape.wave, x);
     }
   }
@@ -122,7 +184,7 @@ class AddedQueries {
     for (int i = 0; i < kValues; i += kTogether) {
       const auto of = *reinterpret_cast<const Neighbours*>(own(from) + i * kShape.wave);
 #pragma unroll
-      for (int e = 0; e < kTogether; ++e) o.x[(i + e) / F::kOwnOuts][(i + e) % F::kOwnOuts] = of.x[e];
+      for (int e = 0; e < kTogether; ++e) element(o, i + e) = of.x[e];
     }
   }
 };

@@ -70,11 +70,11 @@ class Backward : public PassTerms<kConfig, Qk, Mods, Reads...> {
   using Queries = AddedQueries<kConfig, Dq>;
   using Terms = SharedTerms<kConfig>;
   using Source = RowSource<shared::bytes_of(kConfig.storage)>;
-  static constexpr bool kFinds = kConfig.finds_parts(), kAdds = kConfig.adds_d_q;
+  static constexpr bool kFinds = kConfig.finds_parts(), kAdds = kConfig.adds_d_q, kAlone = kConfig.adds_alone();
   static_assert((!kConfig.d_v || kConfig.of_keys) && (kConfig.d_qk || kConfig.d_v));
   static_assert(!kSliced || !(kConfig.d_qk && kConfig.d_v));
   static_assert(!kAdds || (kConfig.d_qk && kConfig.d_v && !kAll && !kConfig.descaled));
-  static_assert(kAdds || !kShares);
+  static_assert((kAdds && !kAlone) || !kShares);
 
   /// The sums of a gradient; none where the pass does not compute it.
   template <class F, bool kThere, int kColumns>
@@ -188,12 +188,13 @@ class Backward : public PassTerms<kConfig, Qk, Mods, Reads...> {
         Qk::multiply_keys(s, of_scores, scores, step_part_);
         Dv::multiply_keys(d_p, of_values, values, step_part_);
         differentiate(tile, head, first, flags, s, d_p);
-        leave_terms(s, d_p);
+        if constexpr (!kAlone) leave_terms(s, d_p);
         if constexpr (!kShares) {
           add_columns<Dv>(d_v.o, s, values);
           add_columns<Qk>(d_qk.o, d_p, scores);
         }
-      } else {
+        if constexpr (kAlone) Queries::leave_own(memory_, d_p, row_wave_);
+      } else if constexpr (!kAlone) {
         leave_zeros();
       }
       Qk::barrier();
@@ -208,7 +209,12 @@ class Backward : public PassTerms<kConfig, Qk, Mods, Reads...> {
         numbers = read_numbers(tile, steps.head(), steps.first());
       }
       if constexpr (kEarly && kShares) add_shared<Qk>(d_qk.o, Terms(memory_).slopes(), scores);
-      Queries::add(memory_, Queries::sums_of(params_.d_q, number_of(tile, head, first), first));
+      float* const sums = Queries::sums_of(params_.d_q, number_of(tile, head, first), first);
+      if constexpr (!kAlone) {
+        Queries::add(memory_, sums);
+      } else if (attends) {
+        Queries::add_own(memory_, sums, d_p, row_wave_);
+      }
     }
     scores.end();
     values.end();

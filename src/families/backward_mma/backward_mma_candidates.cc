@@ -59,6 +59,12 @@ constexpr OnePass kMmaOnePasses[] = {
     {128, {4, 2, 64, true, 1, 1}, 2}, {128, {4, 1, 64, true, 2, 1}, 2}, {128, {4, 1, 64, true, 1, 1}, 2},
     {128, {4, 1, 32, true, 1, 2}},
 };
+/// f32: each wave adds dq of its own keys.
+constexpr OnePass kWideOnePasses[] = {
+    {64, {4, 2, 32, true, 1, 2}},  {64, {8, 1, 64, true, 1, 1}},  {64, {4, 1, 64, true, 1, 2}},
+    {64, {4, 1, 32, true, 1, 2}},  {128, {8, 1, 64, true, 1, 1}}, {128, {4, 1, 32, true, 1, 2}},
+    {128, {4, 1, 64, true, 1, 1}}, {128, {2, 1, 32, true, 1, 1}},
+};
 /// f32 as outer products.
 constexpr BackwardKernels kOuterKernels[] = {
     {64, {4, 2, 32, true, 1, 2}, kNone, {4, 2, 32, true, 1, 2}},
@@ -187,6 +193,7 @@ bool takes_one_pass(const AttentionProblem& problem, const ReadsOfPasses& reads,
 }
 std::span<const OnePass> one_passes_of(shared::Storage storage, FragmentKind fragments) {
   if (!shared::fragments_of(fragments).adds_queries || storage == shared::Storage::f64) return {};
+  if (fragments == FragmentKind::outer || fragments == FragmentKind::tf32) return kWideOnePasses;
   return kMmaOnePasses;
 }
 BackwardMmaConfig one_pass(const BackwardMmaConfig& all, const BackwardTensors& tensors, int reads, const OnePass& of) {

@@ -7,7 +7,9 @@
 #include "backend/portable/portable_text.h"
 #include "backend/portable/shared/forward_mma_config.h"
 #include "families/forward_mma/forward_mma.h"
+#include "families/forward_mma/forward_mma_costs.h"
 #include "heddle/error.h"
+#include "plan/factors.h"
 #include "plan/tiles/schedule.h"
 #include "shared/sequences.h"
 
@@ -16,13 +18,6 @@ namespace {
 
 using problem::AttentionProblem;
 using shared::ForwardMmaConfig;
-
-/// For the order of tiles alone: nothing of it was measured. A step's products take as long on every chip; a partial
-/// step a little longer.
-TileClocks clocks_of(const ForwardMmaConfig& config) {
-  const double step = 1.0 * config.rows() * config.kv_block * (config.qk_columns() + config.v_columns()) / 512;
-  return {.full_step = step, .partial_step = 1.2 * step, .tile = 2 * step, .loads = 0};
-}
 
 /// CTAs that share a tile's steps if tiles are too few to fill the GPU: enough for two CTAs a multiprocessor, or one
 /// where rings leave no room for two, as long as each has two steps or more. Steps are counted by the shape and the
@@ -59,27 +54,32 @@ struct FewQueriesTimes {
 /// dimensions 128 and 256 on an H100.
 constexpr FewQueriesTimes kHopperTimes = {13e-6, 0.9e-6, 2.5e10, 3.7e12, 3.0e12, 2.8e14};
 
-/// Null where nothing was measured.
-const FewQueriesTimes* few_queries_times(const device::CudaCaps& caps) {
-  return caps.major == 9 ? &kHopperTimes : nullptr;
+/// The numbers that predict times. Null where nothing is known.
+struct Times {
+  const FewQueriesTimes* few = nullptr;
+  const PortableRates* many = nullptr;
+};
+Times times_of(const device::CudaCaps& caps) {
+  return {caps.major == 9 ? &kHopperTimes : nullptr, portable_rates(caps)};
 }
-const FewQueriesTimes* few_queries_times(const device::AmdCaps&) { return nullptr; }
+Times times_of(const device::AmdCaps&) { return {}; }
 
-std::optional<Prediction> predict(const AttentionProblem& problem, const ForwardMmaConfig& config,
-                                  const TileSchedule& schedule, const FewQueriesTimes* times) {
-  const bool known = config.element_bytes() == 2 && !config.converts() && config.rows() <= shared::kWarpgroupRows;
-  if (times == nullptr || !known) return {};
+std::optional<Prediction> predict_few(const AttentionProblem& problem, const ForwardMmaConfig& config,
+                                      const TileSchedule& schedule, const Times& times) {
+  const bool known = config.element_bytes() == 2 && !config.converts() && config.rows() <= shared::kWarpgroupRows &&
+                     (config.packs() || forward_mma_longest_queries(problem) <= config.rows());
+  if (times.few == nullptr || !known) return {};
   double steps = 0;
   for (const shared::WorkItem& item : schedule.items) steps += item.steps;
   const double keys = steps * config.kv_block,
                dims = static_cast<double>(config.value_slices * problem.qk_dim + problem.v_dim);
   const double bytes = keys * dims * config.element_bytes();
-  const double rate = problem.page_rows > 0 ? times->paged_per_second : times->bytes_per_second;
+  const double rate = problem.page_rows > 0 ? times.few->paged_per_second : times.few->bytes_per_second;
   const double flops = 2 * dims * keys * config.rows();
   const double part = 4.0 * config.rows() * static_cast<double>(problem.v_dim) / config.value_slices;
-  const double split = std::max(times->split, part / times->merged_bytes_per_second);
-  return Prediction{.seconds = config.value_slices * (times->launch + split * (config.splits - 1)) +
-                               std::max(bytes / rate, flops / times->flops_per_second),
+  const double split = std::max(times.few->split, part / times.few->merged_bytes_per_second);
+  return Prediction{.seconds = config.value_slices * (times.few->launch + split * (config.splits - 1)) +
+                               std::max(bytes / rate, flops / times.few->flops_per_second),
                     .flops = flops,
                     .bytes = bytes};
 }
@@ -90,8 +90,7 @@ std::string describe(const ForwardMmaConfig& config) {
 }
 
 Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const KernelMods& mods,
-                 const device::GpuCaps& caps, const FewQueriesTimes* times, const RowsOf& rows_of,
-                 double share_of_splits = 1) {
+                 const device::GpuCaps& caps, const Times& times, const RowsOf& rows_of, double share_of_splits = 1) {
   Choice choice;
   Plan& plan = choice.plan;
   plan.device = caps.index;
@@ -102,12 +101,15 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
     plan.packed_queries = config.tile().packed_queries;
   }
   choice.block_mask = rows_of({shared::kWarpgroupRows, config.kv_block});
-  TileSchedule schedule = forward_mma_schedule(problem, config, choice.block_mask.get(), caps, plan.order);
+  TileSchedule schedule = schedule_tiles(problem, config.tile(), forward_mma_clocks(config, times.many),
+                                         choice.block_mask.get(), caps, plan.order);
   config.splits = splits_of(problem, config, schedule, caps, share_of_splits);
   plan.family_part = config;
   plan.tile = {config.rows(), config.kv_block};
   plan.grid = static_cast<int>(schedule.items.size()) * config.splits;
-  plan.predicted = predict(problem, config, schedule, times);
+  plan.predicted = predict_few(problem, config, schedule, times);
+  if (!plan.predicted)
+    plan.predicted = forward_mma_prediction(problem, config, schedule, caps.multiprocessors, times.many);
   const std::int64_t tiles = count_tiles(problem, config.tile());
   if (config.device_lengths) plan.workspace_bytes = shared::sequences_memory(problem.batch, tiles).bytes;
   // Other bindings may make any tile attend something.
@@ -121,9 +123,27 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   return choice;
 }
 
+/// Whether a kernel goes before the first one of the table: it is predicted much faster.
+bool goes_before(const Choice& other, const Choice& first) {
+  return other.plan.predicted && first.plan.predicted &&
+         other.plan.predicted->seconds * kPlannerFactors.table_gain < first.plan.predicted->seconds;
+}
+
+std::string standing_after(const Choice& other, const Choice& first) {
+  const std::string what = describe(other.plan.part<ForwardMmaConfig>());
+  if (!other.plan.predicted || !first.plan.predicted) {
+    return fmt::format("{}: stands after {} in the table of the family, which is not measured", what,
+                       describe(first.plan.part<ForwardMmaConfig>()));
+  }
+  const double ms = 1e3 * other.plan.predicted->seconds,
+               ratio = other.plan.predicted->seconds / first.plan.predicted->seconds;
+  if (ratio < 1) return fmt::format("{}: predicted {:.4g} ms, too little faster", what, ms);
+  return fmt::format("{}: predicted {:.4g} ms, {:.1f} % slower", what, ms, 100 * (ratio - 1));
+}
+
 std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionTensors& tensors,
-                               const AttentionOptions& options, const device::GpuCaps& caps,
-                               const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
+                               const AttentionOptions& options, const device::GpuCaps& caps, const Times& times,
+                               MmaTarget target, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
@@ -134,9 +154,13 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
       continue;
     }
-    choices.push_back(choice_of(problem, config, mods, caps, times, rows_of));
+    Choice choice = choice_of(problem, config, mods, caps, times, rows_of);
+    const bool first = choices.empty() || goes_before(choice, choices.front());
+    Choice& behind = choices.emplace_back(std::move(choice));
+    // Lists are kept of the best alone. What was first falls behind, or the new one does.
+    if (first) std::rotate(choices.begin(), choices.end() - 1, choices.end());
+    if (choices.size() > 1) (first ? choices[1] : behind).plan.schedule.reset();
     if (problem.batch_invariant) break;  // what the compiler makes of it depends on how lengths are known
-    if (choices.size() > 1) choices.back().plan.schedule.reset();  // lists are kept of the best alone
   }
   if (choices.empty()) {
     throw Error(ErrorCode::unsupported, fmt::format("no kernel of forward_mma fits: {}", fmt::join(rejected, "; ")));
@@ -144,18 +168,15 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
   for (std::size_t i = 0; i < choices.size(); ++i) {
     choices[i].plan.rejected = rejected;
     for (std::size_t j = i + 1; j < choices.size(); ++j) {
-      choices[i].plan.rejected.push_back(
-          fmt::format("{}: stands after {} in the table of the family, which is not measured",
-                      describe(choices[j].plan.part<shared::ForwardMmaConfig>()),
-                      describe(choices[i].plan.part<shared::ForwardMmaConfig>())));
+      choices[i].plan.rejected.push_back(standing_after(choices[j], choices[i]));
     }
   }
   return choices;
 }
 
 std::vector<Choice> variants_of(const AttentionProblem& problem, const AttentionTensors& tensors,
-                                const AttentionOptions& options, const device::GpuCaps& caps,
-                                const FewQueriesTimes* times, MmaTarget target, const RowsOf& rows_of) {
+                                const AttentionOptions& options, const device::GpuCaps& caps, const Times& times,
+                                MmaTarget target, const RowsOf& rows_of) {
   const KernelMods mods = portable_mods(problem);
   std::vector<Choice> choices;
   for (const ForwardMmaConfig& config :
@@ -177,29 +198,29 @@ std::vector<Choice> variants_of(const AttentionProblem& problem, const Attention
 
 TileSchedule forward_mma_schedule(const AttentionProblem& problem, const ForwardMmaConfig& config,
                                   const BlockMask* block_mask, const device::GpuCaps& caps, const TileOrder& order) {
-  return schedule_tiles(problem, config.tile(), clocks_of(config), block_mask, caps, order);
+  return schedule_tiles(problem, config.tile(), forward_mma_clocks(config, nullptr), block_mask, caps, order);
 }
 
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  return choices_of(problem, tensors, options, caps, few_queries_times(caps), kNvidia, rows_of);
+  return choices_of(problem, tensors, options, caps, times_of(caps), kNvidia, rows_of);
 }
 
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of) {
-  return choices_of(problem, tensors, options, caps, few_queries_times(caps), amd_target(caps.architecture), rows_of);
+  return choices_of(problem, tensors, options, caps, times_of(caps), amd_target(caps.architecture), rows_of);
 }
 
 std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::CudaCaps& caps,
                                          const RowsOf& rows_of) {
-  return variants_of(problem, tensors, options, caps, few_queries_times(caps), kNvidia, rows_of);
+  return variants_of(problem, tensors, options, caps, times_of(caps), kNvidia, rows_of);
 }
 
 std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::AmdCaps& caps,
                                          const RowsOf& rows_of) {
-  return variants_of(problem, tensors, options, caps, few_queries_times(caps), amd_target(caps.architecture), rows_of);
+  return variants_of(problem, tensors, options, caps, times_of(caps), amd_target(caps.architecture), rows_of);
 }
 
 }  // namespace heddle::plan

@@ -42,14 +42,16 @@ void judge_all(unsigned number, const BackwardList& list, FragmentKind fragments
 }
 
 /// One pass gives all gradients: waves that have their rows alone, and, with head dimensions above 64, waves that share
-/// them. Two kernels of each case.
-void judge_once(unsigned number, BackwardList list, FragmentKind fragments, std::initializer_list<std::int64_t> dims) {
+/// them. The first `kernels` of the table, in turns.
+void judge_once(unsigned number, BackwardList list, FragmentKind fragments, std::initializer_list<std::int64_t> dims,
+                std::size_t kernels = 2) {
   if (!is_drawn(number, 4)) GTEST_SKIP() << "not drawn";
   const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     for (const std::int64_t dim : dims) {
       list[i].spec.qk_dim = list[i].spec.v_dim = dim;
-      if (full() || i == drawn) judge(list[i], fragments, (number + i) % 2);
+      list[i].spec.allow_tf32 = fragments == FragmentKind::tf32;
+      if (full() || i == drawn) judge(list[i], fragments, (number + i) % kernels);
     }
   }
 }
@@ -230,6 +232,15 @@ BackwardList several_tiles() {
 TEST(BackwardOnHost, OncePlain) { judge_once(0, several_tiles(), FragmentKind::host, {64, 16}); }
 TEST(BackwardOnHost, OnceSharedRows) { judge_once(1, several_tiles(), FragmentKind::host, {100, 96}); }
 TEST(BackwardOnHost, OnceOverMma) { judge_once(2, several_tiles(), FragmentKind::mma, {40, 16}); }
+// Each wave adds dq of its own keys.
+TEST(BackwardOnHost, OnceOverOuter) {
+  judge_once(0, of_type(several_tiles(), DType::f32), FragmentKind::outer, {40, 96}, 3);
+  judge_once(1, of_type(joined({scored(), sunk()}), DType::f32), FragmentKind::outer, {64}, 3);
+}
+TEST(BackwardOnHost, OnceOverTf32) {
+  judge_once(2, of_type(several_tiles(), DType::f32), FragmentKind::tf32, {100, 16}, 3);
+  judge_once(3, of_type(joined({scored(), sunk()}), DType::f32), FragmentKind::tf32, {64}, 3);
+}
 TEST(BackwardOnHost, OnceSharedRowsOverMma) { judge_once(3, several_tiles(), FragmentKind::mma, {128, 96}); }
 
 // CTAs share the columns of a gradient.

@@ -50,6 +50,14 @@ struct OuterFragments : PlainNumbers<false> {
     float x[4];
   };
 
+  /// Query r of a thread, of fragment f of those whose terms are turned.
+  static __device__ __forceinline__ int turned_row(int f, int r) { return 8 * r + 4 * f + row_lane(); }
+  /// Terms of a wave's keys and 32 queries, turned: those of the first half of its keys, and of the other one. A key
+  /// has 128 bytes: of each thread that has them the four queries.
+  struct Turned {
+    char* half[2];
+  };
+
   class Stream : public CopiedBlocks<kConfig, RowCopies<kConfig>> {
     using Blocks = CopiedBlocks<kConfig, RowCopies<kConfig>>;
     using Blocks::memory_, Blocks::read_;
@@ -169,7 +177,41 @@ struct OuterFragments : PlainNumbers<false> {
     }
   }
 
+  /// The terms of the wave's keys and of fragment n of queries.
+  template <int kFragments, int kKeyFragments>
+  static __device__ __forceinline__ void leave_turned(const Turned& to, const Scores (&x)[kFragments][kKeyFragments],
+                                                      int n) {
+    constexpr int kAll = kFragments * kOwnRows, kHalf = kFragments * kRows / 2;
+#pragma unroll
+    for (int i = 0; i < kAll; ++i) {
+      const int half = 2 * i / kAll, key = i / kOwnRows * kRows + own_row(i % kOwnRows) - half * kHalf;
+      Four terms;
+#pragma unroll
+      for (int c = 0; c < kOwnKeys; ++c) terms.x[c] = x[i / kOwnRows][n].x[i % kOwnRows][c];
+      *reinterpret_cast<Four*>(to.half[half] + key * kTurnedBytes + key_lane() * 16) = terms;
+    }
+  }
+  /// O += Xᵀ K of all keys of the wave, from `key` of the stream's block on, for the columns of fragment `first` and
+  /// on.
+  template <int kWaveKeys, int kOutFragments>
+  static __device__ __forceinline__ void add_turned(Out (&o)[2][kOutFragments], const Turned& terms,
+                                                    const Stream& stream, int key, int first) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const char* const own = terms.half[half] + row_lane() * 16;
+#pragma unroll 2
+      for (int j = 0; j < kWaveKeys / 2; ++j) {
+        Four weights[2];
+#pragma unroll
+        for (int f = 0; f < 2; ++f) weights[f] = *reinterpret_cast<const Four*>(own + j * kTurnedBytes + f * 64);
+        add_value(o, weights, stream, key + kWaveKeys / 2 * half + j, first);
+      }
+    }
+  }
+
  private:
+  static constexpr int kTurnedBytes = 32 * 4;  // of a key
+
   /// O += the outer product of the weights of key j of 16 and value `key`.
   template <int kFragments, int kOutFragments>
   static __device__ __forceinline__ void add_value(Out (&o)[kFragments][kOutFragments], const Stream& stream, int j,
@@ -177,9 +219,15 @@ struct OuterFragments : PlainNumbers<false> {
     Four weights[kFragments];
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) weights[f] = stream.weights(j, f);
+    add_value(o, weights, stream, key, 0);
+  }
+  template <int kFragments, int kOutFragments>
+  static __device__ __forceinline__ void add_value(Out (&o)[kFragments][kOutFragments],
+                                                   const Four (&weights)[kFragments], const Stream& stream, int key,
+                                                   int first) {
 #pragma unroll
     for (int d = 0; d < kOutFragments; ++d) {
-      const Four v = stream.value(key, d);
+      const Four v = stream.value(key, first + d);
 #pragma unroll
       for (int e = 0; e < kOwnOuts; ++e) {
 #pragma unroll

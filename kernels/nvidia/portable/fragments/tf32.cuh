@@ -30,6 +30,14 @@ struct Tf32Fragments : PlainNumbers<false> {
   using Out = OwnElements<float, kOwnRows, kOwnOuts>;
   struct Queries {};  // in shared memory
 
+  /// Query r of a thread, of fragment f of those whose terms are turned.
+  static __device__ __forceinline__ int turned_row(int f, int r) { return kRows * f + own_row(r); }
+  /// Terms of a wave's keys and 32 queries, rounded: [keys][queries] of the first 16 queries, and of the others. Rows
+  /// are 20 words apart, so that keys 2 t and 2 t + 1 of 8 queries stand in all banks.
+  struct Turned {
+    char* half[2];
+  };
+
   static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
   static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
 
@@ -143,6 +151,61 @@ struct Tf32Fragments : PlainNumbers<false> {
               float(&x)[kOwnRows][kOwnOuts] = o[f][d].x;
               ptx::mma_tf32(x[0][j], x[0][4 + j], x[1][j], x[1][4 + j], a[f], even[j], odd[j]);
             }
+          }
+        }
+      }
+    }
+  }
+
+  /// The terms of the wave's keys and of fragments n and n + 1 of queries.
+  template <int kFragments, int kKeyFragments>
+  static __device__ __forceinline__ void leave_turned(const Turned& to, const Scores (&x)[kFragments][kKeyFragments],
+                                                      int n) {
+    struct alignas(8) Two {
+      unsigned x[2];
+    };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < kFragments * kOwnRows; ++i) {
+        const int key = i / kOwnRows * kRows + own_row(i % kOwnRows);
+#pragma unroll
+        for (int c = 0; c < kOwnKeys; c += 2) {
+          const float(&terms)[kOwnKeys] = x[i / kOwnRows][n + half].x[i % kOwnRows];
+          *reinterpret_cast<Two*>(to.half[half] + key * shared::kTurnedPitch + own_key(c) * 4) = {
+              ptx::to_tf32(terms[c]), ptx::to_tf32(terms[c + 1])};
+        }
+      }
+    }
+  }
+  /// O += Xᵀ K of all keys of the wave, from `key` of the stream's block on, for the columns of fragment `first` and
+  /// on.
+  template <int kWaveKeys, int kOutFragments>
+  static __device__ __forceinline__ void add_turned(Out (&o)[2][kOutFragments], const Turned& terms,
+                                                    const Stream& stream, int key, int first) {
+    const int own = lane() % 4 * 2 * shared::kTurnedPitch + lane() / 4 * 4;
+#pragma unroll 1
+    for (int j = 0; j < kWaveKeys; j += 8) {
+      unsigned a[2][4];
+#pragma unroll
+      for (int f = 0; f < 2; ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = (j + i / 2) * shared::kTurnedPitch + i % 2 * 32;
+          a[f][i] = *reinterpret_cast<const unsigned*>(terms.half[f] + own + at);
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < kOutFragments; ++d) {
+        unsigned even[4], odd[4];
+        stream.values(even, key + j, first + d);
+        stream.values(odd, key + j + 1, first + d);
+#pragma unroll
+        for (int f = 0; f < 2; ++f) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            float(&x)[kOwnRows][kOwnOuts] = o[f][d].x;
+            ptx::mma_tf32(x[0][i], x[0][4 + i], x[1][i], x[1][4 + i], a[f], even[i], odd[i]);
           }
         }
       }

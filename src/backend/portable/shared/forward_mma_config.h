@@ -117,6 +117,10 @@ constexpr int row_pitch(int columns, int element_bytes) { return ((columns * ele
 constexpr bool is_swizzled(int pitch) { return pitch % 128 == 0; }
 constexpr int turn_of(int row) { return row % 8 * 16; }
 
+/// backward_mma, tf32: dS of 16 queries for each key of a wave, so many bytes apart that mma's first operand is read
+/// without conflicts.
+inline constexpr int kTurnedPitch = (16 + 4) * 4;
+
 /// Offsets in bytes. When a tile ends its waves' rows stand where keys and values were.
 struct ForwardMmaMemory {
   int k_pitch, v_pitch;  // from one row to the next; transposed: of v, whose rows are its columns

@@ -20,6 +20,9 @@ struct Fragments {
   bool plain_follow = false;
   /// backward_mma: a pass of keys can add dq to sums in memory.
   bool adds_queries = false;
+  /// Likewise: each wave multiplies dS of its own keys alone, which it turns so many queries at a time. 0: dS of all
+  /// waves passes through shared memory, and they multiply it together.
+  int turned_queries = 0;
   /// For many rows alone: few are plain multiply-adds'.
   bool of_many_rows = false;
   /// Keys whose weights pass through shared memory at once, to the other threads that have the rows.
@@ -70,6 +73,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .columns = 32,
               .tables = outer,
               .plain_follow = true,
+              .adds_queries = true,
+              .turned_queries = 32,
               .of_many_rows = true,
               .weight_keys = 16};
     case tf32:  // f32, where allow_tf32 is asked for
@@ -79,6 +84,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .columns = 32,
               .tables = tf32,
               .plain_follow = true,
+              .adds_queries = true,
+              .turned_queries = 32,
               .of_many_rows = true};
   }
   return {};

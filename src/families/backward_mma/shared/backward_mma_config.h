@@ -33,6 +33,8 @@ struct BackwardMmaConfig {
   constexpr int wave_step() const { return step / step_waves; }  // columns of a wave's scores
   /// P and dS of a step pass through shared memory to all gradients, else dS to dq alone.
   constexpr bool shares_terms() const { return step_waves > 1; }
+  /// adds_d_q: each wave multiplies dS of its own keys, and adds that to dq's sums.
+  constexpr bool adds_alone() const { return adds_d_q && shape().turned_queries > 0; }
   /// CTAs that share a tile of the lists, which has 64 rows or more.
   constexpr int parts() const { return rows() < kBackwardBlock ? kBackwardBlock / rows() : 1; }
   constexpr int ctas_of_item() const { return parts() * slices; }
@@ -112,13 +114,18 @@ constexpr int d_q_floats(const BackwardMmaConfig& config) {
 /// with, delta, and what is left of lse in powers of two.
 constexpr int row_numbers(bool lse_rest) { return lse_rest ? 3 : 2; }
 
+/// adds_alone(), and no weights pass through shared memory: bytes of half of a wave's turned dS.
+constexpr int turned_half(const BackwardMmaConfig& config) { return config.wave_rows() * kTurnedPitch; }
+
 /// Offsets in bytes.
 struct BackwardMmaMemory {
   int scores, values;  // the memory of both sides' fragments
   int numbers;         // of_keys: row_numbers() of a step's queries
-  int slopes;          // adds_d_q: dS of a step, [keys of the tile][queries]
+  int slopes;          // adds_d_q, not alone: dS of a step, [keys of the tile][queries]
   int weights;         // shares_terms(): P, likewise
   int term_pitch;      // of both, from one key to the next
+  int turned[2];       // adds_alone(): where a wave's dS stands, turned, in two parts
+  int turned_wave;     // from a wave's to the next one's
   int bytes;
 };
 constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config) {
@@ -133,9 +140,18 @@ constexpr BackwardMmaMemory backward_mma_memory(const BackwardMmaConfig& config)
   memory.slopes =
       memory.numbers + (config.of_keys ? row_numbers(config.lse_rest) * config.step * real_bytes(config.storage) : 0);
   memory.term_pitch = row_pitch(config.step, bytes_of(config.storage));
-  const int terms = config.rows() * memory.term_pitch;
+  const int terms = config.adds_alone() ? 0 : config.rows() * memory.term_pitch;
   memory.weights = memory.slopes + (config.adds_d_q ? terms : 0);
   memory.bytes = memory.weights + (config.shares_terms() ? terms : 0);
+  if (config.adds_alone()) {
+    const int weights = weight_bytes(scores_side(config)), half = turned_half(config);
+    // dS of a fragment of queries takes the memory that weights of both sides pass through.
+    memory.turned[0] = weights > 0 ? memory.scores + forward_mma_memory(scores_side(config)).weights : memory.slopes;
+    memory.turned[1] =
+        weights > 0 ? memory.values + forward_mma_memory(values).weights : memory.slopes + config.waves() * half;
+    memory.turned_wave = weights > 0 ? weights : half;
+    memory.bytes += weights > 0 ? 0 : 2 * config.waves() * half;
+  }
   return memory;
 }
 

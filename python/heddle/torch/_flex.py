@@ -35,7 +35,8 @@ _warned: set[str] = set()
 
 
 def warn_once(key: str, message: str, category: type[Warning] = UserWarning) -> None:
-    if key not in _warned:
+    """Eager calls alone warn: Dynamo cannot trace a warning."""
+    if not torch.compiler.is_dynamo_compiling() and key not in _warned:
         _warned.add(key)
         warnings.warn(message, category, stacklevel=3)
 

@@ -375,6 +375,7 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     if mod_kind(mask_mod) != 4:
         raise AssertionError(f"create-block_mask requires a mask_mod function! Got {mask_mod}")
     check_sizes(Q_LEN, KV_LEN, block_size(BLOCK_SIZE))
+    require_sizes(B=B, H=H)
     if _compile and not torch.compiler.is_dynamo_compiling():  # which cannot trace a warning
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     where = default_device(device)

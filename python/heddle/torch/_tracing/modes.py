@@ -20,7 +20,9 @@ from ... import _core
 from . import aten, aten_inverses, aten_tensors, values  # noqa: F401  the first three fill OPERATIONS
 from .contents import READERS, computed, content_of, depends_on_content, remember
 from .indexing import getitem, is_gather
+from ..._tracing.noted_errors import add_note
 from ..._tracing.numbers import Number
+from ..._tracing.trace import check_arguments
 from .operations import OPERATIONS, cast_to
 from .recording import MOST_LITERALS, CaptureValue, Memory, Recording, Traced
 from .values import Unsupported, Value
@@ -56,11 +58,24 @@ def trace_with(recording: Recording, mod: Any) -> Any:
         ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
     with ambient, Functions(recording), Operations(recording):
         try:
-            return checked(recording, mod(*leaves))
+            return checked(recording, called(recording, mod, leaves))
         except Unsupported as error:
             raise NotImplementedError(f"{error}{users_line()}") from None
         except NoExpression as error:
             raise NotImplementedError(str(error)) from None
+
+
+def called(recording: Recording, mod: Any, leaves: list[Traced]) -> Any:
+    try:
+        return mod(*leaves)
+    except (Unsupported, NoExpression):
+        raise
+    except Exception as error:
+        arguments = recording.kind.arguments
+        if isinstance(error, TypeError):
+            check_arguments(mod, arguments)
+        add_note(error, mod, arguments, "torch's functions of them, and torch.where in place of branches,")
+        raise
 
 
 @contextlib.contextmanager

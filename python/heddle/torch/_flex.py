@@ -195,7 +195,9 @@ def flex_attention(
         refuse_others(query=query)
         raise
     made = max_scores = None
-    if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
+    if kernel_options:
+        check_kernel_options(kernel_options)
+    if not with_max_scores and not torch.compiler.is_dynamo_compiling():
         made = repeated(query, key, value, score_mod, block_mask, settings, enable_gqa, with_lse)
     if made is None:
         refuse_others(query=query, key=key, value=value)
@@ -210,7 +212,7 @@ def flex_attention(
             refuse_traced_maxima()
             check_inputs(call, score_mod, block_mask, enable_gqa)
             call.max_scores = max_scores = empty_lse(query)
-        made = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
+        made = checked(call, score_mod, block_mask, enable_gqa)
     if return_aux is not None:
         return made[0], AuxOutput(lse=made[1] if with_lse else None, max_scores=max_scores)
     return made if return_lse else made[0]
@@ -238,8 +240,7 @@ def refuse_traced_maxima() -> None:
 
 
 def checked(
-    call: Call, score_mod: Callable[..., torch.Tensor] | None, block_mask: Any, enable_gqa: bool,
-    kernel_options: dict[str, Any] | None,
+    call: Call, score_mod: Callable[..., torch.Tensor] | None, block_mask: Any, enable_gqa: bool
 ) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
     check_inputs(call, score_mod, block_mask, enable_gqa)
@@ -247,10 +248,8 @@ def checked(
     if wide is not None:
         dtype = call.query.dtype
         call.query, call.key, call.value = wide
-        out, lse = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
+        out, lse = checked(call, score_mod, block_mask, enable_gqa)
         return out.to(dtype), lse
-    if kernel_options:
-        check_kernel_options(kernel_options)
     if is_no_mask(block_mask):
         block_mask = None
     query, key, value = call.query, call.key, call.value

@@ -278,10 +278,7 @@ def direct_mask(mask: Any) -> Any:
         if lazy is not None:
             return lazy.direct()
     kept = _made.get(mask) if isinstance(mask, flex.BlockMask) else None
-    if kept is None or kept.mask_mod is not mask.mask_mod:
-        return None
-    _, _, lengths, block = kept.sizes
-    if lengths != tuple(mask.seq_lengths) or block != tuple(mask.BLOCK_SIZE):
+    if kept is None or kept.mask_mod is not mask.mask_mod or kept.sizes[2:] != (tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)):
         return None
     lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
     return kept.direct if are_still(kept.lists, *lists) else None

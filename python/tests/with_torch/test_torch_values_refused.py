@@ -1,5 +1,5 @@
-"""Arguments of the right type whose value or form means nothing: the error names the argument, what was given and what is
-accepted. Errors of Python's and torch's own inside of a mod get a note."""
+"""Arguments of the right type whose value or form means nothing: the error names the argument, what was given and what
+is accepted. Errors of Python's and torch's own inside of a mod get a note."""
 
 import pytest
 import torch

@@ -61,6 +61,7 @@ def arange(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
 # --- views and gathers --------------------------------------------------------------------------------------------
 
 op("expand")(lambda x, shape, **_: values.expanded(x, shape))
+op("expand_as")(lambda x, other: values.expanded(x, other.shape))
 op("permute")(values.permuted)
 op("transpose", "swapaxes")(values.transposed)
 op("t", "numpy_T")(lambda x: values.permuted(x, range(len(x.shape))[::-1]))

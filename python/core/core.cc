@@ -149,9 +149,26 @@ NB_MODULE(_core_of_main, module) {
 
 }  // namespace heddle::python
 
+namespace {
+
 /// Refuses subinterpreters before nanobind is initialised there: its types, and the caches here, are the process's.
-extern "C" NB_EXPORT PyObject* PyInit__core() {
-  if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return heddle::python::PyInit__core_of_main();
+int execute(PyObject* module) {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) {
+    return heddle::python::nanobind__core_of_main_exec(module);
+  }
   PyErr_SetString(PyExc_ImportError, "heddle does not work in subinterpreters: import it in the main interpreter");
-  return nullptr;
+  return -1;
+}
+
+}  // namespace
+
+/// nanobind's definition of the module, executed by execute(). From Python 3.13 on the main interpreter makes
+/// definitions for all others, so a definition says nothing of who imports.
+extern "C" NB_EXPORT PyObject* PyInit__core() {
+  PyObject* const made = heddle::python::PyInit__core_of_main();
+  if (made == nullptr) return nullptr;
+  for (PyModuleDef_Slot* slot = reinterpret_cast<PyModuleDef*>(made)->m_slots; slot->slot != 0; ++slot) {
+    if (slot->slot == Py_mod_exec) slot->value = reinterpret_cast<void*>(&execute);
+  }
+  return made;
 }

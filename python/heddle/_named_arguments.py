@@ -156,6 +156,8 @@ def accepted_instead(name: str, value: Any, tests: Tests) -> str:
 
 def is_number(value: Any) -> bool:
     kind = type(value)
+    if kind is int and abs(value) >= 2**1024:  # no float has it
+        return False
     if getattr(value, "shape", ()) != () or isinstance(value, (complex, str, bytes)):
         return False
     if getattr(getattr(value, "dtype", None), "kind", "f") not in "biuf":
@@ -192,7 +194,7 @@ FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "os.PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
     "Array": (lambda value: hasattr(value, "__dlpack__"), "an array of NumPy, or anything with __dlpack__,"),
     "Expr": (lambda value: isinstance(value, _core.Expr), "an expression"),
-    "tuple": (lambda value: isinstance(value, Sequence) and all(is_integer(one) for one in value), "a pair of them"),
+    "tuple": (lambda value: isinstance(value, Sequence) and all(is_integer(one) for one in value), "a pair of ints"),
     "WantedCaptures": (is_names, "a list of names or arrays, or a dict of arrays by name,"),
     "WantedParams": (is_names, "a list of names, or a dict of arrays by name,"),
     "Callable": (callable, "a function"),

@@ -50,6 +50,8 @@ def block_mask(mask: Any, *, sequence: int = 0, head: int = 0, axes: Axes | None
     if not isinstance(core, BlockMask):
         raise TypeError(
             f"mask is of type {type(mask).__name__}; heddle.BlockMask and heddle.torch.BlockMask are accepted")
+    if not 0 <= head < core.shape[1]:  # attention takes a mask of one head for all
+        raise ValueError(f"head is {head}; the mask has {core.shape[1]}, and 0 to {core.shape[1] - 1} are accepted")
     q_blocks, kv_blocks = core.q_blocks(sequence), core.kv_blocks(sequence)
     kinds = np.zeros((q_blocks, kv_blocks), np.int8)
     for i in range(q_blocks):

@@ -28,13 +28,16 @@ def public_members(owner):
 
 
 def arguments_of(function):
-    """The names of a function's arguments. A compiled function has its signature as text."""
+    """The names of a function's arguments. A compiled function has its signature as text; from Python 3.13 on inspect
+    gives (*args, **kwargs) for it."""
+    texts = [signature[0] for signature in getattr(function, "__nb_signature__", ())]
+    if texts:
+        return sorted({name for text in texts for name in re.findall(r"[(,] ?(\w+):", text)} - {"self", "arg"})
     try:
         return [name for name, one in inspect.signature(function).parameters.items()
                 if name not in ("self", "args") and one.kind is not one.VAR_KEYWORD]
     except (TypeError, ValueError):
-        texts = [signature[0] for signature in getattr(function, "__nb_signature__", ())]
-        return sorted({name for text in texts for name in re.findall(r"[(,] ?(\w+):", text)} - {"self", "arg"})
+        return []
 
 
 def resolved(name, module_name):

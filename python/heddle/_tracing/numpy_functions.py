@@ -41,7 +41,14 @@ def of_expressions(function: Any, values: tuple[Any, ...], named: dict[str, Any]
                         "the functions of heddle")
     if named:
         raise TypeError(f"numpy.{name} of an expression is called with {', '.join(named)}; it takes its operands alone")
-    return known(*values)
+    try:
+        return known(*values)
+    except TypeError as error:
+        if "incompatible function arguments" not in str(error):
+            raise
+        raise TypeError(f"numpy.{name} of an expression is called with {len(values)} operands, "
+                        f"{', '.join(type(one).__name__ for one in values)}; it takes expressions and numbers, as many as "
+                        "its elements have") from None
 
 
 def has_elements(value: Any) -> bool:

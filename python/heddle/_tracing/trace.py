@@ -19,6 +19,7 @@ from .._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS
 from .byte_code import Uses
 from .constants import is_constant, is_library
 from .kinds import is_array
+from .noted_errors import add_note
 from .owners import of_class
 from .reached import NotKept, Reached
 from .rebound import Rebound
@@ -132,6 +133,7 @@ class Traced:
         except Exception as error:
             if not is_no_index(error):
                 rebound.write_back()
+            add_note(error, mod, [str(leaf) for leaf in leaves], "heddle's functions and NumPy's of expressions")
             raise
         rebound.write_back()
         return expr

@@ -41,6 +41,14 @@ def same(one: Versions, other: Versions) -> bool:
     return len(one) == len(other) and all(x is y and v == w for (x, v), (y, w) in zip(one, other))
 
 
+def are_still(known: Versions, *tensors: torch.Tensor | None) -> bool:
+    """same(known, versions(*tensors)) without the list: repeated calls ask."""
+    for (x, version), y in zip(known, tensors):
+        if x is not y or x is not None and version_of(x) != version:
+            return False
+    return True
+
+
 def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The lists of blocks [..., rows, columns], bool: counts [..., rows], and indices [..., rows, columns].
 

@@ -21,7 +21,7 @@ from .. import _core
 from .._mod import Mod
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
-    LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, dense, of_columns, ordered, same, versions)
+    LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
 from ._mask_mods import mod_kind, noop_mask
 from ._named_tensors import names_arguments, pair, require_sizes
 
@@ -278,12 +278,10 @@ def direct_mask(mask: Any) -> Any:
         if lazy is not None:
             return lazy.direct()
     kept = _made.get(mask) if isinstance(mask, flex.BlockMask) else None
-    if kept is None or kept.mask_mod is not mask.mask_mod:
-        return None
-    if kept.sizes[2] != tuple(mask.seq_lengths) or kept.sizes[3] != tuple(mask.BLOCK_SIZE):
+    if kept is None or kept.mask_mod is not mask.mask_mod or kept.sizes[2:] != (tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)):
         return None
     lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    return kept.direct if same(kept.lists, versions(*lists)) else None
+    return kept.direct if are_still(kept.lists, *lists) else None
 
 
 def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> heddle.BlockMask:
@@ -375,7 +373,8 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     if mod_kind(mask_mod) != 4:
         raise AssertionError(f"create-block_mask requires a mask_mod function! Got {mask_mod}")
     check_sizes(Q_LEN, KV_LEN, block_size(BLOCK_SIZE))
-    if _compile:
+    require_sizes(B=B, H=H)
+    if _compile and not torch.compiler.is_dynamo_compiling():  # which cannot trace a warning
         warnings.warn("_compile of create_block_mask changes nothing here", DeprecationWarning, stacklevel=2)
     where = default_device(device)
     try:

@@ -131,7 +131,11 @@ class Call:
         if self.params:
             made.params = self.params
         for name, tensor in self.options.items():
-            setattr(made, name, tensor)
+            try:
+                setattr(made, name, tensor)
+            except TypeError:
+                raise RuntimeError(f"{name} is a tensor of {tensor.layout} on {tensor.device}; tensors of torch.strided on "
+                                   f"{self.query.device} are accepted") from None
         for name in SETTINGS:
             number = getattr(self, name)
             if number is not None:

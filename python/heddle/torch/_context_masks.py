@@ -94,8 +94,8 @@ def mask_of(
 
 
 def of_block_mask(mask: flex.BlockMask) -> GlobalMask:
-    shape = tuple(mask.shape)
-    scope = (*(1,) * (4 - len(shape)), *shape)
+    shape = (1, 1, *mask.shape)
+    scope = shape[-4], shape[-3], shape[-2], shape[-1]
     if is_no_mask(mask):
         return GlobalMask(None, {}, {}, (1, 1, *scope[2:]))
     lazy = mask._lazy if isinstance(mask, BlockMask) else None

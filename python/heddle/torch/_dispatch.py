@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.autograd import forward_ad
 
@@ -13,12 +15,32 @@ from ._operator_rules import traced_forward
 from ._results import OutAndLse
 
 
+def has_no_width(call: Call) -> bool:
+    return call.query.shape[-1] == 0 or call.value.shape[-1] == 0
+
+
+def of_no_width(call: Call, run: Callable[[Call], OutAndLse]) -> OutAndLse:
+    """The results of run() for rows without elements, which torch takes and the library does not: of rows of one 0
+    instead. Scores are 0 then, whatever the scale is."""
+    def widened(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (0, 1)) if x.shape[3] == 0 else x
+
+    given, width = call.out, call.value.shape[3]
+    if call.query.shape[3] == 0:
+        call.query, call.key, call.scale = widened(call.query), widened(call.key), 1.0
+    call.value, call.out = widened(call.value), None
+    out, lse = run(call)
+    return out[..., :width] if given is None else given.copy_(out[..., :width]), lse
+
+
 def attend(call: Call) -> OutAndLse:
     """Runs on torch's current stream and waits for nothing.
 
     Raises NotImplementedError for tangents of forward-mode AD, for gradients that do not exist, and for max_scores of
     a call that is traced or transformed; ValueError for what the library refuses.
     """
+    if has_no_width(call):
+        return of_no_width(call, attend)
     if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():
         out, lse = attend(call.changed(out=None))
         return call.out.copy_(out), lse

@@ -14,7 +14,7 @@ from . import _dense, _nested
 from ._block_lists import LARGE_BLOCK
 from ._block_mask import BlockMask, direct_mask, made_for
 from ._call import Call
-from ._dispatch import attend
+from ._dispatch import attend, has_no_width, of_no_width
 from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
 from ._mod_code import of_tensors
@@ -35,7 +35,8 @@ _warned: set[str] = set()
 
 
 def warn_once(key: str, message: str, category: type[Warning] = UserWarning) -> None:
-    if key not in _warned:
+    """Eager calls alone warn: Dynamo cannot trace a warning."""
+    if not torch.compiler.is_dynamo_compiling() and key not in _warned:
         _warned.add(key)
         warnings.warn(message, category, stacklevel=3)
 
@@ -50,6 +51,8 @@ def check_kernel_options(options: dict[str, Any]) -> None:
         if name in options:
             raise AssertionError(f"{name} must not be in kernel_options")
     for name in options:
+        if not isinstance(name, str):
+            raise TypeError(f"kernel_options has the name {name!r}; names of torch's FlexKernelOptions are accepted")
         bare = name[4:] if name.startswith(("fwd_", "bwd_")) else name
         if bare not in KERNEL_OPTIONS:
             warn_once(f"kernel_options {name}", f"kernel_options has '{name}', which no kernel reads")
@@ -71,6 +74,8 @@ def check_inputs(call: Call, score_mod: Any, block_mask: Any, enable_gqa: bool) 
     if not (query.dim() == key.dim() == value.dim() == 4):
         raise NotImplementedError(
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} axes; 4D tensors are accepted")
+    if value.shape[0] not in (query.shape[0], key.shape[0]):
+        raise ValueError(f"value has batch size {value.shape[0]} and key {key.shape[0]}; equal ones are accepted")
     if query.shape[3] != key.shape[3]:
         raise ValueError("Expect query and key/value to have the same embedding dimension but got "
                          f"E={query.shape[3]} and E={key.shape[3]}.")
@@ -190,7 +195,9 @@ def flex_attention(
         refuse_others(query=query)
         raise
     made = max_scores = None
-    if not with_max_scores and not torch.compiler.is_dynamo_compiling() and not kernel_options:
+    if kernel_options:
+        check_kernel_options(kernel_options)
+    if not with_max_scores and not torch.compiler.is_dynamo_compiling():
         made = repeated(query, key, value, score_mod, block_mask, settings, enable_gqa, with_lse)
     if made is None:
         refuse_others(query=query, key=key, value=value)
@@ -205,7 +212,7 @@ def flex_attention(
             refuse_traced_maxima()
             check_inputs(call, score_mod, block_mask, enable_gqa)
             call.max_scores = max_scores = empty_lse(query)
-        made = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
+        made = checked(call, score_mod, block_mask, enable_gqa)
     if return_aux is not None:
         return made[0], AuxOutput(lse=made[1] if with_lse else None, max_scores=max_scores)
     return made if return_lse else made[0]
@@ -233,8 +240,7 @@ def refuse_traced_maxima() -> None:
 
 
 def checked(
-    call: Call, score_mod: Callable[..., torch.Tensor] | None, block_mask: Any, enable_gqa: bool,
-    kernel_options: dict[str, Any] | None,
+    call: Call, score_mod: Callable[..., torch.Tensor] | None, block_mask: Any, enable_gqa: bool
 ) -> OutAndLse:
     """out, and lse if the call has it. Raises what flex_attention raises. Fills the call."""
     check_inputs(call, score_mod, block_mask, enable_gqa)
@@ -242,10 +248,8 @@ def checked(
     if wide is not None:
         dtype = call.query.dtype
         call.query, call.key, call.value = wide
-        out, lse = checked(call, score_mod, block_mask, enable_gqa, kernel_options)
+        out, lse = checked(call, score_mod, block_mask, enable_gqa)
         return out.to(dtype), lse
-    if kernel_options:
-        check_kernel_options(kernel_options)
     if is_no_mask(block_mask):
         block_mask = None
     query, key, value = call.query, call.key, call.value
@@ -307,6 +311,8 @@ def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
     from ._higher_order import flex_attention as operator
 
+    if has_no_width(call):
+        return of_no_width(call, lambda wide: compiled(wide, score_mod, block_mask))
     score_mod = of_tensors(score_mod)
     options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
                "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,

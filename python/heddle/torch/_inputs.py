@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -50,9 +50,13 @@ def has_tangent(*tensors: torch.Tensor) -> bool:
 def refuse_tangents(*tensors: torch.Tensor) -> None:
     """Raises NotImplementedError if an input has a tangent: better than a derivative that is missing."""
     if not torch.compiler.is_dynamo_compiling() and forward_ad._current_level >= 0 and has_tangent(*tensors):
-        raise NotImplementedError(
-            "heddle.torch has no forward-mode derivative, and an input has a tangent: call torch's own attention, or "
-            "take the primal of the input")
+        refuse_derivative()
+
+
+def refuse_derivative() -> NoReturn:
+    raise NotImplementedError(
+        "heddle.torch has no forward-mode derivative, and an input has a tangent: call torch's own attention, or take the "
+        "primal of the input")
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -65,5 +65,10 @@ def mod_kind(mod: Callable[..., Any]) -> int:
     """How many arguments it takes: 5 for a score_mod, 4 for a mask_mod."""
     if isinstance(mod, Mod) and mod.recipe is not None:
         return 5 if mod.recipe[0] in SCORE_MODS else 4
-    kind = flex._get_mod_type(mod)
+    try:
+        kind = flex._get_mod_type(mod)
+    except AssertionError as error:
+        name = getattr(mod, "__qualname__", type(mod).__name__)
+        raise AssertionError(f"{error}: {name} is given; a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, "
+                             "q_idx, kv_idx) is accepted") from None
     return 5 if kind == flex._ModificationType.SCORE_MOD else 4

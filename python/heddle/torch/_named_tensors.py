@@ -11,6 +11,7 @@ import torch
 
 from .._named_arguments import FITS, is_number, misfit
 from .._options import refuse_type
+from ._inputs import is_plain
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -71,9 +72,25 @@ def require_axes(count: int, **tensors: Any) -> None:
             raise ValueError(f"{name} has shape {list(x.shape)}; {count} axes are accepted")
 
 
+def require_counts(name: str, counts: torch.Tensor, sequences: int, most: torch.Tensor | None = None) -> None:
+    """Raises ValueError for what are not integers [sequences]; for integers on the CPU that are negative, or above those
+    of `most`."""
+    if counts.dtype not in (torch.int32, torch.int64) or tuple(counts.shape) != (sequences,):
+        raise ValueError(f"{name} is {counts.dtype} {list(counts.shape)}; torch.int32 and torch.int64 [{sequences}] are accepted")
+    if not is_plain(counts, most) or counts.device.type != "cpu":
+        return
+    wrong = counts < 0 if most is None else (counts < 0) | (counts > most)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        above = "0 and more" if most is None else f"0 to {int(most[at])}"
+        raise ValueError(f"{name}[{at}] is {int(counts[at])}; {above} are accepted")
+
+
 def require_sizes(**sizes: int | None) -> None:
-    """Raises ValueError for one that is negative. None is none."""
+    """Raises ValueError for one that is negative, TypeError for a float. None is none."""
     for name, size in sizes.items():
+        if isinstance(size, float):
+            refuse_type(name, size, "an int")
         if size is not None and size < 0:
             raise ValueError(f"{name} is {size}; 0 and more are accepted")
 

@@ -14,7 +14,7 @@ import torch
 
 from ._call import Call
 from ._eager_backward import Results, Wanted, check_differentiable, in_places, refuse_twice, wanted_of
-from ._inputs import is_transformed, refuse_tangents
+from ._inputs import is_transformed, refuse_derivative, refuse_tangents
 from ._operands import FIRST, PLACES, Count, named, operands, packed, unpacked, without_lists
 from ._operators import GIVEN, Gradient, Made, library, or_empty
 from ._results import OutAndLse
@@ -173,6 +173,10 @@ class Forward(torch.autograd.Function):
         return None, *made, *(None for _ in needs[len(made):])  # block lists come last
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_derivative()
+
+    @staticmethod
     def vmap(info: Any, in_dims: Any, template: list[Any], *tensors: Any) -> Any:
         return mapped_forward(info, *mapped(template, in_dims[1:], tensors, FIRST))
 
@@ -199,6 +203,10 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         refuse_twice()
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_derivative()
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, template: list[Any], *tensors: Any) -> Any:

@@ -108,6 +108,8 @@ def repeated(
 ) -> OutAndLse | None:
     """The call without the checks, if it is plainly right. Else None."""
     score = None
+    if is_causal is not True and is_causal is not False:
+        return None
     if attn_mask is not None:
         score = None if is_causal else dense_score(query, key, attn_mask)
         if score is None:
@@ -147,6 +149,8 @@ def check(call: Call, attn_mask: torch.Tensor | None, dropout_p: float, is_causa
     query, key, value = call.query, call.key, call.value
     if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
         raise TypeError(f"attn_mask is {type(attn_mask).__name__}; a tensor and None are accepted")
+    if not isinstance(is_causal, (bool, torch.SymBool)):
+        raise TypeError(f"is_causal is {type(is_causal).__name__}; a bool is accepted")
     if is_causal and attn_mask is not None:
         raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
     if query.dtype != key.dtype or query.dtype != value.dtype:

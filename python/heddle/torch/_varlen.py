@@ -171,6 +171,8 @@ def set_keys(
 def set_window(call: Call, window_size: tuple[int, int], shift: str = _forms.SHIFT) -> None:
     """The mask of a window of (left, right) keys, -1 without bound. `shift`, added to q_idx, aligns the last query."""
     left, right = pair("window_size", window_size)
+    if isinstance(left, float) or isinstance(right, float):
+        raise TypeError(f"window_size is {tuple(window_size)}; a pair of ints is accepted")
     if left < -1 or right < -1:
         raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
     if left < 0 and right < 0:

@@ -43,7 +43,7 @@ class _Options:
             raise ValueError(f"pos_encoding_mode is {pos_encoding_mode!r}; 'NONE' and 'ALIBI' are accepted, and "
                              "serving.append() turns new rows by a rotary embedding")
         self.heads, self.causal, self.alibi, self.window_left = heads, causal, pos_encoding_mode == "ALIBI", window_left
-        self.softcap = logits_soft_cap or 0.0
+        self.softcap = logits_soft_cap if logits_soft_cap and logits_soft_cap > 0.0 else 0.0  # FlashInfer's negative: none
         self.scale = head_dim**-0.5 if sm_scale is None else sm_scale
         self._score_mod: Any = None  # made by the first run: its slopes are on the device of q
 

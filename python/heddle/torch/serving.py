@@ -15,7 +15,8 @@ from . import _forms
 from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
 from ._dispatch import attend
-from ._named_tensors import named_as, names_arguments, require_axes
+from ._inputs import is_plain
+from ._named_tensors import named_as, names_arguments, require_axes, require_counts
 from ._tracing.kept import Mods
 from ._varlen import attend_packed, heads_first, set_keys, set_queries, set_window, target
 
@@ -44,9 +45,13 @@ def _set_options(
         call.captures, call.params, call.clamps = mods.captures, mods.params, True
     if mask_mod is None:
         set_window(call, window, shift)
+    if not 0.0 <= softcap < float("inf"):
+        raise ValueError(f"softcap is {softcap}; finite numbers from 0 (none) on are accepted")
     if softcap and score_mod is None:
         call.score = _forms.softcap(float(softcap))
     if sinks is not None:
+        if sinks.is_complex():
+            raise ValueError(f"sinks is {sinks.dtype}; floating types are accepted")
         call.options["sinks"] = sinks.to(torch.float64 if call.query.dtype == torch.float64 else torch.float32)
     for name, descale in zip(("q_descale", "k_descale", "v_descale"), descales):
         if descale is not None:
@@ -103,6 +108,7 @@ def varlen_func(
         if mask_mod is not None:
             raise ValueError("mask_mod is given beside seqused_q; write it into mask_mod")
         call.mask = _forms.USED_QUERIES + (f" and {call.mask}" if call.mask else "")
+        require_counts("seqused_q", seqused_q, cu_seqlens_q.shape[0] - 1, rows_of_sequences(cu_seqlens_q))
         call.captures["seqused_q"] = seqused_q
     set_queries(call, cu_seqlens_q, max_seqlen_q)
     set_keys(call, k, v, cu_seqlens_k, max_seqlen_k, seqused_k, page_table, ("cu_seqlens_k", "page_table"),
@@ -112,6 +118,11 @@ def varlen_func(
     if k_rest is not None:
         call.options["k_rest"] = heads_first(k_rest) if page_table is None else k_rest.transpose(1, 2)
     return attend_packed(call, q, v, out)
+
+
+def rows_of_sequences(starts: torch.Tensor) -> torch.Tensor | None:
+    """How many rows each sequence has. None where they are not at hand."""
+    return starts.diff() if is_plain(starts) and starts.device.type == "cpu" else None
 
 
 @named_as(kv_lengths="cache_seqlens", max_kv_len="max_seqlen_k")
@@ -192,6 +203,7 @@ def with_kvcache(
         if mask_mod is not None:
             raise ValueError("mask_mod is given beside cache_leftpad; write it into mask_mod")
         call.mask = _forms.behind_padding(call.mask)
+        require_counts("cache_leftpad", cache_leftpad, q.shape[0])
         call.captures["cache_leftpad"] = cache_leftpad
     call.options["kv_lengths"] = cache_seqlens
     if page_table is not None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
-from heddle.torch import BlockMask, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
+from heddle.torch import BlockMask, _flex, create_block_mask, flex_attention, scaled_dot_product_attention, varlen_attn
 
 generator = torch.Generator().manual_seed(3)
 q, k, v = (torch.randn(2, 4, 33, 16, generator=generator) for _ in range(3))
@@ -296,3 +296,20 @@ def test_checkpoint():
     with torch.no_grad():
         got = checkpoint(flex_attention, q, k, v, alibi, use_reentrant=False)
     torch.testing.assert_close(got, flex_attention(q, k, v, alibi))
+
+
+def test_what_warns_eagerly_compiles(no_grad):
+    """Dynamo cannot trace a warning."""
+    q = torch.randn(1, 2, 32, 16)
+
+    def call(q):
+        mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 32, 32, "cpu", _compile=True)
+        return flex_attention(q, q, q, block_mask=mask, return_lse=True, kernel_options={"unheard_of": 1})
+
+    _flex._warned.clear()
+    out, lse = torch.compile(call, fullgraph=True, backend="eager")(q)
+    assert lse.shape == (1, 2, 32) and not _flex._warned
+    with pytest.warns(Warning) as warned:
+        want = call(q)
+    assert [one.category for one in warned] == [DeprecationWarning, FutureWarning, UserWarning]
+    torch.testing.assert_close((out, lse), want)

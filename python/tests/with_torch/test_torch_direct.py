@@ -173,3 +173,27 @@ def test_copies_of_a_block_mask():
     # Fewer queries are multiplied in another order.
     torch.testing.assert_close(
         flex_attention(*(x[:, :, :4] for x in (Q, K, V)), block_mask=half), want[:, :, :4], rtol=1e-5, atol=1e-6)
+
+
+def test_kernel_options_are_no_other_call(walks):
+    q = torch.randn(1, 2, 8, 8)
+    want = flex_attention(q, q, q)
+    for _ in range(3):
+        assert torch.equal(flex_attention(q, q, q, kernel_options={"BLOCK_M": 32, "fwd_num_warps": 4}), want)
+    assert walks.calls <= 2
+    with pytest.raises(ValueError, match="Invalid BACKEND value 'other'"):
+        flex_attention(q, q, q, kernel_options={"BACKEND": "other"})
+
+
+def test_lists_written_in_place_are_read_again(walks):
+    """torch's own block mask, whose lists repeated calls look at."""
+    mask = flex.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 64, 64, "cpu", BLOCK_SIZE=16)
+    q = torch.randn(1, 1, 64, 8)
+    for _ in range(3):
+        before = flex_attention(q, q, q, block_mask=mask)
+    assert walks.calls <= 2
+    mask.kv_num_blocks.zero_()  # full blocks alone
+    after = flex_attention(q, q, q, block_mask=mask)
+    assert not torch.equal(before, after) and (after[:, :, :16] == 0).all()
+    mask.full_kv_indices = mask.full_kv_indices.flip(-1)
+    assert not torch.equal(flex_attention(q, q, q, block_mask=mask), after)

@@ -143,6 +143,16 @@ define("sign", lambda x: _core.sign(as_number(x)))
 define("sgn", lambda x: _core.sign(as_number(x)))
 
 
+def is_signed(x: Any) -> Any:
+    """Whether the sign bit is set: of -0 too, not of a NaN."""
+    x = as_number(x)
+    return (x < 0.0) | (1.0 / x < 0.0) if x.type == "f32" else x < 0
+
+
+define("signbit", is_signed)
+define("copysign", lambda x, y: _core.where(is_signed(y), -_core.abs(as_f32(x)), _core.abs(as_f32(x))))
+
+
 def bounded(x: Any, bound: Any, function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]) -> Value:
     """function(x, bound), whose slopes at a tie are torch's. NaN if either is NaN."""
     is_number = isinstance(bound, (int, float)) and bound == bound

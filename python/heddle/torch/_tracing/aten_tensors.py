@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ def arange(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
 # --- views and gathers --------------------------------------------------------------------------------------------
 
 op("expand")(lambda x, shape, **_: values.expanded(x, shape))
+op("expand_as")(lambda x, other: values.expanded(x, other.shape))
 op("permute")(values.permuted)
 op("transpose", "swapaxes")(values.transposed)
 op("t", "numpy_T")(lambda x: values.permuted(x, range(len(x.shape))[::-1]))
@@ -69,6 +71,19 @@ op("narrow")(lambda x, axis, begin, length: values.sliced(x, axis, begin, begin 
 op("unsqueeze")(values.unsqueezed)
 op("flip")(values.flipped)
 op("view", "_unsafe_view", "reshape", "_reshape_alias")(lambda x, shape, *_: values.viewed(x, shape))
+
+
+@op("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes")
+def split(x: Value, sizes: Any, axis: int = 0) -> list[Value]:
+    """Parts of these sizes, or all of one size but the last; chunk() calls it."""
+    axis = values.axis_of(axis, len(x.shape))
+    if isinstance(sizes, int):
+        ends = [*range(sizes, x.shape[axis], sizes), x.shape[axis]]
+    else:
+        ends = list(itertools.accumulate(int(size) for size in sizes))
+    return [values.sliced(x, axis, begin, end) for begin, end in zip([0, *ends], ends)]
+
+
 op("cat", "concat")(lambda tensors, axis=0: values.concatenated(tensors, axis))
 op("stack")(lambda tensors, axis=0: values.concatenated([values.unsqueezed(x, axis) for x in tensors], axis))
 op("index", "_unsafe_index")(values.gathered)
@@ -103,12 +118,17 @@ def gather(x: Value, axis: int, index: Value, **_: Any) -> Value:
 
 # --- reductions ---------------------------------------------------------------------------------------------------
 
+REDUCTIONS: set[str] = set()  # their names
+
+
 def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
     return lambda terms: values.joined(function, terms)
 
 
 def reduction(name: str, join: Callable[[list[Any]], Any], element: Callable[[Any], Any], empty: Any) -> Operation:
     """Registers a reduction over axes (None: all) that joins the results of element(x) by join(elements)."""
+    REDUCTIONS.add(name)
+
     @op(name)
     def of(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
         axes = [axes] if isinstance(axes, int) else axes

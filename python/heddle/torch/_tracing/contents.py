@@ -55,3 +55,17 @@ def content_of(tensor: Traced) -> torch.Tensor | None:
     except LookupError:
         return None
     return found if type(found) in (torch.Tensor, torch.nn.Parameter) else None
+
+
+def depends_on_content(operands: Any) -> bool:
+    """Whether there are tensors among them, all with known content, and none is fake or of a transform."""
+    tensors = [one for one in tree_leaves(operands) if isinstance(one, torch.Tensor)]
+    return bool(tensors) and not torch.compiler.is_exporting() and all(
+        one._content is not None if isinstance(one, Traced) else type(one) in (torch.Tensor, torch.nn.Parameter)
+        for one in tensors)
+
+
+def computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """The function's result for what its operands hold."""
+    operands, named = tree_map(plain, (args, kwargs))
+    return func(*operands, **named)

@@ -18,11 +18,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _core
 from . import aten, aten_inverses, aten_tensors, values  # noqa: F401  the first three fill OPERATIONS
-from .contents import READERS, content_of, remember
+from .contents import READERS, computed, content_of, depends_on_content, remember
 from .indexing import getitem, is_gather
+from ..._tracing.noted_errors import add_note
 from ..._tracing.numbers import Number
+from ..._tracing.trace import check_arguments
 from .operations import OPERATIONS, cast_to
-from .recording import CaptureValue, Memory, Recording, Traced
+from .recording import MOST_LITERALS, CaptureValue, Memory, Recording, Traced
 from .values import Unsupported, Value
 
 SYMBOLS = torch.SymInt, torch.SymFloat
@@ -56,9 +58,24 @@ def trace_with(recording: Recording, mod: Any) -> Any:
         ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
     with ambient, Functions(recording), Operations(recording):
         try:
-            return checked(recording, mod(*leaves))
+            return checked(recording, called(recording, mod, leaves))
         except Unsupported as error:
             raise NotImplementedError(f"{error}{users_line()}") from None
+        except NoExpression as error:
+            raise NotImplementedError(str(error)) from None
+
+
+def called(recording: Recording, mod: Any, leaves: list[Traced]) -> Any:
+    try:
+        return mod(*leaves)
+    except (Unsupported, NoExpression):
+        raise
+    except Exception as error:
+        arguments = recording.kind.arguments
+        if isinstance(error, TypeError):
+            check_arguments(mod, arguments)
+        add_note(error, mod, arguments, "torch's functions of them, and torch.where in place of branches,")
+        raise
 
 
 @contextlib.contextmanager
@@ -125,6 +142,14 @@ def is_of_tensors(result: Any) -> bool:
     return isinstance(result, torch.Tensor)
 
 
+class NoExpression(NotImplementedError):
+    """An aten operation has no expression. `is_random`: it draws numbers."""
+
+    def __init__(self, text: str, func: Any = None) -> None:
+        super().__init__(text)
+        self.is_random = func is not None and torch.Tag.nondeterministic_seeded in func.tags
+
+
 class Functions(TorchFunctionMode):
     """Sees torch's functions as the mod calls them: indexing, and numbers among the operands."""
 
@@ -137,7 +162,11 @@ class Functions(TorchFunctionMode):
         recording = self.recording
         if func is torch.Tensor.__getitem__:
             memory = None if is_gather(args[1]) else Memory.of(args[0])
-            found = recording.wrapped(getitem(recording, args[0], args[1]), args[0].dtype, memory=memory)
+            try:
+                value = getitem(recording, args[0], args[1])
+            except Unsupported as error:
+                return self.of_contents(NoExpression(f"{error}{users_line()}"), func, args, kwargs)
+            found = recording.wrapped(value, args[0].dtype, memory=memory)
             remember(found, func, args, kwargs)
             return found
         if func is torch.Tensor.__setitem__:
@@ -152,9 +181,25 @@ class Functions(TorchFunctionMode):
             args, kwargs = tree_map(self.number, (args, kwargs))
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
-        result = without_gradients(func, args, kwargs)
+        try:
+            result = without_gradients(func, args, kwargs)
+        except NoExpression as error:
+            result = self.of_contents(error, func, args, kwargs)
         if not is_of_tensors(result) and func not in WATCHED_GETTERS:
             self.becomes_pythons(func, tree_leaves((args, kwargs)))
+        return result
+
+    def of_contents(self, error: NoExpression, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function without expression gives of tensors alone that no score and no index reaches: torch computes
+        it, autograd records it as in the caller's code, and the trace is not kept."""
+        if error.is_random or not depends_on_content((args, kwargs)):
+            raise error
+        try:
+            with _disable_current_modes():
+                result = computed(func, args, kwargs)
+        except (IndexError, RuntimeError, TypeError, ValueError) as failed:
+            raise error from failed
+        self.recording.is_kept = False
         return result
 
     def becomes_pythons(self, func: Any, operands: list[Any]) -> None:
@@ -217,6 +262,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         space, _, name = func._schema.name.partition("::")
         if name in ("_local_scalar_dense", "item"):
             return self.python_value(func, args[0])
+        if func is torch.ops.prim.device.default:  # of a fake tensor, which C++ asks for it
+            return getattr(args[0], "fake_device", recording.device)
         if name in ("lift_fresh", "lift_fresh_copy") and not isinstance(args[0], Traced):
             return recording.wrapped(recording.constant(args[0]), args[0].dtype)
         if name in ("detach", "detach_copy"):
@@ -229,11 +276,13 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.decomposed(func, args, kwargs)
         if in_place and Memory.of(args[0]).is_users:
             raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")
+        if name in aten_tensors.REDUCTIONS and args[0].numel() > MOST_LITERALS and depends_on_content((args, kwargs)):
+            raise NoExpression(f"{name} of {args[0].numel()} captured elements is unrolled for no score", func)
         try:
             operands, named = tree_map(recording.operand, (args, kwargs))
             value = operation(*operands, **named)
         except Unsupported as error:
-            raise NotImplementedError(f"{error}{users_line()}") from None
+            raise NoExpression(f"{error}{users_line()}", func) from None
         if in_place:
             written = args[0]
             written.write(values.expanded(cast_to(value, written._value.kind), written._value.shape))
@@ -255,11 +304,17 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         decomposition = decomposition_table.get(func)
         if decomposition is None:
-            raise NotImplementedError(
-                f"{func._schema.name.removeprefix('aten::')} has no expression in heddle{users_line()}"
-            )
+            raise NoExpression(
+                f"{func._schema.name.removeprefix('aten::')} has no expression in heddle{users_line()}", func)
+        args, kwargs = tree_map(self.symbolic, (args, kwargs))
         with self:
             return decomposition(*args, **kwargs)
+
+    def symbolic(self, x: Any) -> Any:
+        """A fake or functional tensor has methods of its own, which decompositions call and which want torch's modes."""
+        if not isinstance(x, torch.Tensor) or type(x) in (Traced, torch.Tensor, torch.nn.Parameter):
+            return x
+        return self.recording.wrapped(self.recording.value_of(x), x.dtype)
 
 
 def refuse_value(tensor: Any) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from . import values
-from .values import Value, as_i32, elementwise
+from .values import Unsupported, Value, as_i32, elementwise
 
 Operation = Callable[..., Any]
 AnyOperation = TypeVar("AnyOperation", bound=Operation)
@@ -17,7 +17,9 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The type that elements of a dtype have in expressions."""
+    """The type that elements of a dtype have in expressions. Raises Unsupported for complex ones."""
+    if dtype.is_complex:
+        raise Unsupported(f"{dtype}: mods compute with real numbers, integers and booleans")
     if dtype == torch.bool:
         return "bool"
     return "f32" if dtype.is_floating_point else "i32"

@@ -49,7 +49,7 @@ def computed_again(x: torch.SymFloat) -> Any:
         def int_truediv(a: Any, b: Any) -> Any:  # the parent's gives an expression
             return a / b
 
-    node = x.node
+    node: Any = x.node
     symbols = {symbol: node.shape_env.create_symintnode(symbol, hint=None) for symbol in node.expr.free_symbols}
     return sympy_interp(Again, symbols, node.expr)
 

@@ -99,7 +99,7 @@ class Explain(ProgramTest):
         self.assertIsNone(self.page(INPUT)[1]["mask"])
 
     def test_a_page_that_would_be_too_large_has_a_coarser_picture(self):
-        shapes = [word for name in "qkv" for word in (f"--{name}-shape", "1x1x130000x64")]
+        shapes = [word for name in "qkv" for word in (f"--{name}-shape", "1x1x200000x64")]
         checkered = "(q_idx // 128) * (q_idx // 128) % 8191 > (kv_idx // 128) * 31 % 1009 * 8"
         _, data = self.page(*shapes, "--mask", checkered)
         self.assertEqual((data["mask"]["left_out"], data["mask"]["matrices"]), (1, []))

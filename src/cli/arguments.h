@@ -18,11 +18,12 @@ namespace heddle::cli {
 
 /// The arguments that run, check and explain share. Empty: not given.
 struct AttentionArguments {
-  std::string input;                  // .safetensors with q, k, v and captures
-  std::string q, k, v;                // .npy
-  std::vector<std::string> captures;  // NAME=FILE.npy or NAME=FILE.safetensors:TENSOR
-  std::vector<std::string> params;    // NAME=VALUE
-  std::string score, mask, weight;    // text mods
+  std::string input;                      // .safetensors with q, k, v and captures
+  std::string q, k, v;                    // .npy
+  std::string q_shape, k_shape, v_shape;  // of explain: BxHxSxD, for tensors that need not be there
+  std::vector<std::string> captures;      // NAME=FILE.npy or NAME=FILE.safetensors:TENSOR
+  std::vector<std::string> params;        // NAME=VALUE
+  std::string score, mask, weight;        // text mods
   std::string scale;
   std::string normalizer = "softmax";
   std::string dtype;

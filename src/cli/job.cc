@@ -8,6 +8,7 @@
 
 #include "heddle/error.h"
 #include "heddle/files.h"
+#include "reserved.h"
 
 namespace heddle::cli {
 namespace {
@@ -25,10 +26,15 @@ Tensor prepare(const std::string& name, const Tensor& tensor, const std::string&
 void load_inputs(const AttentionArguments& arguments, AttentionJob& job) {
   TensorFile file;
   if (!arguments.input.empty()) file = load_safetensors(arguments.input);
-  for (const auto& [name, npy, target] :
-       {std::tuple{"q", &arguments.q, &job.q}, {"k", &arguments.k, &job.k}, {"v", &arguments.v, &job.v}}) {
+  for (const auto& [name, npy, shape, target] : {std::tuple{"q", &arguments.q, &arguments.q_shape, &job.q},
+                                                 {"k", &arguments.k, &arguments.k_shape, &job.k},
+                                                 {"v", &arguments.v, &arguments.v_shape, &job.v}}) {
     const auto in_file = file.tensors.find(name);
-    if (!npy->empty()) {
+    if (!shape->empty()) {
+      if (!npy->empty()) refuse(fmt::format("--{0} and --{0}-shape: give one of them", name));
+      const DType dtype = arguments.dtype.empty() ? DType::f32 : parse_dtype(arguments.dtype);
+      *target = reserved(dtype, parse_shape(fmt::format("--{}-shape", name), *shape, 4));
+    } else if (!npy->empty()) {
       *target = prepare(name, load_npy(*npy), arguments.dtype);
     } else if (in_file != file.tensors.end()) {
       *target = prepare(name, in_file->second, arguments.dtype);
@@ -131,18 +137,20 @@ AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   return job;
 }
 
-AttentionResult AttentionJob::allocate() const {
+AttentionResult AttentionJob::allocate(bool to_plan_only) const {
   // Broadcasting inputs have batch 1; whichever differs gives the batch. Pages are of all sequences.
   std::int64_t batch = q.shape()[0];
   if (batch == 1 && !options.page_table) batch = k.shape()[0];
   if (batch == 1 && !options.page_table) batch = v.shape()[0];
   AttentionResult result;
   const Device device = q.view().device;
-  result.o = Tensor::empty_on(device, is_fp8(q.dtype()) ? DType::bf16 : q.dtype(),
-                              Dims{batch, q.shape()[1], q.shape()[2], v.shape()[3]});
+  const auto room = [&](DType dtype, const Dims& shape) {
+    const bool reserve = to_plan_only && device.kind == DeviceKind::cpu;
+    return reserve ? reserved(dtype, shape) : Tensor::empty_on(device, dtype, shape);
+  };
+  result.o = room(is_fp8(q.dtype()) ? DType::bf16 : q.dtype(), {batch, q.shape()[1], q.shape()[2], v.shape()[3]});
   if (options.normalizer == Normalizer::softmax) {
-    result.lse = Tensor::empty_on(device, q.dtype() == DType::f64 ? DType::f64 : DType::f32,
-                                  Dims{batch, q.shape()[1], q.shape()[2]});
+    result.lse = room(q.dtype() == DType::f64 ? DType::f64 : DType::f32, {batch, q.shape()[1], q.shape()[2]});
   }
   return result;
 }

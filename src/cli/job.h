@@ -20,8 +20,8 @@ struct AttentionJob {
   AttentionOptions options;
 
   /// Room for the results: o in q's dtype (bf16 for fp8), lse f32 (f64 for f64 inputs), empty where the normalizer has
-  /// none; on q's device.
-  AttentionResult allocate() const;
+  /// none; on q's device. `to_plan_only`: on the CPU addresses without memory (reserved.h).
+  AttentionResult allocate(bool to_plan_only = false) const;
   /// Views of the tensors, for a plan.
   AttentionTensors tensors(const AttentionResult& result) const;
 };

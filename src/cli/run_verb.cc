@@ -1,4 +1,4 @@
-// heddle run, and heddle explain, which stops after the plan.
+// heddle run.
 #include "run_verb.h"
 
 #include <fmt/format.h>
@@ -114,46 +114,6 @@ int run(const RunArguments& arguments) {
   return arguments.is_backward() ? run_backward(arguments) : run_forward(arguments);
 }
 
-struct Explained {
-  std::string backend;
-  Explanation explanation;
-};
-
-Explained explained_by(const std::string& gpu, const auto& tensors, const AttentionOptions& options) {
-  if (!gpu.empty()) {
-    const Explanation there = explain_on(gpu, tensors, options);
-    return {Json::parse(there.json)["plan"]["backend"].get<std::string>(), there};
-  }
-  const AttentionPlan plan(tensors, options);
-  return {std::string(name(plan.backend())), {plan.explain(), plan.explain_json()}};
-}
-
-Explained plan_of(const RunArguments& arguments) {
-  const bool here = arguments.gpu.empty();
-  AttentionJob job = load_job(arguments.attention, here);
-  if (arguments.is_backward()) {
-    const BackwardJob backward = load_backward(arguments.backward, arguments.attention.dtype, std::move(job));
-    return explained_by(arguments.gpu, backward.tensors(), backward.attention.options);
-  }
-  const AttentionResult result = job.allocate();
-  return explained_by(arguments.gpu, job.tensors(result), job.options);
-}
-
-int explain(const RunArguments& arguments) {
-  Progress progress("plan");
-  const Explained explained = plan_of(arguments);
-  progress.finish();
-  if (arguments.json) {
-    print_json(Json{{"verb", "explain"},
-                    {"heddle", version()},
-                    {"backend", explained.backend},
-                    {"explanation", Json::parse(explained.explanation.json)}});
-  } else {
-    print_text(explained.explanation.text);
-  }
-  return 0;
-}
-
 }  // namespace
 
 void add_metadata(TensorFile& file, const AttentionOptions& options) {
@@ -186,19 +146,6 @@ void add_run(CLI::App& app, Work& chosen) {
       "  heddle run examples/data/minilm.safetensors -o out.safetensors \\\n"
       "      --mask \"q_idx >= kv_idx\" --score \"score + slopes[h] * (kv_idx - q_idx)\"");
   verb->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
-}
-
-void add_explain(CLI::App& app, Work& chosen) {
-  auto arguments = std::make_shared<RunArguments>();
-  CLI::App* verb = app.add_subcommand("explain", "Plans an attention and prints what was decided, without running it.");
-  add_attention_options(*verb, arguments->attention);
-  add_backward_options(*verb, arguments->backward);
-  add_text(*verb, "--gpu", arguments->gpu, "NAME", "plans for a GPU that need not be here: h200")->group("Execution");
-  verb->add_flag("--json", arguments->json, "prints JSON")->group("Result");
-  verb->footer(
-      "Example: what becomes of a sliding window\n"
-      "  heddle explain examples/data/minilm.safetensors --mask \"abs(q_idx - kv_idx) <= 64\"");
-  verb->callback([arguments, &chosen] { chosen = [arguments] { return explain(*arguments); }; });
 }
 
 }  // namespace heddle::cli

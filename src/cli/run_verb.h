@@ -14,7 +14,6 @@ struct RunArguments {
   AttentionArguments attention;
   BackwardArguments backward;
   std::string output;
-  std::string gpu;  // of explain: one that need not be here
   bool json = false, explain = false;
 
   bool is_backward() const { return !backward.tensors.empty(); }

@@ -114,7 +114,11 @@ Json plan_json(const plan::Plan& plan) {
 
 Json predicted_json(const std::optional<plan::Prediction>& predicted) {
   if (!predicted) return nullptr;
-  return {{"seconds", predicted->seconds}, {"flops", predicted->flops}, {"bytes", predicted->bytes}};
+  Json rates;  // the roof over what this plan may reach
+  if (predicted->flops_per_second > 0 && predicted->bytes_per_second > 0) {
+    rates = {{"flops_per_second", predicted->flops_per_second}, {"bytes_per_second", predicted->bytes_per_second}};
+  }
+  return {{"seconds", predicted->seconds}, {"flops", predicted->flops}, {"bytes", predicted->bytes}, {"rates", rates}};
 }
 
 Json tuned_json(const plan::Plan& plan) {

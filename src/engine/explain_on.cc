@@ -13,7 +13,7 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
       plan::choose(call.request(), [&](BlockSize block) { return call.mask_rows(block); });
   const nlohmann::ordered_json explanation = engine::explanation(call.problem(), choices.front().block_mask.get(),
                                                                  call.mask_found(), choices.front().plan, nullptr);
-  return {engine::to_text(explanation), explanation.dump(2)};
+  return {engine::to_text(explanation), explanation.dump(2), choices.front().block_mask};
 }
 
 }  // namespace

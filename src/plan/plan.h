@@ -25,6 +25,8 @@ struct Prediction {
   double seconds = 0;
   double flops = 0;  // of the products: 2 (Dqk + Dv) an element that attends (partial blocks count by their area)
   double bytes = 0;  // through memory: each input read once, a mask's stored bits too, each output written once
+  // Rates that the seconds were reckoned with, of all cores or multiprocessors together; 0: no single rate.
+  double flops_per_second = 0, bytes_per_second = 0;
 };
 
 /// The form of each mod, and why: a sentence each; empty without the mod.

@@ -158,7 +158,8 @@ TEST(Explain, HasAKeyForEveryFigure) {
   EXPECT_EQ(keys_of(full["mask"]), Keys({"from_lists", "found", "block", "full", "partial", "empty", "density", "runs",
                                          "bytes", "evaluated_tiles"}));
   EXPECT_EQ(keys_of(full["plan"]), Keys({"family", "backend", "tile", "device", "grid", "workspace_bytes", "config"}));
-  EXPECT_EQ(keys_of(full["predicted"]), Keys({"seconds", "flops", "bytes"}));
+  EXPECT_EQ(keys_of(full["predicted"]), Keys({"seconds", "flops", "bytes", "rates"}));
+  EXPECT_TRUE(full["predicted"]["rates"].is_null());
   EXPECT_EQ(full["rejected"].size(), 2U);
   EXPECT_EQ(full["plan"]["config"]["kv_block"], 80);
 
@@ -176,6 +177,10 @@ TEST(Explain, PredictsWhatACpuDoes) {
   const AttentionPlan plan({q, kv, kv, o, {}}, {.backend = BackendChoice::cpu});
   const Json predicted = Json::parse(plan.explain_json())["predicted"];
   EXPECT_EQ(predicted["flops"], 4.0 * 64 * 2 * 4 * 150 * 130);
+  const Json& rates = predicted["rates"];  // a roof: no plan is predicted above it
+  EXPECT_LE(predicted["flops"].get<double>() / predicted["seconds"].get<double>(),
+            1.001 * rates["flops_per_second"].get<double>());
+  EXPECT_GT(rates["bytes_per_second"].get<double>(), 1e9);
   EXPECT_EQ(predicted["bytes"], 2.0 * 2 * 64 * (2 * 4 * 150 + 2 * 2 * 130));
   EXPECT_GT(predicted["seconds"], 0);
   EXPECT_THAT(plan.explain(), testing::ContainsRegex("\npredicted  [0-9.]+ [mu]?s for 39.9 MFLOP and 430 KiB: [0-9.]+ "

@@ -145,7 +145,9 @@ Prediction cpu_forward_prediction(const AttentionProblem& problem, const Plan& p
   const double from_memory = bytes > static_cast<double>(caps.l3_bytes) ? bytes : 0;
   return {.seconds = std::max(2 * dims * work / rate, from_memory / kCpuRates.memory_bytes_per_second) / cores,
           .flops = 2 * dims * elements,
-          .bytes = bytes};
+          .bytes = bytes,
+          .flops_per_second = rate * cores,
+          .bytes_per_second = kCpuRates.memory_bytes_per_second * cores};
 }
 
 }  // namespace heddle::plan

@@ -125,7 +125,9 @@ ForwardSm90Candidate plan_for(const AttentionProblem& problem, const ForwardSm90
   plan.predicted = {
       .seconds = std::max(candidate.computing, bytes / rate),
       .flops = 2.0 * static_cast<double>(problem.qk_dim + problem.v_dim) * static_cast<double>(schedule.elements),
-      .bytes = bytes};
+      .bytes = bytes,
+      .flops_per_second = sm90_flops_per_second(config.element_bytes(), caps.multiprocessors),
+      .bytes_per_second = rate};
   plan.access = access.reasons;
   add_copies(plan, problem, access.copies);
   plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));

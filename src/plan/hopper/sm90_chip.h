@@ -37,4 +37,11 @@ inline constexpr Sm90Rates kSm90Rates = {.clocks_per_second = 1.677e9,
                                          .copy_seconds = 4e-6,
                                          .copied_share_seconds = 2e-9};
 
+/// Rate of wgmma on so many multiprocessors, for elements of 2 bytes or of 1: m64nNk16 (m64nNk32) makes 64 x 16
+/// (64 x 32) products a column of N.
+constexpr double sm90_flops_per_second(int element_bytes, int multiprocessors) {
+  const double products = 64.0 * 32 / element_bytes;
+  return 2 * products / kSm90Rates.wgmma_clocks * kSm90Rates.clocks_per_second * multiprocessors;
+}
+
 }  // namespace heddle::plan

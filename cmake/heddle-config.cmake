@@ -1,7 +1,0 @@
-include(CMakeFindDependencyMacro)
-find_dependency(Threads)
-find_dependency(fmt)
-find_dependency(TBB)
-find_dependency(nlohmann_json)
-find_dependency(hwy)
-include(${CMAKE_CURRENT_LIST_DIR}/heddle-targets.cmake)

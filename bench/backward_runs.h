@@ -51,8 +51,13 @@ struct Memory {
     if (causal) options.mask_mod = mods::causal();
     AttentionResult forward = attention(q, k, v, options, true);
     o = std::move(forward.o), lse = std::move(forward.lse);
-    for (Tensor* gradient : {&dq, &dk}) *gradient = Tensor::empty_on(gpu, dtype, q.view().shape);
-    dv = Tensor::empty_on(gpu, dtype, v.view().shape);
+    // NaN, so that a check finds what nobody writes.
+    const auto nobodys = [&](const Dims& shape) {
+      Tensor nan = Tensor::empty(dtype, shape);
+      std::memset(nan.data(), 0xff, static_cast<std::size_t>(nan.count() * size_of(dtype)));
+      return nan.to(gpu);
+    };
+    dq = nobodys(q.view().shape), dk = nobodys(q.view().shape), dv = nobodys(v.view().shape);
   }
   BackwardTensors tensors() const {
     BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};

@@ -86,6 +86,14 @@ std::int64_t workspace_bytes_of(const Memory& memory, const shared::BackwardSm90
   return plan::backward_sm90_workspace(problem::validate(memory.tensors(), memory.options), config).bytes;
 }
 
+/// A ring of dQ's sums has tiles of its own.
+int grid_of(const Memory& memory, const shared::BackwardSm90Config& config, const plan::Choice& choice) {
+  const problem::AttentionProblem problem = problem::validate(memory.tensors(), memory.options);
+  const auto tiles =
+      static_cast<int>(plan::backward_sm90_schedule(problem, config, choice.block_mask.get()).items.size());
+  return config.draws() ? std::min(tiles, choice.plan.multiprocessors) : tiles * config.tile_ctas();
+}
+
 /// A variant, ready to run; null: the planner's own.
 class Runner {
  public:
@@ -99,6 +107,7 @@ class Runner {
             plan.family_part = variant->config;
             plan.part<shared::BackwardSm90Config>().masked = masked;
             plan.workspace_bytes = workspace_bytes_of(memory, variant->config);
+            plan.grid = grid_of(memory, variant->config, choices.front());
           }
           config = plan.part<shared::BackwardSm90Config>();
           return choices.front();

@@ -377,43 +377,71 @@ std::string backward_sm90_refuses(const Request& request, const device::CudaCaps
   return found == reasons.end() ? std::string() : std::move(*found);
 }
 
-std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  const AttentionProblem& problem = request.problem;
-  const BackwardMods mods = backward_sm90_mods(problem);
-  const BackwardSm90Config config = with_gradients(backward_sm90_config(problem, mods), *request.backward);
+namespace {
+
+/// A choice without its kernel: the list of tiles, the grid and the workspace, which kernels with a ring of dQ's sums
+/// have in common, and those without.
+struct Tiled {
   Choice choice;
-  Plan& plan = choice.plan;
-  choice.block_mask = rows_of({shared::kStepQueries, shared::kWarpgroupRows});
+  BackwardSm90Schedule schedule;
+  double copied_bytes = 0;
+};
+
+Tiled tile(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of,
+           const BackwardSm90Config& config, const BackwardReads& reads) {
+  const AttentionProblem& problem = request.problem;
+  Tiled tiled;
+  Plan& plan = tiled.choice.plan;
+  tiled.choice.block_mask = rows_of({shared::kStepQueries, shared::kWarpgroupRows});
   plan.tile = {shared::kStepQueries, config.keys()};
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
-  const BackwardSm90Schedule schedule = backward_sm90_schedule(problem, config, choice.block_mask.get());
+  tiled.schedule = backward_sm90_schedule(problem, config, tiled.choice.block_mask.get());
   // With no queries the draw counter is never zeroed, so launch one CTA per tile.
-  const auto tiles = static_cast<int>(schedule.items.size());
-  plan.grid = schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
-                                                         : std::min(tiles, std::max(1, caps.multiprocessors));
-  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
+  const auto tiles = static_cast<int>(tiled.schedule.items.size());
+  plan.grid = tiled.schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
+                                                               : std::min(tiles, std::max(1, caps.multiprocessors));
   plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
   set_access(request, plan);
   const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
   plan.workspace_bytes = work.workspace_bytes;
+  tiled.copied_bytes = work.bytes;
+  return tiled;
+}
+
+}  // namespace
+
+std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
+  const AttentionProblem& problem = request.problem;
+  const BackwardMods mods = backward_sm90_mods(problem);
+  BackwardSm90Config config = with_gradients(backward_sm90_config(problem, mods), *request.backward);
+  const BackwardReads reads = backward_reads(problem, request.options.bindings, mods.kv_start);
   std::vector<Choice> choices;
-  const auto add = [&](const BackwardSm90Config& each, const BackwardMods& of_each) {
-    Plan& own = choices.emplace_back(choice).plan;
+  const auto add = [&](const Tiled& tiled, const BackwardSm90Config& each, const BackwardMods& of_each) {
+    Plan& own = choices.emplace_back(tiled.choice).plan;
     own.family_part = each;
-    own.predicted = predict(problem, each, schedule, caps);
+    own.predicted = predict(problem, each, tiled.schedule, caps);
     if (reads.visits_pairs()) own.predicted->seconds *= 1 + kReadsShare;
-    own.predicted->bytes += work.bytes;
-    own.predicted->seconds += work.bytes / kSm90Rates.memory_bytes_per_second;
+    own.predicted->bytes += tiled.copied_bytes;
+    own.predicted->seconds += tiled.copied_bytes / kSm90Rates.memory_bytes_per_second;
     describe(problem, each, of_each, reads, own);
   };
-  for (const BackwardSm90Config& each : configs_of(config)) add(each, mods);
+  if (config.ring) {
+    const Tiled tiled = tile(request, caps, rows_of, config, reads);
+    for (const BackwardSm90Config& each : configs_of(config)) add(tiled, each, mods);
+    // The compiler may have no registers for a mod and a ring. Unless one is asked for, a kernel without is better than
+    // a frugal one.
+    if (base::value_of(base::Option::d_q_ring).empty()) choices.erase(choices.begin() + 1, choices.end());
+    config.ring = false;
+  }
+  const Tiled tiled = tile(request, caps, rows_of, config, reads);
+  for (const BackwardSm90Config& each : configs_of(config)) add(tiled, each, mods);
   if (!mods.places.any()) return choices;
   // The compiler may refuse all of those.
   const BackwardMods left = backward_mods(problem);
   BackwardSm90Config of_left = with_gradients(backward_sm90_config(problem, left), *request.backward);
-  of_left.ring = config.ring;  // the lists and the workspace are those of the first
-  for (const BackwardSm90Config& each : configs_of(of_left)) add(each, left);
+  of_left.ring = false;
+  for (const BackwardSm90Config& each : configs_of(of_left)) add(tiled, each, left);
   return choices;
 }
 

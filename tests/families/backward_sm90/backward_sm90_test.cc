@@ -214,6 +214,27 @@ TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
   EXPECT_EQ(choices(), (std::vector{late, fewest}));
 }
 
+// If a mod leaves too few registers for a ring of dQ's sums, the next kernel has none, and a list and a workspace of
+// its own.
+TEST(BackwardSm90, WhereTheRingFindsNoRegistersThereIsNone) {
+  BackwardCall call;
+  call.call.dim = 128;
+  call.with_request([&](const plan::Request& request) {
+    const std::vector<plan::Choice> choices =
+        plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); });
+    std::vector<bool> rings;
+    for (const plan::Choice& choice : choices) {
+      const auto& config = choice.plan.part<shared::BackwardSm90Config>();
+      rings.push_back(config.ring);
+      EXPECT_EQ(choice.plan.workspace_bytes, plan::backward_sm90_workspace(request.problem, config).bytes);
+      EXPECT_EQ(choice.plan.grid,
+                std::ssize(plan::backward_sm90_schedule(request.problem, config, choice.block_mask.get()).items));
+    }
+    EXPECT_EQ(rings, (std::vector{true, false, false}));
+    return 0;
+  });
+}
+
 // Each pair of a block of keys and a block of queries that the mask does not rule out stands in one run of its tile, of
 // each query head.
 TEST(BackwardSm90, RunsHaveEveryBlockOnce) {

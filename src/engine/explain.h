@@ -13,7 +13,8 @@ namespace heddle::engine {
 
 /// Keys: problem, mods (each with the form that the plan gives it, and why), mask (null: everything attends; found:
 /// where its rows were, of a mask that reads a GPU's memory), plan, predicted (null: the family
-/// has no cost model; rates: those of the machine that it was reckoned with, null if there is no single one), rejected, kernel (Kernel::facts(); null: none was prepared).
+/// has no cost model; rates: those of the machine that it was reckoned with, null if there is no single one), rejected,
+/// kernel (Kernel::facts(); null: none was prepared).
 nlohmann::ordered_json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
                                    const std::string& mask_found, const plan::Plan& plan,
                                    const nlohmann::ordered_json& kernel);

@@ -171,7 +171,7 @@ TEST_F(BackwardCompileTable, PlainKernels) {
   expect_accepted({.name = "D 64, device lengths", .qk_dim = 64, .v_dim = 64, .device_lengths = true});
 }
 
-// What most calls are has the registers for a ring of dQ's sums.
+// Most calls are such, and have the registers for a ring of dQ's sums.
 TEST_F(BackwardCompileTable, Ring) {
   EXPECT_TRUE(plan::backward_sm90_config(problem_of(Case{}), {}).ring);
   expect_accepted({.name = "ring", .ring = true});

@@ -4,8 +4,8 @@
 //
 // A tile is 64 * warpgroups keys of one head, and a CTA computes one, or one after the other: K and V stay in shared
 // memory, dK and dV in the registers of the consumers, 64 keys each. A step is 64 queries of one query head. One thread
-// of the producer warpgroup loads Q, dO and the rows' numbers; another draws tiles; two warps add finished parts of dQ to
-// memory. The consumers compute dQ, or a warpgroup of its own does (d_q_apart).
+// of the producer warpgroup loads Q, dO and the rows' numbers; another draws tiles; two warps add finished parts of dQ
+// to memory. The consumers compute dQ, or a warpgroup of its own does (d_q_apart).
 #pragma once
 
 #include "families/backward_sm90/shared/backward_sm90_params.h"
@@ -26,7 +26,8 @@ inline constexpr int kTileBuffers = 2;  // tiles whose records do
 // says.
 inline constexpr int kOneOfFourRegisters = 208, kQueryRegisters = 72, kProducerRegisters = 24;
 inline constexpr int kConvertingRegisters = 32;  // of producers that convert, too, at the expense of dQ's warpgroup
-// The warp that converts dQ's sums has two pieces of a unit in shared memory, 64 queries x 32 columns, and one of zeros.
+// The warp that converts dQ's sums has two pieces of a unit in shared memory, 64 queries x 32 columns, and one of
+// zeros.
 inline constexpr int kStagedPieces = 2, kPieceColumns = 32, kPieceBytes = 4 * kStepQueries * kPieceColumns;
 
 struct BackwardSm90Config {
@@ -93,7 +94,9 @@ constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
   return 2 * config.kv_buffers() + 1 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * kDqBuffers +
          2 * kTileBuffers + (config.d_q_apart ? kDsBuffers : 0) +
-         (config.warp_converts() ? kStagedPieces : config.consumers_convert() ? 1 : 0);
+         (config.warp_converts()       ? kStagedPieces
+          : config.consumers_convert() ? 1
+                                       : 0);
 }
 
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {

@@ -24,10 +24,10 @@ struct DqTurn {
   int converted;
   int adds;  // 0: its sums are zeros, and it has no slot
   int first, count;
-  int slot_unit;    // where the section's units begin in the ring
-  int block;        // number of its first RowBlock
-  int head;         // its first query head
-  int clears;       // another section has the slot next
+  int slot_unit;  // where the section's units begin in the ring
+  int block;      // number of its first RowBlock
+  int head;       // its first query head
+  int clears;     // another section has the slot next
   int unused[4];
 };
 static_assert(sizeof(DqTurn) == 64);

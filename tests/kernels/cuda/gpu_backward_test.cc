@@ -53,7 +53,7 @@ TEST_F(GpuBackward, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_types
 
 /// dQ's sums are a ring.
 class GpuBackwardRing : public GpuBackward {
-  const ScopedVariable ring_{"HEDDLE_DQ_RING", "1"};
+  const ScopedVariable ring_{"HEDDLE_DQ_RING", "on"};
 };
 
 TEST_F(GpuBackwardRing, OneTile) { run_all_backwards(one_tile()); }
@@ -68,6 +68,17 @@ TEST_F(GpuBackwardRing, CapturesByRows) { run_all_backwards(captured_by_rows());
 TEST_F(GpuBackwardRing, Deterministic) { run_all_backwards(deterministic()); }
 TEST_F(GpuBackwardRing, Sinks) { run_all_backwards(sunk()); }
 TEST_F(GpuBackwardRing, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
+
+/// Without a ring, where plans have one by default.
+class GpuBackwardNoRing : public GpuBackward {
+ private:
+  const ScopedVariable ring_{"HEDDLE_DQ_RING", "off"};
+};
+
+TEST_F(GpuBackwardNoRing, OneTile) { run_all_backwards(one_tile()); }
+TEST_F(GpuBackwardNoRing, ManyHeads) { run_all_backwards(many_heads()); }
+TEST_F(GpuBackwardNoRing, Groups) { run_all_backwards(grouped()); }
+TEST_F(GpuBackwardNoRing, Scores) { run_all_backwards(scored()); }
 
 /// The portable family: gradients of captures in no order, and f32 and f64 besides.
 class GpuBackwardMma : public GpuTest {

@@ -104,13 +104,12 @@ def short(error):
 
 
 class Comparison:
-    def __init__(self, arguments):
-        import torch
+    def __init__(self, arguments, torch, lib):
         from comparison import timing
 
         self.arguments, self.torch = arguments, torch
         self.clock = timing.HostClock() if arguments.device == "cpu" else timing.GpuClock(torch)
-        self.library = library.Library(library.find_library(arguments.library))
+        self.library = lib
         self.names = ["heddle", *(name for name in arguments.peers if name != "heddle")]
         self.shared = {}
         self.missing = {}  # peers that are not installed, and why
@@ -225,16 +224,9 @@ def draw(results, path):
     return True
 
 
-def compare_mods(chosen):
-    try:
-        import torch
-        from comparison import mod_rows, mods, shapes
+def compare_mods(chosen, torch, lib):
+    from comparison import mod_rows, mods, shapes
 
-        torch.set_grad_enabled(False)
-        lib = library.Library(library.find_library(chosen.library))
-    except (ImportError, OSError, library.HeddleError) as error:
-        say(f"compare.py: {error}")
-        return 2
     unknown = set(chosen.mods) - {mod.name for mod in mod_rows.MODS}
     if unknown:
         say(f"--mods: '{min(unknown)}' is none of {', '.join(repr(mod.name) for mod in mod_rows.MODS)}")
@@ -260,16 +252,9 @@ def compare_mods(chosen):
     return 1 if "ERROR" in verdicts or "WRONG" in verdicts else 0
 
 
-def compare_fp8(chosen):
-    try:
-        import torch
-        from comparison import fp8
+def compare_fp8(chosen, torch, lib):
+    from comparison import fp8
 
-        torch.set_grad_enabled(False)
-        lib = library.Library(library.find_library(chosen.library))
-    except (ImportError, OSError, library.HeddleError) as error:
-        say(f"compare.py: {error}")
-        return 2
     trial = {} if chosen.device == "cuda" else {"lengths": (128, 192), "tokens": 192}
     entries = fp8.Comparison(torch, lib, chosen.device, chosen.rounds, say, **trial).run()
     if chosen.out:
@@ -280,16 +265,9 @@ def compare_fp8(chosen):
     return 1 if any(fp8.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
 
 
-def compare_decode(chosen):
-    try:
-        import torch
-        from comparison.decode import run as decode
+def compare_decode(chosen, torch, lib):
+    from comparison.decode import run as decode
 
-        torch.set_grad_enabled(False)
-        lib = library.Library(library.find_library(chosen.library))
-    except (ImportError, OSError, library.HeddleError) as error:
-        say(f"compare.py: {error}")
-        return 2
     trial = chosen.device == "cpu" and not chosen.only
     picked = decode_cells.trial() if trial else chosen.cells
     families = () if chosen.no_extras else decode.FAMILIES
@@ -299,16 +277,9 @@ def compare_decode(chosen):
     return 1 if any(decode.verdict(entry) in ("ERROR", "WRONG") for entry in entries) else 0
 
 
-def compare_backward(chosen):
-    try:
-        import torch
-        from comparison.backward import mods, report as backward_report, run
+def compare_backward(chosen, torch, lib):
+    from comparison.backward import mods, report as backward_report, run
 
-        torch.set_grad_enabled(False)
-        lib = library.Library(library.find_library(chosen.library))
-    except (ImportError, OSError, library.HeddleError) as error:
-        say(f"compare.py: {error}")
-        return 2
     if chosen.mods is not None:
         names = [mod.name for mod in mods.MODS]
         unknown = set(chosen.mods) - set(names)
@@ -329,16 +300,9 @@ def compare_backward(chosen):
     return 1 if failed else 0
 
 
-def compare_portable(chosen):
-    try:
-        import torch
-        from comparison.portable import report as portable_report, run
+def compare_portable(chosen, torch, lib):
+    from comparison.portable import report as portable_report, run
 
-        torch.set_grad_enabled(False)
-        lib = library.Library(library.find_library(chosen.library))
-    except (ImportError, OSError, library.HeddleError) as error:
-        say(f"compare.py: {error}")
-        return 2
     results = run.Comparison(torch, lib, chosen, say).run(
         lambda now: save(chosen, "portable", now, portable_report.markdown(now))
     )
@@ -361,21 +325,25 @@ def main(arguments):
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     if chosen.draw:
         return 0 if draw(json.loads(chosen.draw.read_text()), chosen.draw.with_suffix(".svg")) else 1
-    if chosen.family is not None:
-        return compare_portable(chosen)
-    if chosen.backward:
-        return compare_backward(chosen)
-    if chosen.mods is not None:
-        return compare_mods(chosen)
-    if chosen.fp8:
-        return compare_fp8(chosen)
-    if chosen.decode is not None:
-        return compare_decode(chosen)
     try:
-        comparison = Comparison(chosen)
+        import torch
+
+        torch.set_grad_enabled(False)
+        lib = library.Library(library.find_library(chosen.library))
     except (ImportError, OSError, library.HeddleError) as error:
         say(f"compare.py: {error}")
         return 2
+    if chosen.family is not None:
+        return compare_portable(chosen, torch, lib)
+    if chosen.backward:
+        return compare_backward(chosen, torch, lib)
+    if chosen.mods is not None:
+        return compare_mods(chosen, torch, lib)
+    if chosen.fp8:
+        return compare_fp8(chosen, torch, lib)
+    if chosen.decode is not None:
+        return compare_decode(chosen, torch, lib)
+    comparison = Comparison(chosen, torch, lib)
     say(f"{comparison.results['device']}; {comparison.results['versions']}")
     results = comparison.run()
     if chosen.out:

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "base/environment.h"
@@ -14,8 +13,6 @@
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "plan/access/kernel_types.h"
-#include "plan/access/tensor_access.h"
-#include "plan/access/tma_refuses.h"
 #include "plan/backward_refuses.h"
 #include "plan/hopper/sm90_chip.h"
 #include "plan/hopper/sm90_refuses.h"

@@ -78,7 +78,7 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address kv_empty() const { return barrier(2 * kConfig.kv_buffers()); }
   static constexpr int kQ = 2 * kConfig.kv_buffers() + 1, kDo = kQ + 2 * kConfig.q_stages,
                        kDs = kDo + 2 * kConfig.d_o_stages, kDq = kDs + shared::kDsBuffers,
-                       kTile = kDq + 2 * shared::kDqBuffers, kDsEmpty = kTile + 2 * shared::kTileBuffers,
+                       kTile = kDq + 2 * shared::kDqBuffers, kDsEmpty = kTile + 2 * kConfig.tile_buffers(),
                        kRing = kDsEmpty + (kConfig.d_q_apart ? shared::kDsBuffers : 0);
   __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(kQ + slot); }
   __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(kQ + kConfig.q_stages + slot); }
@@ -99,7 +99,7 @@ struct BackwardMemory {
 
   __device__ __forceinline__ ptx::Address tile_full(int buffer) const { return barrier(kTile + buffer); }
   __device__ __forceinline__ ptx::Address tile_empty(int buffer) const {
-    return barrier(kTile + shared::kTileBuffers + buffer);
+    return barrier(kTile + kConfig.tile_buffers() + buffer);
   }
 
   /// By one thread, before the first __syncthreads.
@@ -125,7 +125,7 @@ struct BackwardMemory {
       ptx::barrier_init(d_q_full(buffer), 4);
       ptx::barrier_init(d_q_empty(buffer), 1);
     }
-    for (int buffer = 0; buffer < shared::kTileBuffers; ++buffer) {
+    for (int buffer = 0; buffer < kConfig.tile_buffers(); ++buffer) {
       ptx::barrier_init(tile_full(buffer), 1);
       // By consumers, the producer, adders, and dQ's warpgroup.
       ptx::barrier_init(tile_empty(buffer),

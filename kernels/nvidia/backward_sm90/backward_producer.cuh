@@ -23,7 +23,7 @@ class BackwardProducer {
       : memory_(memory), maps_(maps), params_(params) {}
 
   __device__ __forceinline__ void run() {
-    for (;; tiles_.advance(shared::kTileBuffers)) {
+    for (;; tiles_.advance(kConfig.tile_buffers())) {
       ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
       const int steps = word(shared::kTileSteps);
       if (steps < 0) break;
@@ -187,7 +187,7 @@ __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory
     }
     return;
   }
-  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
+  for (ptx::PackedRing tiles(1);; tiles.advance(kConfig.tile_buffers())) {
     ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
     publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
     const int tile_count = memory.tile_count(params);
@@ -203,11 +203,11 @@ template <auto kConfig>
 __device__ __forceinline__ void draw_and_convert_tiles(const BackwardMemory<kConfig>& memory,
                                                        const shared::BackwardSm90Params& params) {
   const bool draws = (threadIdx.x & 31) == 0;
-  static_assert(shared::kTileBuffers == 2);
+  static_assert(kConfig.tile_buffers() == 2);
   DqConvertingWarp<kConfig> converting(memory, params);
   int tile = draws ? first_tile<kConfig>(params) : 0;
 #pragma unroll 1
-  for (ptx::PackedRing tiles(1);; tiles.advance(shared::kTileBuffers)) {
+  for (ptx::PackedRing tiles(1);; tiles.advance(kConfig.tile_buffers())) {
     if (draws) {
       ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
       publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
@@ -274,7 +274,7 @@ template <auto kConfig>
 __device__ __forceinline__ void add_parts(const BackwardMemory<kConfig>& memory,
                                           const shared::BackwardSm90Params& params, int buffer) {
   PartsOfBuffer<kConfig> parts{buffer};
-  for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+  for (ptx::PackedRing tiles(0);; tiles.advance(kConfig.tile_buffers())) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
     const int steps = word(shared::kTileSteps);
@@ -318,7 +318,7 @@ template <auto kConfig>
 __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>& memory,
                                                    const shared::BackwardSm90Params& params, int buffer) {
   PartsOfBuffer<kConfig> parts{buffer};
-  for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+  for (ptx::PackedRing tiles(0);; tiles.advance(kConfig.tile_buffers())) {
     ptx::barrier_wait(memory.tile_full(slot_of(tiles)), parity_of(tiles));
     const auto word = [&](unsigned offset) { return memory.tile_word(slot_of(tiles), offset); };
     const int steps = word(shared::kTileSteps);

@@ -18,7 +18,7 @@ class BackwardQueries {
 
   __device__ __forceinline__ void run() {
     int number = 0;  // of the step, among those of all tiles
-    for (ptx::PackedRing tiles(0);; tiles.advance(shared::kTileBuffers)) {
+    for (ptx::PackedRing tiles(0);; tiles.advance(kConfig.tile_buffers())) {
       const int tile = slot_of(tiles);
       ptx::barrier_wait(memory_.tile_full(tile), parity_of(tiles));
       const int steps = __shfl_sync(~0U, memory_.tile_word(tile, shared::kTileSteps), 0);

@@ -39,7 +39,7 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
   /// and zeros for both in a tile without steps.
   template <class Walk>
   __device__ __forceinline__ void for_tiles(const Walk& walk) {
-    for (;; tiles_.advance(shared::kTileBuffers)) {
+    for (;; tiles_.advance(kConfig.tile_buffers())) {
       ptx::barrier_wait(memory_.tile_full(slot_of(tiles_)), parity_of(tiles_));
       const int steps = __shfl_sync(~0U, word(shared::kTileSteps), 0);
       if (steps < 0) break;

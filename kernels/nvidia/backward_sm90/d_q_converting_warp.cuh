@@ -24,7 +24,7 @@ class DqConvertingWarp {
 #pragma unroll 1
     for (int at = 16 * lane(); at < shared::kPieceBytes; at += 16 * 32) ptx::store_zeros(memory_.zeros() + at);
     // No tile stands before the first one.
-    if (lane() == 0) ptx::store_word(memory_.turn(shared::kTileBuffers - 1) + shared::kTurnCount, 0);
+    if (lane() == 0) ptx::store_word(memory_.turn(kConfig.tile_buffers() - 1) + shared::kTurnCount, 0);
     ptx::fence_for_tma();
     __syncwarp();
   }

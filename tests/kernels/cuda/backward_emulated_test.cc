@@ -143,8 +143,10 @@ BackwardList of_five_heads(std::int64_t dim) {
   return list;
 }
 BackwardList of_ring() {
-  return joined({ragged_ends(), masked(), grouped(), sequences(), few_rows(), sunk(), dims_types_and_layouts()});
+  return joined({ragged_ends(), masked(), grouped(), scored(), weighted(), sequences(), few_rows(), sunk(),
+                 dims_types_and_layouts()});
 }
+TEST(BackwardEmulated, NoRingOfAll) { judge_all(9, of_ring(), {.ring = false}); }
 TEST(BackwardEmulated, RingOfAll) { judge_all(7, of_ring(), {.ring = true}); }
 TEST(BackwardEmulated, ApartRingOfAll) { judge_all(8, narrow({of_ring()}), {.d_q_apart = true, .ring = true}); }
 TEST(BackwardEmulated, Ring) { judge_all(0, of_five_heads(128), {.ring = true, .small_ring = true}); }

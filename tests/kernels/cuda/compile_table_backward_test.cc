@@ -13,9 +13,11 @@
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "heddle/mods.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/table_sample.h"
+#include "plan/hopper/sm90_chip.h"
 #include "sample.h"
 
 namespace heddle::cuda {
@@ -75,6 +77,7 @@ void expect_accepted(const Case& at) {
   const plan::BackwardMods mods = plan::backward_sm90_mods(problem);
   shared::BackwardSm90Config config = config_of(at, problem, mods);
   const auto source_of = [&] { return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all())); };
+  EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory);
   if (!in_sample(source_of())) return;
   try {
     std::shared_ptr<const jit::Cubin> cubin;
@@ -115,6 +118,9 @@ void expect_apart_accepted(Case at, int choice) {
   };
   const std::vector<shared::BackwardSm90Config> configs = plan::with_d_q_apart(config_of(at, problem, mods));
   ASSERT_LT(choice, std::ssize(configs));
+  for (const shared::BackwardSm90Config& config : configs) {
+    EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory);
+  }
   if (!in_sample(source_of(configs[static_cast<std::size_t>(choice)]))) return;
   for (int i = 0; i <= choice; ++i) {
     try {
@@ -180,6 +186,8 @@ TEST_F(BackwardCompileTable, Ring) {
   expect_accepted({.name = "ring, causal", .mask = mods::causal(), .ring = true});
   expect_accepted({.name = "ring, causal, by sequence", .mask = mods::causal(), .by_sequence = true, .ring = true});
   expect_accepted({.name = "ring, window", .mask = mods::sliding_window(1024), .ring = true});
+  expect_accepted({.name = "ring, lse rest", .lse_rest = true, .ring = true});
+  expect_accepted({.name = "ring, causal, lse rest", .mask = mods::causal(), .lse_rest = true, .ring = true});
 }
 
 TEST_F(BackwardCompileTable, PlacedKernels) {

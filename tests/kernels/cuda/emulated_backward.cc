@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +23,9 @@
 #include "families/backward_sm90/backward_reads_text.h"
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "kernels/cuda/planned_backward.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {
@@ -295,7 +298,8 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
   shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
-  config.ring = run.ring && plan::takes_d_q_ring(problem, config);
+  if (run.ring) config.ring = *run.ring && plan::takes_d_q_ring(problem, config);
+  EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory);  // kSharedBytes is more
   plan.family_part = config;
   const plan::BackwardMods mods = plan::backward_sm90_mods(problem, config);
   plan::BackwardReads reads = plan::backward_reads(problem, options.bindings, mods.kv_start);

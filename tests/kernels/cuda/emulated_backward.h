@@ -2,6 +2,7 @@
 // parameters that its launcher would pass.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "heddle/backward.h"
@@ -15,7 +16,7 @@ struct EmulatedRun {
   bool together = false;        // CTAs run at one time, as those that wait for each other always do
   bool last_choice = false;     // the kernel that needs the fewest registers
   bool d_q_apart = false;       // a warpgroup of its own computes dQ, where there is such a kernel
-  bool ring = false;            // dQ's sums are a ring
+  std::optional<bool> ring{};   // dQ's sums are a ring; unset: where plans have one
   bool small_ring = false;      // of two slots
   bool device_lengths = false;  // lengths and starts are as if in a GPU's memory
 };

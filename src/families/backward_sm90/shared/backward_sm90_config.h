@@ -21,7 +21,7 @@ inline constexpr int kStepQueries = 64;
 inline constexpr int kScratchRow = 65;
 inline constexpr int kDsBuffers = 2;    // steps whose dS stands in shared memory
 inline constexpr int kDqBuffers = 2;    // parts of dQ that do, each with a thread that adds it: of a step, or of two
-inline constexpr int kTileBuffers = 2;  // tiles whose records do
+inline constexpr int kTileBuffers = 2;  // tiles whose records do, where CTAs draw tiles
 // Registers a thread of a kernel of four warpgroups after they have traded theirs: 512 in all, as ForwardSm90Config
 // says.
 inline constexpr int kOneOfFourRegisters = 208, kQueryRegisters = 72, kProducerRegisters = 24;
@@ -57,6 +57,8 @@ struct BackwardSm90Config {
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
   constexpr bool draws() const { return columns == 64 && d_q && !reads && !wide; }
+  /// Tiles whose records stand in shared memory.
+  constexpr int tile_buffers() const { return draws() ? kTileBuffers : 1; }
   /// The pass of reads: what a warpgroup's threads show each other, in floats. Odd rows keep diagonals in banks of
   /// their own.
   constexpr int scratch_floats() const { return diagonals ? 64 * kScratchRow : row_sums ? 4 * 64 : 0; }
@@ -80,11 +82,11 @@ struct BackwardSm90Memory {
   int staged;    // warp_converts(): pieces [kStagedPieces], and one of zeros
   int scratch;   // [warpgroups][scratch_floats()]
   int rows;      // [q_stages] numbers of 64 queries
-  int tile;      // BackwardTile [kTileBuffers]
-  int turn;      // DqTurn [kTileBuffers]
+  int tile;      // BackwardTile [tile_buffers()]
+  int turn;      // DqTurn [tile_buffers()]
   int steps;     // BackwardStep [q_stages]
   int barriers;  // 8 bytes each: k full, v full [kv_buffers], both empty; q full, empty [q_stages]; dO full, empty
-                 // [d_o_stages]; dS full [kDsBuffers]; dQ full, empty [kDqBuffers]; tile full, empty [kTileBuffers];
+                 // [d_o_stages]; dS full [kDsBuffers]; dQ full, empty [kDqBuffers]; tile full, empty [tile_buffers()];
                  // d_q_apart: dS empty [kDsBuffers]; ring: staged [kStagedPieces], or converted
   int bytes;     // to ask for
 };
@@ -93,7 +95,7 @@ constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return 
 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
   return 2 * config.kv_buffers() + 1 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * kDqBuffers +
-         2 * kTileBuffers + (config.d_q_apart ? kDsBuffers : 0) +
+         2 * config.tile_buffers() + (config.d_q_apart ? kDsBuffers : 0) +
          (config.warp_converts()       ? kStagedPieces
           : config.consumers_convert() ? 1
                                        : 0);
@@ -116,8 +118,8 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
   memory.staged = reserve(config.warp_converts() ? (kStagedPieces + 1) * kPieceBytes : 0);
   memory.scratch = reserve(config.warpgroups * 4 * config.scratch_floats());
   memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
-  memory.tile = reserve(kTileBuffers * static_cast<int>(sizeof(BackwardTile)));
-  memory.turn = reserve(config.ring ? kTileBuffers * static_cast<int>(sizeof(DqTurn)) : 0);
+  memory.tile = reserve(config.tile_buffers() * static_cast<int>(sizeof(BackwardTile)));
+  memory.turn = reserve(config.ring ? config.tile_buffers() * static_cast<int>(sizeof(DqTurn)) : 0);
   memory.steps = reserve(config.q_stages * static_cast<int>(sizeof(BackwardStep)));
   memory.barriers = reserve(8 * backward_barriers(config));
   memory.bytes = at;

@@ -31,11 +31,8 @@ struct BackwardMemory {
   __device__ __forceinline__ ptx::Address d_q(int buffer) const {
     return base + kLayout.d_q + buffer * (4 * kConfig.d_q_part_floats());
   }
-  // warp_converts(): pieces that it converts, and zeros.
-  __device__ __forceinline__ ptx::Address staged(int buffer) const {
-    return base + kLayout.staged + buffer * shared::kPieceBytes;
-  }
-  __device__ __forceinline__ ptx::Address zeros() const { return staged(shared::kStagedPieces); }
+  // queries_convert().
+  __device__ __forceinline__ ptx::Address zeros() const { return base + kLayout.zeros; }
   __device__ __forceinline__ ptx::Address scratch(int warpgroup) const {
     return base + kLayout.scratch + warpgroup * (4 * kConfig.scratch_floats());
   }
@@ -79,7 +76,8 @@ struct BackwardMemory {
   static constexpr int kQ = 2 * kConfig.kv_buffers() + 1, kDo = kQ + 2 * kConfig.q_stages,
                        kDs = kDo + 2 * kConfig.d_o_stages, kDq = kDs + shared::kDsBuffers,
                        kTile = kDq + 2 * shared::kDqBuffers, kDsEmpty = kTile + 2 * kConfig.tile_buffers(),
-                       kRing = kDsEmpty + (kConfig.d_q_apart ? shared::kDsBuffers : 0);
+                       kLoaded = kDsEmpty + (kConfig.d_q_apart ? shared::kDsBuffers : 0),
+                       kRing = kLoaded + (kConfig.draws() ? 1 : 0);
   __device__ __forceinline__ ptx::Address q_full(int slot) const { return barrier(kQ + slot); }
   __device__ __forceinline__ ptx::Address q_empty(int slot) const { return barrier(kQ + kConfig.q_stages + slot); }
   __device__ __forceinline__ ptx::Address d_o_full(int slot) const { return barrier(kDo + slot); }
@@ -92,9 +90,9 @@ struct BackwardMemory {
     return barrier(kDq + shared::kDqBuffers + buffer);
   }
 
-  // warp_converts().
-  __device__ __forceinline__ ptx::Address staged_full(int buffer) const { return barrier(kRing + buffer); }
-  // consumers_convert(): they have.
+  // draws(): all loads of a tile have been asked for.
+  __device__ __forceinline__ ptx::Address loaded() const { return barrier(kLoaded); }
+  // ring: the tile's units are dq.
   __device__ __forceinline__ ptx::Address converted() const { return barrier(kRing); }
 
   __device__ __forceinline__ ptx::Address tile_full(int buffer) const { return barrier(kTile + buffer); }
@@ -131,10 +129,8 @@ struct BackwardMemory {
       ptx::barrier_init(tile_empty(buffer),
                         kWarps + 1 + (kConfig.d_q ? shared::kDqBuffers : 0) + (kConfig.d_q_apart ? 4 : 0));
     }
-    if constexpr (kConfig.consumers_convert()) ptx::barrier_init(converted(), kWarps);
-    if constexpr (kConfig.warp_converts()) {
-      for (int buffer = 0; buffer < shared::kStagedPieces; ++buffer) ptx::barrier_init(staged_full(buffer), 1);
-    }
+    if constexpr (kConfig.draws()) ptx::barrier_init(loaded(), 1);
+    if constexpr (kConfig.ring) ptx::barrier_init(converted(), kConfig.d_q_apart ? 4 : kWarps);
     ptx::barrier_init_done();
   }
 

@@ -5,7 +5,6 @@
 #include "backward_sm90/backward_maps.cuh"
 #include "backward_sm90/backward_memory.cuh"
 #include "backward_sm90/d_q_conversion.cuh"
-#include "backward_sm90/d_q_converting_warp.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/tma.cuh"
@@ -37,6 +36,7 @@ class BackwardProducer {
         ptx::barrier_arrive(memory_.v_full(kv_buffer()));
       }
       if constexpr (!kConfig.draws()) break;
+      ptx::barrier_arrive(memory_.loaded());
       ptx::barrier_arrive(memory_.tile_empty(slot_of(tiles_)));
     }
   }
@@ -175,52 +175,25 @@ __device__ __forceinline__ int draw_tile(const shared::BackwardSm90Params& param
 }
 
 /// By one thread: brings tiles' records into shared memory. The record of a number past the last tile ends all loops.
+/// The next tile is drawn once all of a tile's steps have been asked for: late, so that tiles begin nearly in the order
+/// of the list, and early enough for its keys to come beside the last steps.
 template <auto kConfig>
 __device__ __forceinline__ void draw_tiles(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params) {
   int tile = first_tile<kConfig>(params);
+  publish_tile<kConfig>(memory, params, 0, tile);
   if constexpr (!kConfig.draws()) {
-    publish_tile<kConfig>(memory, params, 0, tile);
-    if (kConfig.ring && tile < memory.tile_count(params)) {
-      ptx::barrier_wait(memory.converted(), 0);
-      count_units<kConfig>(memory, params, 0);
-    }
+    if (kConfig.ring && tile < memory.tile_count(params)) count_units<kConfig>(memory, params, 0);
     return;
   }
-  for (ptx::PackedRing tiles(1);; tiles.advance(kConfig.tile_buffers())) {
+  ptx::PackedRing tiles(1);
+  for (int tile_count = memory.tile_count(params); tile < tile_count; tile_count = memory.tile_count(params)) {
+    if constexpr (kConfig.ring) count_units<kConfig>(memory, params, slot_of(tiles));
+    ptx::barrier_wait(memory.loaded(), slot_of(tiles));
+    tile = draw_tile<kConfig>(params, tile_count);
+    tiles.advance(kConfig.tile_buffers());
     ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
     publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
-    const int tile_count = memory.tile_count(params);
-    if (tile >= tile_count) break;
-    tile = draw_tile<kConfig>(params, tile_count);
-  }
-}
-
-/// By a warp: draws tiles, and converts what a tile's turn names when the next one's record has come, which is while
-/// that tile is computed. A turn waits for tiles that stand before its own; their records have come, or come before the
-/// CTA that has them converts.
-template <auto kConfig>
-__device__ __forceinline__ void draw_and_convert_tiles(const BackwardMemory<kConfig>& memory,
-                                                       const shared::BackwardSm90Params& params) {
-  const bool draws = (threadIdx.x & 31) == 0;
-  static_assert(kConfig.tile_buffers() == 2);
-  DqConvertingWarp<kConfig> converting(memory, params);
-  int tile = draws ? first_tile<kConfig>(params) : 0;
-#pragma unroll 1
-  for (ptx::PackedRing tiles(1);; tiles.advance(kConfig.tile_buffers())) {
-    if (draws) {
-      ptx::barrier_wait(memory.tile_empty(slot_of(tiles)), parity_of(tiles));
-      publish_tile<kConfig>(memory, params, slot_of(tiles), tile);
-      const int tile_count = memory.tile_count(params);
-      if (tile < tile_count) tile = draw_tile<kConfig>(params, tile_count);
-    }
-    __syncwarp();
-    // The record of the tile before, whose phase follows from this one's; before the first one it is passed.
-    const int before = slot_of(tiles) ^ 1;
-    ptx::barrier_wait(memory.tile_full(before), parity_of(tiles) ^ slot_of(tiles));
-    converting.run(before);
-    __syncwarp();  // before the next record takes its place
-    if (memory.tile_word(slot_of(tiles), shared::kTileSteps) < 0) break;
   }
 }
 
@@ -359,13 +332,9 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
 template <auto kConfig>
 __device__ __forceinline__ void run_producers(const BackwardMemory<kConfig>& memory, const BackwardMaps& maps,
                                               const shared::BackwardSm90Params& params) {
-  ptx::give_registers<kConfig.producer_registers()>();
+  ptx::give_registers<shared::kProducerRegisters>();
   if (threadIdx.x == 0) BackwardProducer<kConfig>(memory, maps, params).run();
-  if constexpr (kConfig.warp_converts()) {
-    if (threadIdx.x / 32 == 1) draw_and_convert_tiles<kConfig>(memory, params);
-  } else {
-    if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
-  }
+  if (threadIdx.x == 32) draw_tiles<kConfig>(memory, params);
   if constexpr (kConfig.d_q) {
     const int adder = static_cast<int>(threadIdx.x / 32) - 2;
     if (threadIdx.x % 32 == 0 && adder >= 0) {

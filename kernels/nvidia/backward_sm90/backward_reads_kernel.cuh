@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
   __syncthreads();
   const int warpgroup = __shfl_sync(~0U, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
-    ptx::give_registers<kConfig.producer_registers()>();
+    ptx::give_registers<shared::kProducerRegisters>();
     if (threadIdx.x == 0) BackwardProducer<kConfig>(memory, maps, params).run();
     if (threadIdx.x == 32) bring_tile<kConfig>(memory, params, reads);
   } else {

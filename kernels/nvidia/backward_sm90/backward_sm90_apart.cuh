@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(heddle::kConfig.threads(), 1)
     ptx::take_registers<kConfig.consumer_registers()>();
     BackwardHolder<kConfig>(memory, params, warpgroup - 1).run();
   } else {
-    ptx::give_registers<kConfig.query_registers()>();
-    BackwardQueries<kConfig>(memory).run();
+    ptx::give_registers<shared::kQueryRegisters>();
+    BackwardQueries<kConfig>(memory, params).run();
   }
 }

@@ -5,6 +5,7 @@
 
 #include "backward_sm90/backward_memory.cuh"
 #include "backward_sm90/d_q_output.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/counter.cuh"
 #include "ptx/global_floats.cuh"
 #include "ptx/tma.cuh"
@@ -39,18 +40,17 @@ __device__ __forceinline__ void await_adds(const BackwardMemory<kConfig>& memory
                    static_cast<unsigned>(memory.turn_word(tile, shared::kTurnAdds)));
 }
 
-/// The conversion of what a tile's turn names by the consumers, each warpgroup 64 columns.
+/// The conversion of what a tile's turn names, by a warpgroup for each 64 columns.
 template <auto kConfig>
 class DqConverter {
  public:
   using Memory = BackwardMemory<kConfig>;
   using Params = shared::BackwardSm90Params;
   static constexpr int kColumns = shared::kPanelColumns;
-  static_assert(kConfig.panels() == kConfig.warpgroups);
 
   /// `tile`: the buffer of its record.
-  __device__ __forceinline__ DqConverter(const Memory& memory, const Params& params, int tile, int warpgroup)
-      : memory_(memory), params_(params), tile_(tile), warpgroup_(warpgroup) {}
+  __device__ __forceinline__ DqConverter(const Memory& memory, const Params& params, int tile, int panel)
+      : memory_(memory), params_(params), tile_(tile), panel_(panel) {}
 
   __device__ __forceinline__ void run() const {
     // One number for the warp, and the compiler knows it.
@@ -59,9 +59,12 @@ class DqConverter {
     if ((threadIdx.x & 31) == 0) await_adds<kConfig>(memory_, params_, tile_);
     __syncwarp();
     int unit = 0;
+    if constexpr (!kConfig.queries_convert()) {  // which have registers for one
 #pragma unroll 1
-    for (; unit + 1 < count; unit += 2) convert<2>(unit);
-    if (unit < count) convert<1>(unit);
+      for (; unit + 1 < count; unit += 2) convert<2>(unit);
+    }
+#pragma unroll 1
+    for (; unit < count; ++unit) convert<1>(unit);
   }
 
  private:
@@ -70,18 +73,20 @@ class DqConverter {
   __device__ __forceinline__ void convert(int from) const {
     constexpr int kChunks = kColumns / 8;
     const shared::DqRing& ring = params_.ring;
+    int thread = static_cast<int>(threadIdx.x & 127);
+    asm volatile("" : "+r"(thread));  // what follows from it must not stay in registers from unit to unit
     const int unit = own(shared::kTurnFirst) + from, first = own(shared::kTurnSlotUnit) + unit;
-    const int column = warpgroup_ * kColumns;
-    float* const sums = params_.d_q + static_cast<long long>(first) * kUnitFloats + (column / 8 * 128 + thread()) * 4;
-    if (kConfig.ordered && thread() < kUnits && own(shared::kTurnAdds) > 0) {
-      params_.turns[(first + thread()) * kConfig.d_q_parts() + warpgroup_] = 0;
+    const int column = panel_ * kColumns;
+    float* const sums = params_.d_q + static_cast<long long>(first) * kUnitFloats + (column / 8 * 128 + thread) * 4;
+    if (kConfig.ordered && thread < kUnits && own(shared::kTurnAdds) > 0) {
+      params_.turns[(first + thread) * kConfig.d_q_parts() + panel_] = 0;
     }
     DqRows<kConfig> rows[kUnits];  // their places, known before the sums have come
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int block = ring.group == 1 ? unit + i : (unit + i) / ring.group;
       rows[i].set(ring.d_q, ring.blocks[own(shared::kTurnBlock) + block],
-                  own(shared::kTurnHead) + unit + i - block * ring.group, thread());
+                  own(shared::kTurnHead) + unit + i - block * ring.group, thread);
     }
     float x[kUnits][kChunks / 4][16];
     if (own(shared::kTurnAdds) > 0) {
@@ -93,7 +98,7 @@ class DqConverter {
         for (int e = 0; e < 4; ++e) x[i][chunk / 4][chunk % 4 * 4 + e] = 0;
       });
     }
-    if (own(shared::kTurnClears)) {
+    if (!kConfig.queries_convert() && own(shared::kTurnClears)) {
       for_chunks<kUnits, kChunks>(
           [&](int i, int chunk) { ptx::store_zeros(sums + i * kUnitFloats + chunk * (128 * 4)); });
     }
@@ -107,7 +112,6 @@ class DqConverter {
   static constexpr int kUnitFloats = kConfig.panels() * shared::kPartFloats;
 
   __device__ __forceinline__ int own(unsigned offset) const { return memory_.turn_word(tile_, offset); }
-  __device__ __forceinline__ static int thread() { return static_cast<int>(threadIdx.x & 127); }
 
   template <int kUnits, int kChunks, class Each>
   __device__ __forceinline__ static void for_chunks(Each&& each) {
@@ -120,16 +124,37 @@ class DqConverter {
 
   const Memory& memory_;
   const Params& params_;
-  int tile_, warpgroup_;
+  int tile_, panel_;
 };
 
-/// By one thread, behind the stores of all that have converted a tile's units.
+/// By one thread, once all have converted a tile's units. It clears those that dQ's warpgroup has converted: stores of
+/// zeros by TMA end without a wait for the CTA's other stores.
 template <auto kConfig>
 __device__ __forceinline__ void count_units(const BackwardMemory<kConfig>& memory,
                                             const shared::BackwardSm90Params& params, int tile) {
-  const int count = memory.turn_word(tile, shared::kTurnCount);
-  if (count == 0 || !memory.turn_word(tile, shared::kTurnClears)) return;
-  ptx::add_count(params.ring.converted + memory.turn_word(tile, shared::kTurnConverted), static_cast<unsigned>(count));
+  ptx::barrier_wait(memory.converted(), tile);  // of a CTA's tiles each other one has the first record
+  const auto own = [&](unsigned offset) { return memory.turn_word(tile, offset); };
+  if (own(shared::kTurnCount) == 0 || !own(shared::kTurnClears)) return;
+  if constexpr (kConfig.queries_convert()) {
+    static_assert(kConfig.panels() == 1);
+    ptx::fence_for_tma();
+    ptx::fence_for_bulk();
+    // Registers are few: words stay in shared memory.
+#pragma unroll 1
+    for (int unit = 0; unit < own(shared::kTurnCount); ++unit) {
+      const long long first = own(shared::kTurnSlotUnit) + own(shared::kTurnFirst) + unit;
+      ptx::bulk_store(params.d_q + first * shared::kPartFloats, memory.zeros(), shared::kPartBytes);
+    }
+    ptx::tma_store_commit();
+    ptx::tma_store_wait();
+    ptx::fence_for_bulk();
+  }
+  unsigned* const converted = params.ring.converted + own(shared::kTurnConverted);
+  if constexpr (kConfig.queries_convert() && !kConfig.ordered) {
+    ptx::add_count_of_bulk(converted, static_cast<unsigned>(own(shared::kTurnCount)));
+  } else {
+    ptx::add_count(converted, static_cast<unsigned>(own(shared::kTurnCount)));
+  }
 }
 
 }  // namespace heddle

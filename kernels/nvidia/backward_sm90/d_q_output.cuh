@@ -9,61 +9,14 @@
 
 namespace heddle {
 
-/// 32 columns of a row of dq, of whose sums a thread of a quad has two of each eight.
+/// A thread's share of a block of dq: two rows, eight apart, of which it has two elements of each eight columns.
 template <auto kConfig>
-struct DqRow {
+class DqRows {
+ public:
   using Elements = OutputElements<kConfig.d_q_type, kConfig.f16>;
   using One = typename Elements::One;
   // A thread of a quad stores 16 bytes of a row, not 4 of each 16.
   static constexpr bool kVectorised = kConfig.vectorised_d_q && kConfig.d_q_type == shared::StorageType::same;
-
-  /// By all threads of the quad, from number `columns` on. A row of no query (not `live`) becomes zeros. kOwn, where
-  /// vectorised: the sums are those of the eight columns that the thread stores, pair number `lane` first and then
-  /// round.
-  template <bool kOwn = false>
-  static __device__ __forceinline__ void store(One* to, bool live, bool stored, float factor, int columns,
-                                               const float (&sums)[4][2]) {
-    const int lane = static_cast<int>(threadIdx.x & 3);
-    if constexpr (kVectorised) {
-      unsigned words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const unsigned two = ptx::pack<kConfig.f16>(sums[j][0] * factor, sums[j][1] * factor);
-        words[j] = live ? two : 0U;
-      }
-      if constexpr (kOwn) {
-        rotate_words(words, lane);
-      } else {
-        turn_words(words);
-      }
-      const int column = columns + 8 * lane;
-      if (stored && column < kConfig.qk_dim) {
-        *reinterpret_cast<uint4*>(to + column) = {words[0], words[1], words[2], words[3]};
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int column = columns + 8 * j + 2 * lane;
-        const typename Elements::Pair two =
-            Elements::pair(live ? sums[j][0] * factor : 0.0F, live ? sums[j][1] * factor : 0.0F);
-        if (!stored || column >= kConfig.qk_dim) continue;
-        if (!kConfig.odd_gradients && column + 1 < kConfig.qk_dim) {
-          *reinterpret_cast<typename Elements::Pair*>(to + column) = two;
-        } else {
-          to[column] = Elements::first(two);
-          if (column + 1 < kConfig.qk_dim) to[column + 1] = Elements::second(two);
-        }
-      }
-    }
-  }
-};
-
-/// A thread's share of a block of dq: two rows, eight apart.
-template <auto kConfig>
-class DqRows {
- public:
-  using Row = DqRow<kConfig>;
-  using One = typename Row::One;
 
   /// `thread`: among the 128 that share the block.
   __device__ __forceinline__ void set(const shared::RowOutput& out, const shared::RowBlock& block, int head,
@@ -84,14 +37,36 @@ class DqRows {
 
  private:
   __device__ __forceinline__ void store_row(float factor, int columns, const float (&sums)[16], int r) const {
-    float pairs[4][2];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      pairs[j][0] = sums[4 * j + 2 * r];
-      pairs[j][1] = sums[4 * j + 2 * r + 1];
-    }
+    One* const to = to_ + r * eight_rows_;
+    const int lane = static_cast<int>(threadIdx.x & 3);
     const bool live = row_ + 8 * r < live_, stored = row_ + 8 * r < stored_;
-    Row::store(to_ + r * eight_rows_, live, stored, factor, columns, pairs);
+    if constexpr (kVectorised) {
+      unsigned words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const unsigned two = ptx::pack<kConfig.f16>(sums[4 * j + 2 * r] * factor, sums[4 * j + 2 * r + 1] * factor);
+        words[j] = live ? two : 0U;
+      }
+      turn_words(words);
+      const int column = columns + 8 * lane;
+      if (stored && column < kConfig.qk_dim) {
+        *reinterpret_cast<uint4*>(to + column) = {words[0], words[1], words[2], words[3]};
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int column = columns + 8 * j + 2 * lane, i = 4 * j + 2 * r;
+        const typename Elements::Pair two =
+            Elements::pair(live ? sums[i] * factor : 0.0F, live ? sums[i + 1] * factor : 0.0F);
+        if (!stored || column >= kConfig.qk_dim) continue;
+        if (!kConfig.odd_gradients && column + 1 < kConfig.qk_dim) {
+          *reinterpret_cast<typename Elements::Pair*>(to + column) = two;
+        } else {
+          to[column] = Elements::first(two);
+          if (column + 1 < kConfig.qk_dim) to[column + 1] = Elements::second(two);
+        }
+      }
+    }
   }
 
   One* to_;  // its first row

@@ -18,22 +18,4 @@ __device__ __forceinline__ void turn_words(unsigned (&words)[4]) {
   }
 }
 
-/// Word i goes to number (i + by) % 4.
-__device__ __forceinline__ void rotate_words(unsigned (&words)[4], int by) {
-  if (by & 1) {
-    const unsigned last = words[3];
-#pragma unroll
-    for (int i = 3; i > 0; --i) words[i] = words[i - 1];
-    words[0] = last;
-  }
-  if (by & 2) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const unsigned other = words[i];
-      words[i] = words[i + 2];
-      words[i + 2] = other;
-    }
-  }
-}
-
 }  // namespace heddle

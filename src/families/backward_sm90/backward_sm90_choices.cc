@@ -176,7 +176,9 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   };
   if (config.ring) {
     const Tiled tiled = tile(request, caps, rows_of, config, reads);
-    for (const BackwardSm90Config& each : configs_of(config)) add(tiled, each, mods);
+    for (const BackwardSm90Config& each : configs_of(config)) {
+      if (each.has_converters()) add(tiled, each, mods);
+    }
     // The compiler may have no registers for a mod and a ring. Unless one is asked for, a kernel without is better than
     // a frugal one.
     if (base::value_of(base::Option::d_q_ring).empty()) choices.erase(choices.begin() + 1, choices.end());

@@ -20,8 +20,8 @@ constexpr std::int64_t kTilesAtOneTime = 132;
 constexpr std::int64_t kStepTime = 8, kTileTime = 20, kUnitTime = 4;
 // Sections are bundled until they have so many tiles: within a bundle long tiles come first.
 constexpr std::int64_t kTilesOfBundle = 32;
-// A slot of more rows leaves the L2 cache too little (H100: 2 to 4 % slower than no ring at 16384, full).
-constexpr std::int64_t kMostRowsOfSection = 8192;
+// Slots of more rows leave the L2 cache too little (H200, 128 columns: 3 % slower than no ring at 4096, full).
+constexpr std::int64_t kMostRowsOfSection = 8192, kMostRowsOf128Columns = 2048;
 // A tile converts at most 3/2 of its share of all units, so that what waits for conversion becomes less.
 constexpr std::int64_t kShareAbove = 3, kShareBelow = 2;
 constexpr std::int64_t kLastUnits = 2;  // of a tile without keys, at least
@@ -175,10 +175,9 @@ class Dealer {
 };
 
 /// So many tiles pass between a section's last one and the next use of its slot: those that end it, and those that
-/// convert it. Measured on an H100; a warp that converts begins a tile later, and takes all of a tile's time.
+/// convert it. Measured on an H100, with 64 columns on an H200.
 std::int64_t tiles_behind(const BackwardSm90Config& config, std::int64_t tiles_of_section) {
-  if (config.warp_converts()) return 4 * kTilesAtOneTime;
-  return tiles_of_section <= 8 ? 200 : 2 * kTilesAtOneTime;
+  return config.columns == 128 && tiles_of_section <= 8 ? 200 : 2 * kTilesAtOneTime;
 }
 
 }  // namespace
@@ -191,9 +190,10 @@ bool takes_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& c
 bool prefers_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& config) {
   // Where positions are looked up the compiler has no registers for both.
   const bool placed = config.placed_queries || config.placed_keys;
-  if (!takes_d_q_ring(problem, config) || config.columns != 128 || config.ordered || placed) return false;
+  if (!takes_d_q_ring(problem, config) || config.ordered || placed) return false;
+  const std::int64_t most = config.columns == 128 ? kMostRowsOf128Columns : kMostRowsOfSection;
   return std::ranges::all_of(problem.sequences, [&](const Sequence& sequence) {
-    return blocks_of(problem, sequence) * problem.group() * shared::kStepQueries <= kMostRowsOfSection;
+    return blocks_of(problem, sequence) * problem.group() * shared::kStepQueries <= most;
   });
 }
 

@@ -127,7 +127,7 @@ TEST(BackwardSm90, DqMayHaveAWarpgroup) {
     EXPECT_LE(memory.bytes, plan::kSm90SharedMemory);
     for (const int swizzled : {memory.k, memory.v, memory.q, memory.d_o, memory.d_s}) EXPECT_EQ(swizzled % 1024, 0);
     EXPECT_EQ(config.threads(), 512);
-    EXPECT_LE(128 * (2 * config.consumer_registers() + config.producer_registers() + shared::kQueryRegisters), 65536);
+    EXPECT_LE(128 * (2 * config.consumer_registers() + shared::kProducerRegisters + shared::kQueryRegisters), 65536);
     EXPECT_EQ(4 * config.d_q_part_floats(), shared::kPartBytes);
   }
   call.call.options.score_mod = mods::softcap(20);
@@ -242,7 +242,8 @@ TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
   call.call.mask = mods::causal();
   const problem::AttentionProblem problem = call.problem();
   const auto mask = call.call.rows_of({64, 64});
-  const shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
+  shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
+  config.ring = false;  // which adds tiles without keys
   const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, mask.get());
   EXPECT_EQ(schedule.items.size(), 2U * 2 * 3);  // sequences, heads of keys, tiles of 128
   EXPECT_EQ(schedule.blocks.size(), 2U * 4);     // of 64 queries
@@ -325,8 +326,10 @@ TEST(BackwardSm90, PlacesOfRowsAndParts) {
 
 TEST(BackwardSm90, ExplainsGradients) {
   const plan::Plan plan = BackwardCall().plan();
-  ASSERT_EQ(plan.gradients.size(), plan.part<shared::BackwardSm90Config>().d_q_apart ? 4U : 3U);
+  ASSERT_EQ(plan.gradients.size(), 5U);
   EXPECT_EQ(plan.gradients[1], "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
+  EXPECT_NE(plan.gradients[3].find("a ring"), std::string::npos);
+  EXPECT_NE(plan.gradients[4].find("a warpgroup of its own"), std::string::npos);
   EXPECT_GT(plan.predicted->seconds, 0);
   EXPECT_EQ(plan.predicted->flops, 2.0 * 5 * 64 * 2 * 4 * 200 * 300);
 }

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "families/backward_sm90/backward_sm90.h"
+#include "families/backward_sm90/shared/backward_wide_memory.h"
 #include "mask/shape.h"
+#include "plan/hopper/sm90_chip.h"
 
 namespace heddle::test {
 namespace {
@@ -166,10 +168,25 @@ TEST(DqRing, WhatHasOneByDefault) {
   shared::BackwardSm90Config placed = at.config();
   placed.placed_keys = true;
   EXPECT_FALSE(plan::prefers_d_q_ring(at.problem(), placed));
-  const Problem narrow{.batch = 4, .kv_heads = 4, .q_rows = 2048, .kv_rows = 2048, .dim = 64};
-  EXPECT_FALSE(plan::prefers_d_q_ring(narrow.problem(), narrow.config()));
-  const Problem grouped{.batch = 4, .kv_heads = 1, .group = 4, .q_rows = 2049, .kv_rows = 2048};
+  const Problem grouped{.batch = 4, .kv_heads = 1, .group = 4, .q_rows = 513, .kv_rows = 2048};
   EXPECT_FALSE(plan::prefers_d_q_ring(grouped.problem(), grouped.config()));
+  const Problem narrow{.batch = 4, .kv_heads = 1, .group = 4, .q_rows = 2048, .kv_rows = 2048, .dim = 64};
+  EXPECT_TRUE(plan::prefers_d_q_ring(narrow.problem(), narrow.config()));
+  const Problem long_and_narrow{.batch = 4, .kv_heads = 1, .group = 4, .q_rows = 2049, .kv_rows = 2048, .dim = 64};
+  EXPECT_FALSE(plan::prefers_d_q_ring(long_and_narrow.problem(), long_and_narrow.config()));
+}
+
+TEST(DqRing, HasRoomBesideLseInTwoWords) {
+  for (const int dim : {64, 128}) {
+    for (const bool apart : {false, true}) {
+      if (apart && dim > 64) continue;
+      shared::BackwardSm90Config config = Problem{.dim = dim}.config();
+      config.lse_rest = true;
+      config.d_q_apart = apart;
+      config.q_stages = config.d_o_stages = apart ? 4 : 3;
+      EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory) << dim << ' ' << apart;
+    }
+  }
 }
 
 TEST(DqRing, WhatTakesNone) {

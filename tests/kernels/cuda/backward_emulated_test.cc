@@ -150,7 +150,6 @@ TEST(BackwardEmulated, NoRingOfAll) { judge_all(9, of_ring(), {.ring = false}); 
 TEST(BackwardEmulated, RingOfAll) { judge_all(7, of_ring(), {.ring = true}); }
 TEST(BackwardEmulated, ApartRingOfAll) { judge_all(8, narrow({of_ring()}), {.d_q_apart = true, .ring = true}); }
 TEST(BackwardEmulated, Ring) { judge_all(0, of_five_heads(128), {.ring = true, .small_ring = true}); }
-TEST(BackwardEmulated, RingOfDrawnTiles) { judge_all(6, of_five_heads(64), {.ring = true, .small_ring = true}); }
 TEST(BackwardEmulated, ApartRing) {
   judge_all(0, of_five_heads(64), {.d_q_apart = true, .ring = true, .small_ring = true});
 }

@@ -67,6 +67,7 @@ shared::BackwardSm90Config config_of(const Case& at, const problem::AttentionPro
   config.by_sequence = at.by_sequence || at.device_lengths;
   config.device_lengths = at.device_lengths;
   config.ordered = at.ordered;
+  config.ring = config.ring && !config.ordered && !config.device_lengths;
   config.vectorised_gradients = config.vectorised_d_q = at.wide;
   return config;
 }
@@ -116,7 +117,10 @@ void expect_apart_accepted(Case at, int choice) {
   const auto source_of = [&](const shared::BackwardSm90Config& config) {
     return backward_sm90::main_source(config, mods, device_text::layout_of(mods.all()));
   };
-  const std::vector<shared::BackwardSm90Config> configs = plan::with_d_q_apart(config_of(at, problem, mods));
+  shared::BackwardSm90Config without = config_of(at, problem, mods);
+  EXPECT_TRUE(without.ring || !at.ring);
+  without.ring = at.ring;
+  const std::vector<shared::BackwardSm90Config> configs = plan::with_d_q_apart(without);
   ASSERT_LT(choice, std::ssize(configs));
   for (const shared::BackwardSm90Config& config : configs) {
     EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory);
@@ -188,6 +192,11 @@ TEST_F(BackwardCompileTable, Ring) {
   expect_accepted({.name = "ring, window", .mask = mods::sliding_window(1024), .ring = true});
   expect_accepted({.name = "ring, lse rest", .lse_rest = true, .ring = true});
   expect_accepted({.name = "ring, causal, lse rest", .mask = mods::causal(), .lse_rest = true, .ring = true});
+  expect_apart_accepted({.name = "ring", .ring = true}, 0);
+  expect_apart_accepted({.name = "ring, by sequence", .by_sequence = true, .ring = true}, 0);
+  expect_apart_accepted({.name = "ring, causal", .mask = mods::causal(), .ring = true}, 0);
+  expect_apart_accepted({.name = "ring, window", .mask = mods::sliding_window(1024), .ring = true}, 0);
+  expect_apart_accepted({.name = "ring, causal, lse rest", .mask = mods::causal(), .lse_rest = true, .ring = true}, 0);
 }
 
 TEST_F(BackwardCompileTable, PlacedKernels) {

@@ -298,7 +298,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
   shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
-  if (run.ring) config.ring = *run.ring && plan::takes_d_q_ring(problem, config);
+  if (run.ring) config.ring = *run.ring && config.has_converters() && plan::takes_d_q_ring(problem, config);
   EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory);  // kSharedBytes is more
   plan.family_part = config;
   const plan::BackwardMods mods = plan::backward_sm90_mods(problem, config);

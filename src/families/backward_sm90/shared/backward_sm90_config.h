@@ -25,10 +25,6 @@ inline constexpr int kTileBuffers = 2;  // tiles whose records do, where CTAs dr
 // Registers a thread of a kernel of four warpgroups after they have traded theirs: 512 in all, as ForwardSm90Config
 // says.
 inline constexpr int kOneOfFourRegisters = 208, kQueryRegisters = 72, kProducerRegisters = 24;
-inline constexpr int kConvertingRegisters = 32;  // of producers that convert, too, at the expense of dQ's warpgroup
-// The warp that converts dQ's sums has two pieces of a unit in shared memory, 64 queries x 32 columns, and one of
-// zeros.
-inline constexpr int kStagedPieces = 2, kPieceColumns = 32, kPieceBytes = 4 * kStepQueries * kPieceColumns;
 
 struct BackwardSm90Config {
 #define HEDDLE_FIELD(type, name, value) type name = value;
@@ -50,10 +46,11 @@ struct BackwardSm90Config {
   constexpr int d_q_parts() const { return d_q_apart ? 1 : warpgroups; }
   constexpr int d_q_columns() const { return columns / d_q_parts(); }
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
-  /// The warp that draws tiles converts the sums of dQ's ring. With 128 columns shared memory has no room for its
-  /// pieces, and the consumers convert.
-  constexpr bool warp_converts() const { return ring && columns == kPanelColumns; }
-  constexpr bool consumers_convert() const { return ring && !warp_converts(); }
+  /// A ring of dQ's sums may be had. Consumers that draw tiles have no time to convert: keys come early.
+  constexpr bool has_converters() const { return d_q && !wide && (d_q_apart || !draws()); }
+  /// The warpgroup for dQ converts the ring's sums; where there is none, the consumers do.
+  constexpr bool queries_convert() const { return ring && d_q_apart; }
+  constexpr bool consumers_convert() const { return ring && !d_q_apart; }
   /// CTAs draw tiles; else each computes one. With 128 columns the loop around a tile leaves the compiler too few
   /// registers to keep products in flight (C7512).
   constexpr bool draws() const { return columns == 64 && d_q && !reads && !wide; }
@@ -66,8 +63,6 @@ struct BackwardSm90Config {
   constexpr int kv_buffers() const { return d_q_apart ? kTileBuffers : 1; }
   // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
   constexpr int consumer_registers() const { return d_q_apart ? kOneOfFourRegisters : 240; }
-  constexpr int producer_registers() const { return warp_converts() ? kConvertingRegisters : kProducerRegisters; }
-  constexpr int query_registers() const { return kQueryRegisters + kProducerRegisters - producer_registers(); }
   constexpr bool operator==(const BackwardSm90Config&) const = default;
 };
 
@@ -79,7 +74,7 @@ struct BackwardSm90Memory {
   int d_o;       // [d_o_stages][panels][64]
   int d_s;       // [kDsBuffers][warpgroups][64 queries][64 keys]
   int d_q;       // [kDqBuffers] parts, as backward_rows.h says
-  int staged;    // warp_converts(): pieces [kStagedPieces], and one of zeros
+  int zeros;     // queries_convert(): a part of dQ
   int scratch;   // [warpgroups][scratch_floats()]
   int rows;      // [q_stages] numbers of 64 queries
   int tile;      // BackwardTile [tile_buffers()]
@@ -87,7 +82,7 @@ struct BackwardSm90Memory {
   int steps;     // BackwardStep [q_stages]
   int barriers;  // 8 bytes each: k full, v full [kv_buffers], both empty; q full, empty [q_stages]; dO full, empty
                  // [d_o_stages]; dS full [kDsBuffers]; dQ full, empty [kDqBuffers]; tile full, empty [tile_buffers()];
-                 // d_q_apart: dS empty [kDsBuffers]; ring: staged [kStagedPieces], or converted
+                 // d_q_apart: dS empty [kDsBuffers]; draws(): loaded; ring: converted
   int bytes;     // to ask for
 };
 
@@ -95,10 +90,8 @@ constexpr int tensor_bytes(const BackwardSm90Config& config, int rows) { return 
 
 constexpr int backward_barriers(const BackwardSm90Config& config) {
   return 2 * config.kv_buffers() + 1 + 2 * config.q_stages + 2 * config.d_o_stages + kDsBuffers + 2 * kDqBuffers +
-         2 * config.tile_buffers() + (config.d_q_apart ? kDsBuffers : 0) +
-         (config.warp_converts()       ? kStagedPieces
-          : config.consumers_convert() ? 1
-                                       : 0);
+         2 * config.tile_buffers() + (config.d_q_apart ? kDsBuffers : 0) + (config.draws() ? 1 : 0) +
+         (config.ring ? 1 : 0);
 }
 
 constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& config) {
@@ -115,7 +108,7 @@ constexpr BackwardSm90Memory backward_sm90_memory(const BackwardSm90Config& conf
   memory.d_o = reserve(config.d_o_stages * tensor_bytes(config, kStepQueries));
   memory.d_s = reserve(config.d_q ? kDsBuffers * config.warpgroups * kStepQueries * 128 : 0);
   memory.d_q = reserve(config.d_q ? kDqBuffers * 4 * config.d_q_part_floats() : 0);
-  memory.staged = reserve(config.warp_converts() ? (kStagedPieces + 1) * kPieceBytes : 0);
+  memory.zeros = reserve(config.queries_convert() ? kPartBytes : 0);
   memory.scratch = reserve(config.warpgroups * 4 * config.scratch_floats());
   memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
   memory.tile = reserve(config.tile_buffers() * static_cast<int>(sizeof(BackwardTile)));

@@ -24,7 +24,6 @@ inline void store_words(Address to, int first, int second, int third, int fourth
   const int words[4] = {first, second, third, fourth};
   write_shared(to, words, 4);
 }
-inline void load_floats(Address from, float (&to)[2]) { read_shared(from, to, 2); }
 inline void load_floats(Address from, float (&to)[4]) { read_shared(from, to, 4); }
 inline void store_floats(Address to, float first, float second, float third, float fourth) {
   const float floats[4] = {first, second, third, fourth};

@@ -49,11 +49,11 @@ struct Cell {
   }
 };
 
-/// Query heads, kv heads and queries: 1, 4, 16 and 64 rows for each kv head.
+/// Query heads, kv heads and queries: 1, 4, 8, 16 and 64 rows for each kv head.
 struct Rows {
   std::int64_t q_heads, kv_heads, q_rows;
 };
-constexpr Rows kRows[] = {{8, 8, 1}, {8, 8, 4}, {32, 8, 1}, {32, 8, 4}, {64, 1, 1}, {32, 8, 16}};
+constexpr Rows kRows[] = {{8, 8, 1}, {8, 8, 4}, {32, 8, 1}, {64, 8, 1}, {32, 8, 4}, {64, 1, 1}, {32, 8, 16}};
 
 std::vector<Cell> cells() {
   std::vector<Cell> all;

@@ -16,7 +16,7 @@ import torch
 from comparison import library
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fn: "e4m3"}
-ROWS = ((8, 8, 1), (8, 8, 4), (32, 8, 1), (32, 8, 4), (64, 1, 1), (32, 8, 16))  # query heads, kv heads, queries
+ROWS = ((8, 8, 1), (8, 8, 4), (32, 8, 1), (64, 8, 1), (32, 8, 4), (64, 1, 1), (32, 8, 16))  # query heads, kv heads, queries
 MOST_BYTES = 1 << 30
 
 

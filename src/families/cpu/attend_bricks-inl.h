@@ -1,11 +1,14 @@
-// A tile of attention whose two products AMX computes, from keys and values in bricks. The frame is that of
-// cpu_forward-inl.h: chunks of keys, mods, masks and row statistics in f32. Differences:
-// - A chunk begins where a brick of values does. Scores before its first key are -inf.
+// A tile of attention whose two products AMX computes, from keys and values in bricks or, for few queries, from where
+// they stand (bricks_in_place-inl.h). The frame is that of cpu_forward-inl.h: chunks of keys, mods, masks and row
+// statistics in f32. Differences:
+// - Packed in bricks, a chunk begins where a brick of values does. Scores before its first key are -inf.
 // - Weights are rounded to bf16, as plain attention in bf16 rounds them. Those of row r overwrite the first half of
 //   scores[r]. BrickSums has the sums of rows.
 // - Once each row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. No row is rescaled
 //   while row sums stay below kMostSum. Where one does not, the chunk is computed once more.
 // - Unless lse asks for exact sums, exponentials of such chunks are coarser than f32, and finer than bf16.
+// - In place, the first walk learns of values that are not finite too late to keep them out of a product. It then ends,
+//   and a second walk, with care, looks at each chunk's values before its weights: its sums are equal bit by bit.
 // - Tiles whose sums overflow are computed in f32 in place: scaled values would not be exact in bf16.
 
 // A guard that toggles, as Highway's per-target headers have.
@@ -27,6 +30,7 @@
 
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
+#include "families/cpu/bricks_in_place-inl.h"
 #include "families/cpu/cpu_forward-inl.h"
 
 #if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
@@ -49,22 +53,21 @@ class BrickTile {
         buffers_(buffers),
         queries_(reinterpret_cast<std::uint16_t*>(buffers.queries)),
         k_steps_(plan::round_up(tile.qk_dim, kBrickDepth) / kBrickDepth),
-        v_columns_(plan::round_up(tile.v_dim, kBrickColumns) / kBrickColumns) {}
+        v_columns_(plan::round_up(tile.v_dim, kBrickColumns) / kBrickColumns),
+        is_in_place_(tile.bricks.k == nullptr),
+        in_place_(registers_, tile, buffers) {
+    if (is_in_place_) v_columns_ = in_place_.v_columns();
+  }
 
   /// All chunks. False when there was no key.
   bool run() {
     load_queries();
-    StartRows(tile_, buffers_);
-    sums_ = room(0), new_sums_ = room(1);
-    if (exact()) std::fill_n(sums_.exact, tile_.rows() * 16, 0.0F);
-    std::fill_n(sums_.rounded, tile_.rows() * 16, 0.0F);
-    for (ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end); !walk.done(); walk.next()) {
-      const Chunk chunk = walk.chunk();
-      attend({chunk.begin / kBrickDepth * kBrickDepth, chunk.begin, chunk.end},
-             walk.kind() == RunKind::full ? tile_.full : tile_.partial);
-      first_ = false;
-    }
+    if (is_in_place_) in_place_.start_queries();
+    if (!walk(false)) walk(true);
     if (tile_.normalizer == Normalizer::softmax) finish_sums();
+    for (std::int64_t r = 0; is_in_place_ && !first_ && r < tile_.rows(); ++r) {
+      OrderColumns(buffers_.accumulators + r * buffers_.o_stride, v_columns_ * kBrickColumns);
+    }
     return !first_;
   }
 
@@ -97,27 +100,85 @@ class BrickTile {
                 std::all_of(buffers_.row_factors, factor, [](float f) { return f > 0 && std::isfinite(f); });
   }
 
-  void attend(const Chunk& chunk, const TileMod& mod) {
-    const bool scaled = mod || !can_fuse_;  // before anything reads scores
-    compute_scores(chunk, mod, scaled);
-    ColumnSet columns;
-    const bool non_finite = find_non_finite(chunk, columns);
-    if (non_finite) find_attending(chunk, columns);
-    if (tile_.normalizer == Normalizer::softmax) {
-      weigh(chunk, mod, scaled);
-    } else {
-      NormalizeScores(tile_, buffers_, chunk);
-      round_weights(chunk);
+  /// From rows that have seen no key. False, only without care: values in place are not all finite.
+  bool walk(bool care) {
+    StartRows(tile_, buffers_);
+    sums_ = room(0), new_sums_ = room(1);
+    if (exact()) std::fill_n(sums_.exact, tile_.rows() * 16, 0.0F);
+    std::fill_n(sums_.rounded, tile_.rows() * 16, 0.0F);
+    first_ = true, may_keep_maxima_ = false;
+    ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end);
+    if (is_in_place_ && !walk.done()) in_place_.start_walk(walk.chunk());
+    while (!walk.done()) {
+      const TileMod& mod = walk.kind() == RunKind::full ? tile_.full : tile_.partial;
+      Chunk chunk = walk.chunk();
+      walk.next();
+      if (is_in_place_) {
+        if (!attend_in_place(chunk, mod, walk, care)) return false;
+      } else {
+        chunk.first = chunk.begin / kBrickDepth * kBrickDepth;
+        attend(chunk, mod);
+      }
+      first_ = false;
     }
-    if (non_finite) {
-      add_special_values(chunk, columns);
-    } else {
-      add_values(chunk, tile_.bricks.v + chunk.first / kBrickDepth * v_columns_ * kBrickBytes, v_columns_, 0,
-                 v_columns_);
-    }
+    return true;
   }
 
-  void compute_scores(const Chunk& chunk, const TileMod& mod, bool scaled) {
+  void attend(const Chunk& chunk, const TileMod& mod) {
+    const bool scaled = mod || !can_fuse_;  // before anything reads scores
+    compute_scores(chunk, mod, scaled, false);
+    const std::byte* bricks = tile_.bricks.v + chunk.first / kBrickDepth * v_columns_ * kBrickBytes;
+    ColumnSet columns;
+    const bool non_finite = has_flag(chunk) && find_non_finite(chunk, bricks, columns);
+    if (non_finite) find_attending(chunk, columns);
+    turn_to_weights(chunk, mod, scaled);
+    if (non_finite) return add_special_values(chunk, bricks, columns);
+    add_values(0, chunk.end - chunk.first, {bricks, v_columns_, 0, v_columns_});
+  }
+
+  bool attend_in_place(const Chunk& chunk, const TileMod& mod, const ChunkWalk& next, bool care) {
+    const bool scaled = mod || !can_fuse_;
+    const std::int64_t keys = chunk.end - chunk.first, end = plan::round_up(keys, kBrickDepth);
+    in_place_.start_chunk(chunk);
+    compute_scores(chunk, mod, scaled, false);
+    ColumnSet columns;
+    bool non_finite = false;
+    if (care && in_place_.pack_values(chunk, 0, end)) {
+      non_finite = find_non_finite(chunk, in_place_.value_bricks(), columns);
+      find_attending(chunk, columns);
+    }
+    turn_to_weights(chunk, mod, scaled);
+    in_place_.start_values(chunk, next);
+    if (non_finite) {
+      add_special_values(chunk, in_place_.value_bricks(), columns);
+    } else if (care) {
+      add_values(0, keys, {in_place_.value_bricks(), v_columns_, 0, v_columns_});
+    } else {
+      for (std::int64_t first = 0; first < end; first += kPartKeys) {
+        const std::int64_t part_end = std::min(first + kPartKeys, end);
+        if (in_place_.pack_values(chunk, first, part_end)) return false;
+        add_values(first, part_end, {in_place_.value_bricks(), v_columns_, 0, v_columns_});
+        first_ = false;
+      }
+    }
+    in_place_.end_chunk(next);
+    return true;
+  }
+
+  void turn_to_weights(const Chunk& chunk, const TileMod& mod, bool scaled) {
+    if (tile_.normalizer == Normalizer::softmax) return weigh(chunk, mod, scaled);
+    NormalizeScores(tile_, buffers_, chunk);
+    round_weights(chunk);
+  }
+
+  /// `again`: for the second time.
+  void compute_scores(const Chunk& chunk, const TileMod& mod, bool scaled, bool again) {
+    is_in_place_ ? in_place_.compute_scores(chunk, again) : multiply_keys(chunk);
+    if (scaled) scale_scores(chunk);
+    ApplyMods(tile_, buffers_, chunk, mod);
+  }
+
+  void multiply_keys(const Chunk& chunk) {
     MultiplyBricks(registers_,
                    BrickProduct{.a = queries_,
                                 .a_stride = k_steps_ * kBrickDepth * 2,
@@ -130,8 +191,6 @@ class BrickTile {
                                 .steps = k_steps_,
                                 .add = false},
                    tile_.rows());
-    if (scaled) scale_scores(chunk);
-    ApplyMods(tile_, buffers_, chunk, mod);
   }
 
   void scale_scores(const Chunk& chunk) const {
@@ -162,8 +221,8 @@ class BrickTile {
   /// Where lse asks for exact sums. The scratch of tiles in place is free for two pairs of sums, which take turns.
   bool exact() const { return tile_.lse.data != nullptr; }
   BrickSums room(std::int64_t index) const {
-    float* free = buffers_.chunk_keys + index * 2 * plan::kUnitRows * 16;
-    return {exact() ? free : nullptr, free + plan::kUnitRows * 16};
+    float* free = buffers_.chunk_keys + index * 2 * tile_.rows() * 16;
+    return {exact() ? free : nullptr, free + tile_.rows() * 16};
   }
 
   /// Rows end with exact sums if there are any, and else with rounded ones. O is as if rounded ones divided it.
@@ -184,7 +243,7 @@ class BrickTile {
                                 .columns = chunk.columns()};
     if (may_keep_maxima_) {
       if (KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_)) return std::swap(sums_, new_sums_);
-      compute_scores(chunk, mod, scaled);
+      compute_scores(chunk, mod, scaled, true);
     }
     TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums_);
     if (!first_) rescale_rows();
@@ -205,38 +264,44 @@ class BrickTile {
     }
   }
 
-  /// O += P V, of `columns` bricks that stand `step` bricks apart along the keys, from dimension 16 `first` on.
-  void add_values(const Chunk& chunk, const std::byte* bricks, std::int64_t step, std::int64_t first,
-                  std::int64_t columns) {
-    MultiplyBricks(registers_,
-                   BrickProduct{.a = buffers_.scores,
-                                .a_stride = kRowBytes,
-                                .b = bricks,
-                                .b_column = kBrickBytes,
-                                .b_step = step * kBrickBytes,
-                                .c = buffers_.accumulators + first * kBrickColumns,
-                                .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
-                                .columns = columns,
-                                .steps = plan::round_up(chunk.end - chunk.first, kBrickDepth) / kBrickDepth,
-                                .add = !first_},
-                   tile_.rows());
+  /// Bricks of values that stand `step` bricks apart along the keys, from dimension 16 `first` on.
+  struct ValueBricks {
+    const std::byte* data;
+    std::int64_t step, first, columns;
+  };
+
+  /// O += P V over the chunk's columns [first, end), `first` a multiple of kBrickDepth.
+  void add_values(std::int64_t first, std::int64_t end, const ValueBricks& bricks) {
+    for (std::int64_t row = 0; row < tile_.rows(); row += plan::kUnitRows) {
+      MultiplyBricks(registers_,
+                     BrickProduct{.a = weights_of(row) + first,
+                                  .a_stride = kRowBytes,
+                                  .b = bricks.data,
+                                  .b_column = kBrickBytes,
+                                  .b_step = bricks.step * kBrickBytes,
+                                  .c = buffers_.accumulators + row * buffers_.o_stride + bricks.first * kBrickColumns,
+                                  .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
+                                  .columns = bricks.columns,
+                                  .steps = plan::round_up(end - first, kBrickDepth) / kBrickDepth,
+                                  .add = !first_},
+                     std::min(tile_.rows() - row, plan::kUnitRows));
+    }
+  }
+
+  bool has_flag(const Chunk& chunk) const {
+    const std::uint8_t* flags = tile_.bricks.v_flags;
+    return std::any_of(flags + chunk.first / plan::kPanel, flags + (chunk.end - 1) / plan::kPanel + 1,
+                       [](std::uint8_t flag) { return flag != 0; });
   }
 
   /// Finds the columns of keys one of whose values is NaN or infinite, among all that stand in the chunk's bricks: the
   /// product reads those beside the chunk, too.
-  bool find_non_finite(const Chunk& chunk, ColumnSet& columns) const {
-    const std::uint8_t* flags = tile_.bricks.v_flags;
-    if (std::none_of(flags + chunk.first / plan::kPanel, flags + (chunk.end - 1) / plan::kPanel + 1,
-                     [](std::uint8_t flag) { return flag != 0; })) {
-      return false;
-    }
+  bool find_non_finite(const Chunk& chunk, const std::byte* bricks, ColumnSet& columns) const {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     const std::int64_t end = plan::round_up(chunk.end - chunk.first, kBrickDepth);
     bool any = false;
     for (std::int64_t column = 0; column < end; column += 2) {
-      const std::int64_t key = chunk.first + column;
-      const std::byte* pairs =
-          tile_.bricks.v + key / kBrickDepth * v_columns_ * kBrickBytes + key % kBrickDepth / 2 * 64;
+      const std::byte* pairs = bricks + column / kBrickDepth * v_columns_ * kBrickBytes + column % kBrickDepth / 2 * 64;
       __mmask32 found = 0;
       for (std::int64_t i = 0; i < v_columns_; ++i) {
         const __m512i bits = _mm512_load_si512(pairs + i * kBrickBytes);
@@ -259,15 +324,15 @@ class BrickTile {
   }
 
   /// As add_values, from bricks without the keys of `columns`; each row then adds those of them that it attends.
-  void add_special_values(const Chunk& chunk, const ColumnSet& columns) {
+  void add_special_values(const Chunk& chunk, const std::byte* bricks, const ColumnSet& columns) {
     const std::int64_t steps = plan::round_up(chunk.end - chunk.first, kBrickDepth) / kBrickDepth;
     auto* copy = reinterpret_cast<std::byte*>(buffers_.staging);
     constexpr std::int64_t kColumns = plan::kPanel / kBrickColumns;  // at a time: half of the staging
     for (std::int64_t first = 0; first < v_columns_; first += kColumns) {
       const std::int64_t count = std::min(kColumns, v_columns_ - first);
       for (std::int64_t step = 0; step < steps; ++step) {
-        std::copy_n(tile_.bricks.v + ((chunk.first / kBrickDepth + step) * v_columns_ + first) * kBrickBytes,
-                    count * kBrickBytes, copy + step * count * kBrickBytes);
+        std::copy_n(bricks + (step * v_columns_ + first) * kBrickBytes, count * kBrickBytes,
+                    copy + step * count * kBrickBytes);
       }
       ForEachColumn(columns.words, [&](std::int64_t key) {
         auto* elements = reinterpret_cast<std::uint16_t*>(copy + key / kBrickDepth * count * kBrickBytes);
@@ -275,7 +340,7 @@ class BrickTile {
           for (std::int64_t i = 0; i < 16; ++i) elements[key % kBrickDepth / 2 * 32 + i * 2 + key % 2] = 0;
         }
       });
-      add_values(chunk, copy, count, first, count);
+      add_values(0, chunk.end - chunk.first, {copy, count, first, count});
     }
     add_attended(chunk);
   }
@@ -287,7 +352,7 @@ class BrickTile {
       ForEachColumn(buffers_.attending + r * kColumnWords, [&](std::int64_t column) {
         LoadRow(tile_.v, chunk.first + column, 0, tile_.v_dim, value);
         const float p = std::bit_cast<float>(static_cast<std::uint32_t>(weights_of(r)[column]) << 16);
-        for (std::int64_t i = 0; i < tile_.v_dim; ++i) row[i] += p * value[i];
+        for (std::int64_t i = 0; i < tile_.v_dim; ++i) row[is_in_place_ ? InterleavedColumn(i) : i] += p * value[i];
       });
     }
   }
@@ -299,6 +364,8 @@ class BrickTile {
   const TileBuffers<float>& buffers_;
   std::uint16_t* queries_;
   std::int64_t k_steps_, v_columns_;
+  bool is_in_place_;
+  BricksInPlace<Registers> in_place_;
   BrickSums sums_{}, new_sums_{};
   bool first_ = true;             // nothing has been accumulated
   bool can_fuse_ = false;         // all factors of scores are positive numbers
@@ -314,7 +381,7 @@ HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& 
     detail::BrickTile<Registers> rows(tile, buffers);
     any_key = rows.run();
   }
-  detail::Finish(tile, buffers, any_key);
+  tile.partials.pieces > 1 ? detail::StorePartials(tile, buffers, any_key) : detail::Finish(tile, buffers, any_key);
 }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

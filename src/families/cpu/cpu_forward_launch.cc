@@ -106,8 +106,8 @@ class Launch {
   int workers_for(const Wave& wave) const {
     std::int64_t scores = 0;
     for (const TileTask& tile : wave.tiles) scores += tile.cost;
-    if (scores * (problem_.qk_dim + problem_.v_dim) < (forward_.part.bricks() ? kBrickSerialWork : kSerialWork))
-      return 1;
+    const bool from_bricks = forward_.part.bricks() && !wave.k_units.empty();
+    if (scores * (problem_.qk_dim + problem_.v_dim) < (from_bricks ? kBrickSerialWork : kSerialWork)) return 1;
     return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, threads_));
   }
 
@@ -221,7 +221,10 @@ class Launch {
 
   void attend_tile(const Tile<T>& tile, const TileBuffers<T>& buffers) const {
     if constexpr (std::is_same_v<T, float>) {
-      if (tile.bricks.k != nullptr) return attend_bricks(tile, buffers, forward_.part.unit);
+      const bool in_place = tile.rows() >= plan::kLeastUnitRows;
+      if (forward_.part.bricks() && (tile.bricks.k != nullptr || in_place)) {
+        return attend_bricks(tile, buffers, forward_.part.unit);
+      }
     }
     attend(tile, buffers);
   }

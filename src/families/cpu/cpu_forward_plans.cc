@@ -50,6 +50,12 @@ bool all_in_place(const problem::AttentionProblem& problem, std::int64_t rows) {
                              [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, rows); });
 }
 
+/// Whether AMX would compute a tile of such a problem, all of whose tiles read in place.
+bool some_rows_for_unit(const problem::AttentionProblem& problem) {
+  return std::ranges::any_of(
+      problem.sequences, [&](const Sequence& sequence) { return sequence.q_len * problem.group() >= kLeastUnitRows; });
+}
+
 std::int64_t tile_count(const problem::AttentionProblem& problem, std::int64_t rows) {
   std::int64_t tiles = 0;
   for (const Sequence& sequence : problem.sequences) tiles += (sequence.q_len + rows - 1) / rows;
@@ -152,8 +158,10 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
   std::int64_t rows = kMostRows;
   const bool decodes = !problem.batch_invariant && all_in_place(problem, kDecodeRows);
-  const device::MatrixUnit unit = decodes ? device::MatrixUnit::none : unit_of(problem, caps);
-  if (unit != device::MatrixUnit::none) return plan_of(problem, threads, caps, kUnitRows, unit);
+  const device::MatrixUnit unit = unit_of(problem, caps);
+  if (unit != device::MatrixUnit::none && (!decodes || some_rows_for_unit(problem))) {
+    return plan_of(problem, threads, caps, decodes ? kDecodeRows : kUnitRows, unit);
+  }
   for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
     // Where the next smaller tile would pack what few queries read, the cores share the pieces of the keys instead.

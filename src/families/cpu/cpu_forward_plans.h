@@ -15,21 +15,22 @@
 
 namespace heddle::plan {
 
-inline constexpr std::int64_t kPanel = 64;        // columns of a packed panel
-inline constexpr std::int64_t kChunk = 128;       // keys of one step, at most
-inline constexpr std::int64_t kRowGroup = 6;      // rows of the micro-kernel; scratch holds whole groups
-inline constexpr std::int64_t kSplitKeys = 2048;  // keys of a piece, at most
-inline constexpr std::int64_t kLeastSplit = 512;  // keys of a piece, unless there are fewer
-inline constexpr std::int64_t kDecodeRows = 64;   // queries of a group's heads that are always read for in place
-inline constexpr std::int64_t kQuadKeys = 32;     // keys that stay in L1 while many rows of queries pass over them
-inline constexpr std::int64_t kStagedGap = 16;    // between staged values: powers of two would share few L1 sets
-inline constexpr std::int64_t kUnitRows = 32;     // of a tile whose products AMX computes: two of its registers
-inline constexpr std::int64_t kAlignment = 64;    // bytes; every buffer starts at a multiple
+inline constexpr std::int64_t kPanel = 64;         // columns of a packed panel
+inline constexpr std::int64_t kChunk = 128;        // keys of one step, at most
+inline constexpr std::int64_t kRowGroup = 6;       // rows of the micro-kernel; scratch holds whole groups
+inline constexpr std::int64_t kSplitKeys = 2048;   // keys of a piece, at most
+inline constexpr std::int64_t kLeastSplit = 512;   // keys of a piece, unless there are fewer
+inline constexpr std::int64_t kDecodeRows = 64;    // queries of a group's heads that are always read for in place
+inline constexpr std::int64_t kQuadKeys = 32;      // keys that stay in L1 while many rows of queries pass over them
+inline constexpr std::int64_t kStagedGap = 16;     // between staged values: powers of two would share few L1 sets
+inline constexpr std::int64_t kUnitRows = 32;      // of a tile whose products AMX computes: two of its registers
+inline constexpr std::int64_t kLeastUnitRows = 5;  // of a tile in place from which on AMX computes its products
+inline constexpr std::int64_t kAlignment = 64;     // bytes; every buffer starts at a multiple
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-/// The family's part of a plan. unit: what multiplies where keys and values are packed. For AMX they are packed in
-/// bricks of bf16 (bricks-inl.h) instead of panels.
+/// The family's part of a plan. unit: what multiplies where keys and values are packed, and in place from
+/// kLeastUnitRows rows on. For AMX they are packed in bricks of bf16 (bricks-inl.h) instead of panels.
 struct CpuForwardPart {
   device::MatrixUnit unit = device::MatrixUnit::none;
 

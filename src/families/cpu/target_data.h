@@ -239,7 +239,7 @@ void pack(const PackBricks& bricks);
 void pack(const PackTwoWays& rows);
 /// The sum of products in f64, whose order is its own.
 double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count);
-/// A tile of at most kUnitRows rows, from its bricks.
+/// A tile of at most kUnitRows rows from its bricks, or of at most kDecodeRows rows from keys and values in place.
 void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit);
 /// The rows of all pieces become o and lse; tile.piece says nothing.
 void merge_pieces(const Tile<float>& tile, const TileBuffers<float>& buffers);

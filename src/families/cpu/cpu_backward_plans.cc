@@ -300,12 +300,14 @@ Prediction cpu_backward_prediction(const AttentionProblem& problem, const Plan& 
       std::clamp<std::int64_t>(unit_count(problem, split) * split.pieces, 1, std::min(plan.threads, caps.cores)));
   const double rate =
       cpu_flops_per_second(problem.precision, (qk + v) / 2) * caps.vector_bytes / kCpuRates.vector_bytes;
-  const double work = elements + kCpuRates.backward_key_elements * keys;
+  const double in_cache =
+      split.bricks()
+          ? cpu_unit_seconds(problem, kCpuBackwardByUnit) * (elements + kCpuBackwardByUnit.key_elements * keys)
+          : 2 * (3 * qk + 2 * v) * (elements + kCpuRates.backward_key_elements * keys) / rate;
   const double from_memory = bytes > static_cast<double>(caps.l3_bytes) ? bytes : 0;
-  return {
-      .seconds = std::max(2 * (3 * qk + 2 * v) * work / rate, from_memory / kCpuRates.memory_bytes_per_second) / cores,
-      .flops = flops,
-      .bytes = bytes};
+  return {.seconds = std::max(in_cache, from_memory / kCpuRates.memory_bytes_per_second) / cores,
+          .flops = flops,
+          .bytes = bytes};
 }
 
 }  // namespace heddle::plan

@@ -67,10 +67,11 @@ std::int64_t seen_keys(const AttentionProblem& problem, const BlockMask& rows, s
   return keys;
 }
 
-/// Keys that are read, of all kv heads; those of them that are read in place, in no panel; and the tasks that there are
-/// for the cores.
+/// Keys that are read, of all kv heads; those of them that are read in place, in no panel; the pairs with the latter;
+/// and the tasks that there are for the cores.
 struct Share {
   std::int64_t keys = 0, in_place = 0, tasks = 0;
+  double in_place_elements = 0;
 };
 
 Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMask* rows) {
@@ -86,6 +87,7 @@ Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMas
       continue;
     }
     share.tasks += problem.kv_heads * cpu_forward_partials(problem, sequence).pieces;
+    share.in_place_elements += elements_of(problem, rows, index);
     for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
       const std::int64_t seen = rows != nullptr ? seen_keys(problem, *rows, index, head) : sequence.kv_len;
       share.keys += seen;
@@ -111,7 +113,23 @@ double moved_bytes(const AttentionProblem& problem, std::int64_t keys) {
                              (problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype)));
 }
 
+/// One core's seconds in cache, by AMX.
+double unit_seconds(const AttentionProblem& problem, const Share& share, double elements) {
+  const std::int64_t key_bytes = problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype);
+  const double packed = elements - share.in_place_elements +
+                        kCpuForwardByUnit.key_elements * static_cast<double>(share.keys - share.in_place);
+  return packed * cpu_unit_seconds(problem, kCpuForwardByUnit) +
+         share.in_place_elements * kCpuForwardByUnit.score_seconds +
+         static_cast<double>(share.in_place * key_bytes) / kUnitInPlaceBytesPerSecond;
+}
+
 }  // namespace
+
+double cpu_unit_seconds(const AttentionProblem& problem, const CpuUnitCosts& costs) {
+  // Products of keys sum over bricks of 32 dimensions, those of values make bricks of 16.
+  const std::int64_t dims = round_up(problem.qk_dim, 32) + round_up(problem.v_dim, 16);
+  return costs.score_seconds + costs.dim_seconds * static_cast<double>(dims) / 2;
+}
 
 double cpu_flops_per_second(expr::Precision precision, double head_dim) {
   CpuRate rate = kCpuForwardRates.front();
@@ -139,11 +157,15 @@ Prediction cpu_forward_prediction(const AttentionProblem& problem, const Plan& p
 
   const double cores =
       static_cast<double>(std::clamp<std::int64_t>(share.tasks, 1, std::min(plan.threads, caps.cores)));
-  const double rate = cpu_flops_per_second(problem.precision, dims / 2) * caps.vector_bytes / kCpuRates.vector_bytes;
+  const bool by_unit = plan.part<CpuForwardPart>().bricks();
+  const double rate =
+      by_unit ? 2 * dims / cpu_unit_seconds(problem, kCpuForwardByUnit)
+              : cpu_flops_per_second(problem.precision, dims / 2) * caps.vector_bytes / kCpuRates.vector_bytes;
   const double work = elements + kCpuRates.packed_key_elements * static_cast<double>(share.keys - share.in_place) +
                       kCpuRates.in_place_key_elements * static_cast<double>(share.in_place);
+  const double in_cache = by_unit ? unit_seconds(problem, share, elements) : 2 * dims * work / rate;
   const double from_memory = bytes > static_cast<double>(caps.l3_bytes) ? bytes : 0;
-  return {.seconds = std::max(2 * dims * work / rate, from_memory / kCpuRates.memory_bytes_per_second) / cores,
+  return {.seconds = std::max(in_cache, from_memory / kCpuRates.memory_bytes_per_second) / cores,
           .flops = 2 * dims * elements,
           .bytes = bytes,
           .flops_per_second = rate * cores,

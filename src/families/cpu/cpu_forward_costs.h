@@ -1,5 +1,6 @@
-// Costs of the CPU forward, for explain(). Every number here was measured by bench_cpu_forward on one core of a virtual
-// machine (Xeon of model 207, AVX-512), which also did 176 GFLOP/s of bare multiply-adds.
+// Costs of the CPU forward, for explain(). Every number but AMX's was measured by bench_cpu_forward on one core of a
+// virtual machine (Xeon of model 207, AVX-512), which also did 176 GFLOP/s of bare multiply-adds. AMX's are fitted to
+// one thread's figures in docs/notes/cpu_amx.md.
 //
 // A run takes the time of its products at the rate of its head dimension, and that of converting and transposing each
 // key and value into a panel, or of converting them where they are read in place; or, where its tensors do not fit in
@@ -38,6 +39,25 @@ inline constexpr std::array<CpuRate, 5> kCpuForwardRates = {{
     {128, 146, 64},
     {256, 142, 66},
 }};
+
+/// Of plans whose products AMX computes, on one core. A score's time has a part for each dimension, which is that of
+/// the products, and one that is the softmax and whatever else a score takes.
+struct CpuUnitCosts {
+  double score_seconds;
+  double dim_seconds;   // of each dimension of the mean of qk's and v's, up to whole bricks
+  double key_elements;  // what packing a key and its value costs, in score elements
+};
+/// S 2048, full: 508 GFLOP/s at D 64, 704 at D 128. Packing is 1.2 % of that (a prototype).
+inline constexpr CpuUnitCosts kCpuForwardByUnit = {
+    .score_seconds = 0.278e-9, .dim_seconds = 3.44e-12, .key_elements = 25};
+/// S 2048, full: 329 GFLOP/s at D 64, 429 at D 128. Packing is 4 % of that (a prototype).
+inline constexpr CpuUnitCosts kCpuBackwardByUnit = {
+    .score_seconds = 0.871e-9, .dim_seconds = 15.6e-12, .key_elements = 82};
+/// Few queries by AMX read their keys and values from L3 at this rate (a prototype); from memory as the others.
+inline constexpr double kUnitInPlaceBytesPerSecond = 19e9;
+
+/// Seconds of a score by those costs.
+double cpu_unit_seconds(const problem::AttentionProblem& problem, const CpuUnitCosts& costs);
 
 /// The rate of one core, by the row of the largest head dimension that is not larger. Smaller ones take as long as the
 /// first.

@@ -168,6 +168,23 @@ TEST(CpuBackwardPrediction, CountsKeysBesideElements) {
   EXPECT_DOUBLE_EQ(predicted(20, kAll).flops, 20 * predicted(1, kAll).flops);
 }
 
+// GFLOP/s of one thread, as docs/notes/cpu_amx.md has them.
+TEST(CpuBackwardPrediction, AmxTakesTheTimeThatWasMeasured) {
+  for (const auto& [dim, gflops] : {std::pair{64, 329.0}, {128, 429.0}}) {
+    problem::AttentionProblem problem = problem_of(2, 2, {{.q_len = 2048, .kv_len = 2048}});
+    problem.qk_dim = problem.v_dim = dim;
+    plan::Plan plan;
+    plan.threads = 1;
+    plan::CpuBackwardSplit split = split_of(1);
+    split.unit = device::MatrixUnit::amx;
+    plan.family_part = split;
+    device::Caps caps;
+    caps.l3_bytes = std::int64_t{1} << 40;
+    const plan::Prediction one = plan::cpu_backward_prediction(problem, plan, nullptr, caps);
+    EXPECT_NEAR(one.flops / one.seconds * 1e-9, gflops, 0.01 * gflops);
+  }
+}
+
 TEST(CpuBackwardPrediction, ReadsWhatNoCacheHolds) {
   const plan::Prediction one = predicted(1, 0);
   EXPECT_DOUBLE_EQ(one.seconds, one.bytes / plan::kCpuRates.memory_bytes_per_second);

@@ -195,6 +195,60 @@ TEST(CpuPrediction, RatesFollowTheTable) {
   EXPECT_GT(plan::cpu_flops_per_second(Precision::f32, 128), 2 * plan::cpu_flops_per_second(Precision::f64, 128));
 }
 
+device::Caps machine_with_amx() {
+  device::Caps caps = machine(1);
+  caps.matrix_unit = device::MatrixUnit::amx;
+  caps.l3_bytes = std::int64_t{1} << 40;
+  return caps;
+}
+
+// GFLOP/s of one thread, as docs/notes/cpu_amx.md has them.
+TEST(CpuPrediction, AmxTakesTheTimeThatWasMeasured) {
+  for (const auto& [dim, gflops] : {std::pair{64, 508.0}, {128, 704.0}}) {
+    Shape shape = {.q_heads = 2, .kv_heads = 2, .q_rows = 2048, .kv_rows = 2048, .dim = dim, .v_dim = dim};
+    shape.dtype = DType::bf16;
+    const plan::Prediction one = predicted(shape, {}, machine_with_amx());
+    EXPECT_NEAR(one.flops / one.seconds * 1e-9, gflops, 0.01 * gflops);
+    shape.dtype = DType::f16;
+    EXPECT_GT(predicted(shape, {}, machine_with_amx()).seconds, 3 * one.seconds) << "f16 takes vectors";
+  }
+}
+
+TEST(CpuPrediction, AmxTakesWholeBricks) {
+  const auto seconds = [](std::int64_t dim, std::int64_t v_dim) {
+    const Shape shape = {.dim = dim, .v_dim = v_dim, .dtype = DType::bf16};
+    return predicted(shape, {}, machine_with_amx()).seconds;
+  };
+  EXPECT_EQ(seconds(33, 33), seconds(64, 48));
+  EXPECT_LT(seconds(32, 48), seconds(33, 48));
+  EXPECT_LT(seconds(64, 48), seconds(64, 49));
+}
+
+// Packed keys and a few queries in one batch: each has its own cost.
+TEST(CpuPrediction, AmxReadsTheKeysOfFewQueriesInPlace) {
+  Shape decode = {.q_heads = 8, .q_rows = 1, .kv_rows = 8192, .dim = 128, .v_dim = 128, .dtype = DType::bf16};
+  const plan::Prediction few = predicted(decode, {}, machine_with_amx());
+  const double bytes = 2 * 256 * 8192, elements = 8 * 8192;
+  EXPECT_DOUBLE_EQ(few.seconds,
+                   elements * plan::kCpuForwardByUnit.score_seconds + bytes / plan::kUnitInPlaceBytesPerSecond);
+  device::Caps small = machine_with_amx();
+  small.l3_bytes = 0;
+  EXPECT_DOUBLE_EQ(predicted(decode, {}, small).seconds, few.bytes / plan::kCpuRates.memory_bytes_per_second);
+
+  decode.q_heads = 1;
+  decode.batch = 2;
+  decode.q_rows = 100;
+  const Tensor q_lengths = i32s({8, 0}), both_lengths = i32s({8, 100});
+  AttentionOptions options;
+  options.q_lengths = q_lengths;
+  const double one = predicted(decode, options, machine_with_amx()).seconds;
+  options.q_lengths = both_lengths;
+  const double both = predicted(decode, options, machine_with_amx()).seconds;
+  const double packed = 100 * 8192 + 8192 * plan::kCpuForwardByUnit.key_elements;
+  const double score = plan::kCpuForwardByUnit.score_seconds + plan::kCpuForwardByUnit.dim_seconds * 128;
+  EXPECT_NEAR(both - one, packed * score, 1e-9 * both);
+}
+
 TEST(CpuPrediction, NothingToDoTakesNoTime) {
   device::Caps caps = machine();
   caps.l3_bytes = 1 << 30;

@@ -78,6 +78,7 @@ void measure_all() {
   measure("sliding_window(4096)", mods::sliding_window(4096), kMillion);
   measure("global_and_window(128, 1024)", mods::global_and_window(128, 1024), kMillion);
   measure("(q_idx // 128) % 2 == (kv_idx // 128) % 2", floor_div(q, 128) % 2 == floor_div(kv, 128) % 2, kMillion);
+  measure("stripes of 128 within causal", (floor_div(q, 128) % 2 == floor_div(kv, 128) % 2) & (q >= kv), kMillion);
   measure("q_idx % 2 == 0", q % 2 == 0, kMillion);
   measure("(q_idx - kv_idx) % 4096 < 128", (q - kv) % 4096 < 128, kMillion);
   measure("(q_idx // 128) % 2 == 0", floor_div(q, 128) % 2 == 0, kMillion);

@@ -1,10 +1,12 @@
 #include "mask/classify.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/parallel.h"
 #include "mask/descent.h"
 #include "mask/equal_rows.h"
+#include "mask/repeated_part.h"
 #include "mask/shape.h"
 
 namespace heddle::mask {
@@ -16,6 +18,9 @@ constexpr std::int64_t kStripBlocks = 1 << 20;  // bounds what a strip can hold 
 constexpr std::int64_t kBatchBlocks = 1 << 22;  // strips that are in memory together
 constexpr std::int64_t kBatchRows = 1 << 20;
 constexpr std::int64_t kElementsPerTask = 1 << 16;
+/// Range queries a row from which on a batch's mask is worth a look for a part that repeats: causal costs 6, a window
+/// 12, stripes within causal two for each block that attends.
+constexpr std::int64_t kManyQueries = 64;
 
 /// Origin of a row: an earlier row that it repeats, or, if `earlier` is -1, a strip.
 struct Source {
@@ -44,15 +49,24 @@ class Classifier {
     const std::int64_t height =
         std::clamp<std::int64_t>(kStripBlocks / std::max<std::int64_t>(columns, 1), 1, kStripRows);
     const std::vector<std::int32_t> first_equal = equal_rows_.first_equal(matrix);
+    part_ = nullptr;
+    is_part_asked_ = false;
+    if (costs_many_queries_) find_part(matrix);
     bool open = false;
     for (std::int32_t row = 0; row < rows; ++row) {
       open = open && row - strips_.back().row_begin < height && row - strips_.back().row_end < kStripGap;
-      if (!open && (batch_blocks_ >= kBatchBlocks || std::ssize(sources_) >= kBatchRows)) flush();
+      if (!open && (batch_blocks_ >= kBatchBlocks || std::ssize(sources_) >= kBatchRows)) {
+        flush();
+        if (costs_many_queries_ && !is_part_asked_) find_part(matrix);
+      }
       if (!first_equal.empty() && first_equal[static_cast<std::size_t>(row)] != row) {
         sources_.push_back({.earlier = rows_ + first_equal[static_cast<std::size_t>(row)]});
         continue;
       }
-      if (!open) strips_.push_back({matrix, row, row, static_cast<std::int32_t>(columns), StripRows(0)});
+      if (!open) {
+        strips_.push_back({matrix, row, row, static_cast<std::int32_t>(columns), StripRows(0)});
+        parts_.push_back(part_);
+      }
       open = true;
       Strip& strip = strips_.back();
       batch_blocks_ += (row + 1 - strip.row_end) * columns;
@@ -72,13 +86,21 @@ class Classifier {
     return what_.shape.sequences[static_cast<std::size_t>(matrix.sequence)];
   }
 
+  /// The part of the matrix at hand that repeats, for strips to come.
+  void find_part(const Matrix& matrix) {
+    part_ = RepeatedPart::find(what_, matrix);
+    is_part_asked_ = true;
+  }
+
   void flush() {
     base::parallel_tasks(what_.threads, std::ssize(strips_), [&](int worker, std::int64_t task) {
       Strip& strip = strips_[static_cast<std::size_t>(task)];
       strip.rows = StripRows(strip.row_end - strip.row_begin);
-      if (strip.columns > 0) {
-        descend(strip, ranges_, sequence_of(strip.matrix), what_.block, scratch_[static_cast<std::size_t>(worker)]);
-      }
+      std::vector<expr::Range>& scratch = scratch_[static_cast<std::size_t>(worker)];
+      const RepeatedPart* part = parts_[static_cast<std::size_t>(task)].get();
+      if (strip.columns == 0) return;
+      if (part != nullptr) return part->fill(strip, ranges_, sequence_of(strip.matrix), what_.block, scratch);
+      descend(strip, ranges_, sequence_of(strip.matrix), what_.block, scratch);
     });
     evaluate_open();
     for (const Source& source : sources_) {
@@ -89,13 +111,18 @@ class Classifier {
         found_.rows.add(runs_);
       }
     }
+    std::int64_t rows = 0, queries = 0;
     for (const Strip& strip : strips_) {
-      found_.classified_rows += strip.row_end - strip.row_begin;
-      found_.range_queries += strip.range_queries;
+      rows += strip.row_end - strip.row_begin;
+      queries += strip.range_queries;
       found_.evaluated_tiles += std::ssize(strip.rows.open());
     }
+    found_.classified_rows += rows;
+    found_.range_queries += queries;
+    costs_many_queries_ = costs_many_queries_ || queries > kManyQueries * rows;
     sources_.clear();
     strips_.clear();
+    parts_.clear();
     batch_blocks_ = 0;
   }
 
@@ -133,9 +160,13 @@ class Classifier {
   const Classification& what_;
   MaskRanges ranges_;
   EqualRows equal_rows_;
-  std::vector<std::vector<expr::Range>> scratch_;  // by worker
-  std::vector<Source> sources_;                    // of the rows that follow those in found_
-  std::vector<Strip> strips_;                      // the batch
+  std::vector<std::vector<expr::Range>> scratch_;           // by worker
+  std::vector<Source> sources_;                             // of the rows that follow those in found_
+  std::vector<Strip> strips_;                               // the batch
+  std::vector<std::shared_ptr<const RepeatedPart>> parts_;  // of the strips; null: they are not split
+  std::shared_ptr<const RepeatedPart> part_;                // of the matrix at hand
+  bool is_part_asked_ = false;                              // for it
+  bool costs_many_queries_ = false;                         // some batch did
   std::int64_t batch_blocks_ = 0;
   std::int64_t rows_ = 0;  // of the matrices before the one at hand
   std::vector<Run> runs_;

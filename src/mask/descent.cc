@@ -207,4 +207,9 @@ void descend(Strip& strip, const MaskRanges& ranges, const Sequence& sequence, B
   Descent(strip, ranges, sequence, block, scratch).blocks({strip.row_begin, strip.row_end, 0, strip.columns});
 }
 
+void descend(Strip& strip, std::int32_t row, std::int32_t begin, std::int32_t end, const MaskRanges& ranges,
+             const Sequence& sequence, BlockSize block, std::vector<Range>& scratch) {
+  Descent(strip, ranges, sequence, block, scratch).blocks({row, row + 1, begin, end});
+}
+
 }  // namespace heddle::mask

@@ -64,5 +64,8 @@ struct Strip {
 /// Fills the strip's rows; blocks that the analysis cannot decide stay open.
 void descend(Strip& strip, const MaskRanges& ranges, const Sequence& sequence, BlockSize block,
              std::vector<expr::Range>& scratch);
+/// As above, columns [begin, end) of one row of the matrix, which lie to the right of all that the row has.
+void descend(Strip& strip, std::int32_t row, std::int32_t begin, std::int32_t end, const MaskRanges& ranges,
+             const Sequence& sequence, BlockSize block, std::vector<expr::Range>& scratch);
 
 }  // namespace heddle::mask

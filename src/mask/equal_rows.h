@@ -19,6 +19,9 @@ class EqualRows {
  public:
   explicit EqualRows(const Classification& what);
 
+  /// False when all rows are taken for different.
+  bool may_repeat() const { return may_repeat_; }
+
   /// For each row of blocks of the matrix the first row that is known to be equal to it, which may be itself. Empty
   /// when no two are known to be equal.
   std::vector<std::int32_t> first_equal(const Matrix& matrix);

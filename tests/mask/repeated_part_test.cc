@@ -1,0 +1,80 @@
+// Masks of two parts, one of whose rows repeat, so large that later batches of rows are made from the parts: the rows
+// equal the dense definition, and cost no question for each block.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "heddle/block_mask.h"
+#include "heddle/mods.h"
+#include "mask/dense.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr BlockSize kBlock = {2, 2};
+
+/// As dense_classes, of a mask in C++: some 18 million elements.
+std::string classes_of(const std::function<bool(std::int64_t, std::int64_t)>& attends, const Sequence& s) {
+  std::string classes;
+  for (std::int64_t q = 0; q < s.q_len; q += kBlock.q) {
+    for (std::int64_t kv = 0; kv < s.kv_len; kv += kBlock.kv) {
+      int yes = 0, total = 0;
+      for (std::int64_t i = q; i < std::min(s.q_len, q + kBlock.q); ++i) {
+        for (std::int64_t j = kv; j < std::min(s.kv_len, kv + kBlock.kv); ++j, ++total) yes += attends(i, j) ? 1 : 0;
+      }
+      classes += yes == total ? '#' : yes == 0 ? '.' : '+';
+    }
+    classes += '\n';
+  }
+  return classes;
+}
+
+struct Case {
+  Expr mask;
+  std::function<bool(std::int64_t, std::int64_t, std::int64_t)> attends;  // head, query, key
+};
+
+TEST(RepeatedPart, EqualsTheDenseDefinition) {
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx(), h = leaf::h();
+  const std::vector<Case> cases = {
+      {(floor_div(q, 6) % 2 == floor_div(kv, 6) % 2) & (q >= kv),
+       [](auto, auto i, auto j) { return i / 6 % 2 == j / 6 % 2 && i >= j; }},
+      // Partial in both parts; a part of the keys alone; three terms.
+      {(floor_div(kv, 3) % 3 == h) & (q >= kv), [](auto head, auto i, auto j) { return j / 3 % 3 == head && i >= j; }},
+      {((q - kv) % 10 < 3) & (q - kv < 1501) & (q >= kv),
+       [](auto, auto i, auto j) { return i >= j && (i - j) % 10 < 3 && i - j < 1501; }},
+      // Elements decide blocks of the last rows: these are not made from parts.
+      {(floor_div(q, 6) % 2 == floor_div(kv, 6) % 2) & ((q < 4250) | ((q * kv) % 5 != 0)),
+       [](auto, auto i, auto j) { return i / 6 % 2 == j / 6 % 2 && (i < 4250 || i * j % 5 != 0); }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(print(c.mask));
+    const std::int64_t heads = c.mask.node()->uses.has(expr::Leaf::h) ? 2 : 1;
+    const MaskShape shape = {.heads = heads, .sequences = {{.q_len = 4401, .kv_len = 4097}}};
+    const BlockMask built = BlockMask::build(c.mask, shape, kBlock);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const auto attends = [&](std::int64_t i, std::int64_t j) { return c.attends(head, i, j); };
+      // Not EXPECT_EQ, which would print both.
+      EXPECT_TRUE(run_classes(built, 0, head) == classes_of(attends, shape.sequences[0])) << "head " << head;
+    }
+  }
+}
+
+/// The first batch of rows asks for its blocks, and the others for the causal part's edge alone.
+TEST(RepeatedPart, StripesWithinCausalCostTheirRuns) {
+  constexpr std::int64_t kTokens = 1 << 19, kBlocks = kTokens / 128;
+  const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
+  const Expr mask = (floor_div(q, 128) % 2 == floor_div(kv, 128) % 2) & (q >= kv);
+  const BlockMask built = BlockMask::build(mask, MaskShape::uniform(1, 1, kTokens, kTokens), {128, 128});
+  const BlockMask::Statistics statistics = built.statistics();
+  EXPECT_EQ(statistics.partial, kBlocks);
+  EXPECT_EQ(statistics.full, kBlocks / 2 * (kBlocks / 2 - 1));
+  EXPECT_EQ(statistics.runs, statistics.full + statistics.partial);
+  EXPECT_LT(statistics.range_queries, statistics.runs / 4);
+}
+
+}  // namespace
+}  // namespace heddle::test

@@ -39,6 +39,12 @@ std::vector<Case> cases() {
     add("alibi_causal", {.score_mod = mods::alibi(slopes), .mask_mod = mods::causal(), .attended = 0.5});
     add("softcap", {.score_mod = mods::softcap(30)});
     add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
+    const auto add_long = [&](const char* what, const Expr& score_mod) {
+      add(what, {.q_rows = 4096, .kv_rows = 4096, .score_mod = score_mod, .mask_mod = mods::causal(), .attended = 0.5});
+    };
+    add_long("long_causal", {});
+    add_long("long_alibi_causal", mods::alibi(slopes));
+    add_long("long_softcap_causal", mods::softcap(30));
     add("gqa8", {.heads = 8, .kv_heads = 1, .q_rows = 512});
     add("short", {.heads = 8, .kv_heads = 8, .q_rows = 128, .kv_rows = 128});
     add("decode", {.heads = 8, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192});

@@ -40,7 +40,7 @@ inline constexpr std::array<CpuRate, 5> kCpuForwardRates = {{
     {256, 142, 66},
 }};
 
-/// Of plans whose products AMX computes, on one core. A score's time has a part for each dimension, which is that of
+/// Costs of plans whose products AMX computes, on one core. A score's time has a part for each dimension, which is that of
 /// the products, and one that is the softmax and whatever else a score takes.
 struct CpuUnitCosts {
   double score_seconds;

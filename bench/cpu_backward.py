@@ -50,7 +50,7 @@ def measure(lib, cell, threads, seconds):
     ours()
     for own, other in zip(gradients, theirs()):
         close(own, other)
-    return plan.explain(), *take_turns(ours, theirs, seconds)
+    return plan.explain(), *take_turns(ours, theirs, threads, seconds)
 
 
 if __name__ == "__main__":

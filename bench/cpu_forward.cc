@@ -46,6 +46,7 @@ std::vector<Case> cases() {
     add_long("long_alibi_causal", mods::alibi(slopes));
     add_long("long_softcap_causal", mods::softcap(30));
     add("gqa8", {.heads = 8, .kv_heads = 1, .q_rows = 512});
+    add("s512", {.heads = 8, .kv_heads = 8, .q_rows = 512, .kv_rows = 512});
     add("short", {.heads = 8, .kv_heads = 8, .q_rows = 128, .kv_rows = 128});
     add("decode", {.heads = 8, .kv_heads = 8, .q_rows = 1, .kv_rows = 8192});
     add("decode_gqa8", {.heads = 32, .kv_heads = 4, .q_rows = 1, .kv_rows = 8192});

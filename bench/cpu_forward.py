@@ -3,8 +3,9 @@
 
     python bench/cpu_forward.py [--threads N] [--seconds S] [--library FILE] [FILTER]
 
-Cells are bf16_s2048_d64, bf16_s2048_d64_causal and the like, B 1 and 8 heads. Times are medians of all turns; `torch` is torch's
-time divided by ours, GFLOP/s count 4 S S D a head, half of that for causal. Results are compared before anything is timed.
+Cells are bf16_s2048_d64, bf16_s2048_d64_causal and the like, B 1 and 8 heads. Times are medians of all turns, of processor time
+with one thread; `torch` is torch's time divided by ours, GFLOP/s count 4 S S D a head, half of that for causal. Results are
+compared before anything is timed.
 A line before the first cell of a kernel says whether AMX computes (docs/notes/cpu_amx.md). OpenMP's threads would spin on
 after each of torch's turns, and take processors from the next one of ours: OMP_WAIT_POLICY is passive unless it is set.
 """
@@ -48,18 +49,19 @@ def measure(lib, cell, threads, seconds):
 
     ours()
     torch.testing.assert_close(o, theirs(), atol=2e-2 if dtype != torch.float32 else 1e-4, rtol=2e-2)
-    return plan.explain(), *take_turns(ours, theirs, seconds)
+    return plan.explain(), *take_turns(ours, theirs, threads, seconds)
 
 
-def take_turns(ours, theirs, seconds):
+def take_turns(ours, theirs, threads, seconds):
     """The median of each one's times."""
+    clock = time.process_time if threads == 1 else time.perf_counter  # other people's work does not lengthen the former
     times = {ours: [], theirs: []}
     end = time.perf_counter() + seconds
     while len(times[ours]) < 7 or time.perf_counter() < end:
         for call, seen in times.items():
-            began = time.perf_counter()
+            began = clock()
             call()
-            seen.append(time.perf_counter() - began)
+            seen.append(clock() - began)
     return statistics.median(times[ours]), statistics.median(times[theirs])
 
 

@@ -42,10 +42,10 @@ TEST(RepeatedPart, EqualsTheDenseDefinition) {
   const std::vector<Case> cases = {
       {(floor_div(q, 6) % 2 == floor_div(kv, 6) % 2) & (q >= kv),
        [](auto, auto i, auto j) { return i / 6 % 2 == j / 6 % 2 && i >= j; }},
-      // Partial in both parts; a part of the keys alone; three terms.
+      // A part of the keys alone; and blocks that are partial in both parts, but empty.
       {(floor_div(kv, 3) % 3 == h) & (q >= kv), [](auto head, auto i, auto j) { return j / 3 % 3 == head && i >= j; }},
-      {((q - kv) % 10 < 3) & (q - kv < 1501) & (q >= kv),
-       [](auto, auto i, auto j) { return i >= j && (i - j) % 10 < 3 && i - j < 1501; }},
+      {((q - kv) % 10 >= 5) & (q - kv < 1505) & (q >= kv),
+       [](auto, auto i, auto j) { return i >= j && (i - j) % 10 >= 5 && i - j < 1505; }},
       // Elements decide blocks of the last rows: these are not made from parts.
       {(floor_div(q, 6) % 2 == floor_div(kv, 6) % 2) & ((q < 4250) | ((q * kv) % 5 != 0)),
        [](auto, auto i, auto j) { return i / 6 % 2 == j / 6 % 2 && (i < 4250 || i * j % 5 != 0); }},

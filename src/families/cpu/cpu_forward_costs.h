@@ -40,8 +40,8 @@ inline constexpr std::array<CpuRate, 5> kCpuForwardRates = {{
     {256, 142, 66},
 }};
 
-/// Costs of plans whose products AMX computes, on one core. A score's time has a part for each dimension, which is that of
-/// the products, and one that is the softmax and whatever else a score takes.
+/// Costs of plans whose products AMX computes, on one core. A score's time has a part for each dimension, which is that
+/// of the products, and one that is the softmax and whatever else a score takes.
 struct CpuUnitCosts {
   double score_seconds;
   double dim_seconds;   // of each dimension of the mean of qk's and v's, up to whole bricks

@@ -48,11 +48,12 @@ class Communicator {
 /// automatic: calls on CPUs; first on GPUs, where comparing waits for the device.
 enum class ContextChecks : std::uint8_t { automatic, calls, first };
 
-/// In how many groups heads are exchanged on GPUs, each beside the attention of the one before: as many as leave 16 MB
-/// to an exchange and four waves of tiles to an attention, a divisor of kv_heads. `exchanged_bytes`: the most that a
-/// rank receives for all heads; `tiles`: the most that it has of 128 queries of a head. Throws invalid_argument for
-/// numbers below 0, and no heads.
-std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles);
+/// In how many groups heads are exchanged on GPUs, each beside the attention of those before: the divisor of kv_heads
+/// with the least predicted time of a forward. More groups hide more of the exchange; but each call of attention ends
+/// with SMs that have no tile left. The rates are those of H100s on NVLink.
+/// `exchanged_bytes`: the most that a rank receives, of all heads. `tiles`: the most that it has of 128 queries of a
+/// head. `flop`: of its attention, likewise the most. Throws invalid_argument for numbers below 0, and no heads.
+std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop);
 
 /// One mask's attention over all ranks of a communicator, which must outlive it. Making one, forward() and backward()
 /// are collective. Calls come one at a time, on a GPU on one stream: the memory of received rows and of gradients is

@@ -146,6 +146,11 @@ MadePartition make_partition(std::span<const WeightedMask> masks, std::int64_t r
 /// The work of each chunk of queries. Throws invalid_argument as make_partition().
 std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk);
 
+/// The most elements of the score matrix that a rank's queries have in listed blocks, of one head and sequence: the
+/// mean over the mask's. Throws invalid_argument as make_partition(), and for a partition of another length than the
+/// mask's.
+double most_elements(const Partition& queries, const BlockMask& mask);
+
 /// The rows of keys and values that travel for one mask: for each rank the union of what its queries' blocks list, less
 /// what it holds.
 ///

@@ -95,7 +95,14 @@ void add_partitions(nb::module_& module) {
   made.def_prop_ro("balance", [](const MadePartition& self) { return self.candidates.front().balance; });
   made.def("text", &MadePartition::text);
   module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
-  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a);
+  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a);
+  module.def(
+      "most_elements",
+      [](const Partition& queries, const SharedBlockMask& mask) {
+        const WithoutGil released;
+        return most_elements(queries, *mask.mask);
+      },
+      "queries"_a, "mask"_a);
   module.def("make_partition", &make, "masks"_a, "weights"_a, "ranks"_a, "chunk"_a, "exchange_weight"_a, "seed"_a,
              "placing"_a.none(), "ranks_per_host"_a, "host_exchange_weight"_a, "host_steps"_a);
 

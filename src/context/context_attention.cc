@@ -45,19 +45,6 @@ void agree_on(Communicator& communicator, bool compares, Prepare&& prepare) {
 
 }  // namespace
 
-std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles) {
-  if (kv_heads < 1 || exchanged_bytes < 0 || tiles < 0) {
-    refuse(
-        fmt::format("kv_heads is {}, exchanged_bytes {} and tiles {}; 1 and more, and twice 0 and more, are accepted",
-                    kv_heads, exchanged_bytes, tiles));
-  }
-  constexpr std::int64_t kBytes = 16 << 20;  // an exchange of fewer pays for its latency, not for its bytes
-  constexpr std::int64_t kTiles = 4 * 132;   // they fill the SMs of a large GPU four times; a guess
-  std::int64_t groups = std::max<std::int64_t>(1, std::min({kv_heads, exchanged_bytes / kBytes, tiles / kTiles}));
-  while (kv_heads % groups != 0) --groups;
-  return groups;
-}
-
 ContextAttention::ContextAttention(const MadePartition& partition, const BlockMask& mask,
                                    const AttentionOptions& options, Communicator& communicator, ContextChecks checks)
     : state_(std::make_unique<State>(communicator, options, checks)) {

@@ -95,6 +95,7 @@ void ContextAttention::State::make(const MadePartition& partition, const BlockMa
   if (two_steps && two_steps->exchange.ranks_per_host == 0) two_steps.reset();  // a rank on each host
   if (!two_steps || host_steps == HostSteps::automatic) direct = way_by(0);
   latest = two_steps ? &*two_steps : &*direct;
+  most_elements = heddle::most_elements(partition.queries, mask);
 }
 
 void ContextAttention::State::check(const ConstTensorView& q, const ConstTensorView& k,
@@ -127,8 +128,9 @@ std::int64_t ContextAttention::State::groups_of(const context::Way& way, const C
   std::int64_t groups = head_groups;
   if (groups == 0 && device.kind != DeviceKind::cpu) {
     constexpr std::int64_t kTile = 128;
-    groups = default_head_groups(kv_heads, way.most_received * row_bytes(k, v),
-                                 q.shape[0] * q.shape[1] * ((most_queries + kTile - 1) / kTile));
+    groups = default_head_groups(
+        kv_heads, way.most_received * row_bytes(k, v), q.shape[0] * q.shape[1] * ((most_queries + kTile - 1) / kTile),
+        2.0 * static_cast<double>(q.shape[0] * q.shape[1] * (k.shape[3] + v.shape[3])) * most_elements);
   }
   if (at_once || groups == 0) return 1;
   if (groups > 1 && q.shape[1] % kv_heads != 0) {

@@ -48,6 +48,7 @@ struct ContextAttention::State {
   HostSteps host_steps = HostSteps::automatic;
   std::int64_t queries = 0;       // of this rank
   std::int64_t most_queries = 0;  // of any rank
+  double most_elements = 0;       // of a head and sequence, likewise
   std::int64_t head_groups = 0;   // as set_head_groups() has it
   context::Positions query_positions;
   std::optional<context::Way> direct, two_steps;  // with one host, or one step, there is only `direct`

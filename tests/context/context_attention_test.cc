@@ -396,15 +396,20 @@ TEST(ContextAttention, RefusesGroupsAndRanksThatAreNotThere) {
   AttentionOptions named = of.options();
   named.bindings.params["context_first_head"] = 1.0;
   EXPECT_THAT(made(0, named).messages, Each(HasSubstr("a param is called 'context_first_head'")));
-  EXPECT_THROW(default_head_groups(0, 1, 1), Error);
+  EXPECT_THROW(default_head_groups(0, 1, 1, 1), Error);
 }
 
-TEST(ContextAttention, ChoosesGroupsBySize) {
+// Causal over two ranks; the planner's times for 1 to 8 groups, and the exposed exchange, are least for these.
+TEST(ContextAttention, ChoosesGroupsOfTheLeastPredictedTime) {
   constexpr std::int64_t kRow = 2 * 128 * 2;  // bytes of a head's key and value
-  for (const auto& [rows, heads, kv_heads, groups] :
-       {std::array<std::int64_t, 4>{16384, 16, 16, 2}, {16384, 64, 8, 4}, {65536, 16, 16, 8}, {512, 64, 8, 1}}) {
-    EXPECT_EQ(default_head_groups(kv_heads, rows * kv_heads * kRow, heads * rows / 128), groups);
+  for (const auto& [length, heads, kv_heads, groups] :
+       {std::array<std::int64_t, 4>{32768, 16, 16, 2}, {32768, 64, 8, 2}, {131072, 16, 16, 2}, {1024, 64, 8, 1}}) {
+    const std::int64_t rows = length / 2;
+    const double flop = 4.0 * 128 * static_cast<double>(heads * rows * rows);
+    EXPECT_EQ(default_head_groups(kv_heads, rows * kv_heads * kRow, heads * rows / 128, flop), groups) << length;
   }
+  EXPECT_EQ(default_head_groups(8, std::int64_t{1} << 32, 1 << 20, 1e15), 8) << "a long exchange, and many tiles";
+  EXPECT_EQ(default_head_groups(8, 0, 1 << 20, 1e15), 1) << "nothing is exchanged";
 }
 
 TEST(ContextAttention, AWrongCallOfOneRankIsAnErrorOnEach) {

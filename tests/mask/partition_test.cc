@@ -209,6 +209,14 @@ TEST(Partition, SendsARowOnceToAHost) {
   }
 }
 
+TEST(Partition, MostElementsAreThoseOfTheBusiestRank) {
+  const BlockMask causal = built("kv_idx <= q_idx", 64, 64, 4);
+  const Partition contiguous = Partition::contiguous(64, 2, 8);
+  // 16 rows of blocks, of which the last 8 list 9 to 16 blocks of 4 x 4.
+  EXPECT_EQ(most_elements(contiguous, causal), (9 + 10 + 11 + 12 + 13 + 14 + 15 + 16) * 16);
+  EXPECT_THROW(most_elements(Partition::contiguous(60, 2, 8), causal), Error);
+}
+
 // Four ranks on two hosts, 16 rows each, all of which all read.
 TEST(ExchangePlan, PredictsTheTimeOfEachWay) {
   const BlockMask mask = built("", 64, 64, 4);

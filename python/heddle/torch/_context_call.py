@@ -89,14 +89,14 @@ def row_bytes(key: torch.Tensor, value: torch.Tensor) -> int:
 
 
 def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
-    """How many groups of heads: as many as keep their exchange and their attention large enough. One on the CPU. All
-    ranks choose the same."""
+    """How many groups of heads: those of the least predicted time. One on the CPU. All ranks choose the same."""
     query, key, value = call.query, call.key, call.value
     if query.device.type == "cpu":
         return 1
     most_rows = max(plan.rows(rank) for rank in range(plan.size))
     tiles = query.shape[0] * query.shape[1] * -(-most_rows // 128)
-    return _core.default_head_groups(key.shape[1], exchange.most_received * row_bytes(key, value), tiles)
+    flop = 2.0 * query.shape[0] * query.shape[1] * (key.shape[3] + value.shape[3]) * exchange.most_elements
+    return _core.default_head_groups(key.shape[1], exchange.most_received * row_bytes(key, value), tiles, flop)
 
 
 def check_groups(given: int, kv_heads: int) -> int:

@@ -58,6 +58,7 @@ class Exchange:
         self.received: list[int] = [rows[ranks.rank][sender] for sender in near]  # rows from each rank of the group
         self.sent = [rows[receiver][ranks.rank] for receiver in near]
         self.most_received = max(map(sum, rows))  # of any rank
+        self.most_elements: float = _core.most_elements(plan.made.queries, core._mask)  # of a head, likewise
         own, others = plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))
         self.own_before = before = own_before(own, others)
         self.others = slice(before, before + others.numel())

@@ -1,4 +1,4 @@
-// What a ContextAttention refuses of its options and of a call's tensors, by name.
+// Refusals by name: of a ContextAttention's options, and of the tensors of its calls.
 #pragma once
 
 #include <cstdint>

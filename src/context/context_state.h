@@ -1,4 +1,4 @@
-// What a ContextAttention keeps between its calls.
+// Everything that a ContextAttention keeps between its calls.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ struct ContextAttention::State {
   /// The options of each group of a call: with the starts of each sequence of the batch, which `starts` holds.
   std::vector<AttentionOptions> options_of(const context::Way& way, const ConstTensorView& q, const ConstTensorView& k,
                                            std::int64_t groups, std::vector<Tensor>& starts) const;
-  /// What a call in so many groups runs beside attention on.
+  /// Makes the stream beside attention's if a call has several groups.
   void make_side(std::int64_t groups);
   /// The exchanges of such a call.
   std::unique_ptr<context::Lane> lane(std::int64_t groups) const;

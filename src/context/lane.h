@@ -34,7 +34,7 @@ class Lane {
 
   /// Starts an exchange behind the earlier ones, and behind what attention's stream has now. The mark is then of it.
   void start(int mark, Exchange exchange);
-  /// What follows on attention's stream, or on the CPU in this thread, finds done what the mark's last exchange does.
+  /// Later work of attention's stream, on the CPU of this thread, comes after the mark's last exchange.
   /// Throws what an exchange up to it threw.
   void wait_for(int mark);
 

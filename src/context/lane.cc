@@ -1,5 +1,6 @@
 #include "context/lane.h"
 
+#include <exception>
 #include <utility>
 
 namespace heddle::context {
@@ -9,6 +10,13 @@ Lane::Lane(void* stream, backend::SideStream* side) : stream_(stream), side_(sid
 }
 
 Lane::~Lane() {
+  if (side_ != nullptr && std::uncaught_exceptions() > 0) {
+    // The caller may free what exchanges still read, in the order of its stream.
+    try {
+      for (int mark = 0; mark < kMarks; ++mark) side_->wait_for(mark, stream_);
+    } catch (const std::exception&) {
+    }
+  }
   if (!worker_.joinable()) return;
   {
     const std::scoped_lock lock(mutex_);

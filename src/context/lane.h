@@ -27,7 +27,8 @@ class Lane {
   explicit Lane(void* stream) : stream_(stream) {}
   /// `side`: with kMarks marks; null: on a CPU.
   Lane(void* stream, backend::SideStream* side);
-  /// On a CPU an exchange that has begun is waited for; later ones are left out.
+  /// After an error: on a CPU an exchange that has begun is waited for, and later ones are left out; on a GPU
+  /// attention's stream waits for those that were started.
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace heddle::context {
@@ -50,6 +51,38 @@ TEST(Lane, LeavesOutWhatFollowsAnError) {
   lane.wait_for(0);
   lane.wait_for(4);  // none was started
   EXPECT_FALSE(went_on);
+}
+
+/// Notes what it is asked.
+class NotedStream final : public backend::SideStream {
+ public:
+  void* stream() const override { return const_cast<NotedStream*>(this); }
+  void follow(void*) override { notes.emplace_back("follow"); }
+  void mark(int number) override { notes.push_back("mark " + std::to_string(number)); }
+  void wait_for(int number, void*) const override { notes.push_back("wait " + std::to_string(number)); }
+  mutable std::vector<std::string> notes;
+};
+
+TEST(Lane, OrdersTheStreamsOfAGpu) {
+  NotedStream side;
+  int attention = 0;
+  {
+    Lane lane(&attention, &side);
+    lane.start(2, [&](void* stream) {
+      EXPECT_EQ(stream, &side);
+      side.notes.emplace_back("exchange");
+    });
+    lane.wait_for(2);
+  }
+  EXPECT_EQ(side.notes, (std::vector<std::string>{"follow", "exchange", "mark 2", "wait 2"}));
+  side.notes.clear();
+  EXPECT_THROW(
+      {
+        Lane lane(&attention, &side);
+        throw std::runtime_error("gone");
+      },
+      std::runtime_error);
+  EXPECT_EQ(side.notes.size(), static_cast<std::size_t>(Lane::kMarks)) << "waits for each mark";
 }
 
 TEST(Lane, EndsWithTheExchangeAtHand) {

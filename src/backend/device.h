@@ -105,7 +105,7 @@ class DeviceInterface {
   virtual void append(const AppendTensors& tensors, const AppendOptions& options) const = 0;
   /// Moves rows, likewise.
   virtual void move_rows(const MoveArguments& arguments) const = 0;
-  /// A stream of device `index` with marks 0 to marks - 1. Null: all is done when a call returns, so nothing runs beside.
+  /// A stream of device `index` with marks 0 to marks - 1. Null: calls there end when they return.
   virtual std::unique_ptr<SideStream> make_side_stream(int /*index*/, int /*marks*/) const { return nullptr; }
   /// Builds a mask that reads captures, at least one, in the memory of device `index`. `rows` keeps state for building
   /// the mask again, for other blocks or after a change of params and captures; null at first. Waits for the device.

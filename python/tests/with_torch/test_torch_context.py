@@ -386,7 +386,8 @@ def test_partition_refuses_groups_that_miss_the_process(ranks):
 def test_partition_and_attention_refuse_by_name(ranks):
     parts = ("q_len is None", "masks[1] covers 17 queries", "kv_len is 17, and the block mask's is 16", "an empty list",
              "the tensors are on cuda:0, and the group's backend is gloo; nccl carries", "weights has 2 numbers",
-             "block_mask is int", "cu_seqlens goes from 0 to 9", "placing is 'random'", "checks is 'never'", "host_steps is 3",
+             "block_mask is int", "cu_seqlens goes from 0 to 9", "placing is 'random'", "checks is 'never'",
+             "host_steps is 3",
              "the sequence has 1 queries, and the group 2 ranks", "the sequence has 0 keys, and the group 2 ranks",
              "the plan was made for 2 masks", "q_len is 16, and the block mask's is 17",
              "the tensors are on cuda:0, and the group's backend is gloo; nccl carries")

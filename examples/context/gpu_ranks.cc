@@ -1,7 +1,7 @@
 // One sequence over several GPUs of this process, a thread each, which talk through NCCL: causal attention with ALiBi
 // and its gradients in bf16, held against one GPU, and the time of both.
 //
-//   gpu_ranks [tokens [heads [kv_heads [ranks]]]]
+//   gpu_ranks [tokens [heads [kv_heads [ranks [head_groups]]]]]
 //
 // Exits with 77 where there are fewer GPUs than ranks, or no NCCL.
 #include <fmt/format.h>
@@ -93,7 +93,7 @@ std::int64_t cuda_devices() {
 int main(int argc, char** argv) {
   const auto argument = [&](int i, std::int64_t fallback) { return argc > i ? std::atoll(argv[i]) : fallback; };
   const std::int64_t tokens = argument(1, 16384), heads = argument(2, 16), kv_heads = argument(3, 4),
-                     ranks = argument(4, 2);
+                     ranks = argument(4, 2), groups = argument(5, 0);
   if (!nccl_missing().empty()) fmt::print("{}\n", nccl_missing());
   if (cuda_devices() < ranks) fmt::print("there are {} CUDA devices; {} are needed\n", cuda_devices(), ranks);
   if (!nccl_missing().empty() || cuda_devices() < ranks) return 77;
@@ -143,7 +143,8 @@ int main(int argc, char** argv) {
           const Tensor own_slopes = slopes.to(device);
           AttentionOptions own_options = options;
           own_options.bindings.captures["slopes"] = own_slopes;
-          const ContextAttention context(partition, mask, own_options, communicator);
+          ContextAttention context(partition, mask, own_options, communicator);
+          context.set_head_groups(groups);
           const std::vector<std::int64_t> rows = partition.queries.positions(rank);
           const Sides own(device, rows_of(q, rows), rows_of(k, rows), rows_of(v, rows), rows_of(d_o, rows));
           double time = 0;

@@ -1,7 +1,8 @@
 // Attention over a sequence that several ranks hold (context parallelism), with any mask and mod, on CPUs and GPUs.
 // Queries stay where they are. A rank receives the rows of keys and values that its queries' blocks list, computes its
 // own rows of o over all of their keys, and after a backward sends the gradients of received rows back, in f32 (f64 for
-// f64). So no partial results are merged. Over several hosts a row crosses once to each host that reads it.
+// f64). So no partial results are merged. Over several hosts a row crosses once to each host that reads it, unless so
+// few bytes cross that one step is predicted to be faster.
 //
 //   partition.h ── queries, keys of each rank ──► ContextAttention ── Communicator ──► o, lse, dq, dk, dv of own rows
 //
@@ -20,7 +21,8 @@
 namespace heddle {
 
 /// How ranks talk: two functions, over MPI, sockets, threads or NCCL. Both are collective: all ranks call them in one
-/// order. What they throw passes through.
+/// order, one at a time. What they throw passes through. On the CPU a call in several groups of heads calls exchange()
+/// from a thread of its own; else only the thread calls them that calls a ContextAttention.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -46,9 +48,17 @@ class Communicator {
 /// automatic: calls on CPUs; first on GPUs, where comparing waits for the device.
 enum class ContextChecks : std::uint8_t { automatic, calls, first };
 
+/// In how many groups heads are exchanged on GPUs, each beside the attention of those before: the divisor of kv_heads
+/// with the least predicted time of a forward. More groups hide more of the exchange; but each call of attention ends
+/// with SMs that have no tile left. The rates are those of H100s on NVLink.
+/// `exchanged_bytes`: the most that a rank receives, of all heads. `tiles`: the most that it has of 128 queries of a
+/// head. `flop`: of its attention, likewise the most. Throws invalid_argument for numbers below 0, and no heads.
+std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop);
+
 /// One mask's attention over all ranks of a communicator, which must outlive it. Making one, forward() and backward()
 /// are collective. Calls come one at a time, on a GPU on one stream: the memory of received rows and of gradients is
-/// kept between them, which is rows * B * Hkv * (D + Dv) elements of k's type, and after a backward of f32 (f64) too.
+/// kept between them, which is rows * B * Hkv * (D + Dv) elements of k's type, and after a backward of f32 (f64) too;
+/// in several groups of heads the rows of at most three groups, and the gradients of two.
 ///
 /// An error on one rank is an error on all, before anything is sent: that rank's own there, and invalid_argument on the
 /// others; so is a call in which ranks differ in shapes, dtypes, mods or gradients (`checks`). The content of captures
@@ -63,8 +73,8 @@ class ContextAttention {
   /// whole and the same on all ranks, on the communicator's device; scale, sinks, normalizer, threads, clamp_reads, and
   /// the stream of all calls. Views must stay alive. Refused by name: what says how sequences lie (lengths, starts,
   /// pages, prefixes), q_rest and k_rest, mask_mod and block_mask, which `mask` is, and backends of another device. Two
-  /// captures may be added, context_queries and context_keys. Refused is, too, a sequence of fewer queries or keys than
-  /// there are ranks.
+  /// captures may be added, context_queries and context_keys, and a param, context_first_head. Refused is, too, a
+  /// sequence of fewer queries or keys than there are ranks.
   ContextAttention(const MadePartition& partition, const BlockMask& mask, const AttentionOptions& options,
                    Communicator& communicator, ContextChecks checks = ContextChecks::automatic);
   ~ContextAttention();
@@ -78,7 +88,18 @@ class ContextAttention {
   /// d_params are this rank's terms: add them over the ranks.
   void backward(const BackwardTensors& own) const;
 
-  /// The rows that each rank receives.
+  /// In how many groups of heads later calls are exchanged and computed; a divisor of Hkv, the same on all ranks. While
+  /// one group is computed, the keys of the next two are on their way, and gradients of the one before leave: on a GPU
+  /// on a second stream, on the CPU in a thread (Communicator). 0, the default: default_head_groups() on a GPU, 1 on
+  /// the CPU.
+  ///
+  /// On the CPU results have the same bits for any number of groups. On a GPU kernels are chosen for the heads of a
+  /// group, so bits may differ between numbers of groups. A backward with d_captures or d_params, whose sums go over
+  /// all heads, takes one group. Throws invalid_argument for numbers below 0; a call does for other than divisors.
+  void set_head_groups(std::int64_t groups);
+
+  /// The rows that each rank receives: in the latest call, before the first one in two steps over several hosts, if
+  /// calls may take them (HostSteps).
   const ExchangePlan& exchange_plan() const;
 
  private:

@@ -71,6 +71,13 @@ struct ChunkCost {
   std::int64_t rows = 0;         // of queries
 };
 
+/// In how many steps rows come from other hosts (ExchangePlan).
+enum class HostSteps : std::uint8_t {
+  automatic,  // in those of the less predicted time: takes_two_steps()
+  one,        // each rank takes what it reads from its owner
+  two,        // once to each host, then within it
+};
+
 /// Times are relative to one element of a full block of one query head.
 struct PartitionOptions {
   std::int64_t chunk = 0;            // rows; 0: default_chunk()
@@ -83,6 +90,7 @@ struct PartitionOptions {
   /// Ranks h * n to (h + 1) * n - 1 stand on host h, which has n of them; n divides the ranks. 0: all stand on one.
   std::int64_t ranks_per_host = 0;
   double host_exchange_weight = 6000;  // a row that comes from another host, as exchange_weight
+  HostSteps host_steps = HostSteps::automatic;
 };
 
 /// One rank's work and the rows that it receives, summed over the masks by their weights.
@@ -111,6 +119,7 @@ struct MadePartition {
   /// chunks on its ranks. Here a host counts as one rank, and its exchange is what comes from other hosts.
   std::vector<PartitionCandidate> host_candidates;
   std::int64_t ranks_per_host = 0;  // 0: one host, or one rank on each
+  HostSteps host_steps = HostSteps::automatic;
   /// Picture, load and rows of each rank, and why the other candidates lost.
   std::string text() const;
 };
@@ -136,6 +145,11 @@ MadePartition make_partition(std::span<const WeightedMask> masks, std::int64_t r
 
 /// The work of each chunk of queries. Throws invalid_argument as make_partition().
 std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk);
+
+/// The most elements of the score matrix that a rank's queries have in listed blocks, of one head and sequence: the
+/// mean over the mask's. Throws invalid_argument as make_partition(), and for a partition of another length than the
+/// mask's.
+double most_elements(const Partition& queries, const BlockMask& mask);
 
 /// The rows of keys and values that travel for one mask: for each rank the union of what its queries' blocks list, less
 /// what it holds.
@@ -177,6 +191,10 @@ struct ExchangePlan {
   std::vector<std::int64_t> sent_rows(std::int64_t rank, const Partition& keys) const;
   /// Which local rows cross from a rank: receiver by receiver, each ascending.
   std::vector<std::int64_t> crossing_sent_rows(std::int64_t rank, const Partition& keys) const;
+  /// How long rows of so many bytes travel, in seconds: derived from 258 GB/s within a host, 50 GB/s a rank across
+  /// hosts, each way, and 55 us that a step takes for few bytes. The busiest rank counts; steps follow each other.
+  /// `ranks_per_host`: of a plan that was built without it, whose ranks stand on several hosts all the same.
+  double predicted_seconds(std::int64_t row_bytes, std::int64_t ranks_per_host = 0) const;
   /// Equal for equal plans, on every machine.
   std::uint64_t hash() const;
   /// A table: a line for each receiver, a column for each sender. With several hosts another one of what crosses, with
@@ -185,5 +203,9 @@ struct ExchangePlan {
   std::string text(std::int64_t row_bytes = 0) const;
   bool operator==(const ExchangePlan&) const = default;
 };
+
+/// Whether rows of so many bytes take two steps. `direct` and `two`: plans of one mask, built without and with
+/// ranks_per_host. False if `two` has one step, too.
+bool takes_two_steps(HostSteps steps, const ExchangePlan& direct, const ExchangePlan& two, std::int64_t row_bytes);
 
 }  // namespace heddle

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "heddle/context_parallel.h"
 #include "heddle/error.h"
 #include "heddle/partition.h"
 #include "shared_block_mask.h"
@@ -48,16 +49,22 @@ std::optional<Placing> placing_of(const std::optional<std::string>& wanted) {
               "placing is '" + *wanted + "'; contiguous, zigzag, documents, heap and None are accepted");
 }
 
+HostSteps steps_of(std::int64_t steps) {
+  if (steps >= 0 && steps <= 2) return static_cast<HostSteps>(steps);
+  throw Error(ErrorCode::invalid_argument, "host_steps is " + std::to_string(steps) + "; 1, 2 and None are accepted");
+}
+
 MadePartition make(const std::vector<SharedBlockMask>& masks, const std::vector<double>& weights, std::int64_t ranks,
                    std::int64_t chunk, double exchange_weight, std::uint64_t seed,
-                   const std::optional<std::string>& placing, std::int64_t ranks_per_host,
-                   double host_exchange_weight) {
+                   const std::optional<std::string>& placing, std::int64_t ranks_per_host, double host_exchange_weight,
+                   std::int64_t host_steps) {
   PartitionOptions options{.chunk = chunk,
                            .exchange_weight = exchange_weight,
                            .seed = seed,
                            .only = placing_of(placing),
                            .ranks_per_host = ranks_per_host,
-                           .host_exchange_weight = host_exchange_weight};
+                           .host_exchange_weight = host_exchange_weight,
+                           .host_steps = steps_of(host_steps)};
   std::vector<WeightedMask> weighted;
   for (std::size_t i = 0; i < masks.size(); ++i) weighted.push_back({masks[i].mask.get(), weights.at(i)});
   const WithoutGil released;
@@ -88,8 +95,16 @@ void add_partitions(nb::module_& module) {
   made.def_prop_ro("balance", [](const MadePartition& self) { return self.candidates.front().balance; });
   made.def("text", &MadePartition::text);
   module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
+  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a);
+  module.def(
+      "most_elements",
+      [](const Partition& queries, const SharedBlockMask& mask) {
+        const WithoutGil released;
+        return most_elements(queries, *mask.mask);
+      },
+      "queries"_a, "mask"_a);
   module.def("make_partition", &make, "masks"_a, "weights"_a, "ranks"_a, "chunk"_a, "exchange_weight"_a, "seed"_a,
-             "placing"_a.none(), "ranks_per_host"_a, "host_exchange_weight"_a);
+             "placing"_a.none(), "ranks_per_host"_a, "host_exchange_weight"_a, "host_steps"_a);
 
   nb::class_<ExchangePlan> plan(module, "ExchangePlan", "The rows of keys and values that travel for one mask.");
   plan.def_static(
@@ -118,6 +133,12 @@ void add_partitions(nb::module_& module) {
         return array_of(self.sent_rows(rank, keys));
       },
       "rank"_a, "keys"_a);
+  module.def(
+      "takes_two_steps",
+      [](const MadePartition& partition_made, const ExchangePlan& direct, const ExchangePlan& two,
+         std::int64_t row_bytes) { return takes_two_steps(partition_made.host_steps, direct, two, row_bytes); },
+      "made"_a, "direct"_a, "two"_a, "row_bytes"_a);
+  plan.def("predicted_seconds", &ExchangePlan::predicted_seconds, "row_bytes"_a, "ranks_per_host"_a);
   plan.def_prop_ro("hash", &ExchangePlan::hash);
   plan.def("text", &ExchangePlan::text, "row_bytes"_a);
 }

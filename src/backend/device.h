@@ -55,6 +55,20 @@ struct MoveArguments {
   void* stream = nullptr;  // of a GPU's
 };
 
+/// A stream of a GPU beside the caller's, and marks on it: what is enqueued here runs beside what is there.
+class SideStream {
+ public:
+  virtual ~SideStream() = default;  // does not wait: what is enqueued still runs
+
+  virtual void* stream() const = 0;
+  /// Later work of this stream runs after all that `other` has now.
+  virtual void follow(void* other) = 0;
+  /// Sets mark `number` behind the work that this stream has now.
+  virtual void mark(int number) = 0;
+  /// Later work of `other` runs after mark `number`. Nothing changes if the mark was never set.
+  virtual void wait_for(int number, void* other) const = 0;
+};
+
 /// See DeviceInterface::stand_in().
 class AbsentDevice {
  public:
@@ -91,6 +105,8 @@ class DeviceInterface {
   virtual void append(const AppendTensors& tensors, const AppendOptions& options) const = 0;
   /// Moves rows, likewise.
   virtual void move_rows(const MoveArguments& arguments) const = 0;
+  /// A stream of device `index` with marks 0 to marks - 1. Null: calls there end when they return.
+  virtual std::unique_ptr<SideStream> make_side_stream(int /*index*/, int /*marks*/) const { return nullptr; }
   /// Builds a mask that reads captures, at least one, in the memory of device `index`. `rows` keeps state for building
   /// the mask again, for other blocks or after a change of params and captures; null at first. Waits for the device.
   /// `clamp_reads` and exceptions are BlockMask::build's; also throws Error(device), Error(out_of_memory),

@@ -126,6 +126,13 @@ heddle_status heddle_context_backward(heddle_context* context, const heddle_back
   });
 }
 
+heddle_status heddle_context_set_head_groups(heddle_context* context, int64_t groups) {
+  return call([&] {
+    require(context, "context", "heddle_context");
+    context->attention->set_head_groups(groups);
+  });
+}
+
 void heddle_context_destroy(heddle_context* context) { delete context; }
 
 heddle_status heddle_nccl_make_id(char* id) {

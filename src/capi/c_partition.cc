@@ -47,6 +47,10 @@ PartitionOptions to_options(const heddle_partition_options* options) {
   set(made.row_weight, given.row_weight);
   set(made.exposed, given.exposed);
   made.seed = given.seed;
+  if (given.host_steps < 0 || given.host_steps > 2) {
+    refuse(fmt::format("options.host_steps is {}; 0, 1 and 2 are accepted", given.host_steps));
+  }
+  made.host_steps = static_cast<HostSteps>(given.host_steps);
   made.only = to_placing(given.placing);
   return made;
 }
@@ -61,7 +65,8 @@ ExchangePlan exchange_plan(const heddle_partition* partition, const heddle_block
   require(partition, "partition", "heddle_partition");
   require(mask, "mask", "heddle_block_mask");
   const MadePartition& made = partition->made;
-  return ExchangePlan::build(made.queries, made.keys, *mask->mask, made.ranks_per_host);
+  const bool by_hosts = made.host_steps != HostSteps::one;
+  return ExchangePlan::build(made.queries, made.keys, *mask->mask, by_hosts ? made.ranks_per_host : 0);
 }
 
 }  // namespace

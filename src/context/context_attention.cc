@@ -1,95 +1,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/hash.h"
-#include "context/positions.h"
-#include "context/route.h"
-#include "context/rows_of_keys.h"
+#include "context/context_checks.h"
+#include "context/context_state.h"
+#include "context/head_groups.h"
 #include "expr/mod_arguments.h"
-#include "heddle/context_parallel.h"
 #include "heddle/error.h"
 
 namespace heddle {
 namespace {
 
+using context::hash_of;
+using context::shape_text;
 using mods::refuse;
-
-/// The backend that computes where the tensors are.
-BackendChoice backend_on(const Device& device) {
-  switch (device.kind) {
-    case DeviceKind::cpu:
-      return BackendChoice::cpu;
-    case DeviceKind::cuda:
-      return BackendChoice::cuda;
-    case DeviceKind::rocm:
-      return BackendChoice::amd;
-  }
-  return BackendChoice::automatic;
-}
-
-std::string text_of(const Device& device) {
-  if (device.kind == DeviceKind::cpu) return "the CPU";
-  return fmt::format("{}:{}", device.kind == DeviceKind::cuda ? "cuda" : "rocm", device.index);
-}
-
-void refuse_options(const AttentionOptions& options, const Device& device) {
-  const auto given = [](std::string_view name) {
-    refuse(fmt::format("{} is given; ContextAttention takes whole sequences of one partition, without it", name));
-  };
-#define HEDDLE_LENGTHS_OPTION(name, group, help) \
-  if (options.name) given(#name);
-#define HEDDLE_COUNT_OPTION(name) \
-  if (options.name) given(#name);
-#include "heddle/options.def"
-  if (options.page_table) given("page_table");
-  if (options.q_rest) given("q_rest");
-  if (options.k_rest) given("k_rest");
-  if (options.block_mask) given("block_mask");
-  if (!options.mask_mod.empty()) given("mask_mod");
-  if (options.backend != BackendChoice::automatic && options.backend != backend_on(device)) {
-    refuse(fmt::format("backend is {}, and the communicator carries rows of {}; {} and automatic are accepted",
-                       name(options.backend), text_of(device), name(backend_on(device))));
-  }
-  for (const char* name : {context::kQueries, context::kKeys}) {
-    if (options.bindings.captures.contains(name)) {
-      refuse(fmt::format("a capture is called '{}', which ContextAttention adds; other names are accepted", name));
-    }
-  }
-}
-
-std::uint64_t hash_of(std::string_view text) { return base::hash_bytes(text.data(), text.size()); }
-
-std::string text_of(const Expr& mod) { return mod.empty() ? std::string() : print(mod); }
-
-/// All but the rows of a tensor, [B, H, rows, D], that ranks have in common.
-std::string shape_text(const ConstTensorView& view) {
-  if (view.rank() != 4) return "?";
-  return fmt::format("{}[{}, {}, {}]", name(view.dtype), view.shape[0], view.shape[1], view.shape[3]);
-}
-
-void check_rows(std::string_view name, const ConstTensorView& view, std::int64_t rows, const Device& device) {
-  if (view.device != device) {
-    refuse(fmt::format("{} is on {}, and the communicator carries rows of {}; tensors there are accepted", name,
-                       text_of(view.device), text_of(device)));
-  }
-  if (view.rank() != 4 || view.shape[2] != rows) {
-    refuse(fmt::format("{} has shape {}; {} rows, which this rank holds, are accepted", name, to_string(view.shape),
-                       rows));
-  }
-}
-
-void check_gradient(std::string_view name, const ConstTensorView& gradient, const ConstTensorView& of) {
-  check_rows(name, gradient, of.shape[2], of.device);
-  if (gradient.shape == of.shape && is_floating(gradient.dtype) && gradient.strides[3] == 1) return;
-  refuse(fmt::format("{} is {} {} with a last stride of {}; a floating dtype, {} and 1 are accepted", name,
-                     heddle::name(gradient.dtype), to_string(gradient.shape), gradient.strides[3],
-                     to_string(of.shape)));
-}
 
 /// Prepares a call on this rank and, if `compares`, compares it with the others': `prepare` returns the number that all
 /// must have in common.
@@ -113,96 +43,7 @@ void agree_on(Communicator& communicator, bool compares, Prepare&& prepare) {
   }
 }
 
-/// A number that no other ContextAttention of this process has: plans know positions on a GPU by their address.
-std::uint64_t next_version() {
-  static std::atomic<std::uint64_t> versions{0};
-  return ++versions;
-}
-
 }  // namespace
-
-struct ContextAttention::State {
-  State(Communicator& communicator_, const AttentionOptions& options_, ContextChecks checks_)
-      : communicator(communicator_), device(communicator_.device()), options(options_), checks(checks_) {}
-
-  Communicator& communicator;
-  Device device;
-  AttentionOptions options;  // over this rank's rows
-  ContextChecks checks;
-  ExchangePlan exchange;
-  std::int64_t queries = 0;  // of this rank
-  context::Route route;
-  context::Positions query_positions, key_positions;
-  std::uint64_t word = 0;  // of the partition, the exchange and the options
-  context::CallMemory memory;
-  bool has_compared_forward = false, has_compared_backward = false;
-
-  void make(const MadePartition& partition, const BlockMask& mask);
-  /// Whether this call compares; all ranks find the same.
-  bool compares(bool& has_compared) {
-    const bool first_alone =
-        checks == ContextChecks::first || (checks == ContextChecks::automatic && device.kind != DeviceKind::cpu);
-    return !std::exchange(has_compared, true) || !first_alone;
-  }
-  void check(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const;
-  /// The options of a call: with the starts of each sequence of the batch, which `starts` holds.
-  AttentionOptions options_of(std::int64_t batch, std::vector<Tensor>& starts) const;
-};
-
-void ContextAttention::State::make(const MadePartition& partition, const BlockMask& mask) {
-  const std::int64_t rank = communicator.rank(), size = communicator.size();
-  if (partition.queries.ranks() != size) {
-    refuse(fmt::format("the partition is of {} ranks, and the communicator of {}; equal numbers are accepted",
-                       partition.queries.ranks(), size));
-  }
-  for (const auto& [what, part] : {std::pair("queries", &partition.queries), {"keys", &partition.keys}}) {
-    if (part->length >= size) continue;
-    refuse(fmt::format("the sequence has {} {}, and there are {} ranks; at least as many are accepted", part->length,
-                       what, size));
-  }
-  refuse_options(options, device);
-  if (mask.is_from_lists()) refuse("the mask is of lists; one that is built from a mask_mod is accepted");
-  exchange = ExchangePlan::build(partition.queries, partition.keys, mask, partition.ranks_per_host);
-  route = context::Route(exchange, partition.keys, rank, device);
-  const std::vector<std::int64_t> own_queries = partition.queries.positions(rank);
-  queries = std::ssize(own_queries);
-  query_positions = context::Positions(context::kQueries, own_queries, partition.queries.length, device);
-  key_positions = context::Positions(context::kKeys, route.positions, partition.keys.length, device);
-  // Ranks have the mods in common as they were given, not over their rows.
-  word = base::hash_combine(partition.queries.hash(), partition.keys.hash());
-  word = base::hash_combine(word, exchange.hash());
-  word = base::hash_combine(
-      word, hash_of(fmt::format("{}; {}; {}; {}; {}; {}", text_of(mask.mask()), text_of(options.score_mod),
-                                text_of(options.weight_mod), options.scale.value_or(0),
-                                static_cast<int>(options.normalizer), options.sinks.has_value())));
-  options.mask_mod = mask.mask();
-  options.mask_version = base::hash_combine(options.mask_version, next_version());
-  options.backend = backend_on(device);
-  context::over_rows(options, query_positions, key_positions);
-}
-
-void ContextAttention::State::check(const ConstTensorView& q, const ConstTensorView& k,
-                                    const ConstTensorView& v) const {
-  check_rows("q", q, queries, device);
-  check_rows("k", k, route.own, device);
-  check_rows("v", v, route.own, device);
-  if (k.dtype != v.dtype || k.shape[0] != v.shape[0] || k.shape[1] != v.shape[1]) {
-    refuse(fmt::format("k is {} {} and v {} {}; one dtype, batch and number of heads are accepted", name(k.dtype),
-                       to_string(k.shape), name(v.dtype), to_string(v.shape)));
-  }
-}
-
-AttentionOptions ContextAttention::State::options_of(std::int64_t batch, std::vector<Tensor>& starts) const {
-  AttentionOptions made = options;
-  for (const auto& [positions, start] :
-       {std::pair(&query_positions, &made.q_start), {&key_positions, &made.kv_start}}) {
-    if (positions->start().value_or(0) == 0) continue;
-    const Tensor& numbers = starts.emplace_back(Tensor::empty(DType::i64, {batch}));
-    std::fill_n(static_cast<std::int64_t*>(numbers.data()), batch, *positions->start());
-    *start = numbers;
-  }
-  return made;
-}
 
 ContextAttention::ContextAttention(const MadePartition& partition, const BlockMask& mask,
                                    const AttentionOptions& options, Communicator& communicator, ContextChecks checks)
@@ -216,56 +57,166 @@ ContextAttention::ContextAttention(const MadePartition& partition, const BlockMa
 ContextAttention::~ContextAttention() = default;
 ContextAttention::ContextAttention(ContextAttention&&) noexcept = default;
 
-const ExchangePlan& ContextAttention::exchange_plan() const { return state_->exchange; }
+const ExchangePlan& ContextAttention::exchange_plan() const { return state_->latest->exchange; }
+
+void ContextAttention::set_head_groups(std::int64_t groups) {
+  if (groups < 0) refuse(fmt::format("groups is {}; 0 and more are accepted", groups));
+  state_->head_groups = groups;
+}
+
+namespace {
+
+using context::CallMemory;
+using context::HeadGroup;
+using context::RowsOfKeys;
+
+constexpr std::int64_t kAhead = 2;  // groups whose keys are on their way beside an attention
+constexpr std::int64_t kKeyTurns = std::tuple_size_v<decltype(CallMemory::rows)>,
+                       kGradientTurns = std::tuple_size_v<decltype(CallMemory::gradients)>;
+static_assert(kKeyTurns == kAhead + 1 && kKeyTurns + kGradientTurns == context::Lane::kMarks);
+
+/// Memory of the groups that are in it at a time. `tensors`: of one group.
+template <class Tensors>
+std::vector<RowsOfKeys> rows_in_turns(const Tensors& tensors, std::int64_t groups, const context::Route& route,
+                                      std::span<context::KeptMemory> turns, CallMemory& memory, DType dtype) {
+  std::vector<RowsOfKeys> rows;
+  for (std::int64_t turn = 0; turn < std::min(groups, std::ssize(turns)); ++turn) {
+    rows.emplace_back(tensors.k, tensors.v, route, turns[static_cast<std::size_t>(turn)], memory, dtype);
+  }
+  return rows;
+}
+
+/// The tensors of each group, as the caller has them.
+template <class Tensors>
+std::vector<Tensors> in_groups(const Tensors& own, std::int64_t groups) {
+  if (groups == 1) return {own};
+  std::vector<Tensors> parts;
+  for (std::int64_t i = 0; i < groups; ++i) {
+    parts.push_back(context::heads_of(own, context::head_group(i, groups, own.q.shape[1], own.k.shape[1])));
+  }
+  return parts;
+}
+
+template <class T>
+T& turn_of(std::vector<T>& turns, std::size_t group) {
+  return turns[group % turns.size()];
+}
+
+/// Keys of groups on their way: each is started kAhead groups before its attention.
+template <class Tensors>
+class KeysAhead {
+ public:
+  KeysAhead(context::Lane& lane, const std::vector<Tensors>& parts, std::vector<RowsOfKeys>& rows,
+            Communicator& communicator)
+      : lane_(lane), parts_(parts), rows_(rows), communicator_(communicator) {
+    for (std::int64_t i = 0; i < kAhead; ++i) start();
+  }
+  /// The rows of the next group are there, for what follows.
+  void next() {
+    start();
+    lane_.wait_for(mark(arrived_++));
+  }
+
+ private:
+  static int mark(std::size_t group) { return static_cast<int>(group % kKeyTurns); }
+  void start() {
+    if (started_ == parts_.size()) return;
+    const std::size_t group = started_++;
+    // It may outlive this object, by an error, but not the call's parts.
+    lane_.start(mark(group), [&rows = turn_of(rows_, group), &part = parts_[group], &communicator = communicator_](
+                                 void* stream) { rows.bring(part.k, part.v, communicator, stream); });
+  }
+
+  context::Lane& lane_;
+  const std::vector<Tensors>& parts_;
+  std::vector<RowsOfKeys>& rows_;
+  Communicator& communicator_;
+  std::size_t started_ = 0, arrived_ = 0;
+};
+
+}  // namespace
 
 void ContextAttention::forward(const AttentionTensors& own) const {
   State& state = *state_;
-  context::RowsOfKeys rows;
-  AttentionTensors local = own;
-  AttentionOptions options;
+  std::vector<AttentionTensors> parts, local;
+  std::vector<RowsOfKeys> rows;
+  std::vector<AttentionOptions> options;
   std::vector<Tensor> starts;
   agree_on(state.communicator, state.compares(state.has_compared_forward), [&] {
     state.check(own.q, own.k, own.v);
-    rows = context::RowsOfKeys(own.k, own.v, state.route, state.memory.rows, state.memory);
-    local.k = rows.keys();
-    local.v = rows.values();
-    options = state.options_of(own.q.shape[0], starts);
-    cached_plan(local, options);  // refuses what attention does
-    return base::hash_combine(
-        state.word, hash_of(fmt::format("forward {} {} {}", shape_text(own.q), shape_text(own.k), shape_text(own.v))));
+    const context::Way& way = state.way_of(own.k, own.v);
+    const std::int64_t groups = state.groups_of(way, own.q, own.k, own.v, false);
+    parts = in_groups(own, groups);
+    rows = rows_in_turns(parts[0], groups, way.route, state.memory.rows, state.memory, own.k.dtype);
+    options = state.options_of(way, own.q, own.k, groups, starts);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      local.push_back(parts[i]);
+      local[i].k = turn_of(rows, i).keys();
+      local[i].v = turn_of(rows, i).values();
+      cached_plan(local[i], options[i]);  // refuses what attention does
+    }
+    state.make_side(groups);
+    return base::hash_combine(state.word, hash_of(fmt::format("forward {} {} {} {}", shape_text(own.q),
+                                                              shape_text(own.k), shape_text(own.v), groups)));
   });
-  rows.bring(own.k, own.v, state.communicator, options.stream);
-  attention_into(local, options);
+  const std::unique_ptr<context::Lane> lane = state.lane(std::ssize(parts));
+  KeysAhead keys(*lane, parts, rows, state.communicator);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    keys.next();
+    attention_into(local[i], options[i]);
+  }
 }
 
 void ContextAttention::backward(const BackwardTensors& own) const {
   State& state = *state_;
-  context::RowsOfKeys rows, gradients;
-  BackwardTensors local = own;
-  AttentionOptions options;
+  std::vector<BackwardTensors> parts, local;
+  std::vector<RowsOfKeys> rows, gradients;
+  std::vector<AttentionOptions> options;
   std::vector<Tensor> starts;
   const DType sums = own.k.dtype == DType::f64 ? DType::f64 : DType::f32;
   const bool of_keys = own.dk || own.dv;
   agree_on(state.communicator, state.compares(state.has_compared_backward), [&] {
     state.check(own.q, own.k, own.v);
-    if (own.dk) check_gradient("dk", *own.dk, own.k);
-    if (own.dv) check_gradient("dv", *own.dv, own.v);
-    rows = context::RowsOfKeys(own.k, own.v, state.route, state.memory.rows, state.memory);
-    local.k = rows.keys();
-    local.v = rows.values();
+    if (own.dk) context::check_gradient("dk", *own.dk, own.k);
+    if (own.dv) context::check_gradient("dv", *own.dv, own.v);
+    // Their sums go over all heads.
+    const bool at_once = !own.d_captures.empty() || !own.d_params.empty();
+    const context::Way& way = state.way_of(own.k, own.v);
+    const std::int64_t groups = state.groups_of(way, own.q, own.k, own.v, at_once);
+    parts = in_groups(own, groups);
+    rows = rows_in_turns(parts[0], groups, way.route, state.memory.rows, state.memory, own.k.dtype);
     if (of_keys) {
-      gradients = context::RowsOfKeys(own.k, own.v, state.route, state.memory.gradients, state.memory, sums);
-      local.dk = gradients.keys();
-      local.dv = gradients.values();
+      gradients = rows_in_turns(parts[0], groups, way.route, state.memory.gradients, state.memory, sums);
     }
-    options = state.options_of(own.q.shape[0], starts);
-    cached_plan(local, options);
-    return base::hash_combine(state.word, hash_of(fmt::format("backward {} {} {} {}", shape_text(own.q),
-                                                              shape_text(own.k), shape_text(own.v), of_keys)));
+    options = state.options_of(way, own.q, own.k, groups, starts);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      local.push_back(parts[i]);
+      local[i].k = turn_of(rows, i).keys();
+      local[i].v = turn_of(rows, i).values();
+      if (of_keys) {
+        local[i].dk = turn_of(gradients, i).keys();
+        local[i].dv = turn_of(gradients, i).values();
+      }
+      cached_plan(local[i], options[i]);
+    }
+    state.make_side(groups);
+    return base::hash_combine(state.word, hash_of(fmt::format("backward {} {} {} {} {}", shape_text(own.q),
+                                                              shape_text(own.k), shape_text(own.v), of_keys, groups)));
   });
-  rows.bring(own.k, own.v, state.communicator, options.stream);
-  attention_backward_into(local, options);
-  if (of_keys) gradients.give_back(own.dk, own.dv, state.communicator, options.stream);
+  const std::unique_ptr<context::Lane> lane = state.lane(std::ssize(parts));
+  KeysAhead keys(*lane, parts, rows, state.communicator);
+  const auto mark = [](std::size_t group) { return static_cast<int>(kKeyTurns + group % kGradientTurns); };
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    keys.next();
+    // The memory of this turn has left.
+    if (of_keys && i >= gradients.size()) lane->wait_for(mark(i));
+    attention_backward_into(local[i], options[i]);
+    if (!of_keys) continue;
+    lane->start(mark(i), [&, i](void* stream) {
+      turn_of(gradients, i).give_back(parts[i].dk, parts[i].dv, state.communicator, stream);
+    });
+  }
+  for (std::size_t turn = 0; turn < gradients.size(); ++turn) lane->wait_for(mark(turn));
 }
 
 }  // namespace heddle

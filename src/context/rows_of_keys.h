@@ -3,6 +3,7 @@
 // gradients of such rows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -23,9 +24,12 @@ class KeptMemory {
   Tensor memory_;
 };
 
-/// The memory of a ContextAttention's calls, one call at a time.
+/// The memory of a ContextAttention's calls, one call at a time. Groups of heads take turns: keys of two groups are on
+/// their way beside the attention of a third, and gradients of one group leave while those of the next are computed.
 struct CallMemory {
-  KeptMemory rows, gradients, moving, zeros;
+  std::array<KeptMemory, 3> rows;
+  std::array<KeptMemory, 2> gradients;
+  KeptMemory moving, zeros;
 };
 
 class RowsOfKeys {

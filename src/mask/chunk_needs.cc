@@ -121,4 +121,27 @@ std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk) {
   return costs;
 }
 
+double most_elements(const Partition& queries, const BlockMask& mask) {
+  queries.validate();
+  const std::vector<ChunkCost> costs = chunk_costs(mask, queries.chunk);
+  const std::int64_t q_len = mask::sequence_of(mask).q_len;
+  if (queries.length != q_len) {
+    mask::refuse_partition(fmt::format(
+        "the partition places {} queries, and the mask covers {}; equal numbers are accepted", queries.length, q_len));
+  }
+  double most = 0;
+  for (const std::vector<RowRange>& ranges : queries.placement) {
+    double elements = 0;
+    for (const RowRange& range : ranges) {
+      for (std::int64_t c = range.begin / queries.chunk; c * queries.chunk < range.end; ++c) {
+        const ChunkCost& cost = costs[static_cast<std::size_t>(c)];
+        elements += cost.full + cost.partial;
+      }
+    }
+    most = std::max(most, elements);
+  }
+  const std::int64_t matrices = std::ssize(mask.shape().sequences) * mask.shape().heads;
+  return matrices > 0 ? most / static_cast<double>(matrices) : 0;
+}
+
 }  // namespace heddle

@@ -99,7 +99,7 @@ class Segments {
   std::int64_t count_ = 0;
 };
 
-using Table = std::vector<std::vector<Ranges>>;
+using Table = std::vector<std::vector<Ranges>>;  // [receiver][sender]
 
 std::int64_t rows_of(const Table& table, std::int64_t receiver) {
   std::int64_t sum = 0;
@@ -212,6 +212,38 @@ std::vector<std::int64_t> ExchangePlan::crossing_sent_rows(std::int64_t rank, co
   Segments own;
   own.add(keys.placement[static_cast<std::size_t>(rank)]);
   return numbers_sent(crossing, rank, own);
+}
+
+double ExchangePlan::predicted_seconds(std::int64_t row_bytes, std::int64_t ranks_on_host) const {
+  constexpr double kWithin = 258e9, kAcross = 50e9;  // bytes a second, of a rank, each way
+  constexpr double kStart = 55e-6;                   // of a step
+  const std::int64_t per_host = ranks_per_host != 0 ? ranks_per_host : ranks_on_host;
+  const auto are_near = [&](std::int64_t one, std::int64_t other) {
+    return per_host == 0 || one / per_host == other / per_host;
+  };
+  const auto time_of = [&](const Table& table) {
+    double longest = 0;
+    for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+      std::int64_t near_in = 0, near_out = 0, far_in = 0, far_out = 0;
+      for (std::int64_t other = 0; other < ranks(); ++other) {
+        if (other == rank) continue;
+        const std::int64_t in = mask::count(table[static_cast<std::size_t>(rank)][static_cast<std::size_t>(other)]),
+                           out = mask::count(table[static_cast<std::size_t>(other)][static_cast<std::size_t>(rank)]);
+        (are_near(rank, other) ? near_in : far_in) += in;
+        (are_near(rank, other) ? near_out : far_out) += out;
+      }
+      longest = std::max({longest, static_cast<double>(std::max(near_in, near_out)) / kWithin,
+                          static_cast<double>(std::max(far_in, far_out)) / kAcross});
+    }
+    return kStart + longest * static_cast<double>(row_bytes);
+  };
+  return crossing.empty() ? time_of(received) : time_of(crossing) + time_of(received);
+}
+
+bool takes_two_steps(HostSteps steps, const ExchangePlan& direct, const ExchangePlan& two, std::int64_t row_bytes) {
+  if (two.ranks_per_host == 0) return false;
+  if (steps != HostSteps::automatic) return steps == HostSteps::two;
+  return two.predicted_seconds(row_bytes) < direct.predicted_seconds(row_bytes, two.ranks_per_host);
 }
 
 std::uint64_t ExchangePlan::hash() const {

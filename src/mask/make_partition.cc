@@ -235,6 +235,7 @@ MadePartition make_partition(std::span<const WeightedMask> masks, std::int64_t r
   PlacementProblem problem = problem_of(masks, ranks, options);
   MadePartition made;
   made.ranks_per_host = problem.per_host;
+  made.host_steps = options.host_steps;
   std::vector<Weighed> found;
   if (problem.per_host == 0) {
     found = place_on_one_host(problem, options);

@@ -157,6 +157,7 @@ int main(void) {
   FIELD(heddle_partition_options, seed);
   FIELD(heddle_partition_options, placing);
   FIELD(heddle_partition_options, reserved);
+  FIELD(heddle_partition_options, host_steps);
   END(",");
   BEGIN(heddle_communicator);
   FIELD(heddle_communicator, struct_size);

@@ -83,10 +83,14 @@ static heddle_block_mask* causal_mask(void) {
   return mask;
 }
 
+/// Two steps, because so few rows would cross in one.
 static heddle_partition* partition_of(const heddle_block_mask* mask, int64_t ranks_per_host) {
   const heddle_weighted_mask weighted = {mask, 1};
-  const heddle_partition_options options = {
-      .struct_size = sizeof options, .chunk = 4, .ranks_per_host = ranks_per_host, .placing = HEDDLE_PLACING_ZIGZAG};
+  const heddle_partition_options options = {.struct_size = sizeof options,
+                                            .chunk = 4,
+                                            .ranks_per_host = ranks_per_host,
+                                            .placing = HEDDLE_PLACING_ZIGZAG,
+                                            .host_steps = 2};
   heddle_partition* partition = NULL;
   EXPECT_OK(heddle_partition_create(&weighted, 1, kRanks, &options, &partition));
   return partition;
@@ -155,6 +159,7 @@ typedef struct {
   const heddle_block_mask* mask;
   const sides* whole;
   rank_slots slots;
+  int64_t head_groups;
   double largest;  // difference from one rank
 } rank_job;
 
@@ -182,6 +187,7 @@ static void* run_rank(void* argument) {
   heddle_context* context = NULL;
   EXPECT_OK(
       heddle_context_create(job->partition, job->mask, &options, &communicator, HEDDLE_CHECKS_AUTOMATIC, &context));
+  EXPECT_OK(heddle_context_set_head_groups(context, job->head_groups));
   const heddle_attention_tensors forward = forward_of(views, &lse);
   const heddle_backward_tensors backward = backward_of(views, &lse);
   EXPECT_OK(heddle_context_forward(context, &forward));
@@ -204,7 +210,7 @@ static void* run_rank(void* argument) {
   return NULL;
 }
 
-static void expect_ranks_equal_one(int64_t ranks_per_host) {
+static void expect_ranks_equal_one(int64_t ranks_per_host, int64_t head_groups) {
   sides whole = sides_of(kRows, 5);
   heddle_tensor views[kTensors], lse;
   fill_views(&whole, views, &lse);
@@ -221,7 +227,7 @@ static void expect_ranks_equal_one(int64_t ranks_per_host) {
   rank_job jobs[kRanks];
   pthread_t threads[kRanks];
   for (int64_t rank = 0; rank < kRanks; ++rank) {
-    jobs[rank] = (rank_job){partition, mask, &whole, {&shared, rank, 0}, 0};
+    jobs[rank] = (rank_job){partition, mask, &whole, {&shared, rank, 0}, head_groups, 0};
     pthread_create(&threads[rank], NULL, run_rank, &jobs[rank]);
   }
   for (int64_t rank = 0; rank < kRanks; ++rank) {
@@ -284,6 +290,9 @@ static void test_errors(void) {
   options.placing = HEDDLE_PLACING_HEAP, options.ranks_per_host = 3;
   EXPECT_ERROR(heddle_partition_create(&weighted, 1, 4, &options, &none), HEDDLE_ERROR_INVALID_ARGUMENT,
                "ranks_per_host is 3, and there are 4 ranks");
+  options.ranks_per_host = 2, options.host_steps = 3;
+  EXPECT_ERROR(heddle_partition_create(&weighted, 1, 4, &options, &none), HEDDLE_ERROR_INVALID_ARGUMENT,
+               "options.host_steps is 3; 0, 1 and 2 are accepted");
   options.struct_size = 8;
   EXPECT_ERROR(heddle_partition_create(&weighted, 1, 4, &options, &none), HEDDLE_ERROR_INVALID_ARGUMENT, "struct_size");
   int64_t rows = 0;
@@ -344,11 +353,65 @@ static void test_a_function_that_fails(void) {
   heddle_block_mask_destroy(mask);
 }
 
+/// Tensors and masks that do not fit the ranks are refused before anything is sent: here no exchange works.
+static void test_what_does_not_fit_the_ranks(void) {
+  rank_slots slots = {NULL, 0, 0};
+  heddle_communicator communicator = communicator_of(&slots);
+  communicator.agree = agree_alone;
+  heddle_context* context = NULL;
+
+  const heddle_sequence three = {.q_len = 3, .kv_len = 3};
+  const heddle_block_mask_options short_options = {.struct_size = sizeof short_options,
+                                                   .heads = kHeads,
+                                                   .sequences = &three,
+                                                   .sequence_count = 1,
+                                                   .q_block = 4,
+                                                   .kv_block = 4,
+                                                   .mask_mod = kMask,
+                                                   .sequence_size = sizeof three};
+  heddle_block_mask *mask = causal_mask(), *short_mask = NULL;
+  EXPECT_OK(heddle_block_mask_create(&short_options, &short_mask));
+  heddle_partition *partition = partition_of(mask, 0), *short_partition = partition_of(short_mask, 0);
+  EXPECT_ERROR(heddle_context_create(short_partition, short_mask, NULL, &communicator, 0, &context),
+               HEDDLE_ERROR_INVALID_ARGUMENT, "the sequence has 3 queries, and there are 4 ranks");
+  EXPECT_ERROR(heddle_context_create(partition, short_mask, NULL, &communicator, 0, &context),
+               HEDDLE_ERROR_INVALID_ARGUMENT, "the mask covers 3 and 3");
+  communicator.size = 3;
+  EXPECT_ERROR(heddle_context_create(partition, mask, NULL, &communicator, 0, &context), HEDDLE_ERROR_INVALID_ARGUMENT,
+               "the partition is of 4 ranks, and the communicator of 3");
+  EXPECT(context == NULL);
+
+  // Tensors of a GPU, and a communicator that carries rows of the CPU.
+  communicator.size = kRanks;
+  EXPECT_OK(heddle_context_create(partition, mask, NULL, &communicator, 0, &context));
+  int64_t rows = 0;
+  EXPECT_OK(heddle_partition_rows(partition, 0, 0, &rows));
+  sides own = sides_of(rows, 3);
+  heddle_tensor views[kTensors], lse;
+  fill_views(&own, views, &lse);
+  for (int i = 0; i < kTensors; ++i) views[i].device_kind = HEDDLE_DEVICE_CUDA;
+  const heddle_attention_tensors forward = forward_of(views, &lse);
+  const heddle_backward_tensors backward = backward_of(views, &lse);
+  static const char kWhere[] =
+      "q is on cuda:0, and the communicator carries rows of the CPU; tensors there are accepted";
+  EXPECT_ERROR(heddle_context_forward(context, &forward), HEDDLE_ERROR_INVALID_ARGUMENT, kWhere);
+  EXPECT_ERROR(heddle_context_backward(context, &backward), HEDDLE_ERROR_INVALID_ARGUMENT, kWhere);
+  EXPECT_ERROR(heddle_context_set_head_groups(context, -1), HEDDLE_ERROR_INVALID_ARGUMENT, "groups is -1");
+  EXPECT_ERROR(heddle_context_set_head_groups(NULL, 1), HEDDLE_ERROR_INVALID_ARGUMENT, "context is null");
+  heddle_context_destroy(context);
+  free_sides(&own);
+  heddle_partition_destroy(short_partition);
+  heddle_partition_destroy(partition);
+  heddle_block_mask_destroy(short_mask);
+  heddle_block_mask_destroy(mask);
+}
+
 int main(void) {
-  expect_ranks_equal_one(0);
-  expect_ranks_equal_one(2);
+  expect_ranks_equal_one(0, 0);
+  expect_ranks_equal_one(2, 2);
   test_what_travels();
   test_errors();
   test_a_function_that_fails();
+  test_what_does_not_fit_the_ranks();
   return failures() != 0;
 }

@@ -2,13 +2,41 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+#include <cstring>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "context/whole_sequence.h"
 
 namespace heddle::test {
 namespace {
+
+/// A Communicator that counts its exchanges and may fail in one.
+class Observed final : public Communicator {
+ public:
+  explicit Observed(Communicator& ranks) : ranks_(ranks) {}
+  std::int64_t rank() const override { return rank_off + ranks_.rank(); }
+  std::int64_t size() const override { return ranks_.size(); }
+  void exchange(const void* send, std::span<const std::int64_t> send_bytes, void* receive,
+                std::span<const std::int64_t> receive_bytes, void* stream) override {
+    if (calls_from != std::this_thread::get_id()) ++elsewhere;
+    ranks_.exchange(send, send_bytes, receive, receive_bytes, stream);
+    if (++ended == fails_at) throw Error(ErrorCode::device, "the link is gone");
+  }
+  bool agree(std::uint64_t number) override { return ranks_.agree(number); }
+
+  const std::thread::id calls_from = std::this_thread::get_id();
+  std::atomic<int> ended = 0, elsewhere = 0;  // exchanges; in other threads than the caller's
+  int fails_at = 0;
+  std::int64_t rank_off = 0;
+
+ private:
+  Communicator& ranks_;
+};
 
 /// A Communicator whose functions fail the test if an exchange follows on an error.
 struct Outcome {
@@ -94,6 +122,40 @@ TEST(ContextAttention, RowsCrossOnceToAHost) {
   expect_right(three);
 }
 
+// Two hosts of two ranks: few bytes cross at once, many cross once to each host. Both are right.
+TEST(ContextAttention, CrossesInTheStepsThatAreFasterByTheBytes) {
+  Whole of;
+  of.ranks = 4;
+  of.ranks_per_host = 2;
+  of.mask = Expr();
+  of.q_len = of.kv_len = 512;
+  of.dim = of.v_dim = 2;
+  of.heads = of.kv_heads = 1;
+  of.chunk = of.block = 32;
+  of.host_steps = HostSteps::automatic;
+  expect_right(of);
+  const BlockMask blocks = of.block_mask();
+  const MadePartition partition = of.partition(blocks);
+  for (const auto& [steps, heads, crossing, exchanges] : {std::tuple(HostSteps::automatic, 1, 0, 1),
+                                                          {HostSteps::automatic, 128, 256, 2},
+                                                          {HostSteps::one, 1, 0, 1},
+                                                          {HostSteps::two, 1, 256, 2}}) {
+    SCOPED_TRACE(testing::Message() << static_cast<int>(steps) << ", " << heads << " heads");
+    MadePartition made = partition;
+    made.host_steps = steps;
+    ThreadRanks ranks(4);
+    ranks.run([&](Communicator& threads) {
+      Observed communicator(threads);
+      ContextAttention context(made, blocks, {.threads = 1}, communicator);
+      const std::int64_t rows = made.queries.rows(threads.rank());
+      const Tensor q = Tensor::zeros(DType::f64, {1, heads, rows, 64}), o = Tensor::zeros(DType::f64, q.shape());
+      context.forward({q, q, q, o});
+      EXPECT_EQ(context.exchange_plan().crossing_rows(threads.rank()), crossing / 2);
+      EXPECT_EQ(communicator.ended, exchanges);
+    });
+  }
+}
+
 // Rows in whole granules of 128, the last one cut: positions are looked up by granules.
 TEST(ContextAttention, TakesGranules) {
   Whole of;
@@ -125,6 +187,106 @@ Outcome outcome_of(std::int64_t count, Call&& call) {
   });
   outcome.exchanges = ranks.exchanges();
   return outcome;
+}
+
+TEST(ContextAttention, HeadGroupsHaveTheBitsOfOne) {
+  Whole of;
+  of.heads = 8;
+  of.kv_heads = 4;
+  of.batch = 2;
+  of.bindings.captures["slopes"] = of.slopes = mods::alibi_slopes(8);
+  of.sink_values = Tensor::zeros(DType::f32, {8});
+  for (int h = 0; h < 8; ++h) static_cast<float*>(of.sink_values.data())[h] = static_cast<float>(h) - 4;
+  of.sinks = true;
+  of.score = mods::alibi(Capture("slopes", DType::f32, 1));
+  of.weight = mods::dropout(0.3, 5);
+  const auto expect_same_bits = [&] {
+    of.head_groups = 1;
+    const Gathered one = expect_right(of);
+    for (const std::int64_t groups : {2, 4}) {
+      SCOPED_TRACE(testing::Message() << groups << " groups");
+      of.head_groups = groups;
+      const Gathered several = expect_right(of);
+      for (const auto member : {&Gathered::o, &Gathered::lse, &Gathered::dq, &Gathered::dk, &Gathered::dv}) {
+        const Tensor &x = one.*member, &y = several.*member;
+        EXPECT_EQ(std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.count() * size_of(x.dtype()))), 0);
+      }
+    }
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    of.dtype = dtype;
+    expect_same_bits();
+  }
+  of.mask = leaf::q_idx() - leaf::kv_idx() <= leaf::h() * 8 && mods::causal();
+  of.ranks = 4;
+  of.ranks_per_host = 2;
+  expect_same_bits();
+}
+
+/// Calls call(context, communicator, tensors) on each of two ranks over four heads in `groups` groups.
+template <class Call>
+void on_two_ranks_in_groups(std::int64_t groups, Call&& call) {
+  Whole of;
+  of.ranks = 2;
+  of.heads = of.kv_heads = 4;
+  const BlockMask blocks = of.block_mask();
+  const MadePartition partition = of.partition(blocks);
+  ThreadRanks ranks(2);
+  ranks.run([&](Communicator& threads) {
+    try {
+      Observed communicator(threads);
+      ContextAttention context(partition, blocks, of.options(), communicator);
+      context.set_head_groups(groups);
+      const std::int64_t rows = partition.queries.rows(communicator.rank());
+      const auto draw = [&](std::int64_t columns, unsigned seed) { return of.draw(4, rows, columns, seed); };
+      const Tensor q = draw(of.dim, 1), k = draw(of.dim, 2), v = draw(of.v_dim, 3), o = draw(of.v_dim, 4),
+                   d_o = draw(of.v_dim, 5), dq = draw(of.dim, 6), dk = draw(of.dim, 7), dv = draw(of.v_dim, 8),
+                   lse = Tensor::empty(DType::f32, {1, 4, rows});
+      BackwardTensors backward{q, k, v, o, lse, d_o};
+      backward.dq = dq, backward.dk = dk, backward.dv = dv;
+      call(context, communicator, AttentionTensors{q, k, v, o, lse}, backward);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  });
+}
+
+TEST(ContextAttention, ExchangesOfGroupsRunBesideTheThreadThatComputes) {
+  on_two_ranks_in_groups(4, [](ContextAttention& context, Observed& communicator, const AttentionTensors& forward,
+                               const BackwardTensors& backward) {
+    context.forward(forward);
+    EXPECT_EQ(communicator.ended, 4);
+    context.backward(backward);
+    EXPECT_EQ(communicator.ended, 4 + 8);
+    EXPECT_EQ(communicator.elsewhere, 12);
+  });
+  on_two_ranks_in_groups(0, [](ContextAttention& context, Observed& communicator, const AttentionTensors& forward,
+                               const BackwardTensors& backward) {
+    context.forward(forward);
+    context.backward(backward);
+    EXPECT_EQ(communicator.ended, 3) << "on the CPU one group, unless more are asked for";
+    EXPECT_EQ(communicator.elsewhere, 0);
+  });
+}
+
+TEST(ContextAttention, AFailedExchangeOfALaterGroupEndsTheCall) {
+  on_two_ranks_in_groups(4, [](ContextAttention& context, Observed& communicator, const AttentionTensors& forward,
+                               const BackwardTensors& backward) {
+    for (const int fails_at : {2, 4 + 3, 4 + 8}) {
+      communicator.ended = 0;
+      communicator.fails_at = fails_at;
+      try {
+        context.forward(forward);
+        context.backward(backward);
+        ADD_FAILURE() << fails_at;
+      } catch (const Error& error) {
+        EXPECT_STREQ(error.what(), "the link is gone");
+      }
+      EXPECT_EQ(communicator.ended, fails_at) << "later exchanges are left out";
+    }
+    communicator.fails_at = 0;
+    context.forward(forward);  // ranks are in step again
+  });
 }
 
 using testing::Each;
@@ -196,6 +358,58 @@ TEST(ContextAttention, RefusesBeforeAnythingIsSent) {
     const ContextAttention context(partition, of_others, of.options(), communicator);
   });
   EXPECT_THAT(lengths.messages, Each(HasSubstr("80")));
+}
+
+TEST(ContextAttention, RefusesGroupsAndRanksThatAreNotThere) {
+  Whole of;
+  of.heads = of.kv_heads = 4;
+  const BlockMask blocks = of.block_mask();
+  const MadePartition partition = of.partition(blocks);
+  const auto refused = [&](std::int64_t groups, std::int64_t last_groups, DType o_dtype, std::int64_t o_heads,
+                           const char* text) {
+    const Outcome outcome = outcome_of(3, [&](Communicator& communicator, bool last) {
+      ContextAttention context(partition, blocks, of.options(), communicator);
+      context.set_head_groups(last ? last_groups : groups);
+      const std::int64_t rows = partition.queries.rows(communicator.rank());
+      const Tensor q = of.draw(4, rows, of.dim, 1), v = of.draw(4, rows, of.v_dim, 3),
+                   o = of.draw(o_heads, rows, of.v_dim, 4).to(o_dtype);
+      context.forward({q, q, v, o});
+    });
+    EXPECT_THAT(outcome.messages.back(), HasSubstr(text));
+    EXPECT_THAT(outcome.messages.front(), testing::Not(testing::IsEmpty()));
+    EXPECT_EQ(outcome.exchanges, 0);
+  };
+  refused(1, 3, DType::f32, 4, "head_groups is 3; 0 and divisors of the 4 heads of k are accepted");
+  refused(1, 2, DType::f32, 4, "rank 2 of 3 stops");
+  refused(2, 2, DType::f32, 2, "o has shape [1, 2, ");
+  refused(2, 2, DType::i32, 4, "o");
+  const auto made = [&](std::int64_t rank_off, const AttentionOptions& options) {
+    return outcome_of(3, [&](Communicator& threads, bool) {
+      Observed communicator(threads);
+      communicator.rank_off = rank_off;
+      ContextAttention context(partition, blocks, options, communicator);
+      context.set_head_groups(-1);
+    });
+  };
+  EXPECT_THAT(made(3, of.options()).messages, Each(HasSubstr("of 3, so it misses this one; 0 to 2 are accepted")));
+  EXPECT_THAT(made(0, of.options()).messages, Each(HasSubstr("groups is -1; 0 and more are accepted")));
+  AttentionOptions named = of.options();
+  named.bindings.params["context_first_head"] = 1.0;
+  EXPECT_THAT(made(0, named).messages, Each(HasSubstr("a param is called 'context_first_head'")));
+  EXPECT_THROW(default_head_groups(0, 1, 1, 1), Error);
+}
+
+// Causal over two ranks; the planner's times for 1 to 8 groups, and the exposed exchange, are least for these.
+TEST(ContextAttention, ChoosesGroupsOfTheLeastPredictedTime) {
+  constexpr std::int64_t kRow = 2 * 128 * 2;  // bytes of a head's key and value
+  for (const auto& [length, heads, kv_heads, groups] :
+       {std::array<std::int64_t, 4>{32768, 16, 16, 2}, {32768, 64, 8, 2}, {131072, 16, 16, 2}, {1024, 64, 8, 1}}) {
+    const std::int64_t rows = length / 2;
+    const double flop = 4.0 * 128 * static_cast<double>(heads * rows * rows);
+    EXPECT_EQ(default_head_groups(kv_heads, rows * kv_heads * kRow, heads * rows / 128, flop), groups) << length;
+  }
+  EXPECT_EQ(default_head_groups(8, std::int64_t{1} << 32, 1 << 20, 1e15), 8) << "a long exchange, and many tiles";
+  EXPECT_EQ(default_head_groups(8, 0, 1 << 20, 1e15), 1) << "nothing is exchanged";
 }
 
 TEST(ContextAttention, AWrongCallOfOneRankIsAnErrorOnEach) {

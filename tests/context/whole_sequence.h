@@ -25,7 +25,9 @@ struct Whole {
   Expr mask = mods::causal(), score{}, weight{};
   std::optional<Placing> placing{};
   std::int64_t chunk = 4, block = 4, ranks_per_host = 0;
+  HostSteps host_steps = HostSteps::two;
   bool sinks = false;
+  std::int64_t head_groups = 0;
   int times = 1;  // that a ContextAttention computes it
 
   Whole() { bindings.captures["slopes"] = slopes = mods::alibi_slopes(4); }
@@ -72,7 +74,9 @@ struct Whole {
   }
   MadePartition partition(const BlockMask& blocks) const {
     const WeightedMask weighted = {&blocks, 1};
-    return make_partition({&weighted, 1}, ranks, {.chunk = chunk, .only = placing, .ranks_per_host = ranks_per_host});
+    return make_partition(
+        {&weighted, 1}, ranks,
+        {.chunk = chunk, .only = placing, .ranks_per_host = ranks_per_host, .host_steps = host_steps});
   }
 
   Tensor slopes, documents, sink_values = Tensor::zeros(DType::f32, {2});
@@ -129,9 +133,14 @@ class OnDevice final : public Communicator {
   Device device_;
 };
 
+/// The results of all ranks, in the order of the sequence.
+struct Gathered {
+  Tensor o, lse, dq, dk, dv;
+};
+
 /// Runs forward and backward over ranks and judges what they gather. `kind`: rank r computes on device r % devices of
 /// that kind.
-inline void expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu, int devices = 1) {
+inline Gathered expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu, int devices = 1) {
   const Tensor q = of.draw(of.heads, of.q_len, of.dim, 1), k = of.draw(of.kv_heads, of.kv_len, of.dim, 2),
                v = of.draw(of.kv_heads, of.kv_len, of.v_dim, 3), d_o = of.draw(of.heads, of.q_len, of.v_dim, 4);
   const DType reals = of.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -152,7 +161,8 @@ inline void expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu, int
       options.bindings.captures["slopes"] = slopes;
       if (options.bindings.captures.contains("documents")) options.bindings.captures["documents"] = documents;
       if (options.sinks) options.sinks = sinks;
-      const ContextAttention context(partition, blocks, options, communicator);
+      ContextAttention context(partition, blocks, options, communicator);
+      context.set_head_groups(of.head_groups);
       const auto queries = partition.queries.positions(communicator.rank()),
                  keys = partition.keys.positions(communicator.rank());
       const auto part = [&](const Tensor& whole, const std::vector<std::int64_t>& rows) {
@@ -183,6 +193,7 @@ inline void expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu, int
   tensors.dq = dq, tensors.dk = dk, tensors.dv = dv;
   const GradientReport backward = check_backward(tensors, of.whole_options());
   EXPECT_TRUE(backward.passed) << backward.text();
+  return {o, lse, dq, dk, dv};
 }
 
 }  // namespace heddle::test

@@ -209,6 +209,37 @@ TEST(Partition, SendsARowOnceToAHost) {
   }
 }
 
+TEST(Partition, MostElementsAreThoseOfTheBusiestRank) {
+  const BlockMask causal = built("kv_idx <= q_idx", 64, 64, 4);
+  const Partition contiguous = Partition::contiguous(64, 2, 8);
+  // 16 rows of blocks, of which the last 8 list 9 to 16 blocks of 4 x 4.
+  EXPECT_EQ(most_elements(contiguous, causal), (9 + 10 + 11 + 12 + 13 + 14 + 15 + 16) * 16);
+  EXPECT_THROW(most_elements(Partition::contiguous(60, 2, 8), causal), Error);
+}
+
+// Four ranks on two hosts, 16 rows each, all of which all read.
+TEST(ExchangePlan, PredictsTheTimeOfEachWay) {
+  const BlockMask mask = built("", 64, 64, 4);
+  const MadePartition placed = made(mask, 4, {.chunk = 16, .only = Placing::contiguous, .ranks_per_host = 2});
+  const ExchangePlan two = ExchangePlan::build(placed.queries, placed.keys, mask, 2),
+                     direct = ExchangePlan::build(placed.queries, placed.keys, mask);
+  constexpr std::int64_t kMegabyte = 1'000'000;
+  constexpr double kStep = 55e-6;
+  // Directly 32 rows cross to a rank; in two steps 16, and then 16 + 2 * 16 - 16 come from the neighbour.
+  EXPECT_DOUBLE_EQ(direct.predicted_seconds(kMegabyte, 2), kStep + 32e6 / 50e9);
+  EXPECT_DOUBLE_EQ(two.predicted_seconds(kMegabyte), 2 * kStep + 16e6 / 50e9 + 32e6 / 258e9);
+  EXPECT_DOUBLE_EQ(direct.predicted_seconds(kMegabyte), kStep + 48e6 / 258e9) << "all on one host";
+  EXPECT_TRUE(takes_two_steps(HostSteps::automatic, direct, two, kMegabyte));
+  EXPECT_FALSE(takes_two_steps(HostSteps::automatic, direct, two, 1000));
+  EXPECT_TRUE(takes_two_steps(HostSteps::two, direct, two, 1000));
+  EXPECT_FALSE(takes_two_steps(HostSteps::one, direct, two, kMegabyte));
+  EXPECT_FALSE(takes_two_steps(HostSteps::two, direct, direct, kMegabyte)) << "there is one host";
+  // Bytes that leave a rank count as those that come: rank 0 has the keys that all read.
+  const BlockMask first = built("kv_idx < 16", 64, 64, 16);
+  EXPECT_DOUBLE_EQ(ExchangePlan::build(placed.queries, placed.keys, first).predicted_seconds(kMegabyte, 2),
+                   kStep + 32e6 / 50e9);
+}
+
 TEST(Partition, LoadsCountWhatCrossesOnceForAHost) {
   const BlockMask mask = built("", 64, 64, 4);
   const PartitionOptions options{

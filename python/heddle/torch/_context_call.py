@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.attention import flex_attention as flex
 
+from .. import _core
 from . import _forms
 from ._call import Call
 from ._context_group import agree, check_device
@@ -20,8 +21,6 @@ from ._flex import check_inputs
 from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
 
-GROUP_BYTES = 16 << 20  # an exchange of fewer pays for its latency, not for its bytes
-GROUP_TILES = 4 * 132  # tiles of 128 queries that fill the SMs of a large GPU four times; a guess
 FIRST_HEAD = "_first_head"
 
 
@@ -84,23 +83,38 @@ def compare(plan: ContextPlan, context: ContextCall | None, error: Exception | N
         raise error
 
 
+def row_bytes(key: torch.Tensor, value: torch.Tensor) -> int:
+    """Of one row of keys and values, of all heads."""
+    return key.shape[0] * key.shape[1] * (key.shape[3] + value.shape[3]) * key.element_size()
+
+
 def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
-    """How many groups of heads: as many as keep their exchange and their attention large enough. One on the CPU. All
-    ranks choose the same."""
+    """How many groups of heads: those of the least predicted time. One on the CPU. All ranks choose the same."""
     query, key, value = call.query, call.key, call.value
     if query.device.type == "cpu":
         return 1
-    row = key.shape[0] * key.shape[1] * (key.shape[3] + value.shape[3]) * query.element_size()
     most_rows = max(plan.rows(rank) for rank in range(plan.size))
     tiles = query.shape[0] * query.shape[1] * -(-most_rows // 128)
-    most = min(exchange.most_received * row // GROUP_BYTES, tiles // GROUP_TILES)
-    return next((groups for groups in range(min(key.shape[1], most), 1, -1) if key.shape[1] % groups == 0), 1)
+    flop = 2.0 * query.shape[0] * query.shape[1] * (key.shape[3] + value.shape[3]) * exchange.most_elements
+    return _core.default_head_groups(key.shape[1], exchange.most_received * row_bytes(key, value), tiles, flop)
 
 
 def check_groups(given: int, kv_heads: int) -> int:
     if given < 1 or kv_heads % given:
         raise ValueError(f"head_groups is {given}; a divisor of the {kv_heads} heads of key is accepted")
     return given
+
+
+def check_tensors(
+    plan: ContextPlan, exchange: Exchange, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> None:
+    """Raises ValueError for tensors that do not fit the plan, its group or the mask."""
+    check_rows(plan, query, key, value)
+    check_device(plan.ranks, query.device)
+    if query.device != plan.device:
+        raise ValueError(f"query, key and value are on {query.device}, and the plan was made for {plan.device}; the "
+                         "same device is accepted")
+    check_mask(exchange, query)
 
 
 def check_rows(plan: ContextPlan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -136,13 +150,8 @@ def context_call(
     """Everything that is refused is refused here, before anything is sent."""
     call = Call(query, key, value, scale=None if scale is None else float(scale), allow_tf32=allow_tf32_for(query))
     check_inputs(call, score_mod, None, enable_gqa)
-    check_rows(plan, query, key, value)
-    check_device(plan.ranks, query.device)
-    if query.device != plan.device:
-        raise ValueError(f"query, key and value are on {query.device}, and the plan was made for {plan.device}; the "
-                         "same device is accepted")
-    exchange = plan.exchange(block_mask)
-    check_mask(exchange, query)
+    exchange = plan.exchange(block_mask).of_rows(row_bytes(key, value))
+    check_tensors(plan, exchange, query, key, value)
     groups = chosen_groups(plan, exchange, call) if head_groups is None else check_groups(head_groups, key.shape[1])
     set_mods(call, exchange, score_mod)
     set_dropout(call, dropout_p, dropout_seed)

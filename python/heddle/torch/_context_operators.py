@@ -10,7 +10,7 @@ import torch
 
 from ._call import Call
 from ._context_attention import Made, backward, forward
-from ._context_call import ContextCall, check_rows, chosen_groups, compare
+from ._context_call import ContextCall, check_tensors, chosen_groups, compare, row_bytes
 from ._context_plan import plans
 from ._context_positions import know_positions
 from ._eager_backward import check_differentiable, empty_gradients, in_places, refuse_twice, wanted_of
@@ -33,7 +33,7 @@ def context_of(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, ca
     if made is None:
         raise RuntimeError("the plan of a compiled context_parallel.attention no longer exists: keep it as long as its "
                            "calls")
-    lists = made.masks[exchange][1]
+    lists = made.masks[exchange][1].of_rows(row_bytes(call.key, call.value))
     call.version = lists.version
     mods = call.score, call.weight, sorted(call.params.items())  # rewritten on all ranks alike
     know_positions(call, lists.rows, (made.q_len, made.kv_len))
@@ -46,7 +46,7 @@ def run_forward(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, *
     context = context_of(plan, exchange, groups, reduces, call_of(*rest))
     error = None
     try:
-        check_rows(context.plan, context.call.query, context.call.key, context.call.value)
+        check_tensors(context.plan, context.exchange, *context.call.tensors()[:FIRST])
     except ValueError as caught:
         error = caught
     compare(context.plan, context, error)

@@ -39,16 +39,17 @@ class Exchange:
 
     A rank's rows of keys are its own up to `own_before`, then those that it receives, sender by sender, each ascending,
     then the rest of its own. Where it can be, they stand in the order of the sequence. Over several hosts, rows that
-    crossed to this rank for all ranks of its host stand behind them (`crossed`), in no attention.
+    crossed to this rank for all ranks of its host stand behind them (`crossed`), in no attention; `direct` is then the
+    exchange in one step, if calls may take it.
 
     `rows`: where this rank's queries and its rows of keys stand in the sequence.
     """
 
-    def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask) -> None:
-        ranks = plan.ranks
-        lists = _core.ExchangePlan.build(plan.made.queries, plan.made.keys, core._mask, ranks.per_host)
+    def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask, steps: int) -> None:
+        ranks, two_steps = plan.ranks, steps == 2
+        lists = _core.ExchangePlan.build(plan.made.queries, plan.made.keys, core._mask,
+                                         ranks.per_host if two_steps else 0)
         rows = [[lists.rows(receiver, sender) for sender in range(ranks.size)] for receiver in range(ranks.size)]
-        two_steps = plan.made.ranks_per_host != 0
         near = ranks.near if two_steps else list(range(ranks.size))
         self.mask = mask
         # A GPU's kernels are planned by it: positions, which the mask reads, differ by the placement.
@@ -57,6 +58,7 @@ class Exchange:
         self.received: list[int] = [rows[ranks.rank][sender] for sender in near]  # rows from each rank of the group
         self.sent = [rows[receiver][ranks.rank] for receiver in near]
         self.most_received = max(map(sum, rows))  # of any rank
+        self.most_elements: float = _core.most_elements(plan.made.queries, core._mask)  # of a head, likewise
         own, others = plan.kv_positions.cpu(), torch.from_numpy(lists.received_positions(ranks.rank))
         self.own_before = before = own_before(own, others)
         self.others = slice(before, before + others.numel())
@@ -76,7 +78,20 @@ class Exchange:
         attended = own.numel() + others.numel()
         self.crossed = slice(attended, attended + sum(self.crossing.received if self.crossing else []))
         self.rows = plan.query_rows, rows_of(torch.cat((own[:before], others, own[before:])), plan.device)
-        self.lists = lists
+        self.lists, self._made = lists, plan.made
+        self.direct: Exchange | None = None
+        if two_steps and plan.host_steps is None:
+            self.direct = Exchange(plan, mask, core, 1)
+
+    def of_rows(self, row_bytes: int) -> "Exchange":
+        """This one, or the direct one if that is predicted to be faster for rows of so many bytes."""
+        if self.direct is None or _core.takes_two_steps(self._made, self.direct.lists, self.lists, row_bytes):
+            return self
+        return self.direct
+
+    def words(self) -> tuple[int, int]:
+        """What all ranks must have in common of it."""
+        return self.word, 0 if self.direct is None else self.direct.word
 
     @property
     def key_count(self) -> int:
@@ -99,8 +114,9 @@ class ContextPlan:
     - `q_len`, `kv_len`: of the whole sequence.
     """
 
-    def __init__(self, ranks: Ranks, made: _core.MadePartition, device: torch.device, checks: str) -> None:
-        self.ranks, self.made, self.device, self.checks = ranks, made, device, checks
+    def __init__(self, ranks: Ranks, made: _core.MadePartition, device: torch.device, checks: str,
+                 host_steps: int | None) -> None:
+        self.ranks, self.made, self.device, self.checks, self.host_steps = ranks, made, device, checks, host_steps
         self.rank, self.size = ranks.rank, ranks.size
         self.q_len, self.kv_len = made.queries.length, made.keys.length
         self.positions = torch.from_numpy(made.queries.positions(ranks.rank)).to(device)
@@ -120,7 +136,11 @@ class ContextPlan:
         return (self.made.keys if of_keys else self.made.queries).rows(rank)
 
     def add(self, given: Any, mask: GlobalMask, core: heddle.BlockMask) -> None:
-        self.masks.append((given, Exchange(self, mask, core)))
+        self.masks.append((given, self.exchange_of(mask, core)))
+
+    def exchange_of(self, mask: GlobalMask, core: heddle.BlockMask) -> Exchange:
+        two_steps = self.made.ranks_per_host != 0 and self.host_steps != 1
+        return Exchange(self, mask, core, 2 if two_steps else 1)
 
     def exchange(self, given: Any) -> Exchange:
         """The exchange of a mask: one of partition()'s, or of another one of the same lengths. None: the plan's only
@@ -136,7 +156,7 @@ class ContextPlan:
                 return exchange
         first = self.masks[0][1].mask
         mask = mask_of(given, (self.q_len, self.kv_len), (first.batch, first.heads), self.device)
-        exchange = Exchange(self, mask, mask.core(self.block))
+        exchange = self.exchange_of(mask, mask.core(self.block))
         self.later = [*self.later[1 - MOST_LATER:], (given, exchange)]
         return exchange
 
@@ -160,10 +180,17 @@ class ContextPlan:
     def explain(self, row_bytes: int | None = None) -> str:
         """The placement as a picture, each rank's load, the candidates that lost, and who receives how many rows; over
         several hosts also how many cross hosts. With `row_bytes` tables are in bytes: B * Hkv * (D + Dv) * bytes of an
-        element."""
-        tables = [f"mask {number}:\n{exchange.lists.text(row_bytes or 0)}"
+        element; over several hosts then also the predicted time of one step and of two."""
+        tables = [f"mask {number}:\n{exchange.lists.text(row_bytes or 0)}{self.steps_text(exchange, row_bytes)}"
                   for number, (_, exchange) in enumerate(self.masks)]
         return self.made.text() + "".join(tables)
+
+    def steps_text(self, exchange: Exchange, row_bytes: int | None) -> str:
+        if exchange.direct is None or row_bytes is None:
+            return ""
+        one, two = (x.lists.predicted_seconds(row_bytes, self.ranks.per_host) for x in (exchange.direct, exchange))
+        taken = "one step" if exchange.of_rows(row_bytes) is exchange.direct else "two steps"
+        return f"predicted: one step {one * 1e3:.3f} ms, two steps {two * 1e3:.3f} ms; {taken} taken\n"
 
     def __repr__(self) -> str:
         queries = self.made.queries
@@ -206,7 +233,8 @@ def partition(
     block_mask: Any = None, group: Any = None, *, q_len: int | None = None, kv_len: int | None = None,
     cu_seqlens: torch.Tensor | None = None, batch: int = 1, heads: int = 1, weights: Sequence[float] | None = None,
     chunk: int | None = None, placing: str | None = None, exchange_weight: float = 1000.0,
-    host_exchange_weight: float = 6000.0, seed: int = 0, device: torch.device | str | None = None, checks: str | None = None,
+    host_exchange_weight: float = 6000.0, host_steps: int | None = None, seed: int = 0,
+    device: torch.device | str | None = None, checks: str | None = None,
 ) -> ContextPlan:
     """Places the rows of a sequence on the ranks of a group. All ranks call it with the same arguments; it communicates
     once.
@@ -227,6 +255,8 @@ def partition(
     - exchange_weight: the time of a received row of keys, relative to that of one element of the scores of one head. On
       GPUs of one host, at head dimension 128, 2230 * Hkv / Hq is derived.
     - host_exchange_weight: as exchange_weight, of a row that comes from another host.
+    - host_steps: in how many steps rows come from other hosts. 2: as above; 1: each rank takes its own from their
+      owners; None: each call takes the steps of the less predicted time, 1 where few bytes cross.
     - device: of the tensors; None: that of the block mask, else the group's kind.
     - checks: "calls": each call of `attention` first compares with all ranks what it was given; "first": the first call
       with this plan alone. None: "calls" on the CPU, "first" on a GPU, where comparing waits.
@@ -261,14 +291,15 @@ def partition(
         if checks not in (None, "calls", "first"):
             raise ValueError(f"checks is {checks!r}; 'calls', 'first' and None are accepted")
         plan = placed(listed(block_mask), ranks, (q_len, kv_len), cu_seqlens, (batch, heads), weights, chunk, placing,
-                      exchange_weight, host_exchange_weight, seed, device, checks)
+                      (exchange_weight, host_exchange_weight), host_steps, seed, device, checks)
     except Exception as caught:
         error = caught
     stated: list[Any] = [None] * 4
     if plan is not None:
         masks = [exchange.mask.stated() for _, exchange in plan.masks]
-        stated = [[one[4:6] for one in masks], masks, (plan.made.queries.hash, plan.made.keys.hash, plan.checks),
-                  [exchange.word for _, exchange in plan.masks]]
+        stated = [[one[4:6] for one in masks], masks,
+                  (plan.made.queries.hash, plan.made.keys.hash, plan.checks, plan.host_steps),
+                  [exchange.words() for _, exchange in plan.masks]]
     agree(ranks, list(zip(("lengths", "masks", "the placement", "the rows that travel"), stated)), error)
     assert plan is not None
     return plan
@@ -277,7 +308,7 @@ def partition(
 def placed(
     given: Sequence[Any], ranks: Ranks, sizes: tuple[int | None, int | None], cu_seqlens: torch.Tensor | None,
     scope: tuple[int, int], weights: Sequence[float] | None, chunk: int | None, placing: str | None,
-    exchange_weight: float, host_exchange_weight: float, seed: int, device: torch.device | str | None,
+    exchange_weights: tuple[float, float], host_steps: int | None, seed: int, device: torch.device | str | None,
     checks: str | None,
 ) -> ContextPlan:
     """The plan of this rank, without a word to the others."""
@@ -301,9 +332,11 @@ def placed(
     rows = _core.default_chunk(masks[0].q_len, ranks.size) if chunk is None else chunk
     cores = [mask.core(block_of(rows)) for mask in masks]
     blocks = [core._mask for core in cores]
-    made = _core.make_partition(blocks, layers, ranks.size, rows, exchange_weight, seed, placing, ranks.per_host,
-                                host_exchange_weight)
-    plan = ContextPlan(ranks, made, where, checks or ("calls" if where.type == "cpu" else "first"))
+    if host_steps not in (None, 1, 2):
+        raise ValueError(f"host_steps is {host_steps!r}; 1, 2 and None are accepted")
+    made = _core.make_partition(blocks, layers, ranks.size, rows, exchange_weights[0], seed, placing, ranks.per_host,
+                                exchange_weights[1], host_steps or 0)
+    plan = ContextPlan(ranks, made, where, checks or ("calls" if where.type == "cpu" else "first"), host_steps)
     for one, mask, core in zip(given, masks, cores):
         plan.add(one, mask, core)
     return plan

@@ -55,6 +55,18 @@ def refused_in_graphs(problem):
             found[name] = "accepted"
         except Exception as error:
             found[name] = str(error)
+    # The graph refuses tensors that do not fit the plan when it runs, on each rank.
+    other_batch = plan_of(dataclasses.replace(problem, mask="by batch", batch=3))
+    elsewhere = plan_of(problem)
+    elsewhere.device = torch.device("meta")
+    for name, other, given in (("device", elsewhere, leaves), ("batch", other_batch, leaves),
+                               ("rows", plan, [leaves[0][:, :, 1:], *leaves[1:]])):
+        torch._dynamo.reset()
+        try:
+            torch.compile(context_parallel.attention, fullgraph=True, backend="eager")(*given, other)
+            found[name] = "accepted"
+        except Exception as error:
+            found[name] = str(error)
     return found
 
 

@@ -123,7 +123,8 @@ def given_mask(problem):
 
 def plan_of(problem, group=None):
     mask, arguments = given_mask(problem)
-    arguments = {"chunk": 4, "device": DEVICE, **arguments, **problem.plan}
+    steps = {"host_steps": 2} if problem.hosts > 1 else {}
+    arguments = {"chunk": 4, "device": DEVICE, **steps, **arguments, **problem.plan}
     if group is None:
         group = GROUPS[problem.ranks if problem.hosts == 1 else (problem.hosts, problem.ranks // problem.hosts)]
     return context_parallel.partition(mask, group, **arguments)
@@ -166,6 +167,12 @@ def attended(problem, plan, query, key, value, learned):
 
 def explained(problem):
     return plan_of(problem).explain(row_bytes=10)
+
+
+def steps_taken(problem):
+    """Whether rows of few bytes, and of many, travel in one step, and what explain() says of them."""
+    plan = plan_of(problem)
+    return [(plan.masks[0][1].of_rows(row).crossing is None, plan.explain(row_bytes=row)) for row in (10, 1 << 24)]
 
 
 def poisoned(problem):

@@ -76,7 +76,8 @@ def refused_by_all(ranks):
                   {"block_mask": []}, {"block_mask": causal, "q_len": 16, "device": "cuda:0"},
                   {"block_mask": [of(16)], "weights": [1, 2]}, {"block_mask": 3, "q_len": 16},
                   {"q_len": 16, "cu_seqlens": torch.tensor([0, 9])}, {"q_len": 16, "placing": "random"},
-                  {"q_len": 16, "checks": "never"}, {"block_mask": of(1)}, {"q_len": 9, "kv_len": 0}):
+                  {"q_len": 16, "checks": "never"}, {"q_len": 16, "host_steps": 3},
+                  {"block_mask": of(1)}, {"q_len": 9, "kv_len": 0}):
         try:
             context_parallel.partition(group=GROUPS[ranks], **given)
             found.append("accepted")
@@ -90,6 +91,11 @@ def refused_by_all(ranks):
             found.append("accepted")
         except ValueError as error:
             found.append(str(error))
+    try:
+        context_parallel.ContextCache(1, 1, 8, 4, group=GROUPS[ranks], device="cuda:0")
+        found.append("accepted")
+    except ValueError as error:
+        found.append(str(error))
     return found
 
 

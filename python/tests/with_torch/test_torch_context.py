@@ -133,6 +133,20 @@ def test_a_row_crosses_once_to_a_host(ranks):
 
 
 @on_cpus
+def test_few_bytes_cross_in_one_step(ranks):
+    problem = Problem(ranks=4, hosts=2, mask=None, q_len=64, score="alibi", plan={"host_steps": None})
+    run(ranks, problem)
+    for few, many in ranks.results("steps_taken", problem, ranks=4):
+        assert few[0] and not many[0]
+        assert few[1].endswith("predicted: one step 0.055 ms, two steps 0.110 ms; one step taken\n")
+        assert many[1].endswith("two steps taken\n")
+    for steps in (1, 2):
+        forced = dataclasses.replace(problem, plan={"host_steps": steps})
+        taken = ranks.results("steps_taken", forced, ranks=4)
+        assert all(one == (steps == 1) and "predicted" not in text for made in taken for one, text in made)
+
+
+@on_cpus
 def test_meshes_say_which_ranks_are_near(ranks):
     replies = ranks.results("refused_meshes", ranks=4)
     for rank, found in enumerate(replies):
@@ -145,12 +159,12 @@ def test_meshes_say_which_ranks_are_near(ranks):
 
 
 @pytest.mark.parametrize("length, heads, kv_heads, groups", [
-    (32768, 16, 16, 2), (32768, 64, 8, 4), (131072, 16, 16, 8), (1024, 64, 8, 1)])
-def test_groups_keep_their_exchange_and_their_attention_large(length, heads, kv_heads, groups):
-    """On GPUs, here two of them, each with half of the queries; bf16, head dimension 128."""
+    (32768, 16, 16, 2), (32768, 64, 8, 2), (131072, 16, 16, 2), (1024, 64, 8, 1)])
+def test_groups_have_the_least_predicted_time(length, heads, kv_heads, groups):
+    """Causal, on GPUs, here two of them, each with half of the pairs; bf16, head dimension 128."""
     query, key = (torch.empty(1, one, length // 2, 128, dtype=torch.bfloat16, device="meta") for one in (heads, kv_heads))
     plan = SimpleNamespace(size=2, rows=lambda rank: length // 2)
-    exchange = SimpleNamespace(most_received=length // 2)
+    exchange = SimpleNamespace(most_received=length // 2, most_elements=length**2 / 4)
     assert _context_call.chosen_groups(plan, exchange, Call(query, key, key)) == groups
 
 
@@ -373,8 +387,10 @@ def test_partition_and_attention_refuse_by_name(ranks):
     parts = ("q_len is None", "masks[1] covers 17 queries", "kv_len is 17, and the block mask's is 16", "an empty list",
              "the tensors are on cuda:0, and the group's backend is gloo; nccl carries", "weights has 2 numbers",
              "block_mask is int", "cu_seqlens goes from 0 to 9", "placing is 'random'", "checks is 'never'",
+             "host_steps is 3",
              "the sequence has 1 queries, and the group 2 ranks", "the sequence has 0 keys, and the group 2 ranks",
-             "the plan was made for 2 masks", "q_len is 16, and the block mask's is 17")
+             "the plan was made for 2 masks", "q_len is 16, and the block mask's is 17",
+             "the tensors are on cuda:0, and the group's backend is gloo; nccl carries")
     for found in ranks.results("refused_by_all", 2, ranks=2):
         for text, part in zip(found, parts, strict=True):
             assert part in text
@@ -401,6 +417,9 @@ def test_compiled_calls_refuse_by_name(ranks):
         assert "max_scores are computed by eager calls alone" in found["max_scores"]
         assert "dropout_seed is None" in found["seed"]
         assert "block_mask is none of the plan's masks" in found["mask"]
+        assert "and the plan was made for meta; the same device is accepted" in found["device"]
+        assert "the mask has batch 3; 1 or the query's 1 is accepted" in found["batch"]
+        assert "this rank holds" in found["rows"]
 
 
 @on_cpus

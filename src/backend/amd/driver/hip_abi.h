@@ -11,12 +11,15 @@ using HipError = int;
 using HipModule = struct HipModuleHandle*;
 using HipFunction = struct HipFunctionHandle*;
 using HipStream = struct HipStreamHandle*;
+using HipEvent = struct HipEventHandle*;
 
 inline constexpr HipError kHipSuccess = 0;
 inline constexpr HipError kHipOutOfMemory = 2;
 inline constexpr HipError kHipNoDevice = 100;
 
 enum class HipCopy : int { either_way = 4 };  // hipMemcpyDefault: by the addresses
+enum class HipStreamFlags : unsigned { blocking = 0, non_blocking = 1 };
+enum class HipEventFlags : unsigned { timed = 0, disable_timing = 2 };
 enum class HipCapture : int { none = 0, active = 1, invalidated = 2 };
 enum class HipPointerAttribute : int { memory_type = 2, device_ordinal = 9 };
 /// hipMemoryType of HIP 5 and that of 6 and later, which numbers anew.

@@ -6,6 +6,7 @@
 #include "backend/amd/driver/hip_objects.h"
 #include "backend/amd/jit/amd_jit.h"
 #include "backend/amd/launch/amd_gpu.h"
+#include "backend/amd/launch/hip_side_stream.h"
 #include "backend/backends.h"
 #include "backend/gpu/absent_gpu.h"
 #include "backend/gpu/append_kv_launch.h"
@@ -64,6 +65,9 @@ class AmdDevice final : public DeviceInterface {
     gpu::append_kv(amd::amd_gpu(), tensors, options);
   }
   void move_rows(const MoveArguments& arguments) const override { gpu::move_rows(amd::amd_gpu(), arguments); }
+  std::unique_ptr<SideStream> make_side_stream(int index, int marks) const override {
+    return std::make_unique<amd::HipSideStream>(index, marks);
+  }
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {
     return {nullptr, "kernels that find a block mask are there for CUDA alone"};

@@ -5,6 +5,7 @@
 #include "backend/cuda/driver/cuda_objects.h"
 #include "backend/cuda/jit/cuda_jit.h"
 #include "backend/cuda/launch/cuda_gpu.h"
+#include "backend/cuda/launch/cuda_side_stream.h"
 #include "backend/gpu/absent_gpu.h"
 #include "backend/gpu/append_kv_launch.h"
 #include "backend/gpu/mask_rows_launch.h"
@@ -70,6 +71,9 @@ class CudaDevice final : public DeviceInterface {
     gpu::append_kv(cuda::cuda_gpu(), tensors, options);
   }
   void move_rows(const MoveArguments& arguments) const override { gpu::move_rows(cuda::cuda_gpu(), arguments); }
+  std::unique_ptr<SideStream> make_side_stream(int index, int marks) const override {
+    return std::make_unique<cuda::CudaSideStream>(index, marks);
+  }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {
     return gpu::build_mask(cuda::cuda_gpu(), index, mask, shape, block, bindings, reals, clamp_reads, rows);

@@ -1,6 +1,8 @@
 // Attention over ranks on the fake ROCm devices, a thread each: rows are packed, added and stored there.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "backend/amd/launch/fake_device.h"
 #include "context/whole_sequence.h"
 
@@ -26,6 +28,20 @@ TEST_F(AmdContext, EqualsOneRank) {
   of.score = mods::alibi(Capture("slopes", DType::f32, 1));
   of.times = 2;
   test::expect_right(of, DeviceKind::rocm, 2);
+}
+
+TEST_F(AmdContext, HeadGroupsHaveTheBitsOfOne) {
+  test::Whole of = small(DType::bf16);
+  of.heads = of.kv_heads = 2;
+  of.score = mods::alibi(Capture("slopes", DType::f32, 1));
+  of.head_groups = 1;
+  const test::Gathered one = test::expect_right(of, DeviceKind::rocm, 2);
+  of.head_groups = 2;
+  const test::Gathered two = test::expect_right(of, DeviceKind::rocm, 2);
+  for (const auto member : {&test::Gathered::o, &test::Gathered::dq, &test::Gathered::dk, &test::Gathered::dv}) {
+    const Tensor &x = one.*member, &y = two.*member;
+    EXPECT_EQ(std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.count() * size_of(x.dtype()))), 0);
+  }
 }
 
 TEST_F(AmdContext, RowsCrossOnceToAHost) {

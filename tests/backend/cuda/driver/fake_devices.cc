@@ -71,6 +71,12 @@ int device_count() {
 }
 int current_device() { return contexts.empty() || contexts.back() == nullptr ? -1 : number_of(contexts.back()); }
 
+void keep_step(FakeStep::Kind kind, CUstream stream, CUevent event, const char* name) {
+  FakeStep& step = state.stepped[state.steps++ % kFakeStepsKept];
+  step = {kind, current_device(), stream, event, {}};
+  std::string_view(name).copy(step.name, kFakeNameBytes - 1);
+}
+
 CUresult down() {
   if (ended) {
     ++state.after_the_end;
@@ -272,7 +278,11 @@ CUresult cuStreamSynchronize(CUstream) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamQuery(CUstream) { return down_here(); }
-CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int) { return down_here(); }
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
+  NEEDS_CONTEXT;
+  keep_step(FakeStep::wait, stream, event);
+  return CUDA_SUCCESS;
+}
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   NEEDS_CONTEXT;
   *status = capturing && stream == captured ? CUstreamCaptureStatus::active : CUstreamCaptureStatus::none;
@@ -286,11 +296,16 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 CUresult cuEventCreate(CUevent* event, CUevent_flags) {
   NEEDS_CONTEXT;
-  *event = handle_of<CUevent>(0);
+  static std::atomic<int> count = 0;
+  *event = handle_of<CUevent>(count++);
   return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy_v2(CUevent) { return down_here(); }
-CUresult cuEventRecord(CUevent, CUstream) { return down_here(); }
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  NEEDS_CONTEXT;
+  keep_step(FakeStep::record, stream, event);
+  return CUDA_SUCCESS;
+}
 CUresult cuEventSynchronize(CUevent) {
   NEEDS_CONTEXT;
   ++state.synchronizes;

@@ -61,6 +61,16 @@ struct FakeCopiesLaunch {
   shared::CopiedRowsParams params;
 };
 
+/// One step of a stream: a launch, an event to record, or one to wait for.
+struct FakeStep {
+  enum Kind : int { launch, record, wait } kind;
+  int device;
+  CUstream stream;
+  CUevent event;              // of launches null
+  char name[kFakeNameBytes];  // of the kernel
+};
+inline constexpr int kFakeStepsKept = 1024;
+
 struct FakeDriver {
   std::atomic<int> inits, retains, pushes, pops;
   std::atomic<int> allocations, frees;         // that went well
@@ -69,6 +79,8 @@ struct FakeDriver {
   std::atomic<int> copies, synchronizes;       // and waits for a stream, an event or a context
   std::atomic<int> launches;                   // of any kernel; none of them does anything
   char names[kFakeNamesKept][kFakeNameBytes];  // of the latest: number n at n % kFakeNamesKept
+  std::atomic<int> steps;                      // launches, and events recorded and waited for
+  FakeStep stepped[kFakeStepsKept];            // number n at n % kFakeStepsKept
   std::atomic<int> last_shared_bytes;          // what max_dynamic_shared_size_bytes was set to
   std::atomic<int> after_the_end;              // calls that came after the driver had gone
   std::atomic<int> forwards;                   // launches of forward_sm90

@@ -29,6 +29,9 @@ inline int device_of(CUstream stream) {
   return stream == nullptr ? current_device() : number_of(stream) % device_count();
 }
 
+/// Keeps a step of a stream.
+void keep_step(FakeStep::Kind kind, CUstream stream, CUevent event, const char* name = "");
+
 /// The answer of every call but the first few when the driver is not up; CUDA_SUCCESS when it is.
 CUresult down();
 /// down() for calls that need a context.

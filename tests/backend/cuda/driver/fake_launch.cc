@@ -162,6 +162,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   const std::string& kernel = module->kernels[static_cast<std::size_t>(number_of(function) / kMostModules)];
   char* const name = state.names[state.launches++ % kFakeNamesKept];
   name[kernel.copy(name, kFakeNameBytes - 1)] = 0;
+  keep_step(FakeStep::launch, config->hStream, nullptr, name);
   const bool both = kernel == "place_and_list";
   if (both || kernel == "place_sequences") keep(state.placed, *config, parameters), ++state.placings;
   if (both || kernel == "list_tiles") keep(state.listed, *config, parameters), ++state.listings;

@@ -155,7 +155,9 @@ ncclResult_t ncclGroupEnd() {
   in_group.clear();
   return waits ? ncclInProgress : ncclSuccess;
 }
-ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream) {
+ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      CUstream stream) {
+  if (stream == nullptr) ++state.on_the_default_stream;
   if (open_groups == 0) ++state.outside_of_groups;
   const std::scoped_lock lock(mutex);
   FakeComm& one = *of(comm);
@@ -165,7 +167,8 @@ ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, 
   in_group.push_back(&one);
   return ncclSuccess;
 }
-ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream) {
+ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream) {
+  if (stream == nullptr) ++state.on_the_default_stream;
   if (open_groups == 0) ++state.outside_of_groups;
   const std::scoped_lock lock(mutex);
   FakeComm& one = *of(comm);

@@ -16,8 +16,9 @@ namespace heddle::cuda {
 struct FakeNccl {
   std::atomic<int> joined, finalized, destroyed, aborted;  // communicators
   std::atomic<int> groups, sends, receives;
-  std::atomic<int> outside_of_groups;  // sends and receives that could wait for each other
-  std::atomic<long long> bytes;        // that were copied
+  std::atomic<int> outside_of_groups;      // sends and receives that could wait for each other
+  std::atomic<int> on_the_default_stream;  // sends and receives
+  std::atomic<long long> bytes;            // that were copied
 };
 
 /// The fake that this process has loaded; null when it has not.

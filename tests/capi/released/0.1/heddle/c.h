@@ -23,8 +23,7 @@
 // The version of this interface and of the text form of mods. It grows when something is added.
 //
 // 2: page_table, max_q_len and max_kv_len, lengths on a GPU, heddle_merge_states_on.
-// 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size.
-// 4: clamp_reads.
+// 3: kv_start, of options and of heddle_sequence; heddle_block_mask_options.sequence_size. 4: clamp_reads.
 // 5: backward: heddle_backward_tensors and the functions that take it; heddle_attention_options.deterministic.
 // 6: heddle_attention_tensors.max_scores. 7: heddle_attention_options.tuning.
 // 8: lse_rest, of heddle_attention_tensors and of heddle_backward_tensors. 9: heddle_append_kv.
@@ -34,7 +33,8 @@
 // 14: heddle_attention_options.partial_keys, heddle_set_event_listener, heddle_counts_json.
 // 15: ranks: heddle_partition, heddle_communicator, heddle_context, heddle_nccl and the functions that take them.
 // 16: heddle_use_archive; "from_archive" of heddle_counts_json.
-#define HEDDLE_C_VERSION 16
+// 17: heddle_context_set_head_groups, heddle_partition_options.host_steps.
+#define HEDDLE_C_VERSION 17
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -503,8 +503,9 @@ typedef struct heddle_partition_options {
   double row_weight;            // 0
   double exposed;               // 0.25
   uint64_t seed;
-  int32_t placing;   // HEDDLE_PLACING_AUTOMATIC ...
-  int32_t reserved;  // 0
+  int32_t placing;     // HEDDLE_PLACING_AUTOMATIC ...
+  int32_t reserved;    // 0
+  int64_t host_steps;  // in which rows come from other hosts: 1 or 2; 0: by predicted time. Since version 17
 } heddle_partition_options;
 
 /// Places the sequence of all masks. `options` may be NULL. *partition is NULL after a failure. Since version 15.
@@ -512,9 +513,8 @@ HEDDLE_API heddle_status heddle_partition_create(const heddle_weighted_mask* mas
                                                  const heddle_partition_options* options, heddle_partition** partition);
 /// NULL is accepted. Contexts that were made with it stay. Since version 15.
 HEDDLE_API void heddle_partition_destroy(heddle_partition* partition);
-/// How many queries, or with of_keys 1 keys, a rank holds; the row of the whole sequence for each of them, ascending; a
-/// number that is equal for equal partitions, on every machine; a picture, the load and rows of each rank, and why
-/// other placements lost. Since version 15.
+/// How many queries, or with of_keys 1 keys, a rank holds; their rows in the whole sequence, ascending; a number, equal
+/// for equal partitions on every machine; a picture, each rank's load, and why other placements lost. Since version 15.
 HEDDLE_API heddle_status heddle_partition_rows(const heddle_partition* partition, int32_t of_keys, int64_t rank,
                                                int64_t* rows);
 HEDDLE_API heddle_status heddle_partition_positions(const heddle_partition* partition, int32_t of_keys, int64_t rank,
@@ -529,16 +529,15 @@ HEDDLE_API heddle_status heddle_exchange_rows(const heddle_partition* partition,
 HEDDLE_API heddle_status heddle_exchange_text(const heddle_partition* partition, const heddle_block_mask* mask,
                                               int64_t row_bytes, const char** text);
 
-/// Gives each rank r send_bytes[r] bytes of `send`, where they stand one rank's after the other's, and writes what
-/// comes into `receive` likewise; this rank's own too. On a GPU: on the stream. Gives 0, or another number for an
-/// error, which the call that needed it then gives as HEDDLE_ERROR_DEVICE. Since version 15.
+/// Gives each rank r send_bytes[r] bytes of `send`, one rank's after the other's, and writes what comes into `receive`
+/// likewise; its own too. On a GPU: on the stream. Not 0: an error, HEDDLE_ERROR_DEVICE of the call. Since version 15.
 typedef int32_t (*heddle_exchange)(void* context, const void* send, const int64_t* send_bytes, void* receive,
                                    const int64_t* receive_bytes, void* stream);
 /// Sets *all to 1 if all ranks give one number, else to 0. Waits for them. Gives 0 or an error. Since version 15.
 typedef int32_t (*heddle_agree)(void* context, uint64_t number, int32_t* all);
 
-/// How ranks talk (Communicator of context_parallel.h): two functions, which only the thread calls that calls a
-/// context. Since version 15.
+/// How ranks talk (Communicator of context_parallel.h): two functions, one at a time, in the thread that calls a
+/// context; but with several groups of heads on the CPU `exchange` in a thread of the library. Since version 15.
 typedef struct heddle_communicator {
   uint64_t struct_size;
   int64_t rank;  // from 0
@@ -564,6 +563,8 @@ HEDDLE_API heddle_status heddle_context_create(const heddle_partition* partition
                                                heddle_context** context);
 HEDDLE_API heddle_status heddle_context_forward(heddle_context* context, const heddle_attention_tensors* tensors);
 HEDDLE_API heddle_status heddle_context_backward(heddle_context* context, const heddle_backward_tensors* tensors);
+/// The groups of heads of later calls (ContextAttention::set_head_groups); 0: chosen by size. Since version 17.
+HEDDLE_API heddle_status heddle_context_set_head_groups(heddle_context* context, int64_t groups);
 HEDDLE_API void heddle_context_destroy(heddle_context* context);
 
 /// A rank of an NCCL communicator (nccl_communicator.h). Since version 15.
@@ -582,9 +583,8 @@ HEDDLE_API heddle_status heddle_nccl_communicator(heddle_nccl* nccl, heddle_comm
 HEDDLE_API heddle_status heddle_nccl_wait(heddle_nccl* nccl, void* stream);
 
 /// Judges o and lse of `tensors`, as computed with these options, by the criterion of check.h, relative to attention in
-/// float64 on the CPU. It is slow; wait for the stream that computed them first. *passed becomes 0 or 1: a result that
-/// fails is no error. Unless `report` is NULL, *report becomes a table of the errors and of what is allowed. `options`
-/// may be NULL.
+/// float64 on the CPU. It is slow; wait for the stream that computed them first. *passed becomes 0 or 1: a failure is
+/// no error. Unless `report` is NULL, *report becomes a table of errors and of what is allowed. `options` may be NULL.
 HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
                                                 const heddle_attention_options* options, int32_t* passed,
                                                 const char** report);

@@ -41,9 +41,10 @@ _packed_calls = _core.PackedCalls(
 
 
 def is_watched() -> bool:
-    """Whether a mode, a transform or autocast looks at what torch's functions get."""
+    """Whether a mode, a transform, torch.jit.trace or autocast looks at what torch's functions get."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-                or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0)
+                or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0
+                or torch._C._get_tracing_state() is not None)
 
 
 def attend(

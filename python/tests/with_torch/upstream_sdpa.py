@@ -9,6 +9,7 @@ All calls lead to heddle, but those where a test allows torch's unfused operatio
 
 import pytest
 import torch
+from torch.jit import _builtins
 from upstream import Results
 
 import heddle.torch
@@ -24,6 +25,9 @@ def attention(*args, **kwargs):
     if is_reference():
         return _originals.scaled_dot_product_attention(*args, **kwargs)
     return _take_over.sdpa(*args, **kwargs)
+
+
+_builtins._register_builtin(attention, "aten::scaled_dot_product_attention")
 
 
 def pytest_addoption(parser):

@@ -218,6 +218,49 @@ def test_detach_inside_of_a_mod():
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + score.detach())
 
 
+def under_no_grad(score, b, h, q_idx, kv_idx):
+    with torch.no_grad():
+        fixed = slopes[h] * 2 + torch.sigmoid(slopes[h])
+        with torch.enable_grad():
+            learned = slopes[h] * kv_idx
+    return score + fixed * q_idx + learned
+
+
+@torch.no_grad()
+def decorated(h):
+    return torch.tanh(slopes)[h]
+
+
+def under_inference_mode(score, b, h, q_idx, kv_idx):
+    with torch.inference_mode():
+        far = (q_idx - kv_idx) * 0.125
+        fixed = slopes[h] * far
+    return score + fixed + far * slopes[h] + decorated(h)
+
+
+@pytest.mark.parametrize("mod", [under_no_grad, under_inference_mode])
+def test_no_grad_inside_of_a_mod(mod):
+    q, k, v = qkv()
+    with torch.no_grad():  # this trace serves no call with gradients
+        flex_attention(q, k, v, mod)
+    assert_gradients(lambda: [flex_attention(q, k, v, mod)], lambda: [dense(q, k, v, mod)[0]], [q, slopes])
+
+
+def test_a_score_under_no_grad_is_refused():
+    q, k, v = qkv()
+
+    def halved(score, b, h, q_idx, kv_idx):
+        with torch.no_grad():
+            fixed = score * 0.5
+        return score + fixed
+
+    with torch.no_grad():
+        want = flex_attention(q, k, v, halved)
+    torch.testing.assert_close(want, flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 1.5).detach())
+    with pytest.raises(NotImplementedError, match=r"torch.no_grad\(\)"):
+        flex_attention(q, k, v, halved)
+
+
 # --- packed sequences ----------------------------------------------------------------------------------------------
 
 

@@ -125,14 +125,16 @@ def is_wrapped(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def without_gradients(func: Any, args: Any, kwargs: Any) -> Any:
+def without_gradients(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The mod's own code sees whether gradients are on; the functions that it calls record none."""
     if not torch.is_grad_enabled() or func is torch._C._set_grad_enabled:
         return func(*args, **kwargs)
     torch._C._set_grad_enabled(False)
+    recording.is_silent = True
     try:
         return func(*args, **kwargs)
     finally:
+        recording.is_silent = False
         torch._C._set_grad_enabled(True)
 
 
@@ -160,6 +162,22 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         recording = self.recording
+        if not recording.has_gradients():
+            return self.called_without_gradients(func, args, kwargs)
+        return self.called(func, args, kwargs)
+
+    def called_without_gradients(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the mod calls under a torch.no_grad() of its own: nothing of it has a gradient."""
+        recording = self.recording
+        args, kwargs = tree_map(recording.constant_for_gradients, (args, kwargs))
+        result = self.called(func, args, kwargs)
+        for one in tree_leaves(result):
+            if isinstance(one, Traced):
+                one._is_detached = True
+        return result
+
+    def called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        recording = self.recording
         if func is torch.Tensor.__getitem__:
             memory = None if is_gather(args[1]) else Memory.of(args[0])
             try:
@@ -182,7 +200,7 @@ class Functions(TorchFunctionMode):
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
         try:
-            result = without_gradients(func, args, kwargs)
+            result = without_gradients(recording, func, args, kwargs)
         except NoExpression as error:
             result = self.of_contents(error, func, args, kwargs)
         if not is_of_tensors(result) and func not in WATCHED_GETTERS:

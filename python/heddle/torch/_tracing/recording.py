@@ -75,6 +75,7 @@ class Traced(torch.Tensor):
     _content: Any = None  # a function of nothing that gives what it holds (contents.py), if that is known
     _memory: Memory
     _known_writes: int
+    _is_detached = False  # whether it was computed under a torch.no_grad() of the mod's
 
     @staticmethod
     def __new__(
@@ -152,6 +153,7 @@ class Recording:
         self.kind = kind
         self.is_kept = reached is not None
         self.with_gradients = torch.is_grad_enabled()
+        self.is_silent = False  # while a function runs that the mod called with gradients on
         self.captures: dict[str, torch.Tensor] = {}
         self.params: dict[Recipe, str] = {}
         self.symbols: dict[str, torch.SymInt] = {}  # params that torch.export keeps open: lengths, by their names
@@ -245,6 +247,20 @@ class Recording:
         if x.dtype.is_floating_point:
             self.params[None, True, "True"] = HAS_DETACHED
         return self.wrapped(x.read(), x.dtype, memory=x._memory)
+
+    def has_gradients(self) -> bool:
+        """Whether what the mod calls has gradients: not under a torch.no_grad() of its own."""
+        return self.is_silent or not self.with_gradients or torch.is_grad_enabled()
+
+    def constant_for_gradients(self, x: Any) -> Any:
+        """An operand of what the mod computes under a torch.no_grad() of its own."""
+        if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point:
+            return x
+        if not isinstance(x, Traced):
+            return self.detached(x) if x.requires_grad else x
+        if not x._is_detached:
+            self.params[None, True, "True"] = HAS_DETACHED
+        return x
 
     def stand_in(self, x: Any) -> Any:
         """A recorded number in place of one that Dynamo lifted out of the mod."""

@@ -1,5 +1,7 @@
 """Gradients of eager calls beside torch's own: functions, shapes, layouts, types."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -259,6 +261,42 @@ def test_a_score_under_no_grad_is_refused():
     torch.testing.assert_close(want, flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 1.5).detach())
     with pytest.raises(NotImplementedError, match=r"torch.no_grad\(\)"):
         flex_attention(q, k, v, halved)
+
+
+class Rounded(torch.autograd.Function):
+    """Its gradient is another function than the one of its forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_a_backward_of_the_users_own_is_not_called():
+    """A warning says so, for each call whose gradients may be others than the user's."""
+    q, k, v = qkv()
+    fixed = slopes.detach().clone()
+    mod = lambda score, b, h, i, j: score + Rounded.apply(fixed[h] * 3) * j  # noqa: E731  # nothing of it has a gradient
+    same = lambda score, b, h, i, j: score + torch.round(fixed[h] * 3) * j  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_gradients(lambda: [flex_attention(q, k, v, mod)], lambda: [dense(q, k, v, same)[0]], [q])
+    fixed.requires_grad_()
+    for one in (mod, lambda score, b, h, i, j: Rounded.apply(score)):
+        for _ in range(2):
+            with pytest.warns(UserWarning, match="its backward is not called"):
+                flex_attention(q, k, v, one)
+
+
+def test_detached_in_place():
+    q, k, v = qkv()
+    with pytest.raises(NotImplementedError, match="detaches a value"):
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + (slopes[h] * j).detach_())
+    with pytest.raises(NotImplementedError, match="write detach"):
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + slopes.detach_()[h])
 
 
 # --- packed sequences ----------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ bool take_int(nb::handle object, Number& number) {
   return true;
 }
 
-/// What a call of packed queries gets. Only `query`, `key` and `value` are surely given.
+/// The tensors and options of a call of packed queries.
 struct Packed {
   ReadOnly q, k, v;
   Arguments arguments;

@@ -27,6 +27,7 @@
 #include "kept_mods.h"
 #include "kept_plans.h"
 #include "mods.h"
+#include "packed_calls.h"
 #include "partitions.h"
 #include "plans.h"
 #include "recorded_calls.h"
@@ -103,6 +104,7 @@ NB_MODULE(_core_of_main, module) {
   add_kept_plans(module);
   add_recorded_calls(module);
   add_direct_calls(module);
+  add_packed_calls(module);
   add_checks(module);
   add_files(module);
   add_mods(module);

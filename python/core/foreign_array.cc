@@ -32,8 +32,9 @@ constexpr std::uint32_t kKnownMajor = 1;
 struct Exchange {
   PyTypeObject* type = nullptr;
   const ExchangeTable* table = nullptr;
-  PyObject *is_neg = nullptr, *resolve_neg = nullptr;  // torch's; null for other libraries' arrays
-  bool is_masked = false;                              // numpy.ma's: DLPack would export what the mask hides
+  // torch's functions; null for other libraries' arrays.
+  PyObject *is_neg = nullptr, *resolve_neg = nullptr, *clone = nullptr;
+  bool is_masked = false;  // numpy.ma's: DLPack would export what the mask hides
 };
 
 PyObject* attribute_or_null(PyTypeObject* type, const char* name) {
@@ -60,7 +61,11 @@ Exchange exchange_of(PyTypeObject* type) {
   }
   PyErr_Clear();
   const bool is_masked = PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "harden_mask") != 0;
-  const Exchange found = {type, table, attribute_or_null(type, "is_neg"), attribute_or_null(type, "resolve_neg"),
+  const Exchange found = {type,
+                          table,
+                          attribute_or_null(type, "is_neg"),
+                          attribute_or_null(type, "resolve_neg"),
+                          attribute_or_null(type, "clone"),
                           is_masked};
   if (count < kKept) {
     Py_INCREF(reinterpret_cast<PyObject*>(type));
@@ -88,7 +93,19 @@ nb::object with_signs(nb::handle object, const Exchange& exchange, bool read_onl
   return resolved;
 }
 
+/// A copy of what torch keeps as zeros without memory, which its derivatives make. Empty where that fails.
+nb::object with_memory(nb::handle object, const Exchange& exchange) {
+  if (exchange.clone == nullptr || exchange.is_neg == nullptr) return {};
+  const nb::object copied = called(exchange.clone, object);
+  if (!copied.is_valid()) PyErr_Clear();
+  return copied;
+}
+
 }  // namespace
+
+bool ForeignArray::lacks_memory() const {
+  return data_ == nullptr && std::find(shape_.begin(), shape_.begin() + rank_, 0) == shape_.begin() + rank_;
+}
 
 bool ForeignArray::take_exchanged(nb::handle object, const void* table) {
   ExchangedTensor tensor{};
@@ -128,7 +145,10 @@ bool ForeignArray::take(nb::handle object, bool read_only) {
   const Exchange exchange = exchange_of(Py_TYPE(object.ptr()));
   if (exchange.table != nullptr) {
     const nb::object signed_object = with_signs(object, exchange, read_only);
-    return signed_object.is_valid() && take_exchanged(signed_object, exchange.table);
+    if (!signed_object.is_valid() || !take_exchanged(signed_object, exchange.table)) return false;
+    if (!read_only || !lacks_memory()) return true;
+    const nb::object copied = with_memory(object, exchange);
+    return !copied.is_valid() || take_exchanged(copied, exchange.table);  // else the library names it
   }
   if (exchange.is_masked) return false;
   return read_only ? take_imported<nb::ndarray<nb::ro>>(object) : take_imported<nb::ndarray<>>(object);

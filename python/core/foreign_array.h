@@ -34,6 +34,7 @@ class ForeignArray {
   bool take_new(nb::handle object);
 
  private:
+  bool lacks_memory() const;  // though it has elements
   bool take_exchanged(nb::handle object, const void* table);
   template <class Array>
   bool take_imported(nb::handle object);

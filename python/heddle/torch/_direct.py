@@ -1,4 +1,4 @@
-"""Repeated calls, straight to the library: core/direct_calls.cc."""
+"""Calls straight to the library: repeated ones (core/direct_calls.cc), and packed sequences (core/packed_calls.cc)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _core
+from . import _forms
+from ._call import parsed
 from ._inputs import refuse_others
-from ._results import OutAndLse, empty_contiguous, empty_lse, empty_statistics
+from ._results import OutAndLse, empty_contiguous, empty_lse, empty_packed_lse, empty_statistics
 from ._tracing.kept import known_of
 from ._tracing.recording import MASK, SCORE
 
@@ -27,6 +29,24 @@ _calls = _core.DirectCalls(
     {device: known_of(MASK, device) for device in KINDS})
 
 
+def window_of(*sides: str) -> Any:
+    """A window that is bounded on these sides, as an expression."""
+    text = _forms.window("window_left" in sides, "window_right" in sides)
+    return parsed(text, (), tuple([(side, "i32") for side in sides]))
+
+
+_packed_calls = _core.PackedCalls(
+    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_packed_lse, stream_of, window_of("window_left"),
+    window_of("window_right"), window_of("window_left", "window_right"))
+
+
+def is_watched() -> bool:
+    """Whether a mode, a transform, torch.jit.trace or autocast looks at what torch's functions get."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
+                or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0
+                or torch._C._get_tracing_state() is not None)
+
+
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score: Any, mask: Any,
     settings: dict[str, Any], enable_gqa: bool, with_lse: bool, clamps: bool,
@@ -37,8 +57,7 @@ def attend(
     `score` is a function or a BoundMod, `mask` a BoundMod or a ListedMask. `settings` are the call's options, by the
     names of Call's fields; a call with one that C++ does not take is left to Python.
     """
-    if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0):
+    if is_watched():
         return None
     try:
         made: OutAndLse | _core.RecordedCall | None = _calls.attend(
@@ -46,6 +65,21 @@ def attend(
     except TypeError:
         refuse_others(query=query, key=key, value=value)
         raise
+    return made
+
+
+def attend_packed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts_q: torch.Tensor, starts_k: torch.Tensor | None,
+    max_q: int, max_k: int, window: tuple[int, int], used: torch.Tensor | None, table: torch.Tensor | None,
+    scale: float | None, out: torch.Tensor | None, enable_gqa: bool, with_lse: bool,
+) -> OutAndLse | None:
+    """(out, lse [H, T]) of packed queries, with the arguments of varlen_attn. Else None, and nothing was done: Python
+    makes the call, or says what is wrong."""
+    if type(window) not in (tuple, list) or len(window) != 2 or torch.compiler.is_dynamo_compiling() or is_watched():
+        return None
+    made: OutAndLse | None = _packed_calls.attend(
+        query, key, value, starts_q, starts_k, max_q, max_k, *window, used, table, scale, out, enable_gqa, with_lse,
+        torch.is_grad_enabled())
     return made
 
 

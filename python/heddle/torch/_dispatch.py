@@ -36,7 +36,7 @@ def of_no_width(call: Call, run: Callable[[Call], OutAndLse]) -> OutAndLse:
 def attend(call: Call) -> OutAndLse:
     """Runs on torch's current stream and waits for nothing.
 
-    Raises NotImplementedError for tangents of forward-mode AD, for gradients that do not exist, and for max_scores of
+    Raises NotImplementedError under torch.jit.trace, for tangents of forward-mode AD, for gradients that do not exist, and for max_scores of
     a call that is traced or transformed; ValueError for what the library refuses.
     """
     if has_no_width(call):
@@ -44,6 +44,9 @@ def attend(call: Call) -> OutAndLse:
     if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():
         out, lse = attend(call.changed(out=None))
         return call.out.copy_(out), lse
+    if not torch.compiler.is_dynamo_compiling() and torch._C._get_tracing_state() is not None:
+        raise NotImplementedError("torch.jit.trace records no call of heddle: trace torch's own attention, or take torch.export or "
+                                  "torch.compile")
     if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value) or call.query.is_meta:
         if call.max_scores is not None:
             raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile, of torch.func's "

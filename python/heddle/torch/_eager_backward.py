@@ -176,8 +176,8 @@ def check_differentiable(call: Call) -> None:
         raise NotImplementedError("keys and values in pages have no backward, and an input requires a gradient: call "
                                   "under torch.no_grad()")
     if HAS_DETACHED in call.params:
-        raise NotImplementedError("a mod detaches a value (detach()), which heddle's gradients would pass through: "
-                                  "detach the tensor outside of the mod")
+        raise NotImplementedError("a mod detaches a value (detach(), torch.no_grad()), which heddle's gradients would pass through: "
+                                  "compute it outside of the mod")
     for name, x in call.options.items():
         if name != "sinks" and x.requires_grad:
             raise NotImplementedError(f"{name} has no gradient, and requires one: detach it")

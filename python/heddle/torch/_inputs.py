@@ -15,7 +15,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether these are tensors with memory, and nobody watches what happens to them. None is plain."""
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch._C._get_tracing_state() is not None):  # torch.jit.trace sees operators alone
         return False
     return all(x is None or type(x) in PLAIN for x in tensors)
 

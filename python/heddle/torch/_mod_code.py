@@ -168,4 +168,5 @@ def numpys_as_tensor(array: Any) -> Any:
     return as_tensor(array) if hasattr(array, "__array_interface__") and is_shared(array) else array
 
 
-_mod.on_tensors, _mod.as_tensor, _mod.is_compiling = on_tensors, numpys_as_tensor, torch.compiler.is_compiling
+# Not is_compiling(): torch 2.15 keeps it true in attribute_of(), which runs while Dynamo compiles.
+_mod.on_tensors, _mod.as_tensor, _mod.is_compiling = on_tensors, numpys_as_tensor, torch.compiler.is_dynamo_compiling

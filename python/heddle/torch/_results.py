@@ -34,6 +34,12 @@ def empty_lse(query: torch.Tensor) -> torch.Tensor:
     return torch.empty(batch, heads, length, dtype=dtype, device=query.device)
 
 
+def empty_packed_lse(query: torch.Tensor) -> torch.Tensor:
+    """[H, T] for packed queries [T, H, D], f64 for those of f64, else f32."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return torch.empty(query.shape[1], query.shape[0], dtype=dtype, device=query.device)
+
+
 def empty_statistics(query: torch.Tensor) -> torch.Tensor:
     """[2, B, Hq, L], of the type of lse: for lse and for what its rounding leaves out."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch.autograd import forward_ad
+from torch.jit import _builtins
 from torch.nn.attention.bias import CausalBias
 
 from . import _backward_plans, _originals
@@ -61,6 +62,8 @@ def refuses(query: Any, *others: Any) -> str:
     if not asks and differentiated and query.device.type in _backward_plans.ASKED_ON:
         return "an input requires a gradient, and only eager calls ask whether a GPU computes it"
     if not torch.compiler.is_dynamo_compiling():
+        if torch._C._get_tracing_state() is not None:
+            return "torch.jit.trace records torch's own operators"
         if forward_ad._current_level >= 0 and has_tangent(*tensors):
             return "an input has a tangent of forward-mode AD"
         if any(type(x) not in PLAIN and overrides_functions(type(x)) for x in tensors):
@@ -105,14 +108,21 @@ def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args
     return torchs(*args, **kwargs)
 
 
+def torchs_sdpa(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+    """torch's function for these arguments. A CausalBias would know it by its name in torch.nn.functional, where sdpa() is."""
+    mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+    return CausalBias._dispatch if isinstance(mask, CausalBias) else _originals.scaled_dot_product_attention
+
+
 def sdpa(*args: Any, **kwargs: Any) -> Any:
-    torchs = _originals.scaled_dot_product_attention
+    torchs = torchs_sdpa(*args, **kwargs)
     if _depth == 0:  # another library kept this function
         return torchs(*args, **kwargs)
     return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs, args, kwargs)
 
 
 sdpa.__name__ = _originals.scaled_dot_product_attention.__name__
+_builtins._register_builtin(sdpa, "aten::scaled_dot_product_attention")  # what torch.jit.script makes of it
 SIGNATURES = {function: inspect.signature(function) for function in (flex_function, block_mask_function)}
 
 

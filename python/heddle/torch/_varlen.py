@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn.attention.varlen import AuxRequest
 
-from . import _forms
+from . import _direct, _forms
 from ._call import Call
 from ._dispatch import attend
 from ._named_tensors import named_as, pair
@@ -76,9 +76,14 @@ def packed_attention(
     enable_gqa: bool, seqused_k: torch.Tensor | None, block_table: torch.Tensor | None, num_splits: int | None,
     out: torch.Tensor | None = None,
 ) -> Any:
+    with_lse = return_aux is not None and return_aux.lse
+    if num_splits is None:
+        made = _direct.attend_packed(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size, seqused_k,
+                                     block_table, scale, out, enable_gqa, with_lse)
+        if made is not None:
+            return made if with_lse else made[0]
     check(query, key, value, enable_gqa, block_table is not None)
     refuse_splits(num_splits)
-    with_lse = return_aux is not None and return_aux.lse
     call = Call(heads_first(query), key, value, None if scale is None else float(scale), with_lse=with_lse)
     set_window(call, window_size)
     set_queries(call, cu_seq_q, max_q)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _forms
+from . import _direct, _forms
 from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
 from ._dispatch import attend
@@ -98,6 +98,13 @@ def varlen_func(
     >>> serving.varlen_func(q, q, q, starts, starts, 4, 4, causal=True).shape
     torch.Size([7, 2, 8])
     """
+    others = (score_mod, mask_mod, sinks, seqused_q, q_rest, k_rest, page_starts, q_descale, k_descale, v_descale)
+    if not softcap and not version and all(one is None for one in others):
+        made = _direct.attend_packed(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, (window_size[0], 0) if causal else window_size,
+            seqused_k, page_table, softmax_scale, out, True, return_softmax_lse)
+        if made is not None:
+            return made if return_softmax_lse else made[0]
     require_axes(3, q=q, q_rest=q_rest)
     if page_starts is None:
         require_axes(3 if page_table is None else 4, k=k, v=v, k_rest=k_rest)

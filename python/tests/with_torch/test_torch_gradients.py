@@ -1,5 +1,7 @@
 """Gradients of eager calls beside torch's own: functions, shapes, layouts, types."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -216,6 +218,85 @@ def test_detach_inside_of_a_mod():
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + score.detach())
     with torch.no_grad():
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + score.detach())
+
+
+def under_no_grad(score, b, h, q_idx, kv_idx):
+    with torch.no_grad():
+        fixed = slopes[h] * 2 + torch.sigmoid(slopes[h])
+        with torch.enable_grad():
+            learned = slopes[h] * kv_idx
+    return score + fixed * q_idx + learned
+
+
+@torch.no_grad()
+def decorated(h):
+    return torch.tanh(slopes)[h]
+
+
+def under_inference_mode(score, b, h, q_idx, kv_idx):
+    with torch.inference_mode():
+        far = (q_idx - kv_idx) * 0.125
+        fixed = slopes[h] * far
+    return score + fixed + far * slopes[h] + decorated(h)
+
+
+@pytest.mark.parametrize("mod", [under_no_grad, under_inference_mode])
+def test_no_grad_inside_of_a_mod(mod):
+    q, k, v = qkv()
+    with torch.no_grad():  # this trace serves no call with gradients
+        flex_attention(q, k, v, mod)
+    assert_gradients(lambda: [flex_attention(q, k, v, mod)], lambda: [dense(q, k, v, mod)[0]], [q, slopes])
+
+
+def test_a_score_under_no_grad_is_refused():
+    q, k, v = qkv()
+
+    def halved(score, b, h, q_idx, kv_idx):
+        with torch.no_grad():
+            fixed = score * 0.5
+        return score + fixed
+
+    with torch.no_grad():
+        want = flex_attention(q, k, v, halved)
+    torch.testing.assert_close(want, flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 1.5).detach())
+    with pytest.raises(NotImplementedError, match=r"torch.no_grad\(\)"):
+        flex_attention(q, k, v, halved)
+
+
+class Rounded(torch.autograd.Function):
+    """Its gradient is another function than the one of its forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_a_backward_of_the_users_own_is_not_called():
+    """A warning says so, for each call whose gradients may be others than the user's."""
+    q, k, v = qkv()
+    fixed = slopes.detach().clone()
+    mod = lambda score, b, h, i, j: score + Rounded.apply(fixed[h] * 3) * j  # noqa: E731  # nothing of it has a gradient
+    same = lambda score, b, h, i, j: score + torch.round(fixed[h] * 3) * j  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_gradients(lambda: [flex_attention(q, k, v, mod)], lambda: [dense(q, k, v, same)[0]], [q])
+    fixed.requires_grad_()
+    for one in (mod, lambda score, b, h, i, j: Rounded.apply(score)):
+        for _ in range(2):
+            with pytest.warns(UserWarning, match="its backward is not called"):
+                flex_attention(q, k, v, one)
+
+
+def test_detached_in_place():
+    q, k, v = qkv()
+    with pytest.raises(NotImplementedError, match="detaches a value"):
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + (slopes[h] * j).detach_())
+    with pytest.raises(NotImplementedError, match="write detach"):
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + slopes.detach_()[h])
 
 
 # --- packed sequences ----------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""torch's lazy negation (z.conj().imag, torch._neg_view): wherever a tensor enters, its values count, not its memory."""
+"""torch's lazy negation (z.conj().imag, torch._neg_view), and its zeros without memory, which derivatives make: wherever a
+tensor enters, its values count, not its memory."""
 
 import pytest
 import torch
@@ -71,6 +72,25 @@ def test_values_count(name, grad):
             for _ in range(2):  # a repeated call goes another way
                 got = function(*given)
                 assert not got.is_neg() and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_zeros_without_memory(name, grad):
+    function, tensors = ENTRANCES[name]
+    with torch.set_grad_enabled(grad):
+        for lazy in (i for i, x in enumerate(tensors) if x.is_floating_point()):
+            zeros = torch.zeros_like(tensors[lazy])
+            bare = torch._efficientzerotensor(zeros.shape, dtype=zeros.dtype)
+            assert bare._is_zerotensor()
+            want, got = (function(*[one if i == lazy else x for i, x in enumerate(tensors)]) for one in (zeros, bare))
+            torch.testing.assert_close(got, want, atol=0, rtol=0, equal_nan=True)
+
+
+def test_a_gradient_without_memory():
+    leaf = q.clone().requires_grad_()
+    zeros = torch._efficientzerotensor(q.shape, dtype=q.dtype)
+    assert not torch.autograd.grad(flex_attention(leaf, k, v), leaf, zeros)[0].any()
 
 
 def test_imaginary_parts():

@@ -142,6 +142,22 @@ def test_made_inside_a_compiled_function():
         torch.testing.assert_close(made(Q, ids, window), packed(Q, ids, window))
 
 
+def test_made_while_a_graph_is_compiled(monkeypatch):
+    """torch 2.15 says that it compiles wherever Python's code runs in the meantime, and torch.export if it is not strict."""
+    def packed(q):
+        mask = create_block_mask(mods.documents(IDS) & mods.sliding_window(5), None, None, 32, 32, "cpu")
+        return flex_attention(q, K, V, lambda *at: mods.softcap(3.0625)(mods.alibi(SLOPES)(*at), *at[1:]), mask)
+
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    got = packed(Q)
+    monkeypatch.undo()
+    torch.testing.assert_close(got, packed(Q), atol=0, rtol=0)
+    module = torch.nn.Module()
+    module.forward = packed
+    for strict in (False, True):
+        torch.testing.assert_close(torch.export.export(module, (Q,), strict=strict).module()(Q), got)
+
+
 def test_refusals():
     with pytest.raises(AssertionError, match="mask_mod"):
         create_block_mask(mods.softcap(3.0), None, None, 32, 32, "cpu")

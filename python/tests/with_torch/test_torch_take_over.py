@@ -7,10 +7,12 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention import activate_flash_attention_impl, list_flash_attention_impls, restore_flash_attention_impl
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 import heddle.torch
+from heddle.torch import _take_over
 
 flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
 q = torch.randn(2, 4, 33, 16)
@@ -137,6 +139,47 @@ def test_what_only_torch_accepts_goes_to_torch(name):
     with heddle.torch.enabled():
         torch.testing.assert_close(ACCEPTED_BY_TORCH[name](), want, equal_nan=True)
     assert any(entry.where.startswith("torch: ") for entry in heddle.torch.log())
+
+
+@pytest.mark.parametrize("lengths", [(33, 33), (5, 33)])
+@pytest.mark.parametrize("make", [causal_upper_left, causal_lower_right])
+def test_a_causal_bias_that_goes_to_torch(monkeypatch, make, lengths):
+    monkeypatch.setattr(_take_over, "is_left_to_torch", lambda *_: True)
+    call = lambda: torch.nn.functional.scaled_dot_product_attention(q[..., :lengths[0], :], q, q, make(*lengths))  # noqa: E731
+    want = call()
+    with heddle.torch.enabled():
+        torch.testing.assert_close(call(), want)
+        torch.compiler.reset()
+        torch.testing.assert_close(torch.compile(call, backend="aot_eager")(), want)
+        with pytest.raises(ValueError, match="CausalBias should not be used with causal=True"):
+            torch.nn.functional.scaled_dot_product_attention(q, q, q, make(33, 33), is_causal=True)
+
+
+def test_torchscript():
+    """torch.jit.script takes torch's operator, and torch.jit.trace records it."""
+    def attention(q):
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    with heddle.torch.enabled():
+        for made in (torch.jit.script(attention), torch.jit.trace(attention, (q,))):
+            assert "scaled_dot_product_attention" in str(made.graph)
+            torch.testing.assert_close(made(2 * q), attention(2 * q))
+        layer = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True, dropout=0.0)
+        torch.testing.assert_close(torch.jit.script(layer)(q[0]), layer(q[0]))
+
+
+STARTS = torch.tensor([0, 4], dtype=torch.int32)
+CALLS_OF_OURS = {
+    "flex_attention": lambda: heddle.torch.flex_attention(q, q, q, double),
+    "scaled_dot_product_attention": lambda: heddle.torch.scaled_dot_product_attention(q, q, q),
+    "varlen_attn": lambda: heddle.torch.varlen_attn(q[0], q[0], q[0], STARTS, STARTS, 4, 4),
+}
+
+
+@pytest.mark.parametrize("name", CALLS_OF_OURS)
+def test_a_trace_of_our_functions_is_refused(name):
+    with pytest.raises(NotImplementedError, match="torch.jit.trace records no call of heddle"):
+        torch.jit.trace(lambda x: x + CALLS_OF_OURS[name]().sum(), (q,))
 
 
 def test_torchs_own_errors():

@@ -6,6 +6,7 @@ import contextlib
 import linecache
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -42,6 +43,7 @@ WATCHED_GETTERS = frozenset((
     torch.is_complex, torch.is_signed))
 # Functions of symbols alone: torch calls them in a symbol's arithmetic.
 OF_SYMBOLS = frozenset((torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sum))
+DETACHING = (torch.Tensor.detach_, torch.detach_)
 MAKERS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
 
 
@@ -125,14 +127,16 @@ def is_wrapped(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def without_gradients(func: Any, args: Any, kwargs: Any) -> Any:
+def without_gradients(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The mod's own code sees whether gradients are on; the functions that it calls record none."""
     if not torch.is_grad_enabled() or func is torch._C._set_grad_enabled:
         return func(*args, **kwargs)
     torch._C._set_grad_enabled(False)
+    recording.is_silent = True
     try:
         return func(*args, **kwargs)
     finally:
+        recording.is_silent = False
         torch._C._set_grad_enabled(True)
 
 
@@ -160,6 +164,36 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         recording = self.recording
+        if func is torch._C._set_grad_enabled:
+            recording.turns_off = not args[0]
+        if not recording.has_gradients():
+            return self.called_without_gradients(func, args, kwargs)
+        if recording.is_in_function() and not recording.warns:
+            self.warn_of_backward(args, kwargs)
+        return self.called(func, args, kwargs)
+
+    def warn_of_backward(self, args: Any, kwargs: Any) -> None:
+        """Says once a trace that an autograd.Function's own backward is not called, if its operands have gradients."""
+        recording = self.recording
+        if any(recording.is_learned(one) if isinstance(one, Traced) else one.requires_grad
+               for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.is_floating_point()):
+            recording.warns = True
+            warnings.warn("a mod calls an autograd.Function: heddle's gradients are those of its forward, and its backward is not "
+                          "called", UserWarning, stacklevel=2)
+
+    def called_without_gradients(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the mod calls under a torch.no_grad() of its own: nothing of it has a gradient."""
+        recording = self.recording
+        recording.is_kept = False  # what it depends on, requires_grad among it, is in no key
+        args, kwargs = tree_map(recording.constant_for_gradients, (args, kwargs))
+        result = self.called(func, args, kwargs)
+        for one in tree_leaves(result):
+            if isinstance(one, Traced):
+                one._is_detached = True
+        return result
+
+    def called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        recording = self.recording
         if func is torch.Tensor.__getitem__:
             memory = None if is_gather(args[1]) else Memory.of(args[0])
             try:
@@ -171,6 +205,8 @@ class Functions(TorchFunctionMode):
             return found
         if func is torch.Tensor.__setitem__:
             raise NotImplementedError(f"a mod writes into a tensor{users_line()}; write it with torch.where")
+        if func in DETACHING:  # torch dispatches neither
+            return self.detached_in_place(args[0])
         if func in MAKERS and args and isinstance(args[0], Number):
             return self.made(args[0], **kwargs)
         if func in READERS and isinstance(args[0], Traced):
@@ -182,12 +218,18 @@ class Functions(TorchFunctionMode):
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
         try:
-            result = without_gradients(func, args, kwargs)
+            result = without_gradients(recording, func, args, kwargs)
         except NoExpression as error:
             result = self.of_contents(error, func, args, kwargs)
         if not is_of_tensors(result) and func not in WATCHED_GETTERS:
             self.becomes_pythons(func, tree_leaves((args, kwargs)))
         return result
+
+    def detached_in_place(self, x: Any) -> Any:
+        if not isinstance(x, Traced):
+            raise NotImplementedError(f"a mod writes into a tensor (detach_{users_line()}); write detach()")
+        self.recording.detached(x)
+        return x
 
     def of_contents(self, error: NoExpression, func: Any, args: Any, kwargs: Any) -> Any:
         """What a function without expression gives of tensors alone that no score and no index reaches: torch computes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from . import values
 from .operations import kind_of
 from .values import Unsupported, Value
 
+READS_SCORE = re.compile(r"\bscore\b")
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "bool": torch.bool}
 MOST_LITERALS = 16
 MASK_PREFIX = "mask_"  # for all that a mask reads: in one call, names of score and mask differ
@@ -75,6 +77,7 @@ class Traced(torch.Tensor):
     _content: Any = None  # a function of nothing that gives what it holds (contents.py), if that is known
     _memory: Memory
     _known_writes: int
+    _is_detached = False  # whether it was computed under a torch.no_grad() of the mod's
 
     @staticmethod
     def __new__(
@@ -152,6 +155,9 @@ class Recording:
         self.kind = kind
         self.is_kept = reached is not None
         self.with_gradients = torch.is_grad_enabled()
+        self.is_silent = False  # while a function runs that the mod called with gradients on
+        self.turns_off = False  # while the mod's code has turned gradients off itself
+        self.warns = False  # of an autograd.Function, once
         self.captures: dict[str, torch.Tensor] = {}
         self.params: dict[Recipe, str] = {}
         self.symbols: dict[str, torch.SymInt] = {}  # params that torch.export keeps open: lengths, by their names
@@ -245,6 +251,36 @@ class Recording:
         if x.dtype.is_floating_point:
             self.params[None, True, "True"] = HAS_DETACHED
         return self.wrapped(x.read(), x.dtype, memory=x._memory)
+
+    def has_gradients(self) -> bool:
+        """Whether what the mod calls has gradients: not under a torch.no_grad() of its own."""
+        turned_off = self.turns_off or torch.is_inference_mode_enabled()
+        return self.is_silent or not self.with_gradients or torch.is_grad_enabled() or not turned_off
+
+    def is_in_function(self) -> bool:
+        """Whether the mod's code is the forward of an autograd.Function, in which torch turns gradients off unseen."""
+        return self.with_gradients and not self.is_silent and not self.turns_off and not torch.is_grad_enabled()
+
+    def constant_for_gradients(self, x: Any) -> Any:
+        """An operand of what the mod computes under a torch.no_grad() of its own."""
+        if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point:
+            return x
+        if not isinstance(x, Traced):
+            return self.detached(x) if x.requires_grad else x
+        if not x._is_detached and self.is_learned(x):
+            self.params[None, True, "True"] = HAS_DETACHED
+        return x
+
+    def is_learned(self, x: Traced) -> bool:
+        """Whether a gradient may come from this value: of the score, or of a capture that requires one."""
+        value = x.read()
+        if isinstance(value, CaptureValue):
+            return value.tensor.requires_grad
+        if value.count != 1:
+            return True
+        detached = {name for (_, is_detached), name in self._names.items() if is_detached}
+        return READS_SCORE.search(str(value.expr)) is not None or any(
+            self.captures[name].requires_grad for name in value.expr.captures if name in self.captures and name not in detached)
 
     def stand_in(self, x: Any) -> Any:
         """A recorded number in place of one that Dynamo lifted out of the mod."""

@@ -162,15 +162,18 @@ __device__ __forceinline__ void publish_tile(const BackwardMemory<kConfig>& memo
   ptx::barrier_arrive(full);
 }
 
-/// The numbers of a CTA's tiles: its own first, then those that it draws, and at last one past the list's end. In order
-/// the first ones are drawn, too: who waits for another's adds knows that it has begun.
+/// The numbers of a CTA's tiles: its own first, then those that it draws, and at last one past the list's end. Where
+/// tiles wait for each other the first ones are drawn, too: who waits for a tile before its own knows that it has
+/// begun, also where other kernels leave room for a part of the CTAs.
+template <auto kConfig>
+constexpr bool kDrawsFirst = kConfig.ordered || (kConfig.ring && kConfig.draws());
 template <auto kConfig>
 __device__ __forceinline__ int first_tile(const shared::BackwardSm90Params& params) {
-  return static_cast<int>(kConfig.ordered ? ptx::count_up(params.drawn) : blockIdx.x);
+  return static_cast<int>(kDrawsFirst<kConfig> ? ptx::count_up(params.drawn) : blockIdx.x);
 }
 template <auto kConfig>
 __device__ __forceinline__ int draw_tile(const shared::BackwardSm90Params& params, int tile_count) {
-  if constexpr (kConfig.ordered) return static_cast<int>(ptx::count_up(params.drawn));
+  if constexpr (kDrawsFirst<kConfig>) return static_cast<int>(ptx::count_up(params.drawn));
   return params.ctas < tile_count ? params.ctas + static_cast<int>(ptx::count_up(params.drawn)) : tile_count;
 }
 

@@ -31,9 +31,9 @@ problem::AttentionProblem problem_of(const Expr& mask, const Expr& score, const 
   problem.normalizer = normalizer;
   problem.q_dtype = problem.k_dtype = problem.v_dtype = problem.o_dtype = DType::bf16;
   problem.batch = problem.q_heads = problem.kv_heads = 1;
-  problem.q_rows = problem.kv_rows = 8192;
+  problem.q_rows = problem.kv_rows = 2048;
   problem.qk_dim = problem.v_dim = 128;
-  problem.sequences = {{.q_len = 8192, .kv_len = 8192}};
+  problem.sequences = {{.q_len = 2048, .kv_len = 2048}};
   problem.scale = 1;
   problem.wanted.q = problem.wanted.k = problem.wanted.v = true;
   problem.mask_mod = mask;

@@ -1,13 +1,17 @@
-#include "plain_read.h"
+#include "peaks/plain_read.h"
+
+#include <algorithm>
+
+#include "base/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "plain_read.cc"
+#define HWY_TARGET_INCLUDE "peaks/plain_read.cc"
 #include <hwy/foreach_target.h>
 // Highway's order: per-target headers after foreach_target.h.
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace heddle::bench::HWY_NAMESPACE {
+namespace heddle::peaks::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Eight chains: one chain of operations would be slower than the caches. `bytes` past a whole step are not read.
@@ -28,18 +32,35 @@ std::uint32_t Read(const std::byte* from, std::int64_t bytes) {
   return hn::GetLane(x[0]);
 }
 
-}  // namespace heddle::bench::HWY_NAMESPACE
+}  // namespace heddle::peaks::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace heddle::bench {
+namespace heddle::peaks {
 
 HWY_EXPORT(Read);
 
-void plain_read(const std::byte* from, std::int64_t bytes) {
-  volatile std::uint32_t kept = HWY_DYNAMIC_DISPATCH(Read)(from, bytes);
+namespace {
+
+void read_slice(std::span<const std::byte> slice) {
+  volatile std::uint32_t kept = HWY_DYNAMIC_DISPATCH(Read)(slice.data(), std::ssize(slice));
   (void)kept;
 }
 
-}  // namespace heddle::bench
+}  // namespace
+
+void plain_read(int threads, std::span<const std::byte> first, std::span<const std::byte> second) {
+  constexpr std::size_t kSlice = std::size_t{1} << 18;
+  const auto slices_of = [](std::span<const std::byte> bytes) {
+    return static_cast<std::int64_t>((bytes.size() + kSlice - 1) / kSlice);
+  };
+  const std::int64_t slices = slices_of(first);
+  base::parallel_tasks(threads, slices + slices_of(second), [&](int, std::int64_t task) {
+    const std::span<const std::byte> bytes = task < slices ? first : second;
+    const std::size_t offset = static_cast<std::size_t>(task < slices ? task : task - slices) * kSlice;
+    read_slice(bytes.subspan(offset, std::min(kSlice, bytes.size() - offset)));
+  });
+}
+
+}  // namespace heddle::peaks
 #endif  // HWY_ONCE

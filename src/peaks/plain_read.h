@@ -6,8 +6,8 @@
 
 namespace heddle::peaks {
 
-/// Reads all of `first` and `second` once, on the widest vectors of the machine and on so many threads (0: all cores),
-/// which draw slices of 256 KiB. Up to 511 bytes at a slice's end that fill no whole step of vectors are not read.
-void plain_read(int threads, std::span<const std::byte> first, std::span<const std::byte> second = {});
+/// Reads each byte of `first` and `second` once, on the widest vectors of the machine and on so many threads (0: all
+/// cores), which draw slices of 256 KiB. Returns all bytes joined by "or": so the read cannot be left out.
+std::byte plain_read(int threads, std::span<const std::byte> first, std::span<const std::byte> second = {});
 
 }  // namespace heddle::peaks

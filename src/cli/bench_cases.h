@@ -1,4 +1,4 @@
-// What `heddle bench` measures: the peaks of the machine, and attention beside them.
+// The measurements of `heddle bench`: the peaks of the machine, and attention beside them.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct BenchCase {
   double bytes() const;
 };
 
-/// What a case's speed is held against.
+/// The peak that a case's speed is divided by.
 enum class Yardstick { fma, amx, read };
 
 /// A case with its tensors and its plan.

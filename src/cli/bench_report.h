@@ -1,4 +1,4 @@
-// What `heddle bench` tells of its measurements.
+// The report of `heddle bench`.
 #pragma once
 
 #include <cstddef>

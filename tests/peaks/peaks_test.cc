@@ -1,4 +1,4 @@
-// What a peak does, whatever its speed: no test depends on a time.
+// Peaks count the work that is done, whatever its speed: no test depends on a time.
 #include <gmock/gmock.h>
 
 #include <atomic>

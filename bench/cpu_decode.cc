@@ -16,15 +16,15 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/parallel.h"
 #include "cpu_windows.h"
-#include "fma_peak.h"
 #include "heddle/heddle.h"
-#include "plain_read.h"
+#include "peaks/fma_peak.h"
+#include "peaks/plain_read.h"
 
 namespace heddle::bench {
 namespace {
@@ -143,22 +143,17 @@ void measure(const Cell& cell, int threads, double seconds) {
   const AttentionPlan plan(tensors, options);
   const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes()});
   const auto run = [&] { plan.run(tensors, {.workspace = workspace.data()}); };
-  const auto read = [&] {
-    constexpr std::int64_t kSlice = 1 << 18;
-    const std::int64_t slices = (cell.bytes() / 2 + kSlice - 1) / kSlice;
-    base::parallel_tasks(threads, 2 * slices, [&](int, std::int64_t task) {
-      const auto* from = static_cast<const std::byte*>(task < slices ? k.data() : v.data());
-      const std::int64_t first = task % slices * kSlice;
-      plain_read(from + first, std::min(kSlice, cell.bytes() / 2 - first));
-    });
+  const auto bytes_of = [&](const Tensor& x) {
+    return std::span(static_cast<const std::byte*>(x.data()), static_cast<std::size_t>(cell.bytes() / 2));
   };
+  const auto read = [&] { peaks::plain_read(threads, bytes_of(k), bytes_of(v)); };
   run();
   Times times;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (int round = 0; round < 5 || Clock::now() < end; ++round) {
     keep_best(times.read, seconds_of(threads, read));
     keep_best(times.run, seconds_of(threads, run));
-    times.gflops = std::max(times.gflops, fma_peak_gflops(0.5));
+    times.gflops = std::max(times.gflops, peaks::fma_peak_gflops(0.5));
   }
   print_cell(cell, times, threads);
 }

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "fma_peak.h"
+#include "peaks/fma_peak.h"
 
 namespace heddle::bench {
 namespace {
@@ -73,7 +73,7 @@ CpuFigures measure_windows(double flops, double seconds, const std::function<voi
   std::vector<Window> windows;
   double best_probe = 0;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  double before = fma_peak_gflops(kProbeMilliseconds);
+  double before = peaks::fma_peak_gflops(kProbeMilliseconds);
   while (Clock::now() < end || windows.size() < 5) {
     const auto begin = Clock::now();
     const double cpu_begin = process_seconds();
@@ -85,7 +85,7 @@ CpuFigures measure_windows(double flops, double seconds, const std::function<voi
       elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
     } while (elapsed < 2e-3);
     const double cpu = process_seconds() - cpu_begin;
-    const double after = fma_peak_gflops(kProbeMilliseconds);
+    const double after = peaks::fma_peak_gflops(kProbeMilliseconds);
     const double done = flops * runs * 1e-9;
     windows.push_back({done / cpu, done / elapsed, std::min(before, after), (before + after) / 2});
     best_probe = std::max({best_probe, before, after});

@@ -1,7 +1,7 @@
 // How fast a computation is on the CPU, beside what the machine's multiply-adds do at that moment.
 //
-// It runs in windows with an FMA probe (fma_peak.h) before and after. A window counts when both probes reach 90 % of
-// the best probe seen. Time is the processor time of all threads, so figures are per core, and a core that somebody
+// It runs in windows with an FMA probe (peaks/fma_peak.h) before and after. A window counts when both probes reach 90 %
+// of the best probe seen. Time is the processor time of all threads, so figures are per core, and a core that somebody
 // else takes for a while does not count; `wall` is the speed of whole runs, with what waiting and other people's work
 // cost.
 #pragma once

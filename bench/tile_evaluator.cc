@@ -3,9 +3,9 @@
 //
 //   bench_tile_evaluator [--benchmark_filter=REGEX]
 //
-// Each figure is the median of windows in which an FMA probe (fma_peak.h) before and after reached 90 % of the best
-// probe seen, so that neighbours on the machine do not count; the clock is measured beside each window, by a chain of
-// rotations.
+// Each figure is the median of windows in which an FMA probe (peaks/fma_peak.h) before and after reached 90 % of the
+// best probe seen, so that neighbours on the machine do not count; the clock is measured beside each window, by a chain
+// of rotations.
 #include "tile_evaluator/tile_evaluator.h"
 
 #include <benchmark/benchmark.h>
@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "fma_peak.h"
 #include "heddle/mods.h"
+#include "peaks/fma_peak.h"
 
 namespace heddle::bench {
 namespace {
@@ -125,7 +125,7 @@ void measure(benchmark::State& state, const Case& bench, int rows) {
   static double best_probe = 0;
   const int calls = 400'000 / (rows * kColumns) + 1;
   std::vector<double> cycles;
-  double before = fma_peak_gflops(0.2);
+  double before = peaks::fma_peak_gflops(0.2);
   for (auto _ : state) {
     std::fill(std::begin(tile), std::end(tile), 0.25F);
     const double begin = thread_seconds();
@@ -133,7 +133,7 @@ void measure(benchmark::State& state, const Case& bench, int rows) {
     const double seconds = (thread_seconds() - begin) / calls;
     const double rate = clock_rate();  // at once, before the clock of wide vectors rises again
     state.SetIterationTime(seconds);
-    const double after = fma_peak_gflops(0.2);
+    const double after = peaks::fma_peak_gflops(0.2);
     best_probe = std::max({best_probe, before, after});
     if (std::min(before, after) >= 0.9 * best_probe) cycles.push_back(seconds * rate / (rows * kColumns));
     before = after;

@@ -56,8 +56,9 @@ MAY_INCLUDE = {
     "check": (*BELOW_BACKEND, "backend", "reference"),
     "engine": ("files", *BELOW_BACKEND, "backend", "backend/jit", "tile_evaluator", "families", "check", "tune"),
     "context": ("base", "expr", "backend"),
+    "peaks": ("base", "device", "backend/cpu"),
     "capi": (),
-    "cli": (),
+    "cli": ("peaks",),
 }
 
 # Each family is a folder of src/families, which includes no other family; its device code stands in a folder of kernels
@@ -108,7 +109,7 @@ FAMILY_KERNELS_MAY_INCLUDE = {
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.
 LIBRARY_USERS = {
-    "hwy/": {"backend/cpu", "tile_evaluator", "families/cpu"},
+    "hwy/": {"backend/cpu", "tile_evaluator", "families/cpu", "peaks"},
     "sleef": {"tile_evaluator"},
     "CLI/": {"cli"},
 }

@@ -79,6 +79,7 @@ int dispatch(int count, char** arguments) {
   add_check(app, chosen);
   add_explain(app, chosen);
   add_tune(app, chosen);
+  add_bench(app, chosen);
   add_aot(app, chosen);
   add_mask(app, chosen);
   add_devices(app, chosen);

@@ -36,7 +36,7 @@ void report_beside(const std::string& output) {
                     given.st_dev == standard.st_dev && given.st_ino == standard.st_ino;
   // Where all of it is thrown away, nothing is mixed.
   const bool kept = ::stat("/dev/null", &null) != 0 || given.st_dev != null.st_dev || given.st_ino != null.st_ino;
-  reports_to_stderr = path == kStandardOutput || (same && kept);
+  if (path == kStandardOutput || (same && kept)) reports_to_stderr = true;
 }
 
 void print_text(std::string_view text) {

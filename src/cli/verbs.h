@@ -16,6 +16,7 @@ void add_run(CLI::App& app, Work& chosen);
 void add_check(CLI::App& app, Work& chosen);
 void add_explain(CLI::App& app, Work& chosen);
 void add_tune(CLI::App& app, Work& chosen);
+void add_bench(CLI::App& app, Work& chosen);
 void add_aot(CLI::App& app, Work& chosen);
 void add_mask(CLI::App& app, Work& chosen);
 void add_devices(CLI::App& app, Work& chosen);

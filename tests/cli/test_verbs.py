@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from program import HEDDLE, INPUT, ProgramTest, heddle, noise, write_npy, write_safetensors
 
-VERBS = ("run", "check", "explain", "tune", "mask", "devices")
+VERBS = ("run", "check", "explain", "tune", "bench", "mask", "devices")
 
 
 def example_of(help_text):

@@ -4,7 +4,7 @@
 // - Packed in bricks, a chunk begins where a brick of values does. Scores before its first key are -inf.
 // - Weights are rounded to bf16, as plain attention in bf16 rounds them. Those of row r overwrite the first half of
 //   scores[r]. BrickSums has the sums of rows.
-// - Once each row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. No row is rescaled
+// - Once a row has seen a key, its maximum may stay as it is: weights of larger scores exceed 1. No row is rescaled
 //   while row sums stay below kMostSum. Where one does not, the chunk is computed once more.
 // - Unless lse asks for exact sums, exponentials of such chunks are coarser than f32, and finer than bf16.
 // - In place, the first walk learns of values that are not finite too late to keep them out of a product. It then ends,
@@ -106,7 +106,7 @@ class BrickTile {
     sums_ = room(0), new_sums_ = room(1);
     if (exact()) std::fill_n(sums_.exact, tile_.rows() * 16, 0.0F);
     std::fill_n(sums_.rounded, tile_.rows() * 16, 0.0F);
-    first_ = true, may_keep_maxima_ = false;
+    first_ = true, kept_ = 0;
     ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end);
     if (is_in_place_ && !walk.done()) in_place_.start_walk(walk.chunk());
     while (!walk.done()) {
@@ -236,20 +236,44 @@ class BrickTile {
 
   /// Scores of a softmax to weights. `scaled`: the scores have been multiplied by their factors.
   void weigh(const Chunk& chunk, const TileMod& mod, bool scaled) {
-    const BrickScores scores = {.scores = buffers_.scores,
-                                .weights = tile_.weight ? buffers_.weights : nullptr,
-                                .factors = scaled ? nullptr : buffers_.row_factors,
-                                .rows = tile_.rows(),
-                                .columns = chunk.columns()};
-    if (may_keep_maxima_) {
-      if (KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_)) return std::swap(sums_, new_sums_);
-      compute_scores(chunk, mod, scaled, true);
+    BrickScores scores = {.scores = buffers_.scores,
+                          .weights = tile_.weight ? buffers_.weights : nullptr,
+                          .factors = scaled ? nullptr : buffers_.row_factors,
+                          .rows = tile_.rows(),
+                          .columns = chunk.columns()};
+    // Each row decides for itself, so its bits do not depend on what others attend.
+    std::uint64_t taken = all_rows() & ~kept_;
+    if (kept_ != 0) {
+      scores.of = kept_;
+      const std::uint64_t failed = KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_);
+      if ((failed | taken) == 0) return std::swap(sums_, new_sums_);
+      if (failed == 0) {
+        take_new_sums();
+      } else {
+        compute_scores(chunk, mod, scaled, true);
+        // Rows that take their maxima wait for them below.
+        scores.of = kept_ & ~failed;
+        KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, sums_);
+        taken |= failed;
+      }
     }
+    scores.of = taken;
     TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums_);
     if (!first_) rescale_rows();
-    may_keep_maxima_ =
-        tile_.max_scores.data == nullptr && std::all_of(buffers_.row_maxima, buffers_.row_maxima + tile_.rows(),
-                                                        [](float maximum) { return std::abs(maximum) < kMostMaximum; });
+    kept_ = 0;
+    for (std::int64_t r = 0; tile_.max_scores.data == nullptr && r < tile_.rows(); ++r) {
+      if (std::abs(buffers_.row_maxima[r]) < kMostMaximum) kept_ |= std::uint64_t{1} << r;
+    }
+  }
+
+  std::uint64_t all_rows() const { return ~std::uint64_t{0} >> (64 - tile_.rows()); }
+  /// Copies the sums of rows that have kept their maxima.
+  void take_new_sums() const {
+    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
+      if ((kept_ >> r & 1) == 0) continue;
+      if (exact()) std::copy_n(new_sums_.exact_of(r), 16, sums_.exact_of(r));
+      std::copy_n(new_sums_.rounded_of(r), 16, sums_.rounded_of(r));
+    }
   }
 
   void rescale_rows() const {
@@ -367,9 +391,9 @@ class BrickTile {
   bool is_in_place_;
   BricksInPlace<Registers> in_place_;
   BrickSums sums_{}, new_sums_{};
-  bool first_ = true;             // nothing has been accumulated
-  bool can_fuse_ = false;         // all factors of scores are positive numbers
-  bool may_keep_maxima_ = false;  // each row has seen a key
+  bool first_ = true;       // nothing has been accumulated
+  bool can_fuse_ = false;   // all factors of scores are positive numbers
+  std::uint64_t kept_ = 0;  // rows whose maxima may stay: they have seen a key
 };
 
 }  // namespace detail

@@ -39,7 +39,9 @@ struct BrickScores {
   const float* weights;
   const float* factors;
   std::int64_t rows, columns;
+  std::uint64_t of = ~std::uint64_t{0};  // rows that are computed, a bit each
 
+  bool has(std::int64_t row) const { return (of >> row & 1) != 0; }
   float factor(std::int64_t row) const { return factors == nullptr ? 1 : factors[row]; }
   std::uint16_t* rounded(std::int64_t row) const {
     return reinterpret_cast<std::uint16_t*>(scores + row * plan::kChunk);
@@ -107,7 +109,8 @@ HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int6
   return hn::Vec512<float>{rounded};
 }
 
-/// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors].
+/// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors]. Rows that `s.of` leaves out stay
+/// as they are, with a scale of 1.
 template <class Registers, bool kWeighted, bool kExact>
 HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
   const hn::Full512<float> d;
@@ -117,7 +120,8 @@ HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, c
     const std::int64_t end = std::min(first + 16, s.rows);
     std::fill(offsets, offsets + 16, 0.0F);
     for (std::int64_t r = first; r < end; ++r) {
-      offsets[r - first] = s.factor(r) * RowMaximum(s.scores + r * plan::kChunk, s.columns);
+      offsets[r - first] =
+          s.has(r) ? s.factor(r) * RowMaximum(s.scores + r * plan::kChunk, s.columns) : kMinusInfinity<float>;
     }
     const auto before = hn::Load(d, maxima + first), maximum = hn::Max(before, hn::Load(d, offsets));
     // While nothing attends, the offset is 0: -inf - 0 is -inf, where -inf - -inf were NaN.
@@ -126,6 +130,7 @@ HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, c
     hn::Store(offset, d, offsets);
     hn::Store(Exp2NoSubnormals(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first);
     for (std::int64_t r = first; r < end; ++r) {
+      if (!s.has(r)) continue;
       const auto factor = hn::Set(d, s.factor(r)), top = hn::Set(d, offsets[r - first]);
       const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
         return Exp2NoSubnormals(d, hn::Mul(hn::Sub(hn::Mul(score, factor), top), log2e));
@@ -135,17 +140,18 @@ HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, c
   }
 }
 
-/// By the maxima that rows have, all of them finite numbers. False, with the scores lost, if a sum grows too large or
-/// is NaN. new_sums: what `sums` become, which stay as they are. Without exact sums, weights err by up to 9e-5.
-/// kFused: factors are powers of two, so that one operation scales the scores and takes the maximum off, with the same
-/// bits.
+/// By the maxima that rows have, all of them finite numbers. Returns, a bit each, the rows whose sums grow too large or
+/// are NaN, and whose scores are lost. new_sums: what `sums` become, which stay as they are. Without exact sums,
+/// weights err by up to 9e-5. kFused: factors are powers of two, so that one operation scales the scores and takes the
+/// maximum off, with the same bits.
 template <class Registers, bool kWeighted, bool kExact, bool kFused>
-HEDDLE_AMX bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
-                           const BrickSums& new_sums) {
+HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
+                                    const BrickSums& new_sums) {
   const hn::Full512<float> d;
   const auto most = hn::Set(d, kMostSum), one = hn::Set(d, 1.0F);
-  bool small = true;
+  std::uint64_t failed = 0;
   for (std::int64_t r = 0; r < s.rows; ++r) {
+    if (!s.has(r)) continue;
     const auto factor = hn::Set(d, s.factor(r)), slope = hn::Set(d, kFused ? s.factor(r) * kLog2E : kLog2E);
     const auto offset = hn::Set(d, -maxima[r] * kLog2E);
     const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
@@ -154,9 +160,9 @@ HEDDLE_AMX bool KeepMaxima(const BrickScores& s, const float* maxima, const Bric
       return Exp2Coarse(exponent);
     };
     const auto sum = WeighRow<Registers, kWeighted, kExact>(s, r, one, sums, new_sums, weigh);
-    small = hn::AllTrue(d, hn::Lt(sum, most)) && small;
+    if (!hn::AllTrue(d, hn::Lt(sum, most))) failed |= std::uint64_t{1} << r;
   }
-  return small;
+  return failed;
 }
 
 /// Calls f with as many constants as there are values.
@@ -174,7 +180,7 @@ void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickS
       s.weights != nullptr, sums.exact != nullptr);
 }
 template <class Registers>
-bool KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
+std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
   const auto is_power = [](float f) { return (std::bit_cast<std::uint32_t>(f) & 0x7fffffU) == 0 && f > 0x1p-60F; };
   const bool fused = s.factors == nullptr || std::all_of(s.factors, s.factors + s.rows, is_power);
   return WithConstants(

@@ -71,11 +71,11 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   add("no ring", [](auto& config) { config.ring = false; });
   shared::BackwardSm90Config whole = planned;  // dQ by the warpgroups that have the keys
   if (planned.d_q_apart) {
-    whole.d_q_apart = whole.held = false;
+    whole.d_q_apart = whole.held = whole.ring = false;
     whole.q_stages = whole.d_o_stages = 3;
     add("dq by all", [&](auto& config) { config = whole; });
   }
-  for (const shared::BackwardSm90Config& apart : plan::with_d_q_apart(whole)) {
+  for (const shared::BackwardSm90Config& apart : plan::with_d_q_apart(planned)) {
     add(fmt::format("dq apart{}{}", apart.held ? "" : " in memory", apart.early_numbers ? "" : " late"),
         [&](auto& config) { config = apart; });
   }

@@ -162,11 +162,12 @@ __device__ __forceinline__ void publish_tile(const BackwardMemory<kConfig>& memo
   ptx::barrier_arrive(full);
 }
 
-/// The numbers of a CTA's tiles: its own first, then those that it draws, and at last one past the list's end. Where
-/// tiles wait for each other the first ones are drawn, too: who waits for a tile before its own knows that it has
-/// begun, also where other kernels leave room for a part of the CTAs.
+/// CTAs draw their first tiles, too, where tiles wait for each other: who waits for a tile before its own knows that it
+/// has begun, also where other kernels leave room for a part of the CTAs.
 template <auto kConfig>
 constexpr bool kDrawsFirst = kConfig.ordered || (kConfig.ring && kConfig.draws());
+
+/// The numbers of a CTA's tiles: its own first, then those that it draws, and at last one past the list's end.
 template <auto kConfig>
 __device__ __forceinline__ int first_tile(const shared::BackwardSm90Params& params) {
   return static_cast<int>(kDrawsFirst<kConfig> ? ptx::count_up(params.drawn) : blockIdx.x);

@@ -294,6 +294,24 @@ TEST_F(CpuBricks, PoisonedRowsStayInTheRowsThatAttendThem) {
   }
 }
 
+/// Rows decide for themselves whether their maximum stays from chunk to chunk, so no row's bits depend on another's.
+TEST_F(CpuBricks, ARowWithOtherScoresChangesNoBitOfOthers) {
+  for (const bool with_lse : {true, false}) {
+    Attention a = of_bf16({.q_rows = 70, .kv_rows = 700, .qk_dim = 8, .v_dim = 24});
+    a.with_lse = with_lse;
+    const Attention::Result clean = a.run();
+    for (const double other : {kNan, kInfinity, 200.0, 1e6}) {
+      for (std::int64_t d = 0; d < 8; ++d) poke_bf16(a.q, {0, 0, 40, d}, other);
+      const Attention::Result changed = a.run();
+      for (std::int64_t i = 0; i < 70; ++i) {
+        for (std::int64_t d = 0; d < 24 && i != 40; ++d) {
+          ASSERT_EQ(get_element(changed.o, {0, 0, i, d}), get_element(clean.o, {0, 0, i, d})) << i << ", " << other;
+        }
+      }
+    }
+  }
+}
+
 /// Bricks hold keys beside a block of a mask. Where no row of the block's chunk attends them, their values count
 /// nothing.
 TEST_F(CpuBricks, PoisonBesideSmallBlocksReachesNothing) {

@@ -46,8 +46,8 @@ struct BackwardSm90Config {
   constexpr int d_q_parts() const { return d_q_apart ? 1 : warpgroups; }
   constexpr int d_q_columns() const { return columns / d_q_parts(); }
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }
-  /// A ring of dQ's sums may be had. Consumers that draw tiles have no time to convert: keys come early.
-  constexpr bool has_converters() const { return d_q && !wide && (d_q_apart || !draws()); }
+  /// Somebody has time to convert the sums of dQ's ring. Consumers that draw tiles have none, since keys come early.
+  constexpr bool has_converters() const { return d_q_apart || !draws(); }
   /// The warpgroup for dQ converts the ring's sums; where there is none, the consumers do.
   constexpr bool queries_convert() const { return ring && d_q_apart; }
   constexpr bool consumers_convert() const { return ring && !d_q_apart; }

@@ -12,7 +12,7 @@
 #   - kernels compiled for this machine's CPU or simulated: all tests. By default a quarter of them, and of most lists a part
 #   - planted faults: a hundred at random. By default four
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
-#     and files, and for masks, the CPU's kernels and the C interface if the change concerns them
+#     and files; if the change concerns masks, the CPU's kernels or the C interface, a quarter of the tests of these too
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
@@ -77,6 +77,16 @@ quarter_of_tests() {
 
 reduced_tests() {
   HEDDLE_TEST_REDUCED=1 tests "$@"
+}
+
+quarter_of_reduced_tests() {
+  HEDDLE_TEST_REDUCED=1 quarter_of_tests "$@"
+}
+
+# any_of NAMES...: the pattern by which ctest takes these tests.
+any_of() {
+  local IFS='|'
+  echo "^($*)\$"
 }
 
 # python_tests [PYTHON]: the Python package that the release build made: its tests, its docstrings, and its types (mypy).
@@ -184,7 +194,7 @@ if $full; then
   note "fuzzing" tools/fuzz.py
   note "soak, 5 minutes" build/release/tests/reliability/reliability_soak --seconds 300
   step "ASan and UBSan build"
-  asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
+  asan_options=(-DHEDDLE_SANITIZE_QUICK=OFF -DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan
   note "ASan and UBSan" reduced_tests asan
   step "TSan build"
@@ -196,16 +206,18 @@ else
   note "release, a quarter of those drawn" quarter_of_tests release -L drawn
   note "Python" python_tests
   note "four planted faults" plant_faults --sample 4
-  asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
-  asan_tests=("${asan_programs[@]}")
+  asan_options=(-DHEDDLE_SANITIZE_QUICK=ON -DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
+  concerned=()
   if [[ $HEDDLE_TEST_CHANGED =~ $watched_rooms ]]; then
-    asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=OFF)
-    asan_programs+=("${asan_more_programs[@]}")
-    asan_tests=("${asan_programs[@]}" "${asan_more_parts[@]}")
+    asan_options+=(-DHEDDLE_FRONT=OFF)
+    concerned=("${asan_more_programs[@]}")
   fi
-  step "ASan and UBSan build of ${asan_programs[*]}"
-  build_preset asan "${asan_programs[@]}"
-  note "ASan and UBSan, reduced grid" reduced_tests asan -R "^($(IFS='|' && echo "${asan_tests[*]}"))\$"
+  step "ASan and UBSan build of ${asan_programs[*]} ${concerned[*]}"
+  build_preset asan "${asan_programs[@]}" "${concerned[@]}"
+  note "ASan and UBSan, reduced grid" reduced_tests asan -R "$(any_of "${asan_programs[@]}")"
+  if ((${#concerned[@]})); then
+    note "ASan and UBSan, a quarter" quarter_of_reduced_tests asan -R "$(any_of "${concerned[@]}" "${asan_more_parts[@]}")"
+  fi
 fi
 
 step "summary"

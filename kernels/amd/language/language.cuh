@@ -35,6 +35,7 @@
 
 #define __uint_as_float(x) __builtin_bit_cast(float, static_cast<unsigned>(x))
 #define __int_as_float(x) __builtin_bit_cast(float, static_cast<int>(x))
+#define __float_as_int(x) __builtin_bit_cast(int, static_cast<float>(x))
 #define __float_as_uint(x) __builtin_bit_cast(unsigned, static_cast<float>(x))
 #define __longlong_as_double(x) __builtin_bit_cast(double, static_cast<long long>(x))
 #define __double_as_longlong(x) __builtin_bit_cast(long long, static_cast<double>(x))

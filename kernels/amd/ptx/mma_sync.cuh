@@ -1,5 +1,5 @@
-// kernels/nvidia/ptx/mma_sync.cuh for AMD: copies to shared memory, by way of registers. They are done when they
-// return.
+// kernels/nvidia/ptx/mma_sync.cuh for AMD: copies to shared memory, by way of registers, and stores there. They are
+// done when they return.
 #pragma once
 
 #include "language/language.cuh"
@@ -32,6 +32,9 @@ __device__ __forceinline__ void copy_async(SharedAddress to, const char* from, i
     if (2 * i < valid) half = *reinterpret_cast<const unsigned short*>(from + 2 * i);
     *(__attribute__((address_space(3))) unsigned short*)(to + 2 * i) = half;
   }
+}
+__device__ __forceinline__ void store_two(SharedAddress to, unsigned halves) {
+  *(__attribute__((address_space(3))) unsigned*)to = halves;
 }
 /// A barrier follows, which waits for them.
 __device__ __forceinline__ void await_copies() {}

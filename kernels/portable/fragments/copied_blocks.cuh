@@ -8,8 +8,8 @@
 
 namespace heddle::portable {
 
-/// `Own`: the stream that is made of it. It has ask<kDim, kColumns>(source, to, pitch, first, end), which asks for the
-/// rows of one block.
+/// `Own`: the stream that is made of it. It has ask<kDim, kColumns, type of 8 bits>(source, to, pitch, first, end),
+/// which asks for the rows of one block.
 template <auto kConfig, class Own>
 class CopiedBlocks {
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
@@ -17,12 +17,13 @@ class CopiedBlocks {
  public:
   template <class Source>
   __device__ __forceinline__ void ask_keys(const Source& keys, int first, int end) {
-    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + (kMemory.stage - read_),
-                                                            kMemory.k_pitch, first, end);
+    Own::template ask<kConfig.qk_dim, kConfig.qk_columns(), kConfig.k_fp8>(
+        keys, base_ + kMemory.k + (kMemory.stage - read_), kMemory.k_pitch, first, end);
   }
   template <class Source>
   __device__ __forceinline__ void ask_values(const Source& values, int first, int end) {
-    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v, kMemory.v_pitch, first, end);
+    Own::template ask<kConfig.v_dim, kConfig.v_columns(), kConfig.v_fp8>(values, base_ + kMemory.v, kMemory.v_pitch,
+                                                                         first, end);
   }
   /// Waits until all threads see the keys that were asked for, and have read the other buffer.
   __device__ __forceinline__ void keys_arrive() {
@@ -34,10 +35,10 @@ class CopiedBlocks {
   /// A ring of blocks (kConfig.rings()): asks for the next block, of keys and values.
   template <class Keys, class Values>
   __device__ __forceinline__ void ask_block(const Keys& keys, const Values& values, int first, int end) {
-    Own::template ask<kConfig.qk_dim, kConfig.qk_columns()>(keys, base_ + kMemory.k + asked_.at, kMemory.k_pitch, first,
-                                                            end);
-    Own::template ask<kConfig.v_dim, kConfig.v_columns()>(values, base_ + kMemory.v + asked_.at, kMemory.v_pitch, first,
-                                                          end);
+    Own::template ask<kConfig.qk_dim, kConfig.qk_columns(), kConfig.k_fp8>(keys, base_ + kMemory.k + asked_.at,
+                                                                           kMemory.k_pitch, first, end);
+    Own::template ask<kConfig.v_dim, kConfig.v_columns(), kConfig.v_fp8>(values, base_ + kMemory.v + asked_.at,
+                                                                         kMemory.v_pitch, first, end);
     asked_.advance();
   }
   /// Once a step, whether it asked for a block or not.

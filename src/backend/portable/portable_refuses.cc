@@ -26,15 +26,16 @@ bool is_16_bits(DType dtype) { return dtype == DType::f16 || dtype == DType::bf1
 
 bool is_8_bits(DType dtype) { return fp8_of(dtype) != shared::Fp8::none; }
 
-std::string refuse_types(const AttentionProblem& problem, const LargestDims& largest, EightBits bytes) {
+std::string refuse_types(const AttentionProblem& problem, const LargestDims& largest) {
   const DType dtype = problem.q_dtype;
   const bool known = is_16_bits(dtype) || dtype == DType::f32 || dtype == DType::f64;
   const bool alike = known && problem.k_dtype == dtype && problem.v_dtype == dtype;
-  const bool converts = bytes == EightBits::converted;
-  if (!alike && !(converts && keys_become_halves(problem))) {
-    return fmt::format("q, k, v are {}, {}, {}; bf16, f16, f32 or f64 for all is accepted{}", name(problem.q_dtype),
-                       name(problem.k_dtype), name(problem.v_dtype),
-                       converts ? ", or k and v of e4m3 or e5m2 beside q of f16, bf16, e4m3 or e5m2" : "");
+  if (!alike && !keys_become_halves(problem)) {
+    return fmt::format(
+        "q, k, v are {}, {}, {}; bf16, f16, f32 or f64 for all is accepted, or k and v of e4m3 or e5m2 beside q of "
+        "f16, "
+        "bf16, e4m3 or e5m2",
+        name(problem.q_dtype), name(problem.k_dtype), name(problem.v_dtype));
   }
   const std::array accepted = {DType::f16, DType::bf16, DType::f32, DType::f64};
   if (std::ranges::find(accepted, problem.o_dtype) == accepted.end()) {
@@ -83,8 +84,8 @@ bool keys_become_halves(const AttentionProblem& problem) {
 }
 
 std::string portable_refuses(const AttentionProblem& problem, const AttentionOptions& options,
-                             const LargestDims& largest, EightBits bytes) {
-  std::string reason = refuse_types(problem, largest, bytes);
+                             const LargestDims& largest) {
+  std::string reason = refuse_types(problem, largest);
   return reason.empty() ? portable_refuses_values(problem, options) : reason;
 }
 

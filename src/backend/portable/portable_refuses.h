@@ -19,12 +19,11 @@ struct LargestDims {
 inline constexpr LargestDims kDimsOfRegisters = {256, 256, 128}, kDimsOfSlices = {576, 512, 256};
 
 /// Elements of 8 bits: kernels make f16 of them, where k and v have 8 bits, and q 16 or 8.
-enum class EightBits : bool { refused, converted };
 bool keys_become_halves(const problem::AttentionProblem& problem);
 
 /// Empty when kernels may take the problem. Any strides are taken.
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                             const LargestDims& largest = kDimsOfRegisters, EightBits bytes = EightBits::refused);
+                             const LargestDims& largest = kDimsOfRegisters);
 /// But for types and head dimensions.
 std::string portable_refuses_values(const problem::AttentionProblem& problem, const AttentionOptions& options);
 /// Empty when the kernels are compiled for the chip.
@@ -32,10 +31,9 @@ std::string portable_device_refuses(const device::CudaCaps& caps);
 std::string portable_device_refuses(const device::AmdCaps& caps);
 template <class Caps>
 std::string portable_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
-                             const Caps& caps, const LargestDims& largest = kDimsOfRegisters,
-                             EightBits bytes = EightBits::refused) {
+                             const Caps& caps, const LargestDims& largest = kDimsOfRegisters) {
   std::string reason = portable_device_refuses(caps);
-  return reason.empty() ? portable_refuses(problem, options, largest, bytes) : reason;
+  return reason.empty() ? portable_refuses(problem, options, largest) : reason;
 }
 
 /// Says that the portable kernels have not run on a chip like this one, and how far they are tested for it. Empty: they

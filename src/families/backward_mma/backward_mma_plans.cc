@@ -72,7 +72,7 @@ std::string refuse_sizes(const AttentionProblem& problem) {
 template <class Caps>
 std::string refuses_on(const Request& request, const Caps& caps, const LargestDims& largest) {
   const AttentionProblem& problem = request.problem;
-  std::string reason = portable_refuses(problem, request.options, caps, largest, EightBits::converted);
+  std::string reason = portable_refuses(problem, request.options, caps, largest);
   if (!reason.empty()) return reason;
   std::array<std::string, 5> reasons = {refuse_types(request), refuse_pages(problem),
                                         refuses_mma_reads(reads_of(request)), refuse_blocks(request.options),

@@ -184,7 +184,7 @@ std::int64_t forward_mma_longest_queries(const AttentionProblem& problem) {
 
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::CudaCaps& caps) {
-  return portable_refuses(problem, options, caps, kDimsOfSlices, EightBits::converted);
+  return portable_refuses(problem, options, caps, kDimsOfSlices);
 }
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps) {

@@ -204,8 +204,11 @@ TEST(ForwardMma, RefusesInSentences) {
       "q of f16, bf16, e4m3 or e5m2");
   device::AmdCaps mi300x{};
   mi300x.architecture = "gfx942";
-  EXPECT_EQ(plan::forward_mma_refuses(HopperCall{.dtype = DType::e4m3}.problem(), {}, mi300x),
-            "q, k, v are e4m3, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted");
+  EXPECT_EQ(plan::forward_mma_refuses(HopperCall{.dtype = DType::bf16, .kv_dtype = DType::e4m3}.problem(), {}, mi300x),
+            "");
+  EXPECT_EQ(plan::forward_mma_refuses(HopperCall{.dtype = DType::f32, .kv_dtype = DType::e4m3}.problem(), {}, mi300x),
+            "q, k, v are f32, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted, or k and v of e4m3 or e5m2 beside "
+            "q of f16, bf16, e4m3 or e5m2");
   EXPECT_EQ(refusal({.dim = 577}, a100), "q and k have head dimension 577; 1 to 576 are accepted");
   EXPECT_EQ(refusal({.dim = 64, .v_dim = 513}, a100), "v has head dimension 513; 1 to 512 are accepted");
   EXPECT_EQ(refusal({.dim = 264, .dtype = DType::f64, .with_lse = false}, a100),

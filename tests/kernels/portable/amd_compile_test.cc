@@ -72,17 +72,25 @@ struct Row {
   int dim, row_waves, kv_block;
   bool shared_queries;
   int least_waves;
+  shared::Fp8 type = shared::Fp8::none;  // of keys and values, beside queries of bf16
 };
 
 TEST(AmdCompileTable, KernelsHaveNoScratch) {
   if (std::system("clang++-19 --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "clang++-19 was not found";
   using shared::FragmentKind;
   constexpr Row kRows[] = {
-      {"gfx1100", FragmentKind::gfx11, 64, 4, 64, false, 6},  {"gfx1100", FragmentKind::gfx11, 128, 4, 32, false, 6},
-      {"gfx1151", FragmentKind::gfx11, 128, 4, 32, false, 6}, {"gfx1201", FragmentKind::gfx12, 64, 4, 64, false, 6},
-      {"gfx1201", FragmentKind::gfx12, 128, 4, 32, false, 6}, {"gfx1201", FragmentKind::gfx12, 256, 4, 16, true, 2},
-      {"gfx90a", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx90a", FragmentKind::gfx9, 128, 2, 32, false, 2},
-      {"gfx942", FragmentKind::gfx9, 64, 2, 64, false, 2},    {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2},
+      {"gfx1100", FragmentKind::gfx11, 64, 4, 64, false, 6},
+      {"gfx1100", FragmentKind::gfx11, 128, 4, 32, false, 6},
+      {"gfx1151", FragmentKind::gfx11, 128, 4, 32, false, 6},
+      {"gfx1201", FragmentKind::gfx12, 64, 4, 64, false, 6},
+      {"gfx1201", FragmentKind::gfx12, 128, 4, 32, false, 6},
+      {"gfx1201", FragmentKind::gfx12, 256, 4, 16, true, 2},
+      {"gfx90a", FragmentKind::gfx9, 64, 2, 64, false, 2},
+      {"gfx90a", FragmentKind::gfx9, 128, 2, 32, false, 2},
+      {"gfx942", FragmentKind::gfx9, 64, 2, 64, false, 2},
+      {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2},
+      {"gfx1100", FragmentKind::gfx11, 128, 4, 32, false, 6, shared::Fp8::e4m3},
+      {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2, shared::Fp8::e4m3},
   };
   for (const Row& row : kRows) {
     shared::ForwardMmaConfig config;
@@ -92,6 +100,9 @@ TEST(AmdCompileTable, KernelsHaveNoScratch) {
     config.kv_block = row.kv_block;
     config.shared_queries = row.shared_queries;
     config.lse = true;
+    config.k_fp8 = config.v_fp8 = row.type;
+    config.q_bf16 = config.converts();
+    if (config.converts()) config.storage = shared::Storage::f16;
     SCOPED_TRACE(fmt::format("{} {}", row.architecture, forward_mma::name_of(config)));
     std::map<std::string, std::string> facts = compile(row.architecture, config);
     EXPECT_EQ(facts["ScratchSize [bytes/lane]"], "0");

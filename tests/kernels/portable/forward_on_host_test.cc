@@ -310,6 +310,11 @@ TEST(ForwardOnHost, SlicesOfOtherOutputs) {
 }
 
 TEST(ForwardOnHost, OverFma) { run_grid({FragmentKind::fma, cases_on_host(5), 5'000'000, 6'000, kWide}); }
+// AMD's chips without matrix instructions take them.
+TEST(ForwardOnHost, Of16BitsOverFma) {
+  run_grid({FragmentKind::fma, cases_on_host(6), 32'000'000, 6'000});
+  run_decodes({FragmentKind::fma, cases_on_host(4), 33'000'000, 6'000});
+}
 TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
 TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, cases_on_host(5), 13'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, cases_on_host(5), 12'000'000, 20'000, {DType::f32}}); }
@@ -394,6 +399,19 @@ TEST(ForwardBytesOnHost, FewQueriesByMma) {
                .seed = 23'000'000,
                .most_elements = 30'000,
                .bytes = true});
+}
+TEST(ForwardBytesOnHost, ByAmd) {
+  for (const FragmentKind fragments :
+       {FragmentKind::gfx11, FragmentKind::gfx12, FragmentKind::gfx9, FragmentKind::fma}) {
+    const std::uint64_t seed = 25'000'000 + 1'000'000 * static_cast<std::uint64_t>(fragments);
+    run_grid(
+        {.fragments = fragments, .count = cases_on_host(12), .seed = seed, .most_elements = 30'000, .bytes = true});
+    run_decodes({.fragments = fragments,
+                 .count = cases_on_host(6),
+                 .seed = seed + 500'000,
+                 .most_elements = 30'000,
+                 .bytes = true});
+  }
 }
 TEST(ForwardBytesOnHost, SlicesByMma) {
   run_grid({.fragments = FragmentKind::mma,

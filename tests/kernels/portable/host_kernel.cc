@@ -156,6 +156,7 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   const auto of_fragments = [&](ForwardMmaConfig config) {
     config.fragments = run.fragments;
     if (!config.shape().ring) config.stages = 1;
+    if (run.fragments == shared::FragmentKind::fma) config.shared_queries = true;
     if (wide) config.key_waves = std::min(config.key_waves, config.kv_block / 32);
     // Twice as many rows a fragment as it was planned with.
     while (wide && config.rows() > (config.packs() ? 64 : 128)) config.row_waves /= 2;

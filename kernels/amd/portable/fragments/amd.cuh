@@ -1,19 +1,35 @@
 // Fragments of AMD's matrix instructions: S^T = K Q^T and O^T = V^T P^T, so that a query is a lane's own: its maximum,
 // its sum and its factor are one register, and a row is complete in a lane and the one in the other half of the wave.
 // Keys stand by rows in shared memory, values by columns: they are transposed in registers between the loads of a step
-// and the stores of the next part. f16 and bf16.
+// and the stores of the next part. f16 and bf16; elements of 8 bits become f16 as they are loaded (kConfig.converts()).
 //
 // `Layout` is the architecture's: where a lane's elements of operands and results are, and the instruction.
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
 #include "portable/amd_instructions.cuh"
+#include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/of_each_thread.cuh"
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/powers_of_rows.cuh"
 #include "portable/fragments/split_rows.cuh"
 #include "shared/strided.h"
 
 namespace heddle::portable {
+
+/// An unsigned number of so many bytes.
+template <int kBytes>
+struct SizedWord {
+  using Type = unsigned;
+};
+template <>
+struct SizedWord<2> {
+  using Type = unsigned short;
+};
+template <>
+struct SizedWord<1> {
+  using Type = unsigned char;
+};
 
 template <auto kConfig, class Layout>
 struct AmdFragments : OfEachThread {
@@ -64,6 +80,7 @@ struct AmdFragments : OfEachThread {
   static constexpr int kSteps = kConfig.qk_columns() / Layout::kDepth;  // of the depth of Q K^T
   struct Queries {
     unsigned b[kConfig.shared_queries ? 1 : kSteps][kWords];
+    float factor[kOwnRows];  // converts(): of the products of the thread's row
   };
 
   class Stream {
@@ -80,8 +97,8 @@ struct AmdFragments : OfEachThread {
       for (int i = 0; i < kKeyChunks; ++i) {
         const int own = i * kThreads + thread(), row = own / kChunksOfKey;
         const bool there = row < kConfig.kv_block && first + row < end;
-        load<kConfig.qk_dim, kConfig.kv_bytes>(staged_[i], row_of(keys, first + row, end), own % kChunksOfKey * 8,
-                                               there);
+        load<Elements{kConfig.qk_dim, kConfig.kv_bytes, kConfig.k_fp8}>(staged_[i], row_of(keys, first + row, end),
+                                                                        own % kChunksOfKey * 8, there);
       }
     }
     /// 8 keys of 8 columns a time.
@@ -94,8 +111,8 @@ struct AmdFragments : OfEachThread {
         for (int row = 0; row < 8; ++row) {
           const int key = first + 8 * block + row;
           const bool there = 8 * block < kConfig.kv_block && key < end;
-          load<kConfig.v_dim, kConfig.kv_bytes>(staged_[8 * i + row], row_of(values, key, end), own % kBlocksOfKeys * 8,
-                                                there);
+          load<Elements{kConfig.v_dim, kConfig.kv_bytes, kConfig.v_fp8}>(staged_[8 * i + row], row_of(values, key, end),
+                                                                         own % kBlocksOfKeys * 8, there);
         }
       }
     }
@@ -142,13 +159,16 @@ struct AmdFragments : OfEachThread {
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
         const auto from = row(f);
+        const float power = kConfig.q_bf16 ? power_of(from) : 1;
+        if constexpr (kConfig.converts()) q[f].factor[0] = inverse_of_power(power);
         if constexpr (kConfig.shared_queries) {
-          constexpr int kSharing = kWave / kRows;  // threads of a row
 #pragma unroll
-          for (int i = 0; i < kConfig.qk_columns() / 8 / kSharing; ++i) {
-            const int chunk = i * kSharing + lane() / kRows;
+          for (int i = 0; i < kSharedChunks; ++i) {
+            const int chunk = shared_chunk(i);
             Chunk loaded;
-            load<kConfig.qk_dim, kConfig.q_bytes>(loaded, from, 8 * chunk, from != nullptr);
+            load<kOfQueries>(loaded, from, 8 * chunk, from != nullptr);
+#pragma unroll
+            for (int w = 0; w < 4; ++w) loaded.word[w] = halves(loaded.word[w], power);
             if (kConfig.key_waves > 1 && wave() >= kConfig.row_waves) continue;  // one of those that share the rows
             store(queries_of_wave() + (kRows * f + lane() % kRows) * kMemory.k_pitch + 16 * chunk, loaded);
           }
@@ -158,7 +178,7 @@ struct AmdFragments : OfEachThread {
 #pragma unroll
             for (int w = 0; w < kWords; ++w) {
               const int column = Layout::kDepth * k + Layout::operand(lane()) + 2 * w;
-              q[f].b[k][w] = two<kConfig.qk_dim, kConfig.q_bytes>(from, column, from != nullptr);
+              q[f].b[k][w] = halves(two<kOfQueries>(from, column, from != nullptr), power);
             }
           }
         }
@@ -189,6 +209,35 @@ struct AmdFragments : OfEachThread {
     struct alignas(8) Part {
       unsigned word[2];
     };
+    /// Rows in global memory: elements, a power of two that divides addresses, and the type if it has 8 bits.
+    struct Elements {
+      int dim, bytes;
+      shared::Fp8 type;
+    };
+    static constexpr Elements kOfQueries = {kConfig.qk_dim, kConfig.q_bytes, kConfig.q_fp8};
+
+    // shared_queries: 8 columns of a row each, which the threads that share the row bring.
+    static constexpr int kSharing = kWave / kRows, kSharedChunks = kConfig.qk_columns() / 8 / kSharing;
+    __device__ __forceinline__ static int shared_chunk(int i) { return i * kSharing + lane() / kRows; }
+
+    /// The power of a row of bf16, by all threads of the row.
+    template <class Row>
+    __device__ __forceinline__ static float power_of(const Row& from) {
+      float largest = 0;
+#pragma unroll 4
+      for (int i = 0; i < kSharedChunks; ++i) {
+        Chunk loaded;
+        load<kOfQueries>(loaded, from, 8 * shared_chunk(i), from != nullptr);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) largest = largest_with(largest, loaded.word[w]);
+      }
+      return power_for(row_max(largest));
+    }
+    /// A pair of a query's elements as it is multiplied: of bf16 beside f16, times `power`.
+    __device__ __forceinline__ static unsigned halves(unsigned pair, float power) {
+      if constexpr (!kConfig.q_bf16) return pair;
+      return amd::pack<true>(low_bfloat(pair) * power, high_bfloat(pair) * power);
+    }
 
     static constexpr int kChunksOfKey = kConfig.qk_columns() / 8, kBlocksOfKeys = kConfig.v_columns() / 8;
     static constexpr int kKeyChunks = (kConfig.kv_block * kChunksOfKey + kThreads - 1) / kThreads;
@@ -240,25 +289,49 @@ struct AmdFragments : OfEachThread {
       }
     }
 
-    /// Two neighbours of a row in global memory; what is not there is 0.
-    template <int kDim, int kBytes, class Row>
+    /// Two neighbours of a row in global memory, of 8 bits as halves; what is not there is 0.
+    template <Elements kOf, class Row>
     __device__ __forceinline__ static unsigned two(const Row& from, int column, bool there) {
-      if (!there || column >= kDim) return 0;
-      if (kBytes >= 4 && (kDim % 2 == 0 || column + 1 < kDim)) {
-        return *reinterpret_cast<const unsigned*>(byte_of(from, 2 * column));
-      }
-      const auto half = [&](int c) { return *reinterpret_cast<const unsigned short*>(byte_of(from, 2 * c)); };
-      return (column + 1 < kDim ? static_cast<unsigned>(half(column + 1)) << 16 : 0U) | half(column);
-    }
-    template <int kDim, int kBytes, class Row>
-    __device__ __forceinline__ static void load(Chunk& to, const Row& from, int column, bool there) {
-      if (kBytes == 16 && (kDim % 8 == 0 || column + 8 <= kDim)) {
-        to = Chunk{};
-        if (there && (kDim % 8 != 0 || column < kDim)) to = *reinterpret_cast<const Chunk*>(byte_of(from, 2 * column));
+      constexpr bool kHas8Bits = kOf.type != shared::Fp8::none;
+      constexpr int kSize = kHas8Bits ? 1 : 2;
+      using Element = SizedWord<kSize>;
+      using Pair = SizedWord<2 * kSize>;
+      if (!there || column >= kOf.dim) return 0;
+      unsigned pair;
+      if (kOf.bytes >= 2 * kSize && (kOf.dim % 2 == 0 || column + 1 < kOf.dim)) {
+        pair = *reinterpret_cast<const typename Pair::Type*>(byte_of(from, kSize * column));
       } else {
-#pragma unroll
-        for (int w = 0; w < 4; ++w) to.word[w] = two<kDim, kBytes>(from, column + 2 * w, there);
+        const auto element = [&](int c) -> unsigned {
+          return *reinterpret_cast<const typename Element::Type*>(byte_of(from, kSize * c));
+        };
+        pair = (column + 1 < kOf.dim ? element(column + 1) << 8 * kSize : 0U) | element(column);
       }
+      if constexpr (!kHas8Bits) return pair;
+      return halves_of_neighbours<kOf.type>(pair).low;
+    }
+    /// Eight neighbours.
+    template <Elements kOf, class Row>
+    __device__ __forceinline__ static void load(Chunk& to, const Row& from, int column, bool there) {
+      const bool whole = kOf.dim % 8 == 0 || column + 8 <= kOf.dim;
+      const bool any = there && (kOf.dim % 8 != 0 || column < kOf.dim);
+      if constexpr (kOf.type == shared::Fp8::none) {
+        if (kOf.bytes == 16 && whole) {
+          to = Chunk{};
+          if (any) to = *reinterpret_cast<const Chunk*>(byte_of(from, 2 * column));
+          return;
+        }
+      } else if (kOf.bytes >= 8 && whole) {
+        Part bytes{};
+        if (any) bytes = *reinterpret_cast<const Part*>(byte_of(from, column));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const Halves halves = halves_of_neighbours<kOf.type>(bytes.word[i]);
+          to.word[2 * i] = halves.low, to.word[2 * i + 1] = halves.high;
+        }
+        return;
+      }
+#pragma unroll
+      for (int w = 0; w < 4; ++w) to.word[w] = two<kOf>(from, column + 2 * w, there);
     }
 
     char* memory_;
@@ -288,6 +361,7 @@ struct AmdFragments : OfEachThread {
         for (int f = 0; f < kFragments; ++f) Layout::template multiply<kF16>(s[f][n].x[0], a, b[f]);
       }
     }
+    if constexpr (kConfig.converts()) scale_scores(s, q);
   }
 
   /// O^T += V^T P^T.

@@ -8,6 +8,7 @@
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
+#include "portable/fragments/powers_of_rows.cuh"
 #include "portable/fragments/row_copies.cuh"
 #include "portable/fragments/split_rows.cuh"
 #include "portable/fragments/warp.cuh"
@@ -100,7 +101,7 @@ struct MmaFragments : WarpOfThreads {
             const float power = kConfig.q_bf16 ? power_of(pair) : 1;
 #pragma unroll kPairsAtOnce
             for (int i = 0; i < 2 * kSteps; ++i) ptx::store_two(to + 16 * i + lane() % 4 * 4, halves(pair(i), power));
-            if constexpr (kConfig.converts()) q[f].factor[r] = inverse_of(power);
+            if constexpr (kConfig.converts()) q[f].factor[r] = inverse_of_power(power);
           } else {
 #pragma unroll
             for (int i = 0; i < 2 * kSteps; ++i) q[f].a[i / 2][i % 2 * 2 + r] = two(from, pair_column(i));
@@ -174,7 +175,7 @@ struct MmaFragments : WarpOfThreads {
           const float power = kConfig.q_bf16 ? power_of(pair) : 1;
 #pragma unroll
           for (int i = 0; i < 2 * kSteps; ++i) pair(i) = halves(pair(i), power);
-          q[f].factor[r] = inverse_of(power);
+          q[f].factor[r] = inverse_of_power(power);
         }
       }
     }
@@ -182,35 +183,15 @@ struct MmaFragments : WarpOfThreads {
     __device__ __forceinline__ static unsigned halves(unsigned pair, float power) {
       if constexpr (kConfig.q_fp8 != shared::Fp8::none) return halves_of_neighbours<kConfig.q_fp8>(pair).low;
       if constexpr (!kConfig.q_bf16) return pair;
-      return ptx::pack<true>(low_of(pair) * power, high_of(pair) * power);
+      return ptx::pack<true>(low_bfloat(pair) * power, high_bfloat(pair) * power);
     }
-    // The elements of a pair of bf16.
-    __device__ __forceinline__ static float low_of(unsigned both) {
-      return __int_as_float(static_cast<int>(both << 16));
-    }
-    __device__ __forceinline__ static float high_of(unsigned both) {
-      return __int_as_float(static_cast<int>(both & 0xffff0000));
-    }
-    /// The power of two that brings the largest finite element of a row of bf16 to 2^14, by all threads of the row: f16
-    /// then holds all elements down to 2^-31 of it exactly. At most 2^126, whose inverse is a normal number. `pair(i)`:
-    /// the thread's pairs.
+    /// The power of a row of bf16, by all threads of the row. `pair(i)`: the thread's pairs.
     template <class Pair>
     __device__ __forceinline__ static float power_of(Pair&& pair) {
       float largest = 0;
-      const auto see = [&](float x) {
-        if (fabsf(x) < ptx::infinity()) largest = fmaxf(largest, fabsf(x));
-      };
 #pragma unroll kPairsAtOnce
-      for (int i = 0; i < 2 * kSteps; ++i) {
-        const unsigned both = pair(i);
-        see(low_of(both)), see(high_of(both));
-      }
-      const int exponent = __float_as_int(ptx::row_max(largest)) >> 23, power = 2 * 127 + 14 - exponent;
-      return __int_as_float((power < 253 ? power : 253) << 23);
-    }
-    /// 1 / x of a power of two.
-    __device__ __forceinline__ static float inverse_of(float power) {
-      return __int_as_float((254 << 23) - __float_as_int(power));
+      for (int i = 0; i < 2 * kSteps; ++i) largest = largest_with(largest, pair(i));
+      return power_for(ptx::row_max(largest));
     }
 
     /// Two neighbours of a query, as they are stored.
@@ -386,17 +367,7 @@ struct MmaFragments : WarpOfThreads {
         }
       }
     }
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int n = 0; n < kKeyFragments; ++n) {
-#pragma unroll
-        for (int r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-          for (int c = 0; c < kOwnKeys; ++c) s[f][n].x[r][c] *= q[f].factor[r];
-        }
-      }
-    }
+    scale_scores(s, q);
   }
 
   /// Values of 16 keys, whose weights are `a`.

@@ -24,8 +24,8 @@ class RowCopies {
 
  public:
   /// Rows `first` and on of a tensor of keys or values; those before `begin` (kBefore) and from `end` on, and columns
-  /// that it lacks, become 0.
-  template <int kDim, int kColumns, class Source>
+  /// that it lacks, become 0. Those of 8 bits are copied as they are.
+  template <int kDim, int kColumns, shared::Fp8 = shared::Fp8::none, class Source>
   __device__ __forceinline__ static void ask(const Source& source, ptx::SharedAddress to, int pitch, int first, int end,
                                              int begin = 0) {
     if constexpr (kConfig.blocks_in_two_pages()) {

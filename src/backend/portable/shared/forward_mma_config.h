@@ -34,10 +34,11 @@ struct ForwardMmaConfig {
 
   constexpr Fragments shape() const { return fragments_of(fragments); }
   constexpr int element_bytes() const { return bytes_of(storage); }  // of what is multiplied
-  /// Keys and values of 8 bits become f16 as they are read.
+  /// Keys and values of 8 bits become f16.
   constexpr bool converts() const { return k_fp8 != Fp8::none; }
   constexpr int q_element_bytes() const { return q_fp8 != Fp8::none ? 1 : element_bytes(); }  // in memory
   constexpr int kv_element_bytes() const { return converts() ? 1 : element_bytes(); }
+  constexpr int kv_shared_bytes() const { return shape().converts_first ? element_bytes() : kv_element_bytes(); }
   constexpr int q_first_bytes() const { return q_first * q_element_bytes(); }
   constexpr int k_first_bytes() const { return k_first * kv_element_bytes(); }
   constexpr int waves() const { return row_waves * key_waves; }
@@ -142,7 +143,7 @@ constexpr int weight_bytes(const ForwardMmaConfig& config) {
 
 constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   ForwardMmaMemory memory{};
-  const int bytes = config.kv_element_bytes();
+  const int bytes = config.kv_shared_bytes();
   const bool transposed = config.shape().transposed;
   memory.k_pitch = row_pitch(config.qk_columns(), bytes);
   memory.v_pitch = transposed ? row_pitch(config.kv_block, bytes) : row_pitch(config.v_columns(), bytes);

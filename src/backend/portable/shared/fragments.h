@@ -25,6 +25,8 @@ struct Fragments {
   int turned_queries = 0;
   /// For many rows alone: few are plain multiply-adds'.
   bool of_many_rows = false;
+  /// Keys and values of 8 bits become f16 on their way into shared memory; else as they are read there.
+  bool converts_first = false;
   /// Keys whose weights pass through shared memory at once, to the other threads that have the rows.
   int weight_keys = 0;
 };
@@ -38,7 +40,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
     case mma:
       return {.name = "mma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma, .adds_queries = true};
     case fma:
-      return {.name = "fma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = fma};
+      return {
+          .name = "fma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = fma, .converts_first = true};
     case gfx11:
       return {.name = "gfx11",
               .wave = 32,
@@ -46,7 +49,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .columns = 16,
               .transposed = true,
               .tables = gfx11,
-              .plain_follow = true};
+              .plain_follow = true,
+              .converts_first = true};
     case gfx12:
       return {.name = "gfx12",
               .wave = 32,
@@ -54,7 +58,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .columns = 16,
               .transposed = true,
               .tables = gfx11,
-              .plain_follow = true};
+              .plain_follow = true,
+              .converts_first = true};
     case gfx9:
       return {.name = "gfx9",
               .wave = 64,
@@ -63,7 +68,8 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .transposed = true,
               .states_waves = true,
               .tables = gfx9,
-              .plain_follow = true};
+              .plain_follow = true,
+              .converts_first = true};
     case warpgroup:  // of decode_mma alone: four waves multiply 64 rows together (ForwardMmaConfig::by_warpgroups())
       return {.name = "warpgroup", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = mma};
     case outer:  // f32

@@ -73,6 +73,22 @@ TEST_F(AmdForward, MultipliesWideTypesPlainly) {
   run_and_judge(spec);
 }
 
+// They become f16 as they are loaded: of rows that their 8 columns divide, and of rows at odd addresses.
+TEST_F(AmdForward, ReadsElementsOf8Bits) {
+  CaseSpec spec = spec_of(24, 50, 70, 64);
+  spec.k_dtype = DType::e4m3, spec.v_dtype = DType::e5m2;
+  spec.group = 2;
+  spec.descale = true;
+  spec.mask = "causal";
+  run_and_judge(spec);
+  spec = spec_of(25, 3, 90, 43);
+  spec.q_dtype = DType::e5m2, spec.k_dtype = spec.v_dtype = DType::e4m3;
+  spec.layout = test::Layout::padded;
+  spec.descale = true;
+  spec.score = "alibi";
+  run_and_judge(spec);
+}
+
 // Every function of a real, in f32 and in f64.
 TEST_F(AmdForward, AppliesFunctions) {
   const Expr s = leaf::score(), near = s * 0.25, above = abs(s) + 0.5;

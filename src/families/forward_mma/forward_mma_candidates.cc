@@ -188,7 +188,7 @@ std::string forward_mma_refuses(const AttentionProblem& problem, const Attention
 }
 std::string forward_mma_refuses(const AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps) {
-  return portable_refuses(problem, options, caps);
+  return portable_refuses(problem, options, caps, kDimsOfSlices);
 }
 
 std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& problem, const KernelMods& mods,
@@ -244,6 +244,18 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   if (const int rows = small_block_rows(options); rows > 0) {
     if (!all.shape().of_many_rows) append(all.fragments, 1, rows);
     if (all.shape().plain_follow) append(FragmentKind::fma, 1, rows);
+  }
+  // Tiles of fewer rows, where 64 rows of queries have no room. Plain multiply-adds have tiles of their own, for chips
+  // whose matrix kernels turn out to need scratch memory.
+  const auto has_roomy = [&](FragmentKind fragments) {
+    return std::ranges::any_of(
+        configs, [&](const ForwardMmaConfig& config) { return config.fragments == fragments && has_room(config); });
+  };
+  for (const FragmentKind fragments : {all.fragments, FragmentKind::fma}) {
+    const bool taken = fragments == all.fragments ? !all.shape().of_many_rows : all.shape().plain_follow;
+    for (const int rows : {32, 16}) {
+      if (taken && !has_roomy(fragments)) append(fragments, 1, rows);
+    }
   }
   return configs;
 }

@@ -137,9 +137,43 @@ TEST(ForwardMma, ComputesWideValuesInSlices) {
   EXPECT_EQ(configs.front().v_dim, 256);
   EXPECT_EQ(configs.front().kv_bytes, 2);
   EXPECT_EQ(configs.front().o_bytes, 2);
-  // A smaller chip has no room for so wide queries of f32.
+}
+
+const device::AmdCaps& amd_caps_of(std::string_view gpu) {
+  return std::ranges::find(device::kKnownAmdGpus, gpu, &device::KnownAmdGpu::name)->caps;
+}
+std::vector<shared::ForwardMmaConfig> offered_on_amd(const HopperCall& call, std::string_view gpu) {
+  std::vector<shared::ForwardMmaConfig> configs;
+  for (const plan::Choice& choice :
+       plan::forward_mma(call.problem(), call.tensors(), call.all_options(), amd_caps_of(gpu),
+                         [&](BlockSize block) { return call.rows_of(block); })) {
+    configs.push_back(choice.plan.part<shared::ForwardMmaConfig>());
+  }
+  return configs;
+}
+
+// Where 64 rows of queries have no room.
+TEST(ForwardMma, HasTilesOfFewerRows) {
   const HopperCall f32 = {.dim = 512, .dtype = DType::f32, .with_lse = false};
-  expect_error([&] { offered(f32, caps_of("a100")); }, ErrorCode::unsupported, HasSubstr("bytes of shared memory of"));
+  const auto tile = [](const shared::ForwardMmaConfig& config) {
+    return std::array{config.rows(), config.tile().unit_rows, config.packed_heads};
+  };
+  EXPECT_EQ(tile(first_of(f32, "h200"))[0], 64);
+  EXPECT_EQ(tile(first_of(f32, "a100")), (std::array{32, 32, 1}));
+  EXPECT_EQ(tile(first_of(f32, "l4")), (std::array{16, 16, 1}));
+  device::CudaCaps small = caps_of("l4");
+  small.shared_memory_bytes = 64 << 10;
+  expect_error([&] { offered(f32, small); }, ErrorCode::unsupported, HasSubstr("16 rows x 16 keys: needs "));
+
+  using shared::FragmentKind;
+  const auto matrix = offered_on_amd({.dim = 512}, "rx7900xtx");
+  EXPECT_EQ(tile(matrix.front()), (std::array{32, 32, 1}));
+  EXPECT_EQ(matrix.front().fragments, FragmentKind::gfx11);
+  // Plain multiply-adds follow where the matrix kernel has room, too: its registers are known when it is compiled.
+  const auto plain = offered_on_amd({.dim = 512}, "mi300x");
+  EXPECT_EQ(plain.front().fragments, FragmentKind::gfx9);
+  EXPECT_EQ(tile(plain.back()), (std::array{32, 32, 1}));
+  EXPECT_EQ(plain.back().fragments, FragmentKind::fma);
 }
 
 // A mask whose blocks 64 rows do not divide has tiles of 32 rows or of 16, which the list counts as they are.
@@ -206,9 +240,7 @@ TEST(ForwardMma, RefusesInSentences) {
   mi300x.architecture = "gfx942";
   EXPECT_EQ(plan::forward_mma_refuses(HopperCall{.dtype = DType::bf16, .kv_dtype = DType::e4m3}.problem(), {}, mi300x),
             "");
-  EXPECT_EQ(plan::forward_mma_refuses(HopperCall{.dtype = DType::f32, .kv_dtype = DType::e4m3}.problem(), {}, mi300x),
-            "q, k, v are f32, e4m3, e4m3; bf16, f16, f32 or f64 for all is accepted, or k and v of e4m3 or e5m2 beside "
-            "q of f16, bf16, e4m3 or e5m2");
+  EXPECT_EQ(plan::forward_mma_refuses(mixed, {}, mi300x), plan::forward_mma_refuses(mixed, {}, a100));
   EXPECT_EQ(refusal({.dim = 577}, a100), "q and k have head dimension 577; 1 to 576 are accepted");
   EXPECT_EQ(refusal({.dim = 64, .v_dim = 513}, a100), "v has head dimension 513; 1 to 512 are accepted");
   EXPECT_EQ(refusal({.dim = 264, .dtype = DType::f64, .with_lse = false}, a100),
@@ -403,19 +435,6 @@ TEST(ForwardMma, OtherFamiliesAreRefusedWhereTheEnvironmentAsksForOne) {
       [&] { chosen({.q_rows = 500}, h200()); }, ErrorCode::invalid_argument,
       "HEDDLE_FAMILY is 'forward_gemm'; backend cuda has no kernel family of that name, but forward_sm90, decode_mma, "
       "forward_mma, backward_sm90, backward_mma");
-}
-
-const device::AmdCaps& amd_caps_of(std::string_view gpu) {
-  return std::ranges::find(device::kKnownAmdGpus, gpu, &device::KnownAmdGpu::name)->caps;
-}
-std::vector<shared::ForwardMmaConfig> offered_on_amd(const HopperCall& call, std::string_view gpu) {
-  std::vector<shared::ForwardMmaConfig> configs;
-  for (const plan::Choice& choice :
-       plan::forward_mma(call.problem(), call.tensors(), call.all_options(), amd_caps_of(gpu),
-                         [&](BlockSize block) { return call.rows_of(block); })) {
-    configs.push_back(choice.plan.part<shared::ForwardMmaConfig>());
-  }
-  return configs;
 }
 
 TEST(ForwardMma, TakesAnAmdChipsOwnFragments) {

@@ -73,6 +73,27 @@ TEST_F(AmdForward, MultipliesWideTypesPlainly) {
   run_and_judge(spec);
 }
 
+// Values of more columns than a thread has sums for come in slices, and where 64 rows of queries have no room in LDS
+// tiles have fewer.
+TEST_F(AmdForward, ReadsWideHeads) {
+  struct Wide {
+    DType dtype;
+    std::int64_t q_rows, qk_dim, v_dim;
+  };
+  std::uint64_t seed = 26;
+  for (const Wide& wide : {Wide{DType::bf16, 33, 512, 512},
+                           {DType::f16, 2, 300, 257},
+                           {DType::f32, 17, 256, 256},
+                           {DType::f64, 5, 128, 130}}) {
+    CaseSpec spec = spec_of(seed++, wide.q_rows, 20, wide.qk_dim);
+    spec.v_dim = wide.v_dim;
+    spec.kv_heads = spec.batch = 1;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = wide.dtype;
+    spec.mask = "causal";
+    run_and_judge(spec);
+  }
+}
+
 // They become f16 as they are loaded: of rows that their 8 columns divide, and of rows at odd addresses.
 TEST_F(AmdForward, ReadsElementsOf8Bits) {
   CaseSpec spec = spec_of(24, 50, 70, 64);

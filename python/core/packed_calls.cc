@@ -68,13 +68,14 @@ class PackedCalls {
  public:
   /// `windows`: the masks without a bound, with one to the left, to the right, and with both.
   PackedCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse,
-              nb::object empty_statistics, nb::object stream, const std::array<Expr, 3>& windows)
+              nb::object empty_statistics, nb::object stream, nb::object threads, const std::array<Expr, 3>& windows)
       : torch_(std::make_shared<const TorchNames>(TorchNames{{std::move(tensor), std::move(parameter)},
                                                              std::move(empty_like),
                                                              std::move(empty_lse),
                                                              std::move(empty_statistics),
                                                              {},
-                                                             std::move(stream)})),
+                                                             std::move(stream),
+                                                             std::move(threads)})),
         windows_{Expr(), windows[0], windows[1], windows[2]} {}
 
   /// (out, lse or None); a RecordedCall if autograd has to record it; None if Python has to look at the call.
@@ -103,7 +104,7 @@ class PackedCalls {
       if (!PyFloat_CheckExact(scale.ptr())) return nothing();
       given.scale = PyFloat_AsDouble(scale.ptr());
     }
-    if (in.q.device_type() == kCuda && !torch_->set_stream(in.q, given.stream)) return nothing();
+    if (!torch_->set_place(in.q, given)) return nothing();
     if (with_gradients && (requires_gradient(in.q) || requires_gradient(in.k) || requires_gradient(in.v))) {
       return is_paged || !out.is_none() ? nothing() : recorded(in, max_q, max_k, scale, with_lse);
     }
@@ -183,12 +184,14 @@ void add_packed_calls(nb::module_& module) {
       .def(
           "__init__",
           [](PackedCalls* self, nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse,
-             nb::object empty_statistics, nb::object stream, const Expr& left, const Expr& right, const Expr& both) {
-            new (self) PackedCalls(std::move(tensor), std::move(parameter), std::move(empty_like), std::move(empty_lse),
-                                   std::move(empty_statistics), std::move(stream), {left, right, both});
+             nb::object empty_statistics, nb::object stream, nb::object threads, const Expr& left, const Expr& right,
+             const Expr& both) {
+            new (self)
+                PackedCalls(std::move(tensor), std::move(parameter), std::move(empty_like), std::move(empty_lse),
+                            std::move(empty_statistics), std::move(stream), std::move(threads), {left, right, both});
           },
-          "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "empty_statistics"_a, "stream"_a, "left"_a,
-          "right"_a, "both"_a)
+          "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "empty_statistics"_a, "stream"_a, "threads"_a,
+          "left"_a, "right"_a, "both"_a)
       .def("attend", &PackedCalls::attend, "query"_a, "key"_a, "value"_a, "starts_q"_a, "starts_k"_a.none(), "max_q"_a,
            "max_k"_a, "left"_a, "right"_a, "used"_a.none(), "table"_a.none(), "scale"_a.none(), "out"_a.none(),
            "enable_gqa"_a, "with_lse"_a, "with_gradients"_a);

@@ -138,6 +138,12 @@ bool TorchNames::take(nb::handle object, ReadOnly& array) const {
   return (type.is(types[0]) || type.is(types[1])) && array.take(object, true);
 }
 
+bool TorchNames::set_place(const ReadOnly& query, Arguments& arguments) const {
+  if (query.device_type() == kCuda) return set_stream(query, arguments.stream);
+  arguments.threads = nb::cast<int>(threads());
+  return true;
+}
+
 bool TorchNames::set_stream(const ReadOnly& query, std::uintptr_t& number) const {
   const nb::object current = stream(query.device_id());
   if (current.is_none()) return false;

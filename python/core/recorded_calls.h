@@ -29,10 +29,12 @@ struct TorchNames {
   nb::object empty_statistics;  // of a query: one for its lse and for lse_rest, [2, ...]
   nb::object empty_contiguous;  // of a tensor: a new one of its shape and type
   nb::object stream;            // of a GPU's index: torch's current stream; None while a graph captures it
+  nb::object threads;           // the CPU threads of a call, 0 for all cores
 
   /// Takes a tensor that is none of a subclass. False for others.
   bool take(nb::handle object, ReadOnly& array) const;
-  /// Sets the stream of a GPU's call. False while a graph captures it.
+  /// Sets the stream of a GPU's call, the threads of a CPU's. False while a graph captures the stream.
+  bool set_place(const ReadOnly& query, Arguments& arguments) const;
   bool set_stream(const ReadOnly& query, std::uintptr_t& number) const;
 };
 

@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 from .. import _core
 from . import _forms
-from ._call import parsed
+from ._call import parsed, threads_of_torch
 from ._inputs import refuse_others
 from ._results import (
     OutAndLse, empty_contiguous, empty_lse, empty_packed_lse, empty_packed_statistics, empty_statistics)
@@ -26,7 +26,7 @@ def stream_of(index: int) -> int | None:
 
 _calls = _core.DirectCalls(
     torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, empty_statistics, empty_contiguous,
-    stream_of, {device: known_of(SCORE, device) for device in KINDS},
+    stream_of, threads_of_torch, {device: known_of(SCORE, device) for device in KINDS},
     {device: known_of(MASK, device) for device in KINDS})
 
 
@@ -37,7 +37,7 @@ def window_of(*sides: str) -> Any:
 
 
 _packed_calls = _core.PackedCalls(
-    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_packed_lse, empty_packed_statistics, stream_of,
+    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_packed_lse, empty_packed_statistics, stream_of, threads_of_torch,
     window_of("window_left"), window_of("window_right"), window_of("window_left", "window_right"))
 
 

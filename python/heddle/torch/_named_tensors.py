@@ -70,6 +70,8 @@ def refuse(
     text = str(error)
     if isinstance(error, RuntimeError) and "setStorage" in text:
         refuse_freed(given)
+    if isinstance(error, NotImplementedError) and "sharding strategy" in text:
+        refuse_sharded(given)
     if wrong is not None and ("incompatible function arguments" in text or not re.search(rf"\b{wrong[0]}\b", text)):
         refuse_type(*wrong)
     own = re.sub(rf"\b({'|'.join(names)})\b", lambda said: names[said[1]], text) if names else text
@@ -86,6 +88,15 @@ def refuse_freed(arguments: dict[str, Any]) -> None:
     for name, x in arguments.items():
         if type(x) in PLAIN and x.layout == torch.strided and x.numel() and not x.untyped_storage().nbytes():
             raise ValueError(f"{name} is {x.dtype} {list(x.shape)} but its data is null: its storage was resized to nothing")
+
+
+def refuse_sharded(arguments: dict[str, Any]) -> None:
+    """Raises NotImplementedError that names a DTensor, if there is one."""
+    for name, x in arguments.items():
+        if hasattr(x, "placements") and hasattr(x, "to_local"):
+            raise NotImplementedError(
+                f"{name} is a DTensor {list(x.placements)}; heddle computes on each rank's own tensors (to_local(), or the call in "
+                "torch.distributed.tensor.experimental.local_map), and sequences over ranks by heddle.torch.context_parallel") from None
 
 
 def is_of_inputs(text: str) -> bool:

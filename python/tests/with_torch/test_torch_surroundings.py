@@ -103,6 +103,24 @@ def test_tensors_that_hold_no_numbers_of_their_own_are_named():
                 function(x, x, wrong)
 
 
+def test_a_tensor_of_several_ranks_is_named():
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        x = DTensor.from_local(torch.randn(1, 2, 9, 8), init_device_mesh("cpu", (2,)), [Shard(1)])
+        for function in (flex_attention, scaled_dot_product_attention):
+            with pytest.raises(NotImplementedError, match=r"query is a DTensor \[Shard\(dim=1\)\]; .*to_local"):
+                function(x, x, x)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_errors_of_the_library_have_the_functions_names():
     x = torch.ones(1, 2, 9, 8, dtype=torch.long)
     for function in (flex_attention, scaled_dot_product_attention):

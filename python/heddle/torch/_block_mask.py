@@ -6,7 +6,6 @@ create_block_mask keeps the mask function as an expression. The lists of blocks 
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +31,8 @@ DEFAULT_BLOCK = 128
 
 
 def block_size(given: int | Sequence[int]) -> tuple[int, int]:
-    return pair_of_ints("BLOCK_SIZE", (given, given) if is_integer(given) else given)
+    is_one = not isinstance(given, (tuple, list)) and is_integer(given)  # Dynamo cannot ask a tuple for an integer
+    return pair_of_ints("BLOCK_SIZE", (given, given) if is_one else given)
 
 
 class BlockMask(flex.BlockMask):
@@ -103,7 +103,7 @@ class BlockMask(flex.BlockMask):
 
     def sparsity(self) -> float:
         """The share of scores in blocks that are left out, in per cent; 0 where there are no scores."""
-        return super().sparsity() if math.prod(self.shape) else 0.0
+        return 0.0 if 0 in self.shape else super().sparsity()
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         """The arguments of the constructor; `flatten`: the sizes one by one."""

@@ -6,12 +6,12 @@ lengths up to the maxima.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .._named_arguments import is_integer
 from . import _forms
 from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
@@ -191,8 +191,9 @@ def with_kvcache(
     """
     require_axes(4, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     require_axes(1, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx)
-    if not isinstance(cache_seqlens, torch.Tensor) and is_integer(cache_seqlens):
-        cache_seqlens = torch.full((q.shape[0],), int(cache_seqlens), dtype=torch.int32, device=q.device)
+    if not isinstance(cache_seqlens, torch.Tensor):
+        length = cache_seqlens if isinstance(cache_seqlens, int) else operator.index(cache_seqlens)
+        cache_seqlens = torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
     if cache_batch_idx is not None:
         if page_table is not None:
             raise ValueError("cache_batch_idx is given beside page_table; one of both says where a sequence's rows are")

@@ -68,3 +68,14 @@ def test_a_mask_without_scores_is_printed(lengths):
 def test_block_sizes_that_count_as_ints(size):
     mask = create_block_mask(causal, None, None, 50, 50, "cpu", BLOCK_SIZE=size)
     assert mask.BLOCK_SIZE == (16, 16) and [type(one) for one in mask.BLOCK_SIZE] == [int, int]
+
+
+@pytest.mark.parametrize("size", [16, (16, 32)])
+def test_block_sizes_in_a_compiled_function(size):
+    torch._dynamo.reset()
+    q = torch.randn(1, 2, 50, 8)
+
+    def attend(q):
+        return flex_attention(q, q, q, block_mask=create_block_mask(causal, None, None, 50, 50, "cpu", BLOCK_SIZE=size))
+
+    torch.testing.assert_close(torch.compile(attend, fullgraph=True, backend="eager")(q), attend(q))

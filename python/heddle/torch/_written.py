@@ -22,4 +22,4 @@ def has_written(*written: torch.Tensor | None) -> None:
         return
     tensors = [x for x in written if isinstance(x, torch.Tensor)]
     if tensors:
-        torch._C._increment_version(tensors)
+        torch.autograd.graph.increment_version(tensors)

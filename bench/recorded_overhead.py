@@ -3,9 +3,9 @@
 
     PYTHONPATH=build/release/python bench/recorded_overhead.py
 
-[1, 2, 8, 8] f32 on the CPU, where the arithmetic takes about a microsecond. Processor time of the calling thread, best of
-15 rounds of 300 calls that take turns between all calls. `of SDPA` is relative to torch's SDPA with the same arguments, of the
-same run.
+[1, 2, 8, 8] f32 on the CPU, where the arithmetic takes about a microsecond; varlen_attn has its 8 rows in two sequences.
+Processor time of the calling thread, best of 15 rounds of 300 calls that take turns between all calls. `of SDPA` is relative to
+torch's SDPA with the same arguments, of the same run.
 """
 
 import time
@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import heddle.torch
-from heddle.torch import create_block_mask, flex_attention
+from heddle.torch import create_block_mask, flex_attention, varlen_attn
 from heddle.torch import scaled_dot_product_attention as heddle_sdpa
 
 ROUNDS, CALLS, LENGTH = 15, 300, 8
@@ -42,6 +42,8 @@ def main():
     q, k, v = (torch.randn(1, 2, LENGTH, 8, requires_grad=True) for _ in range(3))
     k_one, v_one = (torch.randn(1, 1, LENGTH, 8, requires_grad=True) for _ in range(2))
     slopes, incoming = torch.rand(2), torch.randn(1, 2, LENGTH, 8)
+    packed = [torch.randn(LENGTH, 2, 8, requires_grad=True) for _ in range(3)]
+    starts, of_packed = torch.tensor([0, 3, LENGTH], dtype=torch.int32), torch.randn(LENGTH, 2, 8)
     mask = create_block_mask(causal, None, None, LENGTH, LENGTH, "cpu")
 
     def alibi(score, b, h, q_idx, kv_idx):
@@ -56,12 +58,15 @@ def main():
         "flex_attention, ALiBi, causal": lambda: flex_attention(q, k, v, alibi, mask),
         "flex_attention, GQA": lambda: flex_attention(q, k_one, v_one, enable_gqa=True),
         "heddle's SDPA, causal": lambda: heddle_sdpa(q, k, v, is_causal=True),
+        "varlen_attn": lambda: varlen_attn(*packed, starts, starts, 5, 5),
+        "varlen_attn, causal": lambda: varlen_attn(*packed, starts, starts, 5, 5, window_size=(-1, 0)),
     }
-    inputs = {name: (q, k_one, v_one) if "GQA" in name else (q, k, v) for name in forwards}
+    inputs = {name: packed if "varlen" in name else (q, k_one, v_one) if "GQA" in name else (q, k, v) for name in forwards}
     beside = {name: f"SDPA, {name.rpartition(', ')[2]}" if ", " in name else "SDPA" for name in forwards}
 
     def whole(name):
-        return lambda: torch.autograd.grad(forwards[name](), inputs[name], incoming)
+        loss_gradient = of_packed if "varlen" in name else incoming
+        return lambda: torch.autograd.grad(forwards[name](), inputs[name], loss_gradient)
 
     recorded = microseconds(forwards)
     both = microseconds({name: whole(name) for name in forwards})

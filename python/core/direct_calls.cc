@@ -114,14 +114,15 @@ nb::any nothing() { return nb::borrow<nb::any>(nb::none()); }
 class DirectCalls {
  public:
   DirectCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse,
-              nb::object empty_statistics, nb::object empty_contiguous, nb::object stream,
+              nb::object empty_statistics, nb::object empty_contiguous, nb::object stream, nb::object threads,
               const std::map<std::string, nb::object>& scores, const std::map<std::string, nb::object>& masks)
       : torch_(std::make_shared<const TorchNames>(TorchNames{{std::move(tensor), std::move(parameter)},
                                                              std::move(empty_like),
                                                              std::move(empty_lse),
                                                              std::move(empty_statistics),
                                                              std::move(empty_contiguous),
-                                                             std::move(stream)})),
+                                                             std::move(stream),
+                                                             std::move(threads)})),
         scores_{scores.at("cpu"), scores.at("cuda")},
         masks_{masks.at("cpu"), masks.at("cuda")} {}
 
@@ -141,7 +142,7 @@ class DirectCalls {
     for (const auto& [name, given] : settings) {
       if (!given.is_none() && !set(nb::cast<std::string>(name), given, arguments)) return nothing();
     }
-    if (in.is_on_cuda() && !torch_->set_stream(in.q, arguments.stream)) return nothing();
+    if (!torch_->set_place(in.q, arguments)) return nothing();
     if (with_gradients && require_gradients(in, arguments.values)) {
       return recorded(in, std::move(arguments), settings, mask, with_lse);
     }
@@ -257,10 +258,10 @@ void add_direct_calls(nb::module_& module) {
       .def(nb::init<nb::object, nb::object, std::uint64_t, const ScopeNumbers&>(), "lists"_a, "mask_mod"_a, "version"_a,
            "scope"_a);
   nb::class_<DirectCalls>(module, "DirectCalls", "Repeated calls of torch's tensors.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, nb::object,
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, nb::object,
                     const std::map<std::string, nb::object>&, const std::map<std::string, nb::object>&>(),
            "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "empty_statistics"_a, "empty_contiguous"_a,
-           "stream"_a, "scores"_a, "masks"_a)
+           "stream"_a, "threads"_a, "scores"_a, "masks"_a)
       .def("attend", &DirectCalls::attend, "query"_a, "key"_a, "value"_a, "score"_a.none(), "mask"_a.none(),
            "settings"_a, "enable_gqa"_a, "with_lse"_a, "clamps"_a, "with_gradients"_a);
 }

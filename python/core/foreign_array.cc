@@ -33,7 +33,7 @@ struct Exchange {
   PyTypeObject* type = nullptr;
   const ExchangeTable* table = nullptr;
   // torch's functions; null for other libraries' arrays.
-  PyObject *is_neg = nullptr, *resolve_neg = nullptr, *clone = nullptr;
+  PyObject *is_neg = nullptr, *resolve_neg = nullptr, *is_zero = nullptr, *clone = nullptr;
   bool is_masked = false;  // numpy.ma's: DLPack would export what the mask hides
 };
 
@@ -65,6 +65,7 @@ Exchange exchange_of(PyTypeObject* type) {
                           table,
                           attribute_or_null(type, "is_neg"),
                           attribute_or_null(type, "resolve_neg"),
+                          attribute_or_null(type, "_is_zerotensor"),
                           attribute_or_null(type, "clone"),
                           is_masked};
   if (count < kKept) {
@@ -93,9 +94,13 @@ nb::object with_signs(nb::handle object, const Exchange& exchange, bool read_onl
   return resolved;
 }
 
-/// A copy of what torch keeps as zeros without memory, which its derivatives make. Empty where that fails.
+/// A copy of what torch keeps as zeros without memory, which its derivatives make. Empty for others: torch's clone()
+/// reads a tensor whose storage was freed (resize_(0)) at address 0.
 nb::object with_memory(nb::handle object, const Exchange& exchange) {
-  if (exchange.clone == nullptr || exchange.is_neg == nullptr) return {};
+  if (exchange.clone == nullptr || exchange.is_zero == nullptr) return {};
+  const nb::object is_zero = called(exchange.is_zero, object);
+  if (!is_zero.is_valid()) PyErr_Clear();
+  if (!is_zero.is(Py_True)) return {};
   const nb::object copied = called(exchange.clone, object);
   if (!copied.is_valid()) PyErr_Clear();
   return copied;

@@ -12,6 +12,7 @@
 
 #include "heddle/error.h"
 #include "heddle/expr.h"
+#include "packed_views.h"
 #include "shared_block_mask.h"
 
 namespace heddle::python {
@@ -29,10 +30,16 @@ bool is_aligned(const ReadOnly& x) {
   return reinterpret_cast<std::uintptr_t>(x.data()) % size == 0 || x.device_type() != kCpu;
 }
 
+constexpr std::size_t kPackedRank = 3;
+
 /// Whether torch.empty_like(x) is what a gradient of rows is written to.
 bool has_plain_gradient(const ReadOnly& x) {
-  if (x.ndim() != 4 || x.dtype().bits <= 8 || !is_aligned(x)) return false;
-  return x.stride(3) == 1 && x.stride(0) != 0 && x.stride(1) != 0 && x.stride(2) != 0;
+  if ((x.ndim() != 4 && x.ndim() != kPackedRank) || x.dtype().bits <= 8 || !is_aligned(x)) return false;
+  const std::size_t last = x.ndim() - 1;
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    if (x.stride(axis) == 0) return false;
+  }
+  return x.stride(last) == 1;
 }
 
 constexpr int kFloatCode = 2, kBfloatCode = 4;  // of DLPack
@@ -94,6 +101,18 @@ bool is_true(nb::handle object) { return PyObject_IsTrue(object.ptr()) == 1; }
 
 }  // namespace
 
+/// An option that says how long sequences are: where it stands, as Python gives it and as the library takes it.
+struct RecordedCall::Lengths {
+  const char* name;
+  Given Arguments::*given;
+  std::optional<ConstTensorView> AttentionOptions::*view;
+};
+
+const std::array<RecordedCall::Lengths, 3> RecordedCall::kLengths = {
+    {{"cu_seqlens_q", &Arguments::cu_seqlens_q, &AttentionOptions::cu_seqlens_q},
+     {"cu_seqlens_kv", &Arguments::cu_seqlens_kv, &AttentionOptions::cu_seqlens_kv},
+     {"kv_lengths", &Arguments::kv_lengths, &AttentionOptions::kv_lengths}}};
+
 /// New tensors for gradients.
 class RecordedCall::Gradients {
  public:
@@ -119,6 +138,12 @@ bool TorchNames::take(nb::handle object, ReadOnly& array) const {
   return (type.is(types[0]) || type.is(types[1])) && array.take(object, true);
 }
 
+bool TorchNames::set_place(const ReadOnly& query, Arguments& arguments) const {
+  if (query.device_type() == kCuda) return set_stream(query, arguments.stream);
+  arguments.threads = nb::cast<int>(threads());
+  return true;
+}
+
 bool TorchNames::set_stream(const ReadOnly& query, std::uintptr_t& number) const {
   const nb::object current = stream(query.device_id());
   if (current.is_none()) return false;
@@ -133,14 +158,40 @@ RecordedCall::RecordedCall(std::shared_ptr<const TorchNames> torch, const std::a
       settings_(std::move(settings)),
       lists_(std::move(lists)),
       with_lse_(with_lse),
-      is_on_gpu_(inputs[0]->device_type() == kCuda) {
-  arrays_.reserve(kInputs + arguments_.values.captures.size());
+      is_on_gpu_(inputs[0]->device_type() == kCuda),
+      is_packed_(inputs[0]->ndim() == kPackedRank) {
+  arrays_.reserve(kInputs + arguments_.values.captures.size() + kLengths.size());
   for (const ReadOnly* x : inputs) arrays_.push_back(*x);
   for (const auto& [name, array] : arguments_.values.captures) {
     names_.push_back(name);
     arrays_.push_back(array);
   }
   arguments_.values.captures.clear();
+  for (const Lengths& lengths : kLengths) {
+    Given& given = arguments_.*lengths.given;
+    if (!given) continue;
+    lengths_.push_back(&lengths);
+    arrays_.push_back(*given);
+    given.reset();
+  }
+}
+
+std::vector<std::string> RecordedCall::lengths() const {
+  std::vector<std::string> names;
+  for (const Lengths* lengths : lengths_) names.emplace_back(lengths->name);
+  return names;
+}
+
+ConstTensorView RecordedCall::rows_of(const ReadOnly& array, const char* name) const {
+  const ConstTensorView view = const_view_of(array, name);
+  return is_packed_ ? with_axes(view, kPacked) : view;
+}
+
+TensorView RecordedCall::rows_of(const TensorView& view) const { return is_packed_ ? with_axes(view, kPacked) : view; }
+
+template <class View>
+View RecordedCall::statistics_of(const View& view) const {
+  return is_packed_ ? with_axes(view, kPackedLse) : view;
 }
 
 TensorTuple RecordedCall::tensors() const {
@@ -151,7 +202,7 @@ TensorTuple RecordedCall::tensors() const {
 
 bool RecordedCall::takes(const std::array<const ReadOnly*, 3>& inputs, const NamedValues& values) {
   const ReadOnly& q = *inputs[0];
-  const bool sums_sequences = q.device_type() != kCpu && inputs[1]->shape(0) != q.shape(0);
+  const bool sums_sequences = q.ndim() != kPackedRank && q.device_type() != kCpu && inputs[1]->shape(0) != q.shape(0);
   if (sums_sequences || !std::all_of(inputs.begin(), inputs.end(), [](auto* x) { return has_plain_gradient(*x); })) {
     return false;
   }
@@ -166,7 +217,7 @@ bool RecordedCall::takes(const std::array<const ReadOnly*, 3>& inputs, const Nam
 }
 
 bool RecordedCall::take_all(const nb::handle* tensors, std::vector<ReadOnly>& arrays) const {
-  arrays.resize(kInputs + names_.size());
+  arrays.resize(kInputs + names_.size() + lengths_.size());
   for (ReadOnly& array : arrays) {
     if (!torch_->take(*tensors++, array)) return false;
   }
@@ -175,6 +226,9 @@ bool RecordedCall::take_all(const nb::handle* tensors, std::vector<ReadOnly>& ar
 
 AttentionOptions RecordedCall::options_for(const std::vector<ReadOnly>& arrays) const {
   AttentionOptions options = options_of(arguments_);
+  for (std::size_t i = 0; i < lengths_.size(); ++i) {
+    options.*lengths_[i]->view = const_view_of(arrays[kInputs + names_.size() + i], lengths_[i]->name);
+  }
   if (names_.empty()) return options;
   NamedValues values;
   for (std::size_t i = 0; i < names_.size(); ++i) values.captures[names_[i]] = arrays[kInputs + i];
@@ -192,15 +246,13 @@ TensorTuple RecordedCall::forward(const TensorTuple& tensors) {
   const nb::object out = torch_->empty_like(given[0]);
   const nb::object lse = with_lse_ ? torch_->empty_lse(given[0]) : torch_->empty_statistics(given[0]);
   const nb::object rest = with_lse_ ? torch_->empty_like(lse) : nb::none();
-  AttentionTensors views{.q = const_view_of(in[0], "q"),
-                         .k = const_view_of(in[1], "k"),
-                         .v = const_view_of(in[2], "v"),
-                         .o = writable(out)};
+  AttentionTensors views{
+      .q = rows_of(in[0], "q"), .k = rows_of(in[1], "k"), .v = rows_of(in[2], "v"), .o = rows_of(writable(out))};
   if (with_lse_) {
-    views.lse = writable(lse), views.lse_rest = writable(rest);
+    views.lse = statistics_of(writable(lse)), views.lse_rest = statistics_of(writable(rest));
   } else {
     const TensorView both = writable(lse);
-    views.lse = entry_of(both, 0), views.lse_rest = entry_of(both, 1);
+    views.lse = statistics_of(entry_of(both, 0)), views.lse_rest = statistics_of(entry_of(both, 1));
   }
   const AttentionOptions options = options_for(in);
   {
@@ -216,12 +268,13 @@ bool RecordedCall::take_statistics(const nb::handle* saved, std::array<ReadOnly,
   auto& [lse, rest] = arrays;
   if (!torch_->take(saved[1], lse) || (with_lse_ && !torch_->take(saved[2], rest))) return false;
   if (with_lse_) {
-    tensors.lse = const_view_of(lse, "lse"), tensors.lse_rest = const_view_of(rest, "lse_rest");
+    tensors.lse = statistics_of(const_view_of(lse, "lse"));
+    tensors.lse_rest = statistics_of(const_view_of(rest, "lse_rest"));
     return true;
   }
-  if (lse.ndim() != 4 || lse.shape(0) != 2) return false;
+  if (lse.ndim() != (is_packed_ ? kPackedRank : 4) || lse.shape(0) != 2) return false;
   const ConstTensorView both = const_view_of(lse, "lse");
-  tensors.lse = entry_of(both, 0), tensors.lse_rest = entry_of(both, 1);
+  tensors.lse = statistics_of(entry_of(both, 0)), tensors.lse_rest = statistics_of(entry_of(both, 1));
   return true;
 }
 
@@ -230,7 +283,9 @@ bool RecordedCall::make_gradients(const nb::handle* of, const nb::tuple& needs, 
   constexpr const char* kNames[] = {"dq", "dk", "dv"};
   std::optional<TensorView>* const views[] = {&tensors.dq, &tensors.dk, &tensors.dv};
   for (std::size_t i = 0; i < kInputs; ++i) {
-    if (is_true(needs[1 + i]) && !made.make(torch_->empty_like, of[i], i, kNames[i], *views[i])) return false;
+    if (!is_true(needs[1 + i])) continue;
+    if (!made.make(torch_->empty_like, of[i], i, kNames[i], *views[i])) return false;
+    *views[i] = rows_of(**views[i]);
   }
   for (std::size_t i = 0; i < names_.size(); ++i) {
     // Autograd may ask for captures that only a mask reads: they have no gradient.
@@ -244,7 +299,7 @@ bool RecordedCall::make_gradients(const nb::handle* of, const nb::tuple& needs, 
 
 nb::any RecordedCall::backward(const TensorTuple& saved, nb::handle d_out, nb::handle d_lse, const TensorTuple& needs,
                                bool deterministic) const {
-  const std::size_t count = kInputs + names_.size(), first = first_tensor();
+  const std::size_t count = kInputs + names_.size() + lengths_.size(), first = first_tensor();
   if (saved.size() != first + count || needs.size() != 1 + count || d_out.is_none()) return nothing();
   const std::vector<nb::handle> kept = handles_of(saved);
   std::vector<ReadOnly> in;
@@ -256,12 +311,12 @@ nb::any RecordedCall::backward(const TensorTuple& saved, nb::handle d_out, nb::h
   }
   Gradients made(count);
   try {
-    BackwardTensors tensors{.q = const_view_of(in[0], "q"),
-                            .k = const_view_of(in[1], "k"),
-                            .v = const_view_of(in[2], "v"),
-                            .o = const_view_of(out, "o"),
-                            .d_o = const_view_of(d_out_rows, "d_o")};
-    if (!d_lse.is_none()) tensors.d_lse = const_view_of(d_lse_rows, "d_lse");
+    BackwardTensors tensors{.q = rows_of(in[0], "q"),
+                            .k = rows_of(in[1], "k"),
+                            .v = rows_of(in[2], "v"),
+                            .o = rows_of(out, "o"),
+                            .d_o = rows_of(d_out_rows, "d_o")};
+    if (!d_lse.is_none()) tensors.d_lse = statistics_of(const_view_of(d_lse_rows, "d_lse"));
     AttentionOptions options = options_for(in);
     options.deterministic = deterministic;
     options.batch_invariant = false;  // a promise of the forward
@@ -296,6 +351,8 @@ void add_recorded_calls(nb::module_& module) {
       .def_prop_ro("mask_version", [](const RecordedCall& self) { return self.arguments().mask_version; })
       .def_prop_ro("clamp_reads", [](const RecordedCall& self) { return self.arguments().clamp_reads; })
       .def_prop_ro("names", &RecordedCall::names)
+      .def_prop_ro("lengths", &RecordedCall::lengths)
+      .def_prop_ro("is_packed", &RecordedCall::is_packed)
       .def_prop_ro("settings", &RecordedCall::settings)
       .def_prop_ro("lists", &RecordedCall::lists)
       .def_prop_ro("with_lse", &RecordedCall::with_lse)

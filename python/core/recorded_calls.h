@@ -29,10 +29,12 @@ struct TorchNames {
   nb::object empty_statistics;  // of a query: one for its lse and for lse_rest, [2, ...]
   nb::object empty_contiguous;  // of a tensor: a new one of its shape and type
   nb::object stream;            // of a GPU's index: torch's current stream; None while a graph captures it
+  nb::object threads;           // the CPU threads of a call, 0 for all cores
 
   /// Takes a tensor that is none of a subclass. False for others.
   bool take(nb::handle object, ReadOnly& array) const;
-  /// Sets the stream of a GPU's call. False while a graph captures it.
+  /// Sets the stream of a GPU's call, the threads of a CPU's. False while a graph captures the stream.
+  bool set_place(const ReadOnly& query, Arguments& arguments) const;
   bool set_stream(const ReadOnly& query, std::uintptr_t& number) const;
 };
 
@@ -41,25 +43,29 @@ using Settings = nb::typed<nb::dict, nb::str, nb::any>;
 
 class RecordedCall {
  public:
-  /// `settings`: the call's options, by name. `lists`: the heddle.BlockMask of a mask of lists, else None.
+  /// `settings`: the call's options, by name. `lists`: the heddle.BlockMask of a mask of lists, else None. Packed rows
+  /// have three axes, and their lengths are in `arguments`.
   RecordedCall(std::shared_ptr<const TorchNames> torch, const std::array<const ReadOnly*, 3>& inputs,
                Arguments&& arguments, Settings settings, nb::object lists, bool with_lse);
 
   /// Whether calls of q, k, v and these captures are made here. Python makes the others, which need copies or sums.
   static bool takes(const std::array<const ReadOnly*, 3>& inputs, const NamedValues& values);
 
-  /// q, k, v and the captures, before forward(). Behind it the call keeps no tensor alive.
+  /// q, k, v, the captures and the lengths, before forward(). Behind it the call keeps no tensor alive.
   TensorTuple tensors() const;
   /// Computes, and gives a backward's inputs: (out, lse, lse_rest); (out, [lse, lse_rest] in one tensor)
   /// unless the call has lse. Throws what the library refuses.
   TensorTuple forward(const TensorTuple& tensors);
-  /// (None, gradients of q, k, v and the captures): a gradient is None unless `needs` asks for it. `saved`: out, lse
+  /// (None, gradients of the tensors): a gradient is None unless `needs` asks for it, and of lengths. `saved`: out, lse
   /// and lse_rest, then the tensors. None with nothing done if Python has to make the call.
   nb::any backward(const TensorTuple& saved, nb::handle d_out, nb::handle d_lse, const TensorTuple& needs,
                    bool deterministic) const;
 
   const Arguments& arguments() const { return arguments_; }
   const std::vector<std::string>& names() const { return names_; }
+  /// The names of the lengths, behind the captures among the tensors.
+  std::vector<std::string> lengths() const;
+  bool is_packed() const { return is_packed_; }
   Settings settings() const { return settings_; }
   nb::any lists() const { return nb::borrow<nb::any>(lists_); }
   bool with_lse() const { return with_lse_; }
@@ -67,7 +73,14 @@ class RecordedCall {
 
  private:
   class Gradients;
+  struct Lengths;
 
+  static const std::array<Lengths, 3> kLengths;
+  /// A view of rows as the library has them.
+  ConstTensorView rows_of(const ReadOnly& array, const char* name) const;
+  TensorView rows_of(const TensorView& view) const;
+  template <class View>
+  View statistics_of(const View& view) const;
   std::size_t first_tensor() const { return with_lse_ ? 3 : 2; }  // in what is saved
   bool take_all(const nb::handle* tensors, std::vector<ReadOnly>& arrays) const;
   AttentionOptions options_for(const std::vector<ReadOnly>& arrays) const;
@@ -75,12 +88,13 @@ class RecordedCall {
   bool make_gradients(const nb::handle* of, const nb::tuple& needs, Gradients& made, BackwardTensors& tensors) const;
 
   std::shared_ptr<const TorchNames> torch_;
-  Arguments arguments_;             // without captures
-  std::vector<std::string> names_;  // of the captures
-  std::vector<ReadOnly> arrays_;    // q, k, v and the captures, until forward()
+  Arguments arguments_;                  // without captures and lengths
+  std::vector<std::string> names_;       // of the captures
+  std::vector<const Lengths*> lengths_;  // that are given
+  std::vector<ReadOnly> arrays_;         // q, k, v, the captures and the lengths, until forward()
   Settings settings_;
   nb::object lists_;
-  bool with_lse_, is_on_gpu_;
+  bool with_lse_, is_on_gpu_, is_packed_;
 };
 
 void add_recorded_calls(nb::module_& module);

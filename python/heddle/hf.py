@@ -145,7 +145,7 @@ def attention(
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         call.mask = _forms.CAUSAL
     if position_bias is not None:
-        check_extents(position_bias.shape, scores)
+        check_extents(position_bias.shape, scores, "position_bias")
         position_bias = with_four_axes(position_bias)
         broadcast = tuple(extent == 1 for extent in position_bias.shape)
         score = f"({score}) + position_bias[{_forms.broadcast_index(broadcast)}]"
@@ -190,7 +190,7 @@ def with_dense_mask(call: Call, given: torch.Tensor, scores: tuple[int, ...], sc
     if given.dtype != torch.bool and not given.dtype.is_floating_point:
         raise ValueError(f"attention_mask is {given.dtype}; bool (True takes part) and floating types (added) are "
                          "accepted")
-    check_extents(given.shape, scores)
+    check_extents(given.shape, scores, "attention_mask")
     call.captures["attn_mask"] = mask = with_four_axes(given)
     return _forms.tensor_mask(mask.dtype == torch.bool, tuple(extent == 1 for extent in mask.shape), score)
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 
 from .. import _core
-from ._inputs import bare
+from ._inputs import bare, is_plain
 from ._operators import library
+from ._written import has_written
 
 Given = torch.Tensor | None
 
@@ -74,6 +75,7 @@ def append_rows(
         if "kv_lengths" not in str(error):
             raise
         raise ValueError(str(error).replace("kv_lengths", "cache_seqlens")) from None
+    has_written(k_cache, v_cache)
     return turned
 
 
@@ -81,12 +83,18 @@ def append_for_autograd(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
     page_table: Given, page_starts: Given = None,
 ) -> None:
-    """Appends by torch's own operations, which autograd records. Rows past the end overwrite the last one."""
+    """Appends by torch's own operations, which autograd records. On a GPU, where nobody looks, rows past the end overwrite
+    the last one.
+
+    Raises ValueError on the CPU for rows past the end and for pages that are not there."""
     position = lengths.long().unsqueeze(1) + torch.arange(k.shape[1], device=lengths.device)
     page = k_cache.shape[1]
     room: int | torch.Tensor = page if page_table is None else page * page_table.shape[-1]
     if page_starts is not None:
         room = (page_starts[1:] - page_starts[:-1]).long().unsqueeze(1) * page
+    is_looked_at = is_plain(lengths) and lengths.device.type == "cpu" and not torch.compiler.is_dynamo_compiling()
+    if is_looked_at:
+        refuse_outside(lengths, position, room)
     position = position.clamp(min=0).minimum(torch.as_tensor(room, device=position.device) - 1)
     entry = torch.arange(k.shape[0], device=k.device).unsqueeze(1).expand_as(position)
     if page_table is not None:
@@ -95,6 +103,19 @@ def append_for_autograd(
             entry = page_table.long().gather(1, number)
         else:
             entry = page_table.long()[page_starts[:-1].long().unsqueeze(1) + number]
+        if is_looked_at and entry.numel() and not 0 <= int(entry.min()) <= int(entry.max()) < k_cache.shape[0]:
+            raise ValueError(f"page_table has the pages {int(entry.min())} to {int(entry.max())} where new rows are written; pages are "
+                             f"numbered from 0 to {k_cache.shape[0] - 1}")
         position = position % page
     k_cache[entry, position] = k.to(k_cache.dtype)
     v_cache[entry, position] = v.to(v_cache.dtype)
+
+
+def refuse_outside(lengths: torch.Tensor, position: torch.Tensor, room: int | torch.Tensor) -> None:
+    """Raises ValueError for a sequence whose new rows, at position [B, n], do not fit into `room` rows."""
+    outside = ((position < 0) | (position >= room)).any(1)
+    if outside.any():
+        at = int(outside.nonzero()[0])
+        rows = room if isinstance(room, int) else int(room[at])
+        raise ValueError(f"cache_seqlens[{at}] is {int(lengths[at])}, and {position.shape[1]} new rows follow; the cache has "
+                         f"room for {rows}")

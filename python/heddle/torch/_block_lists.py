@@ -109,6 +109,21 @@ class BoundMask:
         return restored, (str(self.expr), self.captures, self.params)
 
 
+class LateMask(BoundMask):
+    """A mask_mod that is traced when it is first read: for torch.compile, which makes the object and cannot trace."""
+
+    __slots__ = ("mask_mod", "device")
+
+    def __init__(self, mask_mod: MaskMod, device: torch.device) -> None:
+        self.mask_mod, self.device = mask_mod, device
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in BoundMask.__slots__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        BoundMask.__init__(self, self.mask_mod, self.device)
+        return getattr(self, name)
+
+
 def restored(text: str, captures: dict[str, torch.Tensor], params: dict[str, Any]) -> BoundMask:
     """A BoundMask from a pickle: expressions are pickled as text."""
     made = BoundMask.__new__(BoundMask)

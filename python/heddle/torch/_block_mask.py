@@ -5,6 +5,7 @@ create_block_mask keeps the mask function as an expression. The lists of blocks 
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,32 +20,19 @@ import heddle
 
 from .. import _core
 from .._mod import Mod
+from .._named_arguments import is_integer
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
-    LISTS, Blocks, BoundMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
-from ._mask_mods import mod_kind, noop_mask
-from ._named_tensors import names_arguments, pair, require_sizes
+    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
+from ._mask_mods import counted, mod_kind, noop_mask
+from ._named_tensors import names_arguments, pair_of_ints, require_sizes
 
 DEFAULT_BLOCK = 128
 
 
 def block_size(given: int | Sequence[int]) -> tuple[int, int]:
-    return (given, given) if isinstance(given, int) else pair("BLOCK_SIZE", given)
-
-
-class LateMask(BoundMask):
-    """A mask_mod that is traced when it is first read: for torch.compile, which makes the object and cannot trace."""
-
-    __slots__ = ("mask_mod", "device")
-
-    def __init__(self, mask_mod: MaskMod, device: torch.device) -> None:
-        self.mask_mod, self.device = mask_mod, device
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in BoundMask.__slots__:
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        BoundMask.__init__(self, self.mask_mod, self.device)
-        return getattr(self, name)
+    is_one = not isinstance(given, (tuple, list)) and is_integer(given)  # Dynamo cannot ask a tuple for an integer
+    return pair_of_ints("BLOCK_SIZE", (given, given) if is_one else given)
 
 
 class BlockMask(flex.BlockMask):
@@ -81,8 +69,7 @@ class BlockMask(flex.BlockMask):
     def _of(cls, lazy: LazyLists, mask_mod: MaskMod) -> "BlockMask":
         made = cls.__new__(cls)
         made._made_by = lazy
-        made.seq_lengths = lazy.lengths
-        made.BLOCK_SIZE = lazy.block
+        made.seq_lengths, made.BLOCK_SIZE = lazy.lengths, lazy.block
         made.mask_mod = mask_mod
         _write_order.set_metadata(made, {})
         return made
@@ -114,6 +101,10 @@ class BlockMask(flex.BlockMask):
         made: flex.BlockMask = _originals.create_block_mask(self.mask_mod, *self.shape, self.device, self.BLOCK_SIZE)
         return made
 
+    def sparsity(self) -> float:
+        """The share of scores in blocks that are left out, in per cent; 0 where there are no scores."""
+        return 0.0 if 0 in self.shape else super().sparsity()
+
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         """The arguments of the constructor; `flatten`: the sizes one by one."""
         if self._lazy is not None and torch.compiler.is_dynamo_compiling() and "kv_indices" not in self.__dict__:
@@ -133,6 +124,15 @@ class BlockMask(flex.BlockMask):
         """For copies and pickles. Lists that can be computed again are left out."""
         left_out = () if self._lazy is None else LISTS
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BlockMask":
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        if made._made_by is not None and made.mask_mod is not self.mask_mod:
+            # A copied method, partial or object reads copied tensors. Its owner may be copied only in part as yet.
+            made._made_by.mask = LateMask(made.mask_mod, made._made_by.device)
+        return made
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -328,7 +328,7 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
     if isinstance(mod_fn, Mod):  # a mask: create_block_mask refuses scores
         return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
     require_sizes(B=B, H=H, Q_LEN=Q_LEN, KV_LEN=KV_LEN)
-    return flex.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, default_device(device))
+    return flex.create_mask(counted(mod_fn), B, H, Q_LEN, KV_LEN, default_device(device))
 
 
 def default_device(device: Any) -> torch.device:

@@ -6,6 +6,7 @@ The functions that users call fill a Call. Eager code (_eager.py), the operators
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -26,6 +27,15 @@ Numbers = dict[str, float | int | bool]
 def parsed(text: str, captures: tuple[tuple[str, tuple[str, int]], ...], params: tuple[tuple[str, str], ...]) -> Any:
     """The expression of a text that reads these captures (name, type, rank) and params (name, type)."""
     return _core.parse(text, dict(captures), dict(params))
+
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def threads_of_torch() -> int:
+    """The threads of a call on the CPU: those of torch.set_num_threads, 0 (all cores) if they are as many as the cores."""
+    threads = torch.get_num_threads()
+    return threads if threads < CORES else 0
 
 
 def type_of(number: Any) -> str:
@@ -145,6 +155,8 @@ class Call:
         if self.clamps:
             made.clamp_reads = True
         device = self.query.device
+        if device.type == "cpu":
+            made.threads = threads_of_torch()
         if device.type == "cuda":
             made.stream = torch._C._cuda_getCurrentRawStream(device.index)
             made.mask_version = self.version

@@ -81,8 +81,8 @@ class MultiLevelCascadeAttentionWrapper:
                 pages += indices[level][indptr[level][entry]:indptr[level][entry + 1]].tolist()
                 keys[-1] += own
             starts.append(len(pages))
-        self._place(torch.tensor(pages, dtype=torch.int32), torch.tensor(starts, dtype=torch.int32),
-                    torch.tensor(keys, dtype=torch.int32), page_size, paged_kv_indices_arr[-1].device)
+        listed, begins, counts = (torch.tensor(numbers, dtype=torch.int32, device="cpu") for numbers in (pages, starts, keys))
+        self._place(listed, begins, counts, page_size, paged_kv_indices_arr[-1].device)
         counts = queries[-1][1:] - queries[-1][:-1]
         self._queries = int(counts.max()) if counts.numel() else 0
         self._alike = bool((counts == self._queries).all())

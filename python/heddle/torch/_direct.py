@@ -9,9 +9,10 @@ from torch.autograd import forward_ad
 
 from .. import _core
 from . import _forms
-from ._call import parsed
+from ._call import parsed, threads_of_torch
 from ._inputs import refuse_others
-from ._results import OutAndLse, empty_contiguous, empty_lse, empty_packed_lse, empty_statistics
+from ._results import (
+    OutAndLse, empty_contiguous, empty_lse, empty_packed_lse, empty_packed_statistics, empty_statistics)
 from ._tracing.kept import known_of
 from ._tracing.recording import MASK, SCORE
 
@@ -25,7 +26,7 @@ def stream_of(index: int) -> int | None:
 
 _calls = _core.DirectCalls(
     torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, empty_statistics, empty_contiguous,
-    stream_of, {device: known_of(SCORE, device) for device in KINDS},
+    stream_of, threads_of_torch, {device: known_of(SCORE, device) for device in KINDS},
     {device: known_of(MASK, device) for device in KINDS})
 
 
@@ -36,8 +37,8 @@ def window_of(*sides: str) -> Any:
 
 
 _packed_calls = _core.PackedCalls(
-    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_packed_lse, stream_of, window_of("window_left"),
-    window_of("window_right"), window_of("window_left", "window_right"))
+    torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_packed_lse, empty_packed_statistics, stream_of, threads_of_torch,
+    window_of("window_left"), window_of("window_right"), window_of("window_left", "window_right"))
 
 
 def is_watched() -> bool:
@@ -72,12 +73,12 @@ def attend_packed(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts_q: torch.Tensor, starts_k: torch.Tensor | None,
     max_q: int, max_k: int, window: tuple[int, int], used: torch.Tensor | None, table: torch.Tensor | None,
     scale: float | None, out: torch.Tensor | None, enable_gqa: bool, with_lse: bool,
-) -> OutAndLse | None:
-    """(out, lse [H, T]) of packed queries, with the arguments of varlen_attn. Else None, and nothing was done: Python
-    makes the call, or says what is wrong."""
+) -> OutAndLse | _core.RecordedCall | None:
+    """(out, lse [H, T]) of packed queries, with the arguments of varlen_attn; a RecordedCall if autograd has to record
+    it. Else None, and nothing was done: Python makes the call, or says what is wrong."""
     if type(window) not in (tuple, list) or len(window) != 2 or torch.compiler.is_dynamo_compiling() or is_watched():
         return None
-    made: OutAndLse | None = _packed_calls.attend(
+    made: OutAndLse | _core.RecordedCall | None = _packed_calls.attend(
         query, key, value, starts_q, starts_k, max_q, max_k, *window, used, table, scale, out, enable_gqa, with_lse,
         torch.is_grad_enabled())
     return made

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ._block_lists import LazyLists
-from ._block_mask import DEFAULT_BLOCK, BlockMask, LateMask, create_block_mask
+from ._block_lists import LateMask, LazyLists
+from ._block_mask import DEFAULT_BLOCK, BlockMask, create_block_mask
 from ._call import Call
 from ._forms import padded_keys
 

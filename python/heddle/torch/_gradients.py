@@ -33,7 +33,8 @@ def attend_with_gradients(call: Call) -> OutAndLse:
     device = call.query.device
     inputs = suited(call.query, call.key, call.value) or (call.query, call.key, call.value)
     captures = [aligned(x if x.device == device else x.to(device)) for x in call.captures.values()]
-    call = call.with_tensors([*inputs, *captures, *call.options.values()])
+    # Autograd keeps no tensor that was made under torch.inference_mode().
+    call = call.with_tensors([x.clone() if x.is_inference() else x for x in (*inputs, *captures, *call.options.values())])
     check_backward_exists(call)
     record: Any = Attention.apply
     made = record(call, *call.tensors())

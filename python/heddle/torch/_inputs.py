@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from .._alignment import aligned
 
@@ -28,6 +29,11 @@ def refuse_others(**inputs: Any) -> None:
             raise TypeError(f"{name} is {type(x).__name__}; a tensor is accepted")
         if x.layout != torch.strided and not x.is_nested:
             raise RuntimeError(f"{name} is a tensor of {x.layout}; torch.strided is accepted")
+        if x.is_quantized:
+            raise RuntimeError(f"{name} is a quantized tensor of {x.dtype}; its dequantize() is accepted")
+        if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+            raise RuntimeError(f"{name} is {type(x).__name__}, of a lazy module that was not called yet; a tensor with elements "
+                               "is accepted")
 
 
 def is_transformed() -> bool:

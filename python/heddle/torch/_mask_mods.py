@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -61,14 +62,33 @@ def _joined(mask_mods: tuple[MaskMod, ...], empty: Any, join: Any) -> MaskMod:
     return joined_mask
 
 
+def counted(mod: Callable[..., Any]) -> Callable[..., Any]:
+    """The mod as torch counts its arguments rightly: of a bound method it counts the object, too."""
+    if not inspect.ismethod(mod):
+        return mod
+    if mod_kind(mod) == 4:
+        return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx)
+    return lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx)
+
+
 def mod_kind(mod: Callable[..., Any]) -> int:
     """How many arguments it takes: 5 for a score_mod, 4 for a mask_mod."""
     if isinstance(mod, Mod) and mod.recipe is not None:
         return 5 if mod.recipe[0] in SCORE_MODS else 4
     try:
+        if inspect.ismethod(mod):
+            return count_of_method(mod)
         kind = flex._get_mod_type(mod)
     except AssertionError as error:
         name = getattr(mod, "__qualname__", type(mod).__name__)
         raise AssertionError(f"{error}: {name} is given; a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, "
                              "q_idx, kv_idx) is accepted") from None
     return 5 if kind == flex._ModificationType.SCORE_MOD else 4
+
+
+def count_of_method(mod: Any) -> int:
+    """How many arguments a bound method takes without a default."""
+    count: int = mod.__code__.co_argcount - 1 - len(mod.__defaults__ or ())
+    if count not in (4, 5):
+        raise AssertionError(f"Expected 4 or 5 positional args, got {count}")
+    return count

@@ -157,7 +157,7 @@ def of_tensors(mod: Any) -> Any:
         name, described, arrays, exprs = recipe
         if all([isinstance(one, torch.Tensor) for one in arrays]):
             return mod
-        changed = name, described, tuple([torch.as_tensor(one) for one in arrays]), exprs
+        changed = name, described, tuple([torch.as_tensor(one, device="cpu") for one in arrays]), exprs
     made = Mod(mod.function, recipe[0])
     made.recipe = changed
     return made

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
-from .._named_arguments import FITS, is_number, misfit
+from .._named_arguments import FITS, is_integer, is_number, misfit
 from .._options import refuse_type
-from ._inputs import is_plain
+from ._inputs import PLAIN, is_plain
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LEADING = {"q": "query", "k": "key", "v": "value", "o": "out"}  # the library's names of inputs and of the result
+LETTER = re.compile(r"(?<!-)\b[qkvo]\b(?!\^)")
 
 
 def is_tensor(value: Any) -> bool:
@@ -39,6 +43,9 @@ def names_arguments(function: Function) -> Function:
 def named_as(**names: str) -> Callable[[Function], Function]:
     """names_arguments, for a function whose arguments have these names in the library's errors."""
     def decorate(function: Function) -> Function:
+        order = tuple(inspect.signature(function).parameters)
+        leading = {library: own for library, own in LEADING.items() if own in order}
+
         @functools.wraps(function)
         def call(*given: Any, **named: Any) -> Any:
             if torch.compiler.is_dynamo_compiling():
@@ -46,7 +53,7 @@ def named_as(**names: str) -> Callable[[Function], Function]:
             try:
                 return function(*given, **named)
             except (TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, LookupError) as error:
-                refuse(error, misfit(function, given, named), names)
+                refuse(error, misfit(function, given, named), {**dict(zip(order, given)), **named}, names, leading)
                 raise
 
         return call  # type: ignore[return-value]
@@ -54,15 +61,47 @@ def named_as(**names: str) -> Callable[[Function], Function]:
     return decorate
 
 
-def refuse(error: Exception, wrong: tuple[str, Any, str] | None, names: dict[str, str]) -> None:
+def refuse(
+    error: Exception, wrong: tuple[str, Any, str] | None, given: dict[str, Any], names: dict[str, str],
+    leading: dict[str, str],
+) -> None:
     """Raises TypeError for an argument that is wrong, unless the error names it, and the error with the names of this
-    function."""
+    function: `names` for the library's wherever they stand, `leading` for those with which a sentence of it begins."""
     text = str(error)
+    if isinstance(error, RuntimeError) and "setStorage" in text:
+        refuse_freed(given)
+    if isinstance(error, NotImplementedError) and "sharding strategy" in text:
+        refuse_sharded(given)
     if wrong is not None and ("incompatible function arguments" in text or not re.search(rf"\b{wrong[0]}\b", text)):
         refuse_type(*wrong)
     own = re.sub(rf"\b({'|'.join(names)})\b", lambda said: names[said[1]], text) if names else text
-    if own != text and type(error) in (ValueError, NotImplementedError):
+    if type(error) not in (ValueError, NotImplementedError, RuntimeError):
+        return
+    if is_of_inputs(own):
+        own = LETTER.sub(lambda said: leading.get(said[0], said[0]), own)
+    if own != text:
         raise type(error)(own) from None
+
+
+def refuse_freed(arguments: dict[str, Any]) -> None:
+    """Raises ValueError that names a tensor whose memory was given back, if there is one."""
+    for name, x in arguments.items():
+        if type(x) in PLAIN and x.layout == torch.strided and x.numel() and not x.untyped_storage().nbytes():
+            raise ValueError(f"{name} is {x.dtype} {list(x.shape)} but its data is null: its storage was resized to nothing")
+
+
+def refuse_sharded(arguments: dict[str, Any]) -> None:
+    """Raises NotImplementedError that names a DTensor, if there is one."""
+    for name, x in arguments.items():
+        if hasattr(x, "placements") and hasattr(x, "to_local"):
+            raise NotImplementedError(
+                f"{name} is a DTensor {list(x.placements)}; heddle computes on each rank's own tensors (to_local(), or the call in "
+                "torch.distributed.tensor.experimental.local_map), and sequences over ranks by heddle.torch.context_parallel") from None
+
+
+def is_of_inputs(text: str) -> bool:
+    """Whether a sentence of the library is about q, k, v or o."""
+    return re.match(r"[qkvo](, [kv])* (is|are|has|have|overlaps) ", text) is not None
 
 
 def require_axes(count: int, **tensors: Any) -> None:
@@ -95,8 +134,14 @@ def require_sizes(**sizes: int | None) -> None:
             raise ValueError(f"{name} is {size}; 0 and more are accepted")
 
 
-def pair(name: str, value: Any) -> tuple[Any, Any]:
-    """Raises ValueError for what has not two elements."""
-    if len(value) != 2:
-        raise ValueError(f"{name} is {value!r}; a pair of ints is accepted")
-    return value[0], value[1]
+def pair_of_ints(name: str, value: Any) -> tuple[Any, Any]:
+    """Two sizes, as ints of Python's or of Dynamo's. Raises ValueError for what has not two elements, TypeError for elements
+    that are no ints."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        kind = TypeError if not hasattr(value, "__len__") or isinstance(value, (torch.Tensor, str)) else ValueError
+        raise kind(f"{name} is {value!r}; a pair of ints is accepted")
+    if torch.compiler.is_dynamo_compiling() or all(type(one) in (int, torch.SymInt) for one in value):
+        return value[0], value[1]
+    if not all(is_integer(one) for one in value):
+        raise TypeError(f"{name} is {tuple(value)!r}; a pair of ints is accepted")
+    return int(operator.index(value[0])), int(operator.index(value[1]))

@@ -10,7 +10,8 @@ from . import _forms
 from ._call import Call
 from ._inputs import PLAIN
 from ._tf32 import allow_tf32_for
-from ._varlen import attend_packed, heads_first, set_keys, set_queries
+from ._results import heads_first
+from ._varlen import attend_packed, set_keys, set_queries
 
 
 def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:

@@ -16,7 +16,7 @@ from . import _backward_plans, _direct
 from ._call import Call
 from ._eager_backward import Results, is_deterministic
 from ._gradients import gradients_of, refused_twice
-from ._results import OutAndLse
+from ._results import OutAndLse, heads_first
 
 modes, interpreters = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
@@ -29,7 +29,19 @@ def attend_again(
 
     Raises NotImplementedError if there is no backward.
     """
-    made = _direct.attend(query, key, value, score, mask, settings, enable_gqa, with_lse, clamps)
+    return recorded(_direct.attend(query, key, value, score, mask, settings, enable_gqa, with_lse, clamps))
+
+
+def attend_packed_again(*arguments: Any) -> OutAndLse | None:
+    """_direct.attend_packed(), recorded by autograd where it has to be.
+
+    Raises NotImplementedError if there is no backward.
+    """
+    return recorded(_direct.attend_packed(*arguments))
+
+
+def recorded(made: OutAndLse | _core.RecordedCall | None) -> OutAndLse | None:
+    """The results of what _direct gave, recorded by autograd if it is a RecordedCall."""
     if not isinstance(made, _core.RecordedCall):
         return made
     tensors = made.tensors()
@@ -39,15 +51,21 @@ def attend_again(
         results = record(made, *tensors)
     except ValueError:
         return None  # Python may make copies that are accepted, or raises this
-    return results if with_lse else (results, None)
+    except RuntimeError:
+        if any(x.is_inference() for x in tensors):
+            return None  # autograd keeps no tensor of torch.inference_mode(); Python makes copies
+        raise
+    return results if made.with_lse else (results, None)
 
 
 def call_of(call: _core.RecordedCall, tensors: Sequence[torch.Tensor]) -> Call:
-    """The call as Python has it. `tensors`: query, key, value and the captures."""
-    query, key, value, *captures = tensors
-    return Call(query, key, value, score=call.score_mod, mask=call.mask_mod, captures=dict(zip(call.names, captures)),
-                params=dict(call.params), lists=call.lists, version=call.mask_version, clamps=call.clamp_reads,
-                with_lse=call.with_lse, **call.settings)
+    """The call as Python has it. `tensors`: query, key, value, the captures and the lengths."""
+    query, key, value, *others = tensors
+    if call.is_packed:
+        query, key, value = heads_first(query), heads_first(key), heads_first(value)
+    return Call(query, key, value, score=call.score_mod, mask=call.mask_mod, captures=dict(zip(call.names, others)),
+                params=dict(call.params), options=dict(zip(call.lengths, others[len(call.names):])), lists=call.lists,
+                version=call.mask_version, clamps=call.clamp_reads, with_lse=call.with_lse, **call.settings)
 
 
 class Recorded(torch.autograd.Function):
@@ -82,4 +100,10 @@ def by_python(call: _core.RecordedCall, saved: Sequence[torch.Tensor], d_out: to
     if d_out is None and d_lse is None:
         return (None,) * len(needs)
     out, lse, lse_rest, *tensors = saved if call.with_lse else (saved[0], *saved[1].unbind(0), *saved[2:])
-    return None, *gradients_of(call_of(call, tensors), Results(out, lse, lse_rest, d_out, d_lse), needs[1:])
+    results = Results(out, lse, lse_rest, d_out, d_lse)
+    if not call.is_packed:
+        return None, *gradients_of(call_of(call, tensors), results, needs[1:])
+    results = Results(heads_first(out), lse[None], lse_rest[None], None if d_out is None else heads_first(d_out),
+                      None if d_lse is None else d_lse[None])
+    made = gradients_of(call_of(call, tensors), results, needs[1:])
+    return None, *[None if x is None else x.transpose(1, 2).squeeze(0) for x in made[:3]], *made[3:]

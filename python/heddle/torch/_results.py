@@ -7,6 +7,11 @@ import torch
 OutAndLse = tuple[torch.Tensor, torch.Tensor | None]  # lse if the call has it
 
 
+def heads_first(rows: torch.Tensor) -> torch.Tensor:
+    """[1, H, T, D] of packed rows [T, H, D]."""
+    return rows.unsqueeze(0).transpose(1, 2)
+
+
 def out_dtype(query: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if query.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else query.dtype
 
@@ -38,6 +43,12 @@ def empty_packed_lse(query: torch.Tensor) -> torch.Tensor:
     """[H, T] for packed queries [T, H, D], f64 for those of f64, else f32."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     return torch.empty(query.shape[1], query.shape[0], dtype=dtype, device=query.device)
+
+
+def empty_packed_statistics(query: torch.Tensor) -> torch.Tensor:
+    """[2, H, T] for packed queries [T, H, D]: empty_statistics() of theirs."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return torch.empty(2, query.shape[1], query.shape[0], dtype=dtype, device=query.device)
 
 
 def empty_statistics(query: torch.Tensor) -> torch.Tensor:

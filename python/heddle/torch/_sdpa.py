@@ -187,11 +187,11 @@ def check_heads(call: Call, enable_gqa: bool) -> None:
                            "accepted, or with enable_gqa a divisor of the query's")
 
 
-def check_extents(mask: Sequence[int], scores: Sequence[int]) -> None:
+def check_extents(mask: Sequence[int], scores: Sequence[int], name: str = "attn_mask") -> None:
     """Raises RuntimeError if a mask does not broadcast to the scores. Larger ones are refused, as torch does."""
     missing = len(scores) - len(mask)
     if missing < 0 or any(extent != 1 and extent != wanted for extent, wanted in zip(mask, scores[missing:])):
-        raise RuntimeError(f"attn_mask has shape {tuple(mask)}; shapes that broadcast to {tuple(scores)} are accepted")
+        raise RuntimeError(f"{name} has shape {tuple(mask)}; shapes that broadcast to {tuple(scores)} are accepted")
 
 
 def set_mask(call: Call, attn_mask: torch.Tensor) -> None:

@@ -121,6 +121,7 @@ def sdpa(*args: Any, **kwargs: Any) -> Any:
     return routed("scaled_dot_product_attention", scaled_dot_product_attention, torchs, args, kwargs)
 
 
+sdpa.__doc__ = _originals.scaled_dot_product_attention.__doc__
 sdpa.__name__ = _originals.scaled_dot_product_attention.__name__
 _builtins._register_builtin(sdpa, "aten::scaled_dot_product_attention")  # what torch.jit.script makes of it
 SIGNATURES = {function: inspect.signature(function) for function in (flex_function, block_mask_function)}

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch.nn.attention.varlen import AuxRequest
 
-from . import _direct, _forms
+from . import _forms
 from ._call import Call
 from ._dispatch import attend
-from ._named_tensors import named_as, pair
+from ._named_tensors import named_as, pair_of_ints
+from ._recorded import attend_packed_again
+from ._results import OutAndLse, heads_first
+from ._written import has_written, refuse_learned
 
-
+NO_BOUND = 2**30  # of a window: an index and more would leave i32, and no sequence is so long
 NAMES = {"kv_lengths": "seqused_k", "page_table": "block_table", "max_q_len": "max_q", "max_kv_len": "max_k",
          "cu_seqlens_q": "cu_seq_q", "cu_seqlens_kv": "cu_seq_k"}
 
@@ -29,7 +32,7 @@ def varlen_attn(
     - query [T_q, H, D], key and value [T_k, Hkv, D]: the rows of all sequences, one after the other.
     - cu_seq_q and cu_seq_k, i32 [N + 1]: where sequences begin. On a GPU each run reads them there.
     - max_q and max_k: at least the longest sequence's queries and keys. Larger bounds change no result.
-    - window_size is (keys before, keys after) the query's own key, -1 without bound. A sequence's last query is aligned
+    - window_size is (keys before, keys after) the query's own key, -1 and 2^30 or more without bound. A sequence's last query is aligned
       with its last key. (-1, 0) is causal.
     - seqused_k, i32 [N]: how many keys of each sequence count. The others are not seen.
     - block_table, i32 [N, pages]: key and value are pages [pages, page, Hkv, D], cu_seq_k is None, and seqused_k is
@@ -58,7 +61,8 @@ def varlen_attn_out(
     scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
     seqused_k: torch.Tensor | None = None, block_table: torch.Tensor | None = None, num_splits: int | None = None,
 ) -> Any:
-    """varlen_attn(), which writes into `out` [T_q, H, D] and returns it. Its arguments and errors are the same.
+    """varlen_attn(), which writes into `out` [T_q, H, D] and returns it. Its arguments and errors are the same. While
+    autograd records, an `out` that requires a gradient is a RuntimeError, and so is one beside inputs that do.
 
     >>> import torch, heddle.torch
     >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
@@ -77,11 +81,12 @@ def packed_attention(
     out: torch.Tensor | None = None,
 ) -> Any:
     with_lse = return_aux is not None and return_aux.lse
+    refuse_learned(out=out)
     if num_splits is None:
-        made = _direct.attend_packed(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size, seqused_k,
-                                     block_table, scale, out, enable_gqa, with_lse)
+        made = attend_packed_again(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size, seqused_k,
+                                   block_table, scale, out, enable_gqa, with_lse)
         if made is not None:
-            return made if with_lse else made[0]
+            return finished(made, out, with_lse)
     check(query, key, value, enable_gqa, block_table is not None)
     refuse_splits(num_splits)
     call = Call(heads_first(query), key, value, None if scale is None else float(scale), with_lse=with_lse)
@@ -91,10 +96,17 @@ def packed_attention(
     return attend_packed(call, query, value, out)
 
 
+def finished(made: OutAndLse, out: torch.Tensor | None, with_lse: bool) -> Any:
+    """What a function of packed queries returns. `out`: the caller's, which now is written."""
+    has_written(out)
+    return made if with_lse else made[0]
+
+
 def attend_packed(call: Call, query: torch.Tensor, value: torch.Tensor, out: torch.Tensor | None) -> Any:
     """out [T, H, Dv] of packed queries (the given `out`, if any), with an lse of the call (out, lse [H, T])."""
     call.out = target(out, query, value)
     made, lse = attend(call)
+    has_written(out)
     if out is None:
         out = made.transpose(1, 2).squeeze(0)
     return (out, lse.squeeze(0)) if lse is not None else out
@@ -120,11 +132,6 @@ def refuse_splits(num_splits: int | None) -> None:
     if num_splits is not None:
         raise NotImplementedError(f"num_splits is {num_splits}; None is accepted: the planner chooses whether several "
                                   "workgroups share the keys of a tile")
-
-
-def heads_first(rows: torch.Tensor) -> torch.Tensor:
-    """[1, H, T, D] of packed rows [T, H, D]."""
-    return rows.unsqueeze(0).transpose(1, 2)
 
 
 def target(out: torch.Tensor | None, rows: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:
@@ -175,9 +182,8 @@ def set_keys(
 
 def set_window(call: Call, window_size: tuple[int, int], shift: str = _forms.SHIFT) -> None:
     """The mask of a window of (left, right) keys, -1 without bound. `shift`, added to q_idx, aligns the last query."""
-    left, right = pair("window_size", window_size)
-    if isinstance(left, float) or isinstance(right, float):
-        raise TypeError(f"window_size is {tuple(window_size)}; a pair of ints is accepted")
+    left, right = (-1 if isinstance(size, int) and size >= NO_BOUND else size
+                   for size in pair_of_ints("window_size", window_size))
     if left < -1 or right < -1:
         raise ValueError(f"window_size is {tuple(window_size)}; sizes of -1 (no bound), 0 and more are accepted")
     if left < 0 and right < 0:

@@ -392,7 +392,7 @@ def single_prefill_with_kv_cache(
     require_axes(3, q=q, k=k, v=v)
     wrapper = BatchPrefillWithRaggedKVCacheWrapper(None, kv_layout)
     keys = heads_last(k, kv_layout).shape[0]
-    starts, kv_starts = (torch.tensor([0, rows], dtype=torch.int32) for rows in (q.shape[0], keys))
+    starts, kv_starts = (torch.tensor([0, rows], dtype=torch.int32, device="cpu") for rows in (q.shape[0], keys))
     mask = None if custom_mask is None else custom_mask.reshape(-1)
     wrapper.plan(starts, kv_starts, q.shape[1], heads_last(k, kv_layout).shape[1], q.shape[2], v.shape[-1], mask,
                  packed_custom_mask, causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap,

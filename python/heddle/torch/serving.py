@@ -6,19 +6,23 @@ lengths up to the maxima.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import _direct, _forms
+from . import _forms
 from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
 from ._dispatch import attend
 from ._inputs import is_plain
 from ._named_tensors import named_as, names_arguments, require_axes, require_counts
+from ._recorded import attend_packed_again
+from ._results import heads_first
 from ._tracing.kept import Mods
-from ._varlen import attend_packed, heads_first, set_keys, set_queries, set_window, target
+from ._varlen import attend_packed, finished, set_keys, set_queries, set_window, target
+from ._written import has_written, refuse_learned
 
 __all__ = ["append", "varlen_func", "with_kvcache"]
 
@@ -88,7 +92,7 @@ def varlen_func(
     - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of keys,
       where they are tensors of their own. They have no gradient.
 
-    Returns out [T, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [Hq, T]).
+    Returns out [T, Hq, Dv] (the given `out`, if any, which may not require a gradient while autograd records); with return_softmax_lse (out, lse [Hq, T]).
 
     Raises ValueError for mask_mod beside causal or window_size, for score_mod beside softcap, for a page_table without
     seqused_k, and unless one of cu_seqlens_k and page_table is given.
@@ -98,13 +102,14 @@ def varlen_func(
     >>> serving.varlen_func(q, q, q, starts, starts, 4, 4, causal=True).shape
     torch.Size([7, 2, 8])
     """
+    refuse_learned(out=out)
     others = (score_mod, mask_mod, sinks, seqused_q, q_rest, k_rest, page_starts, q_descale, k_descale, v_descale)
     if not softcap and not version and all(one is None for one in others):
-        made = _direct.attend_packed(
+        made = attend_packed_again(
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, (window_size[0], 0) if causal else window_size,
             seqused_k, page_table, softmax_scale, out, True, return_softmax_lse)
         if made is not None:
-            return made if return_softmax_lse else made[0]
+            return finished(made, out, return_softmax_lse)
     require_axes(3, q=q, q_rest=q_rest)
     if page_starts is None:
         require_axes(3 if page_table is None else 4, k=k, v=v, k_rest=k_rest)
@@ -170,7 +175,7 @@ def with_kvcache(
     - prefix_group and prefix_len, i32 [B]: sequences of one group of at least 0 begin with the same keys, up to the
       smaller one of their prefix_len. A promise: a GPU may read them once (heddle.find_prefixes() finds such groups).
 
-    Returns out [B, L, Hq, Dv] (the given `out`, if any); with return_softmax_lse (out, lse [B, Hq, L]).
+    Returns out [B, L, Hq, Dv] (the given `out`, if any, which may not require a gradient while autograd records); with return_softmax_lse (out, lse [B, Hq, L]).
 
     Raises ValueError if one of k and v is given without the other, on a CPU if the cache has no room for them
     or page_table no page, for rotary_cos without k, for page_table beside cache_batch_idx, for mask_mod beside causal,
@@ -186,12 +191,14 @@ def with_kvcache(
     """
     require_axes(4, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     require_axes(1, cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+    if not isinstance(cache_seqlens, torch.Tensor):
+        length = cache_seqlens if isinstance(cache_seqlens, int) else operator.index(cache_seqlens)
+        cache_seqlens = torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
     if cache_batch_idx is not None:
         if page_table is not None:
             raise ValueError("cache_batch_idx is given beside page_table; one of both says where a sequence's rows are")
         page_table = cache_batch_idx.to(torch.int32).unsqueeze(1)  # a page is a sequence's row of the cache
+    refuse_learned(out=out)
     rotary = _rotary(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens)
     if (k is None) != (v is None):
         raise ValueError("one of k and v is given; both are appended, or none")
@@ -223,6 +230,7 @@ def with_kvcache(
     call.max_kv_len = max_seqlen_k
     call.out = target(out, q, v_cache)
     result, lse = attend(call)
+    has_written(out)
     if out is None:
         out = result.transpose(1, 2)
     return (out, lse) if lse is not None else out
@@ -260,7 +268,7 @@ def append(
     >>> keys[0, :, 0, 0]
     tensor([0., 1., 1., 0.])
     """
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (k, v, q)):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (k, v, q, k_cache, v_cache)):
         if rotary is not None or k_descale is not None or v_descale is not None:
             raise NotImplementedError("k, v or q requires a gradient, and a rotary embedding and factors have none; "
                                       "rows without a gradient are accepted, or calls under torch.no_grad()")

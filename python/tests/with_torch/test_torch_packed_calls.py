@@ -71,7 +71,6 @@ class Other(torch.Tensor):
 
 
 LEFT = {
-    "gradients": lambda: varlen_attn(Q.clone().requires_grad_(), K, V, STARTS_Q, STARTS_K, 3, 14, enable_gqa=True),
     "a subclass": lambda: varlen_attn(Q.as_subclass(Other), K, V, STARTS_Q, STARTS_K, 3, 14, enable_gqa=True),
     "a subclass of starts": lambda: varlen_attn(Q, K, V, STARTS_Q.as_subclass(Other), STARTS_K, 3, 14, enable_gqa=True),
     "other strides": lambda: varlen_attn(Q.mT.contiguous().mT, K, V, STARTS_Q, STARTS_K, 3, 14, enable_gqa=True),
@@ -94,6 +93,29 @@ def plain(q=Q, v=V, **options):
 
 REFERENCES = {name: plain() for name in LEFT} | {
     "expanded heads": plain(Q[:, :1].repeat(1, 4, 1)), "another width": plain()[..., :3], "keys of another type": plain().double()}
+
+
+NO_BOUND = [(2**31 - 1, 2**31 - 1), (2**30, -1), (-1, 2**31 - 1), (2**40, 2**63), (np.int64(2**62), torch.tensor(2**31))]
+
+
+@pytest.mark.parametrize("window", [*NO_BOUND, (2**30 - 1, 2**30 - 1)])
+def test_large_windows_have_no_bound(ways, window):
+    """An index and the window are added in i32."""
+    for python in (False, True):
+        ways.python = python
+        for function, queries in ((varlen_attn, Q), (varlen_attn, Q.clone().requires_grad_()), (serving.varlen_func, Q)):
+            options = {"enable_gqa": True} if function is varlen_attn else {}
+            torch.testing.assert_close(
+                function(queries, K, V, STARTS_Q, STARTS_K, 3, 14, window_size=window, **options).detach(), plain())
+
+
+@pytest.mark.parametrize("window", [(np.int64(2), True), [torch.tensor(2), 1]])
+def test_windows_that_count_as_ints(window):
+    want = varlen_attn(Q, K, V, STARTS_Q, STARTS_K, 3, 14, enable_gqa=True, window_size=(2, 1))
+    assert torch.equal(varlen_attn(Q, K, V, STARTS_Q, STARTS_K, 3, 14, enable_gqa=True, window_size=window), want)
+    for wrong in ((2.0, 1), ("2", 1), (None, 1), (torch.ones(2), 1)):
+        with pytest.raises(TypeError, match="window_size is .* a pair of ints is accepted"):
+            varlen_attn(Q, K, V, STARTS_Q, STARTS_K, 3, 14, enable_gqa=True, window_size=wrong)
 
 
 def test_modes_and_transforms(ways):

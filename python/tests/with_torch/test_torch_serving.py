@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
@@ -313,3 +314,11 @@ def test_rows_behind_the_last_sequence_have_no_gradient():
     gradients = torch.autograd.grad(out, (q, k, v), d_out)
     for one, other in zip(gradients, torch.autograd.grad(own, (q, k, v), d_out[:12])):
         assert torch.equal(one[:12], other[:12]) and not one[12:].any()
+
+
+def test_one_length_of_all_sequences():
+    """An int of Python's, NumPy's, or of a bool."""
+    cache, q = torch.randn(2, 9, KV_HEADS, D), torch.randn(2, 1, HEADS, D)
+    want = serving.with_kvcache(q, cache, cache, cache_seqlens=torch.tensor([5, 5], dtype=torch.int32))
+    for length in (5, np.int64(5), np.array(5)):
+        assert torch.equal(serving.with_kvcache(q, cache, cache, cache_seqlens=length), want)

@@ -216,7 +216,9 @@ def test_another_librarys_patch_stays(monkeypatch):
 def test_signatures_stay():
     functions = flex_attention, create_block_mask
     want = [inspect.signature(function) for function in functions]
+    doc = torch.nn.functional.scaled_dot_product_attention.__doc__
     with heddle.torch.enabled():
+        assert doc and torch.nn.functional.scaled_dot_product_attention.__doc__ == doc
         assert [inspect.signature(function) for function in functions] == want
     assert not any("__signature__" in vars(function) for function in functions)
 

@@ -308,6 +308,9 @@ def test_attention_weights_are_refused():
     q = torch.randn(1, 2, 4, 8)
     with pytest.raises(ValueError, match="output_attentions"):
         heddle.hf.attention(ours, q, q, q, output_attentions=True)
+    for name in ("attention_mask", "position_bias"):
+        with pytest.raises(RuntimeError, match=rf"^{name} has shape \(3, 1, 4, 4\)"):
+            heddle.hf.attention(ours, q, q, q, **{name: torch.zeros(3, 1, 4, 4)})
 
 
 def test_dropout_in_training():

@@ -23,7 +23,7 @@ def to_copy(x: Value, *rest: Any, dtype: torch.dtype | None = None, **_: Any) ->
     return cast(x, next((one for one in rest if isinstance(one, torch.dtype)), dtype))
 
 
-op("alias", "clone", "lift_fresh", "lift_fresh_copy", "contiguous", "alias_copy", "positive")(
+op("alias", "real", "clone", "lift_fresh", "lift_fresh_copy", "contiguous", "alias_copy", "positive")(
     lambda x, **_: x)
 op("copy")(lambda x, y, *_: values.expanded(cast_to(y, x.kind), x.shape))
 
@@ -143,31 +143,27 @@ reduction("any", pairwise(operator.or_), as_bool, False)
 reduction("all", pairwise(operator.and_), as_bool, True)
 
 
-def shared_among_ties(
-    function: Callable[[Any, Any], Any], wins: Callable[[Any, Any], Any]
-) -> Callable[[list[Any]], Any]:
+def shared_among_ties(function: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
     """The largest or smallest element, whose slope all that are equal to it share equally, as in torch.
 
-    Joined by `function` alone, ties in three elements would have slopes of 1/2, 1/4 and 1/4.
+    Joined by `function` alone, ties in three elements would have slopes of 1/2, 1/4 and 1/4. Its text grows with the square
+    of the elements' number.
     """
-    def of(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-        (x, count), (y, others) = one, other
-        equal, both = x == y, count + others
-        # x, exactly. The slope is that of a mean of x and y; of infinities it would be NaN.
-        mean = x + (y - x) * (others / both)
-        return (_core.where(equal & ~_core.isinf(x), mean, function(x, y)),
-                _core.where(equal, both, _core.where(wins(x, y), count, others)))
-
     def join(terms: list[Any]) -> Any:
+        extreme = values.joined(function, terms)
         if len(terms) < 3 or terms[0].type != "f32":
-            return values.joined(function, terms)
-        return values.joined(of, [(x, literal(1.0)) for x in terms])[0]
+            return extreme
+        ties = [x == extreme for x in terms]
+        count = values.joined(operator.add, [as_f32(tie) for tie in ties])
+        # 0, whose slope takes the extreme's own away and adds the mean of the ties'. Of infinities it would be NaN.
+        zero = values.joined(operator.add, [_core.where(tie, x - extreme, 0.0) for tie, x in zip(ties, terms)])
+        return _core.where(_core.isinf(extreme), extreme, extreme + zero / count)
 
     return join
 
 
-reduction("amax", shared_among_ties(_core.maximum, operator.gt), as_number, -math.inf)
-reduction("amin", shared_among_ties(_core.minimum, operator.lt), as_number, math.inf)
+reduction("amax", shared_among_ties(_core.maximum), as_number, -math.inf)
+reduction("amin", shared_among_ties(_core.minimum), as_number, math.inf)
 
 
 def extremum(name: str) -> None:
@@ -192,6 +188,49 @@ def mean(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtyp
     gone = {values.axis_of(axis, rank) for axis in (axes or range(rank))}
     count = math.prod(x.shape[axis] for axis in gone)
     return elementwise(lambda x: x / float(count), total(cast_to(x, "f32"), axes, keepdim))
+
+
+@op("var")
+def variance(x: Value, axes: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+    axes = [axes] if isinstance(axes, int) else axes
+    difference = elementwise(operator.sub, cast_to(x, "f32"), mean(x, axes, True))
+    rank = len(x.shape)
+    count = math.prod(x.shape[axis] for axis in {values.axis_of(axis, rank) for axis in (axes or range(rank))})
+    divisor = max(0.0, count - (1 if correction is None else correction))
+    squares = total(elementwise(multiplied, difference, difference), axes, keepdim)
+    return elementwise(lambda x: x / divisor if divisor else x * math.nan, squares)
+
+
+op("std")(lambda *given, **options: elementwise(_core.sqrt, variance(*given, **options)))
+
+
+def largest_of(x: Value, axes: Any, keepdim: bool) -> Value:
+    """amax() without its slope at ties: for functions in which it cancels."""
+    return values.reduced(pairwise(_core.maximum), x, axes, keepdim, literal(-math.inf))
+
+
+def below_largest(x: Value, axis: int) -> Value:
+    return elementwise(operator.sub, cast_to(x, "f32"), largest_of(cast_to(x, "f32"), [axis], True))
+
+
+@op("_softmax")
+def softmax(x: Value, axis: int, *_: Any) -> Value:
+    powers = elementwise(_core.exp, below_largest(x, axis))
+    return elementwise(operator.truediv, powers, total(powers, [axis], True))
+
+
+@op("_log_softmax")
+def log_softmax(x: Value, axis: int, *_: Any) -> Value:
+    below = below_largest(x, axis)
+    return elementwise(lambda x, sum_: x - _core.log(sum_), below, total(elementwise(_core.exp, below), [axis], True))
+
+
+@op("logsumexp")
+def logsumexp(x: Value, axes: Any, keepdim: bool = False) -> Value:
+    axes, x = [axes] if isinstance(axes, int) else axes, cast_to(x, "f32")
+    powers = elementwise(lambda x, most: _core.exp(_core.where(_core.isinf(most), x, x - most)), x, largest_of(x, axes, True))
+    return elementwise(lambda sum_, most: _core.where(_core.isinf(most), most, _core.log(sum_) + most),
+                       total(powers, axes, keepdim), largest_of(x, axes, keepdim))
 
 
 def root(x: Any, function: Callable[[Any], Any]) -> Any:

@@ -43,7 +43,7 @@ def as_tensor(array: Any) -> Any:
         return array
     if not hasattr(array, "__array_interface__"):
         return torch.utils.dlpack.from_dlpack(array)
-    return torch.as_tensor(array if is_shared(array) else aligned(array).copy())
+    return torch.as_tensor(array if is_shared(array) else aligned(array).copy(), device="cpu")
 
 
 def is_shared(array: Any) -> bool:

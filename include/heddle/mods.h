@@ -107,7 +107,8 @@ Expr with_arguments(const Expr& mod, const Arguments& arguments);
 /// serves many.
 ///
 /// With rows a multiple of 128, Hopper's kernels look up a position once a tile, and take the mods in the forms that
-/// they have over one piece (explain() says "positions"). Other kernels look up each row and key.
+/// they have over one piece; with a multiple of 64, forward_mma and backward_mma look up one once a step (explain()
+/// says "positions"). Kernels of few queries and the CPU's look up each row and key.
 Expr by_granules(const Expr& mod, const Capture& q_granules, const Capture& kv_granules, std::int64_t rows = 128,
                  std::int64_t longest = 1 << 23);
 

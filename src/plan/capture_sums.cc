@@ -47,29 +47,30 @@ bool has_axis(const CaptureSum& sum, std::initializer_list<Leaf> leaves) {
 }
 
 /// Keys of several sequences have the same kv_idx; kv_token tells them apart. Reads that leave their tensor are moved
-/// inside, where others are.
-void find_owners(const AttentionProblem& problem, CaptureSum& sum) {
+/// inside, where others are. Two granules of keys may have one position.
+void find_owners(const AttentionProblem& problem, const Places& places, CaptureSum& sum) {
   const bool of_token = problem.packed && has_axis(sum, {Leaf::kv_token});
   sum.of_sequence = problem.batch <= 1 || (!problem.reads_leave && (of_token || has_axis(sum, {Leaf::b})));
   sum.of_head = problem.kv_heads <= 1 || (!problem.reads_leave && has_axis(sum, {Leaf::h}));
   const auto starts_alike = [&](const Sequence& sequence) {
     return sequence.kv_start == problem.sequences.front().kv_start;
   };
-  const bool by_index =
-      has_axis(sum, {Leaf::kv_idx}) && (sum.of_sequence || std::ranges::all_of(problem.sequences, starts_alike));
+  const bool by_index = places.key.empty() && has_axis(sum, {Leaf::kv_idx}) &&
+                        (sum.of_sequence || std::ranges::all_of(problem.sequences, starts_alike));
   sum.of_key = !problem.reads_leave && (of_token || by_index);
 }
 
 /// Whether indices outside read nothing. Indices that stay inside whatever branch is taken need no look.
-bool skips_outside(const expr::CaptureGradient& read, const AttentionProblem& problem, const Bindings& bindings) {
+bool skips_outside(const expr::CaptureGradient& read, const AttentionProblem& problem, const Bindings& bindings,
+                   const expr::LeafRanges& ranges) {
   if (problem.reads_leave && !read.with_fill) return false;
   if (read.indices.empty()) return false;
   const Expr bare = Capture(read.capture.name, read.capture.dtype, read.capture.rank).read(read.indices);
-  return !expr::reads_stay_inside(bare, problem::form_ranges(problem), bindings, problem.precision);
+  return !expr::reads_stay_inside(bare, ranges, bindings, problem.precision);
 }
 
 void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem, const Bindings& bindings,
-               std::vector<CaptureSum>& sums) {
+               const expr::LeafRanges& ranges, std::vector<CaptureSum>& sums) {
   if (mod.empty()) return;
   const auto find = [&](const std::string& name, bool param) {
     return std::ranges::find_if(sums, [&](const CaptureSum& s) { return s.name == name && s.param == param; });
@@ -77,8 +78,8 @@ void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem,
   for (const expr::CaptureGradient& read : expr::d_captures(mod, problem.precision)) {
     const auto found = find(read.capture.name, false);
     if (found == sums.end()) continue;
-    found->reads.push_back(
-        {of_weight, read.indices, read.gradient, dependence_of(read.indices), skips_outside(read, problem, bindings)});
+    found->reads.push_back({of_weight, read.indices, read.gradient, dependence_of(read.indices),
+                            skips_outside(read, problem, bindings, ranges)});
   }
   for (const expr::ParamGradient& read : expr::d_params(mod, problem.precision)) {
     const auto found = find(read.name, true);
@@ -88,7 +89,7 @@ void add_reads(const Expr& mod, bool of_weight, const AttentionProblem& problem,
 
 }  // namespace
 
-std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bindings& bindings) {
+std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bindings& bindings, const Places& places) {
   std::vector<CaptureSum> sums;
   for (const std::string& name : problem.wanted.captures) {
     const ConstTensorView& view = bindings.captures.find(name)->second;
@@ -97,9 +98,11 @@ std::vector<CaptureSum> capture_sums(const AttentionProblem& problem, const Bind
   for (const std::string& name : problem.wanted.params) {
     sums.push_back({.name = name, .param = true, .shape = {}, .count = 1, .reads = {}});
   }
-  add_reads(problem.score_mod, false, problem, bindings, sums);
-  add_reads(problem.weight_mod, true, problem, bindings, sums);
-  for (CaptureSum& sum : sums) find_owners(problem, sum);
+  const AttentionProblem placed = at_places(problem, places);
+  const expr::LeafRanges ranges = at_places(problem::form_ranges(problem), places);
+  add_reads(placed.score_mod, false, problem, bindings, ranges, sums);
+  add_reads(placed.weight_mod, true, problem, bindings, ranges, sums);
+  for (CaptureSum& sum : sums) find_owners(problem, places, sum);
   return sums;
 }
 

@@ -8,6 +8,7 @@
 #include "expr/differentiate.h"
 #include "heddle/backward.h"
 #include "plan/mods/kv_start.h"
+#include "plan/mods/places.h"
 #include "problem/problem.h"
 
 namespace heddle::plan {
@@ -44,7 +45,9 @@ struct CaptureSum {
 };
 
 /// The gradients of captures and params that the problem wants, captures first. Bindings: the captures' shapes.
-std::vector<CaptureSum> capture_sums(const problem::AttentionProblem& problem, const Bindings& bindings);
+/// `places`: those that the kernel's mods have; indices and slopes read q_idx and kv_idx as positions, too.
+std::vector<CaptureSum> capture_sums(const problem::AttentionProblem& problem, const Bindings& bindings,
+                                     const Places& places = {});
 
 /// A read as kernels compute it: by position (mods/kv_start.h), and simplified.
 struct SummedRead {

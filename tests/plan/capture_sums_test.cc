@@ -45,6 +45,23 @@ ReadDependence dependence_of(const char* score, const char* capture) {
   return sum.reads.front().dependence;
 }
 
+// Positions by granules are read as q_idx and kv_idx, and go further than rows and keys do.
+TEST(CaptureSums, ReadsByPosition) {
+  Tensors tensors;
+  const Tensor granules = Tensor::zeros(DType::i32, {1});
+  for (const char* name : {"q_granules", "kv_granules"}) tensors.bindings.captures[name] = granules;
+  problem::AttentionProblem problem = problem_of("score + at(rows, kv_idx, 0.0)", {"rows"});
+  EXPECT_FALSE(capture_sums(problem, tensors.bindings).front().reads.front().skips_outside);
+  problem.score_mod = mods::by_granules(problem.score_mod, Capture("q_granules", DType::i32, 1),
+                                        Capture("kv_granules", DType::i32, 1), 64, 1 << 10);
+  const Places places = places_of(problem);
+  const CaptureSum placed = capture_sums(problem, tensors.bindings, places).front();
+  EXPECT_EQ(print(placed.reads.front().indices.front()), "kv_idx");
+  EXPECT_EQ(placed.reads.front().dependence, ReadDependence::keys);
+  EXPECT_TRUE(placed.reads.front().skips_outside);
+  EXPECT_FALSE(placed.of_key) << "two granules may have one position";
+}
+
 TEST(CaptureSums, PlacesOfReads) {
   EXPECT_EQ(dependence_of("score * slopes[h]", "slopes"), ReadDependence::one);
   EXPECT_EQ(dependence_of("score + pad[b, kv_idx]", "pad"), ReadDependence::keys);

@@ -6,12 +6,13 @@
 #include "portable/backward_mma/gradient_terms.cuh"
 #include "portable/backward_mma/read_sums.cuh"
 #include "portable/rows/descale_of.cuh"
+#include "portable/rows/placed_rows.cuh"
 #include "shared/tile_walk.h"
 
 namespace heddle::portable {
 
-/// `Qk`: the architecture's fragments for scores_side(). `Mods`: the generated text's Mask, Offset, Score, Derivative
-/// and Weight. `Reads`: of captures and params whose gradients the pass sums.
+/// `Qk`: the architecture's fragments for scores_side(). `Mods`: the generated text's Mask, Offset, Score, Derivative,
+/// Weight, Queryplace and Keyplace. `Reads`: of captures and params whose gradients the pass sums.
 template <auto kConfig, class Qk, class Mods, class... Reads>
 class PassTerms {
  public:
@@ -24,6 +25,8 @@ class PassTerms {
   static constexpr bool kSoftmax = Elements::kSoftmax, kRest = kConfig.lse_rest;
   static constexpr shared::BackwardMmaMemory kMemory = shared::backward_mma_memory(kConfig);
   static_assert(kConfig.wave_step() % Qk::kKeys == 0 && shared::kBackwardBlock % kConfig.step == 0);
+  // A wave's rows lie in one granule, and so does a step.
+  static_assert(shared::kBackwardBlock % kConfig.wave_rows() == 0);
   using Scores = typename Qk::Scores[kFragments][kStepFragments];
 
  protected:
@@ -70,7 +73,7 @@ class PassTerms {
     if constexpr (ReadGradients::kAny) {
       if (head_ < 0) return;
       reads_.flush(params_, [&](int i) -> ElementIndices {
-        const int row = tile.index_of_row(tile.first + row_of(i));
+        const int row = index_of_row(tile, i);
         return {tile.batch, head_, kConfig.of_keys ? 0 : row, kConfig.of_keys ? row : 0};
       });
     }
@@ -94,7 +97,8 @@ class PassTerms {
     }
   }
   __device__ __forceinline__ void begin_mods(const BackwardTile<kConfig>& tile, int head) {
-    elements_.begin(params_.mod, tile.batch, head, [&](int i) { return tile.index_of_row(tile.first + row_of(i)); });
+    row_shift_ = shift_of<kConfig.of_keys>(tile, head, tile.first + row_wave_ * kConfig.wave_rows());
+    elements_.begin(params_.mod, tile.batch, head, [&](int i) { return index_of_row(tile, i); });
     head_ = head;
   }
   /// The number of a query's block and head.
@@ -161,12 +165,14 @@ class PassTerms {
   __device__ __forceinline__ void visit(const BackwardTile<kConfig>& tile, int head, int first, bool partial, Scores& s,
                                         Scores& d_p) {
     const ElementFactors factors = factors_of(tile, head);
+    const int step_shift = shift_of<!kConfig.of_keys>(tile, head, first);
 #pragma unroll
     for (int n = 0; n < kStepFragments; ++n) {
       if constexpr (kNumbers) Qk::fork();  // numbers of later columns are to be read later: registers
 #pragma unroll
       for (int c = 0; c < Qk::kOwnKeys; ++c) {
-        const int own = step_part_ + n * Qk::kKeys + Qk::own_key(c), index = tile.index_of_step(first + own);
+        const int own = step_part_ + n * Qk::kKeys + Qk::own_key(c),
+                  index = tile.index_of_step(first + own) + step_shift;
         QueryNumbers<Real> of_step = {0, 0, 0};
         if constexpr (kNumbers) of_step = {step_numbers()[own], step_numbers()[kConfig.step + own], 0};
         if constexpr (kNumbers && kRest) of_step.low = step_numbers()[2 * kConfig.step + own];
@@ -175,7 +181,7 @@ class PassTerms {
             [&](int i) -> Real& { return s[i / kOwnRows][n].x[i % kOwnRows][c]; },
             [&](int i) -> Real& { return d_p[i / kOwnRows][n].x[i % kOwnRows][c]; },
             [&](int i) -> ElementIndices {
-              const int row = tile.index_of_row(tile.first + row_of(i));
+              const int row = index_of_row(tile, i);
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
             [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
@@ -191,7 +197,23 @@ class PassTerms {
   ReadGradients reads_;
 
  private:
-  int head_ = -1;  // whose mods have begun
+  /// The index by which mods know the thread's row i: its position where they have places.
+  __device__ __forceinline__ int index_of_row(const BackwardTile<kConfig>& tile, int i) const {
+    return tile.index_of_row(tile.first + row_of(i)) + row_shift_;
+  }
+  /// Positions minus indices in the granule of `row`.
+  template <bool kOfKeys>
+  __device__ __forceinline__ int shift_of(const BackwardTile<kConfig>& tile, int head, int row) const {
+    if constexpr (kOfKeys && kConfig.placed_keys) {
+      return shift_of_key<typename Mods::Keyplace>(params_.mod, tile.batch, head, row);
+    } else if constexpr (!kOfKeys && kConfig.placed_queries) {
+      return shift_of_query<typename Mods::Queryplace>(params_.mod, tile.batch, head, row);
+    }
+    return 0;
+  }
+
+  int head_ = -1;      // whose mods have begun
+  int row_shift_ = 0;  // of the tile's rows of this wave
   QueryNumbers<Real> rows_[kConfig.of_keys ? 1 : kRows];
   Elements elements_;
 };

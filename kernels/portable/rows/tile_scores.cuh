@@ -2,14 +2,15 @@
 // softmax, weight mods. Common to the kernels whose waves walk key blocks.
 #pragma once
 
+#include "portable/rows/placed_rows.cuh"
 #include "portable/rows/row_mods.cuh"
 #include "portable/rows/row_weights.cuh"
 #include "portable/rows/tile.cuh"
 
 namespace heddle::portable {
 
-/// `Mods`: the generated text's Mask, Score, Offset and Weight, each with `using Mod` and element(). `Params`: a
-/// family's, for F::scale().
+/// `Mods`: the generated text's Mask, Score, Offset, Weight, Queryplace and Keyplace, each with `using Mod` and
+/// element(). `Params`: a family's, for F::scale().
 template <auto kConfig, class F, class Mods, class Params>
 class TileScores {
  public:
@@ -20,6 +21,8 @@ class TileScores {
   static constexpr bool kApart = kPacked || kConfig.prefixed();  // rows are of several heads, or sequences
   static constexpr bool kMapped = kConfig.scores != shared::ScoreForm::plain;
   static_assert(kConfig.wave_keys() % F::kKeys == 0);
+  // A wave's rows lie in one granule, and the planner sees to it that a step's keys do.
+  static_assert(!kConfig.placed_queries || (!kConfig.prefixed() && shared::kWarpgroupRows % kConfig.wave_rows() == 0));
 
   __device__ __forceinline__ TileScores(const Params& params, const shared::ModValues& mod)
       : params_(params),
@@ -52,7 +55,11 @@ class TileScores {
   __device__ __forceinline__ void begin(const Tile<kConfig>& tile) {
     const auto batch = [&](int i) { return tile.batch_of(row_of(i)); };
     const auto head = [&](int i) { return tile.head_of(row_of(i)); };
-    const auto q_idx = [&](int i) { return tile.q_idx_of(row_of(i)); };
+    if constexpr (kConfig.placed_queries) {
+      const int first = tile.query_of(row_wave_ * kConfig.wave_rows());
+      query_shift_ = shift_of_query<typename Mods::Queryplace>(mod_, tile.batch, tile.head, first);
+    }
+    const auto q_idx = [&](int i) { return tile.q_idx_of(row_of(i)) + query_shift_; };
     if constexpr (kConfig.prefixed()) {
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) indices_[i] = {batch(i), q_idx(i)};
@@ -71,14 +78,18 @@ class TileScores {
                                          typename F::Scores (&s)[kFragments][kKeyFragments],
                                          typename F::Out (&o)[kFragments][kOutFragments], const Share& share = {}) {
     const bool ragged = kv_first + kConfig.kv_block > tile.kv_len;
+    int key_first = kv_first;  // as mods count keys
+    if constexpr (kConfig.placed_keys) {
+      key_first += shift_of_key<typename Mods::Keyplace>(mod_, tile.batch, tile.head, kv_first);
+    }
     const Real scale = F::scale(params_);
     if constexpr (kConfig.scores == shared::ScoreForm::added) {
-      for_elements(tile, kv_first, offset_, s, [&](Real& x, const auto&... at) {
+      for_elements(tile, key_first, offset_, s, [&](Real& x, const auto&... at) {
         x = F::fused(x, scale, static_cast<Real>(Mods::Offset::element(mod_, at...)));
       });
     }
     if constexpr (kConfig.scores == shared::ScoreForm::mapped) {
-      for_elements(tile, kv_first, score_, s,
+      for_elements(tile, key_first, score_, s,
                    [&](Real& x, const auto& u, const auto& r, const auto& c, const auto&... at) {
                      x = Mods::Score::element(mod_, u, r, c, x * scale, at...);
                    });
@@ -98,7 +109,7 @@ class TileScores {
     if constexpr (kConfig.masked) {
       if (partial) {
         F::fork();
-        for_elements(tile, kv_first, mask_, s, [&](Real& x, const auto&... at) {
+        for_elements(tile, key_first, mask_, s, [&](Real& x, const auto&... at) {
           if (!Mods::Mask::element(mod_, at...)) x = -F::infinity();
         });
       }
@@ -107,7 +118,7 @@ class TileScores {
     if constexpr (kConfig.weighted) {
       // In a step some of whose elements do not attend a weight that is 0 stays 0, whatever the weight_mod says.
       const bool cut = ragged || (kConfig.masked && partial);
-      for_elements(tile, kv_first, weight_, s, [&](Real& x, const auto&... at) {
+      for_elements(tile, key_first, weight_, s, [&](Real& x, const auto&... at) {
         const Real weight = static_cast<Real>(Mods::Weight::element(mod_, at...));
         if (!cut || x != 0) x *= weight;
       });
@@ -127,12 +138,12 @@ class TileScores {
   }
   __device__ __forceinline__ int q_idx_of(const Tile<kConfig>& tile, int i) const {
     if constexpr (kConfig.prefixed()) return indices_[i].q_idx;
-    return tile.q_idx_of(row_of(i));
+    return tile.q_idx_of(row_of(i)) + query_shift_;
   }
 
   /// Calls visit(x, uniform, row, column, b, h, q_idx, kv_idx) for each of the thread's scores.
   template <class Rows, class Visit>
-  __device__ __forceinline__ void for_elements(const Tile<kConfig>& tile, int kv_first, const Rows& rows,
+  __device__ __forceinline__ void for_elements(const Tile<kConfig>& tile, int key_first, const Rows& rows,
                                                typename F::Scores (&s)[kFragments][kKeyFragments],
                                                Visit&& visit) const {
     using Mod = typename Rows::ModType;
@@ -140,7 +151,7 @@ class TileScores {
     for (int n = 0; n < kKeyFragments; ++n) {
 #pragma unroll
       for (int c = 0; c < F::kOwnKeys; ++c) {
-        const int kv_idx = kv_first + key_of(n, c);
+        const int kv_idx = key_first + key_of(n, c);
         typename Mod::Column column = Mod::column(mod_, rows.uniform(0), batch_of(tile, 0), head_of(tile, 0), kv_idx);
 #pragma unroll
         for (int i = 0; i < kOwnRows; ++i) {
@@ -156,6 +167,7 @@ class TileScores {
   const Params& params_;
   const shared::ModValues& mod_;
   int row_wave_, key_wave_;
+  int query_shift_ = 0;                                 // from indices of the wave's rows to their positions
   Indices indices_[kConfig.prefixed() ? kOwnRows : 1];  // prefixed: of the thread's rows
   RowsOf<typename Mods::Mask> mask_;
   RowsOf<typename Mods::Offset> offset_;

@@ -74,13 +74,6 @@ def by_granules(side: Side, longest: int) -> str:
     return f"({granule} * {GRANULE} + {side.leaf} % {GRANULE})"
 
 
-def knows_granules(device: torch.device) -> bool:
-    """Whether kernels look up granules once a tile; the CPU takes either. Other GPUs look up each row and key."""
-    if device.type != "cuda":
-        return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
-
-
 def know_positions(call: Call, rows: tuple[Rows, Rows], lengths: tuple[int, int]) -> None:
     """Rewrites the mods of a call, in which positions stand as by_table() writes them, for these rows of queries and of
     keys. `lengths`: of the whole sequence."""
@@ -89,7 +82,7 @@ def know_positions(call: Call, rows: tuple[Rows, Rows], lengths: tuple[int, int]
         if given.start is not None:
             text = side.leaf
             call.options[side.option] = torch.full((call.query.shape[0],), given.start, dtype=torch.int32)
-        elif given.granules is not None and longest <= LONGEST[-1] and knows_granules(call.query.device):
+        elif given.granules is not None and longest <= LONGEST[-1]:
             text = by_granules(side, longest)
             call.captures[side.granules] = given.granules
         else:

@@ -26,9 +26,9 @@ shared::Storage storage_of(DType dtype) {
   }
 }
 
-KernelMods portable_mods(const AttentionProblem& problem) {
+KernelMods portable_mods(const AttentionProblem& problem, OfPlaces of_places) {
   using shared::ScoreForm;
-  KernelMods mods = kernel_mods(problem, OfKeys::left);
+  KernelMods mods = kernel_mods(problem, OfKeys::left, of_places);
   mods.streamed.reset();
   mods.drops.reset();
   mods.descending = false;
@@ -36,7 +36,8 @@ KernelMods portable_mods(const AttentionProblem& problem) {
   mods.mask_form = shared::MaskForm::direct;
   if (mods.cap != 0) {
     mods.form = ScoreForm::mapped;
-    mods.score = expr::simplify(by_position(problem, mods.kv_start).score_mod, problem.precision);
+    const Expr given = at_places(by_position(problem, mods.kv_start), mods.places).score_mod;
+    mods.score = expr::simplify(given, problem.precision);
     mods.offset = Expr();
     mods.cap = 0;
     mods.factor = 1;
@@ -103,6 +104,8 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();
+  all.placed_queries = !mods.places.query.empty();
+  all.placed_keys = !mods.places.key.empty();
   all.headroom = headroom_of(problem, mods, all.storage);
   all.sinks = problem.with_sinks;
   all.normalizer = normalizer_of(problem);

@@ -14,7 +14,7 @@ namespace heddle::plan {
 
 /// The mods as the kernels compute them: t = factor * score, or that and a term of each element (added), or the
 /// score_mod of each element as it is written (mapped).
-KernelMods portable_mods(const problem::AttentionProblem& problem);
+KernelMods portable_mods(const problem::AttentionProblem& problem, OfPlaces of_places = OfPlaces::left);
 
 /// The largest power of two, in bytes, up to 16, that divides every row's address: by the strides and by the address
 /// (null: any).

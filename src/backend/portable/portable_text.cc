@@ -43,6 +43,14 @@ void ModTexts::add(const char* name, const char* type, bool there, const Expr& m
   members_ += fmt::format(kMember, name, type, device_text::type_text(element, layout_.reals));
 }
 
+void ModTexts::add_places(const plan::Places& places) {
+  const auto add_place = [&](const char* name, const char* type, const Expr& position) {
+    add(name, type, !position.empty(), position, TakesScore::no, Rounding::exact, ExprType::i32);
+  };
+  add_place("queryplace", "Queryplace", places.query);
+  add_place("keyplace", "Keyplace", places.key);
+}
+
 void ModTexts::name(const char* type, const char* of) { members_ += fmt::format("\n  using {} = {};", type, of); }
 
 std::string ModTexts::text() const {
@@ -66,6 +74,7 @@ std::string config_and_mods_text(const ForwardMmaConfig& config, const plan::Ker
     texts.add("score", "Score", config.scores == ScoreForm::mapped, mods.score, TakesScore::yes, Rounding::contracted);
   }
   texts.add("weight", "Weight", config.weighted, mods.weight, TakesScore::no, Rounding::exact);
+  texts.add_places(mods.places);
   return fmt::format(
       "#include \"portable/rows/row_mods.cuh\"\n"
       "#include \"backend/portable/shared/forward_mma_config.h\"\n\n"
@@ -96,6 +105,8 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.tested_heads > 0, "blocks tested");
   add(config.scores != ScoreForm::plain, shared::name(config.scores));
   add(config.weighted, "weighted");
+  add(config.placed_queries, "placed queries");
+  add(config.placed_keys, "placed keys");
   add(config.by_sequence, "by sequence");
   add(config.device_lengths, "device lengths");
   add(config.page_rows > 0, fmt::format("{}pages of {}", config.listed_pages ? "listed " : "", config.page_rows));

@@ -18,6 +18,8 @@ class ModTexts {
   /// not there.
   void add(const char* name, const char* type, bool there, const Expr& mod, device_text::TakesScore takes_score,
            device_text::Rounding rounding, ExprType element = ExprType::f32);
+  /// Members Queryplace and Keyplace.
+  void add_places(const plan::Places& places);
   /// Member `type` is the class `of`.
   void name(const char* type, const char* of);
   std::string text() const;

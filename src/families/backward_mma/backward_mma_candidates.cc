@@ -262,6 +262,8 @@ std::vector<BackwardMmaKernels> backward_mma_kernels(const AttentionProblem& pro
   all.masked = !mods.mask.empty();
   all.scores = mods.form;
   all.weighted = !mods.weight.empty();
+  all.placed_queries = !mods.places.query.empty();
+  all.placed_keys = !mods.places.key.empty();
   all.normalizer = normalizer_of(problem);
   all.lse_rest = problem.with_lse_rest;
   all.by_sequence = problem::sequences_differ(problem) || problem.packed;

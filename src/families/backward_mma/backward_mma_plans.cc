@@ -49,7 +49,7 @@ std::string refuse_pages(const AttentionProblem& problem) {
 }
 
 MmaReads reads_of(const Request& request) {
-  return mma_reads(request.problem, request.options.bindings, backward_mods(request.problem).kv_start);
+  return mma_reads(request.problem, request.options.bindings, backward_mods(request.problem, OfPlaces::native));
 }
 
 std::string refuse_blocks(const AttentionOptions& options) {
@@ -94,6 +94,7 @@ void describe(const AttentionProblem& problem, const BackwardMmaKernels& kernels
   plan.forms.score = describe_derivative(mods);
   if (!mods.mask.empty()) plan.forms.mask = "computed for each pair of a partial block";
   if (!mods.weight.empty()) plan.forms.weight = "computed for each pair, by every pass";
+  plan.forms.places = describe_places(mods.places);
   for (const BackwardMmaConfig& pass : kernels.passes) {
     if (pass.finds_parts() || (!pass.of_keys && !problem.wanted.q)) continue;  // it is there for sums of reads alone
     if (pass.adds_d_q) {
@@ -142,7 +143,7 @@ std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& caps, MmaTarget target,
                                const RowsOf& rows_of) {
   const AttentionProblem& problem = request.problem;
-  const BackwardMods mods = backward_mods(problem);
+  const BackwardMods mods = backward_mods(problem, OfPlaces::native);
   const MmaReads reads = reads_of(request);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;

@@ -41,8 +41,9 @@ std::string_view how(ReadRows rows) {
   return "pairs of a query and a key one by one";
 }
 
-/// Each pair of a sequence and a head has an element of its own.
-bool is_of_pairs(const AttentionProblem& problem, const ReadGradient& read) {
+/// Each pair of a sequence and a head has an element of its own. Two granules may have one position.
+bool is_of_pairs(const AttentionProblem& problem, const ReadGradient& read, const Places& places) {
+  if (places.any()) return false;
   const auto has_axis = [&](expr::Leaf index, expr::Leaf token) {
     return std::ranges::any_of(read.indices, [&](const Expr& e) {
       return e.node()->op == expr::Op::leaf && (e.node()->leaf() == index || e.node()->leaf() == token);
@@ -57,14 +58,14 @@ bool is_of_keys(ReadRows rows, bool d_k, bool d_q) { return rows == ReadRows::ke
 
 /// The most parts that one element gets, of all sequences and heads: a part a row where threads add up what belongs to
 /// their rows, else a part a pair.
-double parts_of(const AttentionProblem& problem, const ReadGradient& read) {
+double parts_of(const AttentionProblem& problem, const ReadGradient& read, const Places& places) {
   const ReadRows rows = rows_of(read.dependence);
   const bool of_keys = is_of_keys(rows, problem.wanted.k, problem.wanted.q);
   const bool held = rows == ReadRows::none || rows == (of_keys ? ReadRows::keys : ReadRows::queries);
   double parts = 0;
   for (const Sequence& sequence : problem.sequences) {
     const auto queries = static_cast<double>(sequence.q_len), keys = static_cast<double>(sequence.kv_len);
-    parts += is_of_pairs(problem, read) ? 1 : !held ? queries * keys : of_keys ? keys : queries;
+    parts += is_of_pairs(problem, read, places) ? 1 : !held ? queries * keys : of_keys ? keys : queries;
   }
   return parts * static_cast<double>(problem.q_heads);
 }
@@ -86,16 +87,16 @@ std::int64_t MmaReads::elements() const {
   return elements;
 }
 
-MmaReads mma_reads(const AttentionProblem& problem, const Bindings& bindings, const KvStart& start) {
+MmaReads mma_reads(const AttentionProblem& problem, const Bindings& bindings, const BackwardMods& mods) {
   MmaReads reads;
   if (problem.wanted.captures.empty() && problem.wanted.params.empty()) return reads;
-  reads.sums = capture_sums(problem, bindings);
+  reads.sums = capture_sums(problem, bindings, mods.places);
   reads.ordered = problem.deterministic;
   for (std::size_t i = 0; i < reads.sums.size(); ++i) {
     if (reads.sums[i].count == 0) continue;  // what reads it takes its fill
     for (const ReadGradient& read : reads.sums[i].reads) {
-      reads.reads.push_back(
-          {summed_read(static_cast<int>(i), read, problem, start), rows_of(read.dependence), parts_of(problem, read)});
+      reads.reads.push_back({summed_read(static_cast<int>(i), read, problem, mods.kv_start), rows_of(read.dependence),
+                             parts_of(problem, read, mods.places)});
     }
   }
   return reads;

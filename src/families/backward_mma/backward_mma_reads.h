@@ -7,7 +7,7 @@
 
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "plan/capture_sums.h"
-#include "plan/mods/kv_start.h"
+#include "plan/mods/backward_mods.h"
 #include "problem/problem.h"
 
 namespace heddle::plan {
@@ -30,8 +30,9 @@ struct MmaReads {
   /// For a layout of their captures and params.
   std::vector<Expr> all() const { return expressions_of(reads); }
 };
-/// Empty without gradients of captures and params. Bindings: the captures' shapes.
-MmaReads mma_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const KvStart& start);
+/// Empty without gradients of captures and params. Bindings: the captures' shapes. `mods`: of the problem, whose places
+/// and kv_start reads have, too.
+MmaReads mma_reads(const problem::AttentionProblem& problem, const Bindings& bindings, const BackwardMods& mods);
 
 /// Empty where the family takes them; else a sentence.
 std::string refuses_mma_reads(const MmaReads& reads);

@@ -102,6 +102,7 @@ std::string config_and_mods_text(const plan::BackwardMmaKernels& kernels, const 
   texts.add("score", "Score", mapped, mods.score, TakesScore::yes, Rounding::contracted);
   texts.add("derivative", "Derivative", mapped, mods.derivative, TakesScore::yes, Rounding::contracted);
   texts.add("weight", "Weight", !mods.weight.empty(), mods.weight, TakesScore::no, Rounding::exact);
+  texts.add_places(mods.places);
   std::string of_reads;
   for (std::size_t i = 0; i < reads.reads.size(); ++i) {
     const plan::MmaRead& read = reads.reads[i];
@@ -202,6 +203,8 @@ std::string name_of(const plan::BackwardMmaKernels& kernels) {
   add(any.masked, "masked");
   add(any.scores != ScoreForm::plain, shared::name(any.scores));
   add(any.weighted, "weighted");
+  add(any.placed_queries, "placed queries");
+  add(any.placed_keys, "placed keys");
   add(any.lse_rest, "lse rest");
   add(any.descaled, "of 8 bits");
   add(kernels.sum_elements > 0, kernels.ordered_sums > 0 ? "reads in order" : "reads");

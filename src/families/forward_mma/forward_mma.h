@@ -38,10 +38,10 @@ std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::Attenti
                                                           const AttentionOptions& options,
                                                           std::int64_t shared_memory_bytes, MmaTarget target = kNvidia);
 
-/// Why the kernel does not fit: a sentence without a subject. Empty when it does. `callers`: the block mask that was
-/// given.
+/// Why the kernel does not fit: a sentence without a subject. Empty when it does. `places`: of its mods. `callers`: the
+/// block mask that was given.
 std::string forward_mma_misfit(const shared::ForwardMmaConfig& config, const problem::AttentionProblem& problem,
-                               std::int64_t shared_memory_bytes, const BlockMask* callers);
+                               const Places& places, std::int64_t shared_memory_bytes, const BlockMask* callers);
 
 /// explain()'s lines about a kernel.
 std::vector<Setting> forward_mma_settings(const shared::ForwardMmaConfig& config);

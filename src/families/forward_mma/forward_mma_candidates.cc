@@ -260,7 +260,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   return configs;
 }
 
-std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionProblem& problem,
+std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionProblem& problem, const Places& places,
                                std::int64_t shared_memory_bytes, const BlockMask* callers) {
   const std::int64_t last_key = std::int64_t{shared::kMaxKvBlocks} * config.kv_block;
   if (problem.kv_rows > last_key) return fmt::format("takes up to {} rows of k", last_key);
@@ -270,6 +270,10 @@ std::string forward_mma_misfit(const ForwardMmaConfig& config, const AttentionPr
   }
   if (const std::int64_t tiles = count_tiles(problem, config.tile()); tiles > shared::kMaxTiles) {
     return fmt::format("queries make {} tiles; up to {} are accepted", tiles, shared::kMaxTiles);
+  }
+  if (config.placed_keys && places.key_rows % config.kv_block != 0) {
+    return fmt::format("{} keys do not divide the {} of a granule, whose positions mods read", config.kv_block,
+                       places.key_rows);
   }
   if (callers == nullptr) return {};
   if (config.packs() && callers->is_from_lists() && !callers->shared_by_heads()) {

@@ -118,7 +118,8 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   }
   plan.forms = {.score = portable::describe_score(mods),
                 .mask = mods.mask.empty() ? "" : "computed for each pair of a partial block",
-                .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
+                .weight = mods.weight.empty() ? "" : "multiplied for each pair",
+                .places = describe_places(mods.places)};
   plan.schedule = std::make_shared<const TileSchedule>(std::move(schedule));
   return choice;
 }
@@ -144,12 +145,13 @@ std::string standing_after(const Choice& other, const Choice& first) {
 std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionTensors& tensors,
                                const AttentionOptions& options, const device::GpuCaps& caps, const Times& times,
                                MmaTarget target, const RowsOf& rows_of) {
-  const KernelMods mods = portable_mods(problem);
+  const KernelMods mods = portable_mods(problem, OfPlaces::native);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
   for (const ForwardMmaConfig& config :
        forward_mma_configs(problem, mods, tensors, options, caps.shared_memory_bytes, target)) {
-    std::string reason = forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get());
+    std::string reason =
+        forward_mma_misfit(config, problem, mods.places, caps.shared_memory_bytes, options.block_mask.get());
     if (!reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe(config), reason));
       continue;
@@ -177,11 +179,13 @@ std::vector<Choice> choices_of(const AttentionProblem& problem, const AttentionT
 std::vector<Choice> variants_of(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::GpuCaps& caps, const Times& times,
                                 MmaTarget target, const RowsOf& rows_of) {
-  const KernelMods mods = portable_mods(problem);
+  const KernelMods mods = portable_mods(problem, OfPlaces::native);
   std::vector<Choice> choices;
   for (const ForwardMmaConfig& config :
        forward_mma_configs(problem, mods, tensors, options, caps.shared_memory_bytes, target)) {
-    if (!forward_mma_misfit(config, problem, caps.shared_memory_bytes, options.block_mask.get()).empty()) continue;
+    const std::string reason =
+        forward_mma_misfit(config, problem, mods.places, caps.shared_memory_bytes, options.block_mask.get());
+    if (!reason.empty()) continue;
     const int planned =
         choice_of(problem, config, mods, caps, times, rows_of).plan.part<shared::ForwardMmaConfig>().splits;
     for (const double share : {0.5, 2.0}) {

@@ -148,6 +148,39 @@ TEST(BackwardMma, HasThePassesThatAreAskedFor) {
   EXPECT_EQ(call.passes(), (std::vector<std::string>{"dk", "dv", "dq"}));
 }
 
+TEST(BackwardMma, LooksUpPositions) {
+  PortableCall call;
+  const Tensor granules = Tensor::zeros(DType::i32, {5});
+  for (const char* name : {"q_granules", "kv_granules"}) call.call.options.bindings.captures[name] = granules;
+  const auto placed = [](const Expr& mod) {
+    return mods::by_granules(mod, Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1), 64);
+  };
+  call.call.mask = placed(mods::causal());
+  const plan::Plan plan = call.plan();
+  EXPECT_EQ(plan.forms.places, "queries by granules of 64 rows, keys by granules of 64 rows");
+  for (const shared::BackwardMmaConfig& pass : plan.part<plan::BackwardMmaKernels>().passes) {
+    EXPECT_TRUE(pass.placed_queries && pass.placed_keys);
+  }
+  // Two granules may have one position, so an element of a bias may be read by many pairs.
+  const Tensor bias = Tensor::zeros(DType::f32, {1 << 12, 1 << 12});
+  call.call.options.bindings.captures["bias"] = bias;
+  call.call.options.score_mod =
+      mods::by_granules(leaf::score() + Capture("bias", DType::f32, 2)(leaf::q_idx(), leaf::kv_idx()),
+                        Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1), 64, 1 << 12);
+  call.call.mask = mods::by_granules(mods::causal(), Capture("q_granules", DType::i32, 1),
+                                     Capture("kv_granules", DType::i32, 1), 64, 1 << 12);
+  call.call.options.deterministic = true;
+  BackwardTensors tensors = call.tensors();
+  tensors.d_captures["bias"] = bias;
+  call.with_request(tensors, [](const plan::Request& request) {
+    const plan::BackwardMods mods = plan::backward_mods(request.problem, plan::OfPlaces::native);
+    const plan::MmaReads reads = plan::mma_reads(request.problem, request.options.bindings, mods);
+    EXPECT_EQ(print(reads.reads.at(0).indices.at(0)), "q_idx");
+    EXPECT_EQ(reads.bits(0), 19);
+    return 0;
+  });
+}
+
 // Integers have room for all parts of an element, whoever sums them: a pass of keys, or one of queries.
 TEST(BackwardMma, CountsThePartsOfReads) {
   const Expr keys = Capture("table", DType::f32, 1)(leaf::kv_idx()),

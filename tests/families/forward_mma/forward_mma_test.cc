@@ -176,6 +176,53 @@ TEST(ForwardMma, HasTilesOfFewerRows) {
   EXPECT_EQ(plain.back().fragments, FragmentKind::fma);
 }
 
+/// A call whose q and k hold granules of a longer sequence.
+HopperCall in_granules(const Expr& score, const Expr& mask, std::int64_t rows, std::int64_t q_rows = 1000) {
+  HopperCall call{.q_heads = 64, .kv_heads = 16, .q_rows = q_rows, .kv_rows = 1024, .dim = 64};
+  const Tensor granules = Tensor::zeros(DType::i32, {16});
+  for (const char* name : {"q_granules", "kv_granules"}) call.options.bindings.captures[name] = granules;
+  const Tensor slopes = Tensor::zeros(DType::f32, {64});
+  call.options.bindings.captures["slopes"] = slopes;
+  const auto placed = [&](const Expr& mod) {
+    return mods::by_granules(mod, Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1), rows);
+  };
+  call.options.score_mod = placed(score);
+  call.mask = placed(mask);
+  return call;
+}
+
+TEST(ForwardMma, LooksUpPositionsWhereStepsLieInGranules) {
+  const Expr alibi = mods::alibi(Capture("slopes", DType::f32, 1));
+  const auto placed = [](const plan::Choice& choice) {
+    const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
+    return std::array{config.placed_queries, config.placed_keys};
+  };
+  const auto has_128_keys = [](const plan::Choice& choice) { return choice.plan.tile.kv == 128; };
+  const std::vector<plan::Choice> wide = offered(in_granules(alibi, mods::causal(), 128), caps_of("a100"));
+  EXPECT_TRUE(std::ranges::any_of(wide, has_128_keys));
+  EXPECT_EQ(wide.front().plan.forms.places, "queries by granules of 128 rows, keys by granules of 128 rows");
+  EXPECT_EQ(wide.front().plan.forms.score, "added: t = 1 * score + slopes[h] * f32(kv_idx - q_idx), for each pair");
+  const std::vector<plan::Choice> narrow = offered(in_granules(alibi, mods::causal(), 64), caps_of("a100"));
+  EXPECT_TRUE(std::ranges::none_of(narrow, has_128_keys));
+  for (const plan::Choice& choice : narrow) EXPECT_EQ(placed(choice), (std::array{true, true}));
+  EXPECT_THAT(narrow.front().plan.rejected,
+              testing::Contains("128 rows x 128 keys: 128 keys do not divide the 64 of a granule, whose positions mods "
+                                "read"));
+  // A cap is mapped, and as it was written.
+  const plan::Choice capped = offered(in_granules(mods::softcap(20) + alibi, mods::causal(), 64), caps_of("a100"))[0];
+  EXPECT_EQ(placed(capped), (std::array{true, true}));
+  EXPECT_THAT(capped.plan.forms.score, testing::Not(HasSubstr("granules")));
+  // Few queries of several heads, and a GPU that decode_mma would take.
+  const plan::Choice few = offered(in_granules(alibi, mods::causal(), 64, 4), caps_of("a100")).front();
+  EXPECT_TRUE(few.plan.part<shared::ForwardMmaConfig>().packs());
+  EXPECT_EQ(placed(few), (std::array{true, true}));
+  // Mods that read no position need none; with batch_invariant each mod looks up its own.
+  EXPECT_EQ(placed(offered(in_granules(mods::softcap(20), {}, 64), caps_of("a100"))[0]), (std::array{false, false}));
+  HopperCall invariant = in_granules(alibi, mods::causal(), 64);
+  invariant.options.batch_invariant = true;
+  EXPECT_EQ(placed(offered(invariant, caps_of("a100")).front()), (std::array{false, false}));
+}
+
 // A mask whose blocks 64 rows do not divide has tiles of 32 rows or of 16, which the list counts as they are.
 TEST(ForwardMma, HasTilesOfSmallBlocks) {
   const auto of_blocks = [](BlockSize block, DType dtype = DType::bf16) {

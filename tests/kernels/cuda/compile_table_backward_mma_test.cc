@@ -37,6 +37,7 @@ struct Case {
   std::vector<std::string> wanted{};  // captures whose gradients are asked for
   bool serves_all = false;            // q, k and v have batch 1, and serve two sequences
   bool ordered = false;               // deterministic
+  bool placed = false;                // mods read positions by granules
   std::optional<DType> kv_dtype{};    // of k and v, of 8 bits
 };
 
@@ -171,6 +172,21 @@ std::vector<Case> cases() {
   all.push_back({.name = "320 causal", .qk_dim = 320, .v_dim = 320, .mask = mods::causal(), .first = false});
   all.push_back({.name = "64/300", .qk_dim = 64, .v_dim = 300, .first = false});
   all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
+  const Capture q_granules("q_granules", DType::i32, 1), kv_granules("kv_granules", DType::i32, 1);
+  const auto placed = [&](const Expr& mod) { return mods::by_granules(mod, q_granules, kv_granules, 128, 1 << 13); };
+  for (const std::int64_t dim : {64, 128, 256}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      c.first = false;
+      c.placed = true;
+      all.push_back(std::move(c));
+    };
+    add({.name = "granules: causal, alibi", .mask = placed(mods::causal()), .score = placed(alibi)});
+    add({.name = "granules: captures",
+         .mask = placed(mods::causal()),
+         .score = placed(leaf::score() * slopes(leaf::h()) + keys(leaf::kv_idx())),
+         .wanted = {"slopes", "keys"}});
+  }
   return all;
 }
 
@@ -245,9 +261,10 @@ class CompileTableBackwardMma : public OwnKernels {};
 /// Builds the candidates of a case until one is accepted.
 void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
   const problem::AttentionProblem problem = problem_of(c);
-  const plan::BackwardMods mods = plan::backward_mods(problem);
+  const plan::BackwardMods mods = plan::backward_mods(problem, plan::OfPlaces::native);
+  EXPECT_EQ(mods.places.any(), c.placed);
   const BackwardTensors tensors = tensors_of(problem, c);
-  const plan::MmaReads reads = plan::mma_reads(problem, bindings_of(c), mods.kv_start);
+  const plan::MmaReads reads = plan::mma_reads(problem, bindings_of(c), mods);
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
   for (const plan::BackwardMmaKernels& kernels :

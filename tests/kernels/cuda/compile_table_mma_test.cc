@@ -36,6 +36,7 @@ struct Case {
   DType o_dtype = DType::bf16;      // f64: o is
   std::optional<DType> kv_dtype{};  // of keys and values, where they have 8 bits
   bool first = true;                // the planner's first choice is to be accepted
+  bool placed = false;              // mods read positions by granules
 };
 
 std::vector<Case> cases() {
@@ -87,6 +88,26 @@ std::vector<Case> cases() {
   }
   all.push_back({.name = "f32", .qk_dim = 256, .v_dim = 256, .dtype = DType::f32});
   all.push_back({.name = "192/128 causal", .qk_dim = 192, .v_dim = 128, .mask = mods::causal()});
+  const Capture queries("q_granules", DType::i32, 1), keys("kv_granules", DType::i32, 1);
+  const auto placed = [&](const Expr& mod) { return mods::by_granules(mod, queries, keys, 128, 1 << 20); };
+  for (const std::int64_t dim : {64, 128, 256}) {
+    const auto add = [&](Case c) {
+      c.qk_dim = c.v_dim = dim;
+      c.first = false;
+      c.placed = true;
+      all.push_back(std::move(c));
+    };
+    add({.name = "granules: causal, alibi", .mask = placed(mods::causal()), .score = placed(alibi)});
+    add({.name = "granules: window, dropout f16",
+         .dtype = DType::f16,
+         .mask = placed(mods::sliding_window(512)),
+         .weight = placed(dropout)});
+    add({.name = "granules: causal, alibi, decode",
+         .queries = 4,
+         .group = 8,
+         .mask = placed(mods::causal()),
+         .score = placed(alibi)});
+  }
   return all;
 }
 
@@ -141,7 +162,8 @@ class CompileTableMma : public OwnKernels {};
 /// Builds the candidates of a case until one is accepted.
 void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   const problem::AttentionProblem problem = problem_of(c);
-  const plan::KernelMods mods = plan::portable_mods(problem);
+  const plan::KernelMods mods = plan::portable_mods(problem, plan::OfPlaces::native);
+  EXPECT_EQ(mods.places.any(), c.placed);
   const AttentionTensors tensors = tensors_of(problem);
   const AttentionOptions options;
   EXPECT_EQ(plan::forward_mma_refuses(problem, options, gpu.caps), "");
@@ -149,7 +171,8 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   int tried = 0;
   for (shared::ForwardMmaConfig config :
        plan::forward_mma_configs(problem, mods, tensors, options, gpu.caps.shared_memory_bytes)) {
-    if (!plan::forward_mma_misfit(config, problem, gpu.caps.shared_memory_bytes, nullptr).empty()) continue;
+    if (!plan::forward_mma_misfit(config, problem, mods.places, gpu.caps.shared_memory_bytes, nullptr).empty())
+      continue;
     ++tried;
     const int bytes = shared::forward_mma_memory(config).bytes;
     EXPECT_LE(bytes, gpu.caps.shared_memory_bytes);

@@ -168,8 +168,8 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
   engine::MaskRows rows;
   plan::Choice choice =
       plan::backward_mma(request, caps, [&](BlockSize block) { return rows(problem, options, block); }).front();
-  const plan::BackwardMods mods = plan::backward_mods(problem);
-  const plan::MmaReads reads = plan::mma_reads(problem, options.bindings, mods.kv_start);
+  const plan::BackwardMods mods = plan::backward_mods(problem, plan::OfPlaces::native);
+  const plan::MmaReads reads = plan::mma_reads(problem, options.bindings, mods);
   const std::vector<plan::BackwardMmaKernels> all = plan::backward_mma_kernels(
       problem, mods, reads, tensors, {run.fragments, run.fragments, run.fragments, run.fragments});
   const plan::BackwardMmaKernels kernels = all[std::min(run.candidate, all.size() - 1)];

@@ -38,6 +38,16 @@ TEST_F(AmdBackward, AppliesModsToSequences) {
   test::GpuBackwardCase(at).run_and_judge();
 }
 
+// Granules of a longer sequence, and gradients of what positions read.
+TEST_F(AmdBackward, LooksUpGranules) {
+  BackwardSpecs at = {test::captured("temperature_and_gate", "", 32, "all")};
+  at.spec.q_rows = 70;
+  at.spec.kv_rows = 130;
+  at.spec.batch = 1;
+  at.spec.granule = 64;
+  test::GpuBackwardCase(at).run_and_judge();
+}
+
 TEST_F(AmdBackward, SumsGradientsOfCaptures) {
   for (const char* score : {"temperature_and_gate", "relative_bias"}) {
     BackwardSpecs at = {test::captured(score, "", 32, "all")};

@@ -62,6 +62,15 @@ TEST_F(AmdForward, AppliesMods) {
   run_and_judge(spec);
 }
 
+// Granules of a longer sequence: waves look up where their queries are, and where the keys of each step.
+TEST_F(AmdForward, LooksUpGranules) {
+  CaseSpec spec = spec_of(14, 130, 200, 64);
+  spec.granule = 64;
+  spec.score = "alibi";
+  spec.mask = "causal";
+  run_and_judge(spec);
+}
+
 TEST_F(AmdForward, MultipliesWideTypesPlainly) {
   CaseSpec spec = spec_of(21, 33, 40, 39);  // of rows whose last 16 bytes are not all the tensor's
   spec.layout = test::Layout::padded;

@@ -33,8 +33,8 @@
 // 14: heddle_attention_options.partial_keys, heddle_set_event_listener, heddle_counts_json.
 // 15: ranks: heddle_partition, heddle_communicator, heddle_context, heddle_nccl and the functions that take them.
 // 16: heddle_use_archive; "from_archive" of heddle_counts_json.
-// 17: heddle_context_set_head_groups, heddle_partition_options.host_steps.
-#define HEDDLE_C_VERSION 17
+// 17: heddle_context_set_head_groups, heddle_partition_options.host_steps. 18: heddle_context_backward_adding.
+#define HEDDLE_C_VERSION 18
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))
@@ -144,8 +144,7 @@ enum {
 };
 
 /// Everything about an attention but its tensors. Zero everywhere but in struct_size is plain attention: softmax over
-/// all keys, scale 1 / sqrt(Dqk). Memory of tensors must stay alive while the call or the plan uses it; the structs and
-/// texts themselves need not.
+/// all keys, scale 1 / sqrt(Dqk). Memory of tensors must live while a call or plan uses it; structs and texts need not.
 typedef struct heddle_attention_options {
   uint64_t struct_size;
 
@@ -190,8 +189,7 @@ typedef struct heddle_attention_options {
 
   // NULL: k and v are [B, Hkv, Skv, D]. Else i32 [B, max_pages] (packed queries: [N, max_pages]), where q is, and k and
   // v are [pages, Hkv, page_size, D]: keys n * page_size to (n + 1) * page_size of sequence b stand in page
-  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, as what
-  // follows.
+  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, like later fields.
   const heddle_tensor* page_table;
 
   // Bounds of q_len and kv_len, which may exceed the padded sizes; 0: those. With cu_seqlens on a GPU both must be
@@ -217,12 +215,10 @@ typedef struct heddle_attention_options {
   // complete, except q and the last n keys and values of each sequence (attention.h). Since version 10.
   int64_t fresh_tokens;
 
-  // 1: the bits of a row of o and lse do not depend on the other sequences of its batch (attention.h). A forward's.
-  // Since version 10.
+  // 1: bits of a row of o and lse do not depend on other sequences of the batch. A forward's. Since version 10.
   int32_t batch_invariant;
 
-  // 1: products of q, k, v and dO of f32 may be those of tf32 on a GPU (attention.h). Since version 12; before it had
-  // to be 0.
+  // 1: products of f32 tensors may be those of tf32 on a GPU (attention.h). Since version 12; before it had to be 0.
   int32_t allow_tf32;
 
   // NULL: page_table has a row a sequence. Else i32 [B + 1] (packed: [N + 1]), where the lengths are, and page_table is
@@ -563,6 +559,10 @@ HEDDLE_API heddle_status heddle_context_create(const heddle_partition* partition
                                                heddle_context** context);
 HEDDLE_API heddle_status heddle_context_forward(heddle_context* context, const heddle_attention_tensors* tensors);
 HEDDLE_API heddle_status heddle_context_backward(heddle_context* context, const heddle_backward_tensors* tensors);
+/// Likewise, but adds to what some of dq, dk and dv hold (AddedGradients of context_parallel.h). Since version 18.
+enum { HEDDLE_ADDS_DQ = 1, HEDDLE_ADDS_DK = 2, HEDDLE_ADDS_DV = 4 };
+HEDDLE_API heddle_status heddle_context_backward_adding(heddle_context* context, const heddle_backward_tensors* tensors,
+                                                        int32_t added);
 /// The groups of heads of later calls (ContextAttention::set_head_groups); 0: chosen by size. Since version 17.
 HEDDLE_API heddle_status heddle_context_set_head_groups(heddle_context* context, int64_t groups);
 HEDDLE_API void heddle_context_destroy(heddle_context* context);

@@ -55,6 +55,11 @@ enum class ContextChecks : std::uint8_t { automatic, calls, first };
 /// head. `flop`: of its attention, likewise the most. Throws invalid_argument for numbers below 0, and no heads.
 std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop);
 
+/// Gradients that a backward adds to what their tensors hold, where it writes the others.
+struct AddedGradients {
+  bool q = false, k = false, v = false;
+};
+
 /// One mask's attention over all ranks of a communicator, which must outlive it. Making one, forward() and backward()
 /// are collective. Calls come one at a time, on a GPU on one stream: the memory of received rows and of gradients is
 /// kept between them, which is rows * B * Hkv * (D + Dv) elements of k's type, and after a backward of f32 (f64) too;
@@ -86,7 +91,15 @@ class ContextAttention {
   /// As attention_backward_into(). dk and dv have the terms of all ranks, added in f32 (f64 for f64), the own one
   /// first, then in the order of the ranks (over several hosts: first within each host). d_sinks, d_captures and
   /// d_params are this rank's terms: add them over the ranks.
-  void backward(const BackwardTensors& own) const;
+  ///
+  /// `added`: these of dq, dk and dv must be there and hold numbers, each element in memory of its own; what is found
+  /// is added to them. Its terms are summed first, as above, in f32 (f64 for f64 inputs); then the sum and what was
+  /// there are added in f32 (f64 if either is f64), and stored in the tensor's dtype. So each call rounds: sums of many
+  /// calls belong in f32. Each rank chooses for itself. dq then takes memory of B * (Hq / groups of heads) * rows * D
+  /// elements of f32 (f64) that is kept between calls; dk and dv take none. d_sinks, d_captures and d_params are
+  /// written, always. A call that throws once it has begun to send may have added some rows and not others: begin again
+  /// from tensors whose content is known.
+  void backward(const BackwardTensors& own, const AddedGradients& added = {}) const;
 
   /// In how many groups of heads later calls are exchanged and computed; a divisor of Hkv, the same on all ranks. While
   /// one group is computed, the keys of the next two are on their way, and gradients of the one before leave: on a GPU

@@ -51,7 +51,7 @@ struct MoveArguments {
   /// Row i comes from row from_rows[i] and goes to row to_rows[i]; null: row i. In memory of the device. No row of `to`
   /// is there twice.
   const std::int32_t *from_rows = nullptr, *to_rows = nullptr;
-  bool adds = false;       // to what `to` has, in its type; both are f32, or both f64
+  bool adds = false;       // to what `to` has, in f32 (f64 if either is f64)
   void* stream = nullptr;  // of a GPU's
 };
 

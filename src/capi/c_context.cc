@@ -85,6 +85,15 @@ ContextChecks to_checks(std::int32_t checks) {
   return static_cast<ContextChecks>(checks);
 }
 
+AddedGradients to_added(std::int32_t added) {
+  constexpr std::int32_t kAll = HEDDLE_ADDS_DQ | HEDDLE_ADDS_DK | HEDDLE_ADDS_DV;
+  if (added < 0 || added > kAll) {
+    refuse(fmt::format("added is {}; sums of HEDDLE_ADDS_DQ, HEDDLE_ADDS_DK and HEDDLE_ADDS_DV, 0 to {}, are accepted",
+                       added, kAll));
+  }
+  return {.q = (added & HEDDLE_ADDS_DQ) != 0, .k = (added & HEDDLE_ADDS_DK) != 0, .v = (added & HEDDLE_ADDS_DV) != 0};
+}
+
 }  // namespace
 }  // namespace heddle::capi
 
@@ -123,6 +132,14 @@ heddle_status heddle_context_backward(heddle_context* context, const heddle_back
   return call([&] {
     require(context, "context", "heddle_context");
     context->attention->backward(to_tensors(tensors));
+  });
+}
+
+heddle_status heddle_context_backward_adding(heddle_context* context, const heddle_backward_tensors* tensors,
+                                             int32_t added) {
+  return call([&] {
+    require(context, "context", "heddle_context");
+    context->attention->backward(to_tensors(tensors), to_added(added));
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "context/context_checks.h"
 #include "context/context_state.h"
 #include "context/head_groups.h"
+#include "context/query_gradients.h"
 #include "expr/mod_arguments.h"
 #include "heddle/error.h"
 
@@ -167,10 +169,11 @@ void ContextAttention::forward(const AttentionTensors& own) const {
   }
 }
 
-void ContextAttention::backward(const BackwardTensors& own) const {
+void ContextAttention::backward(const BackwardTensors& own, const AddedGradients& added) const {
   State& state = *state_;
   std::vector<BackwardTensors> parts, local;
   std::vector<RowsOfKeys> rows, gradients;
+  std::optional<context::QueryGradients> d_q;  // of each group in turn
   std::vector<AttentionOptions> options;
   std::vector<Tensor> starts;
   const DType sums = own.k.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -179,6 +182,10 @@ void ContextAttention::backward(const BackwardTensors& own) const {
     state.check(own.q, own.k, own.v);
     if (own.dk) context::check_gradient("dk", *own.dk, own.k);
     if (own.dv) context::check_gradient("dv", *own.dv, own.v);
+    if (added.q) context::check_added("dq", own.dq);
+    if (added.k) context::check_added("dk", own.dk);
+    if (added.v) context::check_added("dv", own.dv);
+    if (added.q) context::check_gradient("dq", *own.dq, own.q);
     // Their sums go over all heads.
     const bool at_once = !own.d_captures.empty() || !own.d_params.empty();
     const context::Way& way = state.way_of(own.k, own.v);
@@ -188,11 +195,13 @@ void ContextAttention::backward(const BackwardTensors& own) const {
     if (of_keys) {
       gradients = rows_in_turns(parts[0], groups, way.route, state.memory.gradients, state.memory, sums);
     }
+    if (added.q) d_q.emplace(parts[0].q, state.memory.queries);
     options = state.options_of(way, own.q, own.k, groups, starts);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       local.push_back(parts[i]);
       local[i].k = turn_of(rows, i).keys();
       local[i].v = turn_of(rows, i).values();
+      if (d_q) local[i].dq = d_q->view();
       if (of_keys) {
         local[i].dk = turn_of(gradients, i).keys();
         local[i].dv = turn_of(gradients, i).values();
@@ -211,9 +220,10 @@ void ContextAttention::backward(const BackwardTensors& own) const {
     // The memory of this turn has left.
     if (of_keys && i >= gradients.size()) lane->wait_for(mark(i));
     attention_backward_into(local[i], options[i]);
+    if (d_q) d_q->add_to(*parts[i].dq, state.given.stream);
     if (!of_keys) continue;
     lane->start(mark(i), [&, i](void* stream) {
-      turn_of(gradients, i).give_back(parts[i].dk, parts[i].dv, state.communicator, stream);
+      turn_of(gradients, i).give_back(parts[i].dk, parts[i].dv, added, state.communicator, stream);
     });
   }
   for (std::size_t turn = 0; turn < gradients.size(); ++turn) lane->wait_for(mark(turn));

@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
 #include "context/head_groups.h"
 #include "context/positions.h"
 #include "expr/mod_arguments.h"
@@ -71,6 +76,29 @@ void check_rows(std::string_view name, const ConstTensorView& view, std::int64_t
   if (view.rank() != 4 || view.shape[2] != rows) {
     refuse(fmt::format("{} has shape {}; {} rows, which this rank holds, are accepted", name, to_string(view.shape),
                        rows));
+  }
+}
+
+void check_added(std::string_view name, const std::optional<TensorView>& gradient) {
+  if (!gradient) {
+    refuse(fmt::format("added.{} is true, and {} is absent; a tensor that holds what is added to is accepted",
+                       name.substr(1), name));
+  }
+  // From the shortest stride on, each axis steps over all elements of those before.
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;  // stride, extent
+  for (int axis = 0; axis < gradient->rank(); ++axis) {
+    const std::int64_t extent = gradient->shape[axis];
+    if (extent == 0) return;
+    if (extent > 1) axes.emplace_back(std::abs(gradient->strides[axis]), extent);
+  }
+  std::ranges::sort(axes);
+  std::int64_t span = 1;
+  for (const auto& [stride, extent] : axes) {
+    if (stride < span) {
+      refuse(fmt::format("{} is added to, and has shape {} with strides {}; elements that share no memory are accepted",
+                         name, to_string(gradient->shape), to_string(gradient->strides)));
+    }
+    span += stride * (extent - 1);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,9 @@ void check_rows(std::string_view name, const ConstTensorView& view, std::int64_t
 
 /// Throws invalid_argument unless `gradient` has the shape of `of`, a floating dtype and a last stride of 1.
 void check_gradient(std::string_view name, const ConstTensorView& gradient, const ConstTensorView& of);
+
+/// Throws invalid_argument unless there is such a gradient, "dk", whose elements share no memory.
+void check_added(std::string_view name, const std::optional<TensorView>& gradient);
 
 /// All but the rows of a tensor, [B, H, rows, D], that ranks have in common.
 std::string shape_text(const ConstTensorView& view);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <tuple>
 #include <type_traits>
 
 #include "backend/device.h"
@@ -115,7 +116,7 @@ void RowsOfKeys::add_back(const Step& step, std::int64_t first_received, Communi
 }
 
 void RowsOfKeys::give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv,
-                           Communicator& communicator, void* stream) {
+                           const AddedGradients& added, Communicator& communicator, void* stream) {
   if (!route_->crossing.is_empty()) {
     const void* zeros = memory_->zeros.bytes(device_, row_bytes(), true);
     move({.from = ConstTensorView(zeros, dtype_, Dims{1, 1, route_->crossed, row_count()}, Dims{0, 0, 0, 1}, device_),
@@ -125,12 +126,13 @@ void RowsOfKeys::give_back(const std::optional<TensorView>& dk, const std::optio
   }
   add_back(route_->near, route_->before, communicator, stream);
   if (!route_->crossing.is_empty()) add_back(route_->crossing, route_->attended(), communicator, stream);
-  for (const auto& [all, own] : {std::pair(keys(), dk), {values(), dv}}) {
+  for (const auto& [all, own, adds] : {std::tuple(keys(), dk, added.k), {values(), dv, added.v}}) {
     if (!own) continue;
     for (const OwnRows& part : own_rows(*route_)) {
       move({.from = rows_from(all, part.all, part.rows),
             .to = rows_from(*own, part.own, part.rows),
             .rows = part.rows,
+            .adds = adds,
             .stream = stream});
     }
   }

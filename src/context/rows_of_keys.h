@@ -30,6 +30,7 @@ struct CallMemory {
   std::array<KeptMemory, 3> rows;
   std::array<KeptMemory, 2> gradients;
   KeptMemory moving, zeros;
+  KeptMemory queries;  // dq of a group, which is added
 };
 
 class RowsOfKeys {
@@ -45,10 +46,10 @@ class RowsOfKeys {
 
   /// Copies own rows, and receives the others from their ranks. Collective. On a GPU it enqueues on the stream.
   void bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream);
-  /// Sends gradients of received rows back, adds what comes to those of own rows, and stores these. Collective,
-  /// likewise.
-  void give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv, Communicator& communicator,
-                 void* stream);
+  /// Sends gradients of received rows back, adds what comes to those of own rows, and stores these, or adds them to
+  /// what dk and dv hold. Collective, likewise.
+  void give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv, const AddedGradients& added,
+                 Communicator& communicator, void* stream);
 
  private:
   TensorView part(std::int64_t first, std::int64_t dim) const;

@@ -192,6 +192,12 @@ static void* run_rank(void* argument) {
   const heddle_backward_tensors backward = backward_of(views, &lse);
   EXPECT_OK(heddle_context_forward(context, &forward));
   EXPECT_OK(heddle_context_backward(context, &backward));
+  // A second backward that adds doubles dq and dv.
+  EXPECT_OK(heddle_context_backward_adding(context, &backward, HEDDLE_ADDS_DQ | HEDDLE_ADDS_DV));
+  for (int64_t i = 0; i < kHeads * rows * kDim; ++i) own.data[kDq][i] /= 2;
+  for (int64_t i = 0; i < kKvHeads * rows * kDim; ++i) own.data[kDv][i] /= 2;
+  EXPECT_ERROR(heddle_context_backward_adding(context, &backward, 8), HEDDLE_ERROR_INVALID_ARGUMENT,
+               "added is 8; sums of HEDDLE_ADDS_DQ, HEDDLE_ADDS_DK and HEDDLE_ADDS_DV, 0 to 7, are accepted");
   heddle_context_destroy(context);
   const int outputs[] = {kO, kDq, kDk, kDv};
   for (size_t n = 0; n < sizeof outputs / sizeof *outputs; ++n) {

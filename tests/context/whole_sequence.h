@@ -29,6 +29,8 @@ struct Whole {
   bool sinks = false;
   std::int64_t head_groups = 0;
   int times = 1;  // that a ContextAttention computes it
+  // Backwards add to gradients that begin at 0: after two times in f32 or f64 they are twice the gradient exactly.
+  AddedGradients added{};
 
   Whole() { bindings.captures["slopes"] = slopes = mods::alibi_slopes(4); }
 
@@ -82,6 +84,17 @@ struct Whole {
   Tensor slopes, documents, sink_values = Tensor::zeros(DType::f32, {2});
   Bindings bindings;
 };
+
+/// Halves numbers of f32 or f64.
+inline void halve(const Tensor& numbers) {
+  for (std::int64_t i = 0; i < numbers.count(); ++i) {
+    if (numbers.dtype() == DType::f64) {
+      static_cast<double*>(numbers.data())[i] /= 2;
+    } else {
+      static_cast<float*>(numbers.data())[i] /= 2;
+    }
+  }
+}
 
 /// Copies some rows of axis 2 between a tensor of the whole sequence and one of a rank.
 inline void copy_rows(const TensorView& whole, const TensorView& part, const std::vector<std::int64_t>& positions,
@@ -145,8 +158,8 @@ inline Gathered expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu,
                v = of.draw(of.kv_heads, of.kv_len, of.v_dim, 3), d_o = of.draw(of.heads, of.q_len, of.v_dim, 4);
   const DType reals = of.dtype == DType::f64 ? DType::f64 : DType::f32;
   const Tensor o = Tensor::empty(of.dtype, d_o.shape()), lse = Tensor::empty(reals, {of.batch, of.heads, of.q_len}),
-               dq = Tensor::empty(of.dtype, q.shape()), dk = Tensor::empty(of.dtype, k.shape()),
-               dv = Tensor::empty(of.dtype, v.shape());
+               dq = Tensor::zeros(of.dtype, q.shape()), dk = Tensor::zeros(of.dtype, k.shape()),
+               dv = Tensor::zeros(of.dtype, v.shape());
   const BlockMask blocks = of.block_mask();
   const MadePartition partition = of.partition(blocks);
   ThreadRanks ranks(of.ranks);
@@ -175,7 +188,7 @@ inline Gathered expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu,
       tensors.dq = own_dq, tensors.dk = own_dk, tensors.dv = own_dv;
       for (int time = 0; time < of.times; ++time) {
         context.forward({own_q, own_k, own_v, own_o, own_lse});
-        context.backward(tensors);
+        context.backward(tensors, of.added);
       }
       const std::scoped_lock lock(gathering);
       for (const auto& [whole, own] : {std::pair(o, own_o), {lse, own_lse}, {dq, own_dq}}) {
@@ -187,6 +200,9 @@ inline Gathered expect_right(const Whole& of, DeviceKind kind = DeviceKind::cpu,
       ADD_FAILURE() << error.what();
     }
   });
+  for (const auto& [gradient, added] : {std::pair(dq, of.added.q), {dk, of.added.k}, {dv, of.added.v}}) {
+    if (added) halve(gradient);
+  }
   const CheckReport forward = check_attention(q, k, v, of.whole_options(), o, lse);
   EXPECT_TRUE(forward.passed) << forward.text();
   BackwardTensors tensors{q, k, v, o, lse, d_o};

@@ -35,7 +35,17 @@ void move_rows(const backend::MoveArguments& arguments) {
   const ConstTensorView& from = arguments.from;
   const TensorView& to = arguments.to;
   const std::int64_t columns = from.shape[3];
-  if (arguments.adds) {
+  if (arguments.adds && from.dtype != to.dtype) {
+    const bool wide = from.dtype == DType::f64 || to.dtype == DType::f64;
+    for_each_row(arguments, [&](const Row& row) {
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const double sum =
+            base::load_element(to.data, to.dtype, row.to + i) + base::load_element(from.data, from.dtype, row.from + i);
+        // Rounded to f32, the f64 sum of two numbers of f32 is their sum in f32.
+        base::store_element(to.data, to.dtype, row.to + i, wide ? sum : static_cast<float>(sum));
+      }
+    });
+  } else if (arguments.adds) {
     base::with_storage_type(to.dtype, [&]<class T>(std::type_identity<T>) {
       if constexpr (std::is_floating_point_v<T>) {
         for_each_row(arguments, [&](const Row& row) {

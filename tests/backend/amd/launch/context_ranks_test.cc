@@ -44,6 +44,15 @@ TEST_F(AmdContext, HeadGroupsHaveTheBitsOfOne) {
   }
 }
 
+TEST_F(AmdContext, AddsToGradients) {
+  test::Whole of = small(DType::f32);
+  of.heads = of.kv_heads = 2;
+  of.head_groups = 2;
+  of.times = 2;
+  of.added = {true, true, true};
+  test::expect_right(of, DeviceKind::rocm, 2);
+}
+
 TEST_F(AmdContext, RowsCrossOnceToAHost) {
   test::Whole of = small(DType::f16);
   of.ranks = 4;

@@ -55,14 +55,14 @@ class ContextRanks : public LaunchCase {
 };
 
 TEST_F(ContextRanks, ALaterCallOnlyEnqueues) {
-  for (const std::int64_t groups : {1, 4}) {
+  for (const auto& [groups, adds] : {std::pair<std::int64_t, bool>{1, false}, {4, false}, {1, true}, {4, true}}) {
     std::barrier together(kRanks);
-    on_ranks(4, [&](ContextAttention& context, const AttentionTensors& forward, const BackwardTensors& backward,
-                    const Device&) {
+    on_ranks(4, [&, groups = groups, adds = adds](ContextAttention& context, const AttentionTensors& forward,
+                                                  const BackwardTensors& backward, const Device&) {
       context.set_head_groups(groups);
       const auto call = [&] {
         context.forward(forward);
-        context.backward(backward);
+        context.backward(backward, {.q = adds, .k = adds, .v = adds});
       };
       call();
       together.arrive_and_wait();

@@ -21,6 +21,8 @@ TEST_F(MoveRows, CompilesWithoutSpills) {
                                       {StorageType::f32, StorageType::bf16, false},
                                       {StorageType::f64, StorageType::f32, false},
                                       {StorageType::f32, StorageType::f32, true},
+                                      {StorageType::f32, StorageType::bf16, true},
+                                      {StorageType::f32, StorageType::f64, true},
                                       {StorageType::f64, StorageType::f64, true}}) {
     const gpu::KernelText text = gpu::move_rows_text(types);
     const auto cubin = jit::build(

@@ -456,4 +456,19 @@ inline BackwardList few_rows() {
 inline BackwardList sliced_dims_types_and_layouts() { return types_and_layouts({{512, 500}, {33, 511}, {300, 257}}); }
 inline BackwardList wide_dims_types_and_layouts() { return types_and_layouts({{140, 100}, {33, 247}, {256, 129}}); }
 
+/// Gradients of captures and params by position, too: of heads, keys, queries and distances, in any order and in one.
+inline BackwardList captured_in_granules() {
+  const BackwardList any = {captured("alibi", "", 64, "all"), captured("temperature_and_gate", "", 64, "reads"),
+                            captured("padded", "weights_by_key", 64, "all"), captured("t5_bias", "", 128, "all"),
+                            captured("relative_bias", "", 64, "reads")};
+  BackwardList list = joined({in_any_order(any), in_order(any)});
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    CaseSpec& spec = list[i].spec;
+    spec.granule = i % 2 == 0 ? 64 : 128;
+    spec.q_rows = 200;
+    spec.kv_rows = 150;
+  }
+  return list;
+}
+
 }  // namespace heddle::test

@@ -126,6 +126,7 @@ TEST_F(GpuBackwardMma, WideDimsTypesAndLayouts) { run_all_backwards(wide_dims_ty
 TEST_F(GpuBackwardMma, CapturesByKeys) { run_all_backwards(in_any_order(captured_by_keys())); }
 TEST_F(GpuBackwardMma, CapturesByRows) { run_all_backwards(in_any_order(captured_by_rows())); }
 TEST_F(GpuBackwardMma, CapturesByPairs) { run_all_backwards(in_any_order(captured_by_pairs())); }
+TEST_F(GpuBackwardMma, CapturesInGranules) { run_all_backwards(captured_in_granules()); }
 // Copied to 16 bits, with factors.
 TEST_F(GpuBackwardMma, Bytes) {
   run_all_backwards(of_8_bits(joined({ragged_ends(), masked(), scored(), weighted(), normalized()})));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/deck.h"
 #include "engine/split_specs.h"
 #include "kernels/cuda/gpu_test.h"
 #include "kernels/portable/specs.h"
@@ -41,6 +42,22 @@ TEST_F(GpuForwardMma, Grid) {
 TEST_F(GpuForwardMma, RowsOfTwoTensors) {
   SplitSpecs<PortableSpecs> source(615'000, PortableSpecs(615'000, 200'000, {DType::bf16, DType::f16, DType::f32}));
   run_and_judge_all(drawn(120, source));
+}
+
+// Positions by granules, which waves and steps look up; granules of 96 rows are looked up by mods.
+TEST_F(GpuForwardMma, Granules) {
+  PortableSpecs source(617'000, 200'000, {DType::bf16, DType::f16, DType::f32});
+  Deck<std::int64_t> granule({64, 128, 192, 96}, 617);
+  Deck<std::string> score({"", "alibi", "t5_bias", "softcap", "padded"}, 618), weight({"", "", "dropout"}, 619);
+  std::vector<CaseSpec> specs = drawn(120, source);
+  for (CaseSpec& spec : specs) {
+    spec.granule = granule.deal();
+    spec.score = score.deal();  // whose captures have all positions
+    spec.weight = weight.deal();
+    if (spec.score == "padded") spec.normalizer = Normalizer::softmax;  // some of its terms are near the lowest number
+    spec.q_start = spec.kv_start = "none";
+  }
+  run_and_judge_all(specs);
 }
 
 // Multiplied as they are, by fused multiply-adds.

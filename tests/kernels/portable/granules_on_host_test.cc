@@ -130,21 +130,6 @@ void run_backward(unsigned number, BackwardList list, FragmentKind fragments) {
   }
 }
 
-/// Gradients of captures and params by position, too: of heads, keys, queries and distances, in any order and in one.
-BackwardList captured_in_granules() {
-  const BackwardList any = {captured("alibi", "", 64, "all"), captured("temperature_and_gate", "", 64, "reads"),
-                            captured("padded", "weights_by_key", 64, "all"), captured("t5_bias", "", 128, "all"),
-                            captured("relative_bias", "", 64, "reads")};
-  BackwardList list = joined({in_any_order(any), in_order(any)});
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    CaseSpec& spec = list[i].spec;
-    spec.granule = i % 2 == 0 ? 64 : 128;
-    spec.q_rows = 200;
-    spec.kv_rows = 150;
-  }
-  return list;
-}
-
 TEST(GranulesOnHost, Backward) { run_backward(0, in_granules(), FragmentKind::host); }
 TEST(GranulesOnHost, BackwardOverMma) { run_backward(1, in_granules(), FragmentKind::mma); }
 TEST(GranulesOnHost, BackwardOverFma) { run_backward(2, in_granules(), FragmentKind::fma); }

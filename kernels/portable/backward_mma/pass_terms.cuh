@@ -14,7 +14,7 @@ namespace heddle::portable {
 /// `Qk`: the architecture's fragments for scores_side(). `Mods`: the generated text's Mask, Offset, Score, Derivative,
 /// Weight, Queryplace and Keyplace. `Reads`: of captures and params whose gradients the pass sums.
 template <auto kConfig, class Qk, class Mods, class... Reads>
-class PassTerms {
+class PassTerms : RowShift<kConfig.of_keys ? kConfig.placed_keys : kConfig.placed_queries> {
  public:
   using Real = typename Qk::Real;
   using Elements = BackwardElements<kConfig, Qk, Mods>;
@@ -73,7 +73,7 @@ class PassTerms {
     if constexpr (ReadGradients::kAny) {
       if (head_ < 0) return;
       reads_.flush(params_, [&](int i) -> ElementIndices {
-        const int row = index_of_row(tile, i);
+        const int row = this->of_index(tile.index_of_row(tile.first + row_of(i)));
         return {tile.batch, head_, kConfig.of_keys ? 0 : row, kConfig.of_keys ? row : 0};
       });
     }
@@ -97,8 +97,11 @@ class PassTerms {
     }
   }
   __device__ __forceinline__ void begin_mods(const BackwardTile<kConfig>& tile, int head) {
-    row_shift_ = shift_of<kConfig.of_keys>(tile, head, tile.first + row_wave_ * kConfig.wave_rows());
-    elements_.begin(params_.mod, tile.batch, head, [&](int i) { return index_of_row(tile, i); });
+    if constexpr (kConfig.of_keys ? kConfig.placed_keys : kConfig.placed_queries) {
+      this->shift = shift_of<kConfig.of_keys>(tile, head, tile.first + row_wave_ * kConfig.wave_rows());
+    }
+    elements_.begin(params_.mod, tile.batch, head,
+                    [&](int i) { return this->of_index(tile.index_of_row(tile.first + row_of(i))); });
     head_ = head;
   }
   /// The number of a query's block and head.
@@ -181,7 +184,7 @@ class PassTerms {
             [&](int i) -> Real& { return s[i / kOwnRows][n].x[i % kOwnRows][c]; },
             [&](int i) -> Real& { return d_p[i / kOwnRows][n].x[i % kOwnRows][c]; },
             [&](int i) -> ElementIndices {
-              const int row = index_of_row(tile, i);
+              const int row = this->of_index(tile.index_of_row(tile.first + row_of(i)));
               return {tile.batch, head, kConfig.of_keys ? index : row, kConfig.of_keys ? row : index};
             },
             [&](int i) { return kConfig.of_keys ? of_step : rows_[kConfig.of_keys ? 0 : i]; },
@@ -197,10 +200,6 @@ class PassTerms {
   ReadGradients reads_;
 
  private:
-  /// The index by which mods know the thread's row i: its position where they have places.
-  __device__ __forceinline__ int index_of_row(const BackwardTile<kConfig>& tile, int i) const {
-    return tile.index_of_row(tile.first + row_of(i)) + row_shift_;
-  }
   /// Positions minus indices in the granule of `row`.
   template <bool kOfKeys>
   __device__ __forceinline__ int shift_of(const BackwardTile<kConfig>& tile, int head, int row) const {
@@ -212,8 +211,7 @@ class PassTerms {
     return 0;
   }
 
-  int head_ = -1;      // whose mods have begun
-  int row_shift_ = 0;  // of the tile's rows of this wave
+  int head_ = -1;  // whose mods have begun
   QueryNumbers<Real> rows_[kConfig.of_keys ? 1 : kRows];
   Elements elements_;
 };

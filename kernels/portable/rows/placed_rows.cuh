@@ -21,4 +21,16 @@ __device__ __forceinline__ int shift_of_key(const shared::ModValues& mod, int ba
   return Place::element(mod, uniform, typename Place::Mod::Row(), of_key, batch, head, 0, key) - key;
 }
 
+/// A shift that a kernel keeps for its wave's rows, where they have one. (Others have no such member: it changes the
+/// generated code.)
+template <bool kPlaced>
+struct RowShift {
+  __device__ __forceinline__ int of_index(int index) const { return index; }
+};
+template <>
+struct RowShift<true> {
+  __device__ __forceinline__ int of_index(int index) const { return index + shift; }
+  int shift = 0;
+};
+
 }  // namespace heddle::portable

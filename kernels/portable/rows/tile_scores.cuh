@@ -12,7 +12,7 @@ namespace heddle::portable {
 /// `Mods`: the generated text's Mask, Score, Offset, Weight, Queryplace and Keyplace, each with `using Mod` and
 /// element(). `Params`: a family's, for F::scale().
 template <auto kConfig, class F, class Mods, class Params>
-class TileScores {
+class TileScores : RowShift<kConfig.placed_queries> {
  public:
   using Real = typename F::Real;
   static constexpr int kFragments = kConfig.row_fragments, kOwnRows = kFragments * F::kOwnRows;
@@ -57,9 +57,9 @@ class TileScores {
     const auto head = [&](int i) { return tile.head_of(row_of(i)); };
     if constexpr (kConfig.placed_queries) {
       const int first = tile.query_of(row_wave_ * kConfig.wave_rows());
-      query_shift_ = shift_of_query<typename Mods::Queryplace>(mod_, tile.batch, tile.head, first);
+      this->shift = shift_of_query<typename Mods::Queryplace>(mod_, tile.batch, tile.head, first);
     }
-    const auto q_idx = [&](int i) { return tile.q_idx_of(row_of(i)) + query_shift_; };
+    const auto q_idx = [&](int i) { return this->of_index(tile.q_idx_of(row_of(i))); };
     if constexpr (kConfig.prefixed()) {
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) indices_[i] = {batch(i), q_idx(i)};
@@ -138,7 +138,7 @@ class TileScores {
   }
   __device__ __forceinline__ int q_idx_of(const Tile<kConfig>& tile, int i) const {
     if constexpr (kConfig.prefixed()) return indices_[i].q_idx;
-    return tile.q_idx_of(row_of(i)) + query_shift_;
+    return this->of_index(tile.q_idx_of(row_of(i)));
   }
 
   /// Calls visit(x, uniform, row, column, b, h, q_idx, kv_idx) for each of the thread's scores.
@@ -167,7 +167,6 @@ class TileScores {
   const Params& params_;
   const shared::ModValues& mod_;
   int row_wave_, key_wave_;
-  int query_shift_ = 0;                                 // from indices of the wave's rows to their positions
   Indices indices_[kConfig.prefixed() ? kOwnRows : 1];  // prefixed: of the thread's rows
   RowsOf<typename Mods::Mask> mask_;
   RowsOf<typename Mods::Offset> offset_;

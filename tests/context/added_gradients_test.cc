@@ -68,7 +68,7 @@ std::vector<Tensor> gradients_from(DType inputs, DType dtype, std::int64_t group
   return made;
 }
 
-// What was there and the sum of f32 are added in f32, and stored.
+// The sum of f32 is added in f32 to what was there, and stored.
 TEST(AddedGradients, HoldTheirTypesSums) {
   for (const DType dtype : {DType::bf16, DType::f32, DType::f16}) {
     for (const std::int64_t groups : {1, 2}) {

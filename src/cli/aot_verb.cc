@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "accepted.h"
 #include "arguments.h"
 #include "heddle/archive.h"
 #include "heddle/devices.h"
@@ -123,7 +124,7 @@ void add_aot(CLI::App& app, Work& chosen) {
                  "leaves out calls that are wrong, or that a GPU does not compute");
   verb->add_option("--threads", arguments->threads, "that compile; 0 (default): all cores")
       ->option_text("N")
-      ->check(CLI::Range(0, 65536));
+      ->check(whole_from(0, 65536));
   add_text(*verb, "--list", arguments->list, "FILE", "prints what an archive holds, and writes none");
   verb->add_flag("--json", arguments->json, "prints JSON");
   verb->footer(

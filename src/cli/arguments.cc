@@ -4,24 +4,25 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <limits>
-#include <optional>
+#include <ranges>
 
+#include "accepted.h"
 #include "heddle/error.h"
 
 namespace heddle::cli {
 namespace {
 
-/// The whole text as a number of type T; nothing when any character is left over or it does not fit.
-template <class T>
-std::optional<T> whole_number(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
+/// "2x8" as {2, 8}; empty if a size is no number from `least` to `most`. (CLI11's delimiter would take "2x8x", too.)
+std::vector<std::int64_t> sizes_in(std::string_view text, std::int64_t least, std::int64_t most) {
+  std::vector<std::int64_t> sizes;
+  for (const auto part : std::views::split(text, 'x')) {
+    const auto size = number_in<std::int64_t>(std::string_view(part.begin(), part.end()));
+    if (!size || *size < least || *size > most) return {};
+    sizes.push_back(*size);
+  }
+  return sizes;
 }
 
 bool looks_integral(std::string_view text) {
@@ -44,7 +45,7 @@ void add_inputs(CLI::App& verb, AttentionArguments& arguments) {
         ->group("Input");
   }
   add_text(verb, "--dtype", arguments.dtype, "TYPE", "convert q, k and v on load: f64, f32, f16, bf16, e4m3 or e5m2")
-      ->check(CLI::IsMember({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"}))
+      ->check(one_of({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"}))
       ->group("Input");
 }
 
@@ -81,7 +82,7 @@ void add_mods(CLI::App& verb, AttentionArguments& arguments) {
   add_text(verb, "--scale", arguments.scale, "X", "scale of q.k; default 1/sqrt(Dqk)")->group(group);
   add_tensors(verb, arguments, Group::attention);
   add_text(verb, "--normalizer", arguments.normalizer, "KIND", "softmax (default), none or sigmoid")
-      ->check(CLI::IsMember({"softmax", "none", "sigmoid"}))
+      ->check(one_of({"softmax", "none", "sigmoid"}))
       ->group(group);
 }
 
@@ -128,16 +129,16 @@ void add_attention_options(CLI::App& verb, AttentionArguments& arguments) {
   add_text(verb, "--backend", arguments.backend, "NAME",
            "automatic (default: cpu), cpu, reference (float64, slow), or cuda or\n"
            "amd: tensors go to the GPU and results come back")
-      ->check(CLI::IsMember({"automatic", "cpu", "reference", "cuda", "amd"}))
+      ->check(one_of({"automatic", "cpu", "reference", "cuda", "amd"}))
       ->group("Execution");
   verb.add_option("--device", arguments.device,
                   "which GPU, with --backend cuda or amd; default 0 (`heddle devices` lists them)")
       ->option_text("N")
-      ->check(CLI::Range(0, 1023))
+      ->check(whole_from(0, 1023))
       ->group("Execution");
   verb.add_option("--threads", arguments.threads, "CPU threads; 0 (default): all cores. The result is the same")
       ->option_text("N")
-      ->check(CLI::Range(0, 65536))
+      ->check(whole_from(0, 65536))
       ->group("Execution");
 }
 
@@ -164,7 +165,8 @@ void add_backward_options(CLI::App& verb, BackwardArguments& arguments) {
 std::pair<std::string, std::string> parse_assignment(std::string_view option, const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' is not of the form NAME=VALUE", option, text));
+    const std::string_view form = option == "--param" ? "NAME=VALUE" : "NAME=FILE";
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' is not of the form {}", option, text, form));
   }
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
@@ -173,33 +175,41 @@ ParamValue parse_param_value(const std::string& name, const std::string& text) {
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
   if (looks_integral(text)) {
-    if (const auto value = whole_number<std::int32_t>(text)) return *value;
+    if (const auto value = number_in<std::int32_t>(text)) return *value;
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("--param: {} = {} does not fit in i32, which holds {} to {}; write {}.0 for f32", name, text,
                     std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max(), text));
   }
-  if (const auto value = whole_number<double>(text)) return *value;
+  if (const auto value = number_in<double>(text)) return *value;
   throw Error(
       ErrorCode::invalid_argument,
       fmt::format("--param: {} = '{}' is no value; write 3 for i32, 3.0 for f32, true or false for bool", name, text));
 }
 
 double parse_number(std::string_view option, const std::string& text) {
-  if (const auto value = whole_number<double>(text)) return *value;
+  if (const auto value = number_in<double>(text)) return *value;
   throw Error(ErrorCode::invalid_argument, fmt::format("{}: '{}' is not a number", option, text));
 }
 
 BlockSize parse_block(const std::string& text) {
-  const std::size_t cross = text.find('x');
-  const std::string_view whole = text;
-  const auto q = whole_number<std::int64_t>(whole.substr(0, cross));
-  const auto kv = cross == std::string::npos ? q : whole_number<std::int64_t>(whole.substr(cross + 1));
-  if (!q || !kv || *q < 1 || *kv < 1) {
+  const auto sizes = sizes_in(text, 1, std::numeric_limits<std::int64_t>::max());
+  if (sizes.empty() || sizes.size() > 2) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("--block: '{}' is not of the form QxKV with sizes of at least 1, such as 128x128", text));
   }
-  return {*q, *kv};
+  return {sizes.front(), sizes.back()};
+}
+
+Dims parse_shape(std::string_view option, const std::string& text) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto sizes = sizes_in(text, 0, kMost);
+  if (sizes.size() != 4) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: '{}' is not of the form BxHxSxD with sizes from 0 to {}, such as 2x8x4096x64", option,
+                            text, kMost));
+  }
+  return Dims(sizes);
 }
 
 }  // namespace heddle::cli

@@ -1,6 +1,7 @@
 // Arguments of an attention on the command line, still as text.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,7 @@ struct AttentionArguments {
   std::string normalizer = "softmax";
   std::string dtype;
   std::string backend = "automatic";
-  int device = 0;  // of the cuda and the amd backend
+  std::optional<int> device;  // of the cuda and the amd backend; default 0
   int threads = 0;
   // The rows of options.def. Tensors by name, among the file's others and the captures.
 #define HEDDLE_TENSOR_OPTION(name, group, help) std::string name;
@@ -68,5 +69,7 @@ ParamValue parse_param_value(const std::string& name, const std::string& text);
 double parse_number(std::string_view option, const std::string& text);
 /// "128x64" (queries x keys), or "128" for both.
 BlockSize parse_block(const std::string& text);
+/// "2x8x4096x64" as [2, 8, 4096, 64].
+Dims parse_shape(std::string_view option, const std::string& text);
 
 }  // namespace heddle::cli

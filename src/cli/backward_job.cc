@@ -30,7 +30,7 @@ std::map<std::string, Tensor> load_tensors(const std::vector<std::string>& assig
     }
     if (tensors.contains(name)) refuse("--backward: {} is given twice", name);
     const std::string axes = name == "DO" || name == "O" ? "[B, H, S, D]" : "[B, H, S]";
-    tensors.emplace(name, with_batch(name, load_tensor(source), axes));
+    tensors.emplace(name, with_batch(name, load_tensor("--backward", source), axes));
   }
   if (!tensors.contains("DO")) refuse("--backward: DO, the gradient of o, is not given; DO=FILE is accepted");
   return tensors;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "accepted.h"
 #include "arguments.h"
 #include "bench_cases.h"
 #include "bench_report.h"
@@ -162,33 +163,32 @@ void add_options(CLI::App& verb, BenchArguments& arguments) {
         ->group("Cases");
   };
   constexpr std::int64_t kMostKeys = std::int64_t{1} << 24;
-  add_list("--passes", arguments.passes, CLI::IsMember({"forward", "backward", "decode"}),
+  add_list("--passes", arguments.passes, one_of({"forward", "backward", "decode"}),
            "forward, backward and decode (one query); default: all");
-  add_list("--dtype", arguments.dtypes, CLI::IsMember({"f32", "bf16", "f16"}),
+  add_list("--dtype", arguments.dtypes, one_of({"f32", "bf16", "f16"}),
            "f32, bf16 and f16; default: f32, and bf16 where AMX multiplies");
-  add_list("--head-dims", arguments.head_dims, CLI::Range(std::int64_t{1}, std::int64_t{1024}),
-           "head dimensions; default 64,128");
-  add_list("--seqlens", arguments.lengths, CLI::Range(std::int64_t{1}, kMostKeys),
+  add_list("--head-dims", arguments.head_dims, whole_from(1, 1024), "head dimensions; default 64,128");
+  add_list("--seqlens", arguments.lengths, whole_from(1, kMostKeys),
            "queries and keys of forward and backward; default\n512,2048,8192");
-  add_list("--masks", arguments.masks, CLI::IsMember({"full", "causal"}),
+  add_list("--masks", arguments.masks, one_of({"full", "causal"}),
            "full and causal, of forward and backward; default: both");
-  add_list("--keys", arguments.keys, CLI::Range(std::int64_t{1}, kMostKeys), "keys of a decode; default 8192");
+  add_list("--keys", arguments.keys, whole_from(1, kMostKeys), "keys of a decode; default 8192");
   verb.add_option("--heads", arguments.heads,
                   "query heads, and as many of keys; default: 8 in a decode, else\n"
                   "4096 / S, within 1 and 8, and at least a quarter of the threads")
       ->option_text("N")
-      ->check(CLI::Range(1, 4096))
+      ->check(whole_from(1, 4096))
       ->group("Cases");
   const std::string execution = "Execution";
   verb.add_option("--threads", arguments.threads,
                   "CPU threads of attention, and the most of the peaks; 0 (default):\nall cores")
       ->option_text("N")
-      ->check(CLI::Range(0, 1024))
+      ->check(whole_from(0, 1024))
       ->group(execution);
   verb.add_option("--seconds", arguments.seconds,
                   "how long to measure; default 20. Each case is measured once even\nif that takes longer")
       ->option_text("X")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(number_from(0.001, 86400))
       ->group(execution);
   add_text(verb, "--backend", arguments.backend, "NAME", "cpu alone; others are refused")->group(execution);
   const std::string result = "Result";

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -157,6 +158,18 @@ void check_arguments(const ExplainArguments& arguments) {
   const std::string& backend = arguments.attention.backend;
   if (arguments.has_shapes() && arguments.gpu.empty() && (backend == "cuda" || backend == "amd")) {
     refuse(fmt::format("--q-shape, --k-shape and --v-shape with --backend {}: name the GPU by --gpu instead", backend));
+  }
+  if (!arguments.gpu.empty() && backend != "automatic") {
+    refuse(fmt::format("--gpu {} is given with --backend {}; one of them is accepted: --gpu says for which device",
+                       arguments.gpu, backend));
+  }
+  for (const auto& [name, npy, shape] : {std::tuple{"q", &arguments.attention.q, &arguments.attention.q_shape},
+                                         {"k", &arguments.attention.k, &arguments.attention.k_shape},
+                                         {"v", &arguments.attention.v, &arguments.attention.v_shape}}) {
+    if (arguments.attention.input.empty() && npy->empty() && shape->empty()) {
+      refuse(
+          fmt::format("no {0}: give a .safetensors file that holds it, --{0} FILE.npy, or --{0}-shape BxHxSxD", name));
+    }
   }
   if (arguments.measure) {
     if (arguments.has_shapes() || !arguments.gpu.empty() || arguments.is_backward() || backend == "cuda" ||

@@ -33,7 +33,7 @@ void load_inputs(const AttentionArguments& arguments, AttentionJob& job) {
     if (!shape->empty()) {
       if (!npy->empty()) refuse(fmt::format("--{0} and --{0}-shape: give one of them", name));
       const DType dtype = arguments.dtype.empty() ? DType::f32 : parse_dtype(arguments.dtype);
-      *target = reserved(dtype, parse_shape(fmt::format("--{}-shape", name), *shape, 4));
+      *target = reserved(dtype, parse_shape(fmt::format("--{}-shape", name), *shape));
     } else if (!npy->empty()) {
       *target = prepare(name, load_npy(*npy), arguments.dtype);
     } else if (in_file != file.tensors.end()) {
@@ -120,6 +120,12 @@ Tensor with_batch(const std::string& name, const Tensor& tensor, const std::stri
 }
 
 AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
+  const bool is_on_gpu = arguments.backend == "cuda" || arguments.backend == "amd";
+  if (arguments.device && !is_on_gpu) {
+    refuse(fmt::format("--device {} is given with --backend {}; it chooses a GPU of --backend cuda or amd",
+                       *arguments.device, arguments.backend));
+  }
+  const int device = arguments.device.value_or(0);
   AttentionJob job;
   load_inputs(arguments, job);
   AttentionOptions& options = job.options;
@@ -132,8 +138,8 @@ AttentionJob load_job(const AttentionArguments& arguments, bool on_its_device) {
   options.backend = parse_backend(arguments.backend);
   options.threads = arguments.threads;
   set_rows(arguments, job);
-  if (on_its_device && options.backend == BackendChoice::cuda) move_to_gpu(job, {DeviceKind::cuda, arguments.device});
-  if (on_its_device && options.backend == BackendChoice::amd) move_to_gpu(job, {DeviceKind::rocm, arguments.device});
+  if (on_its_device && options.backend == BackendChoice::cuda) move_to_gpu(job, {DeviceKind::cuda, device});
+  if (on_its_device && options.backend == BackendChoice::amd) move_to_gpu(job, {DeviceKind::rocm, device});
   return job;
 }
 

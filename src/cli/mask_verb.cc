@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "accepted.h"
 #include "arguments.h"
 #include "heddle/block_mask.h"
 #include "heddle/devices.h"
@@ -94,17 +95,20 @@ int draw(const MaskArguments& arguments) {
   return 0;
 }
 
+// Mods count in i32.
+constexpr std::int64_t kLeast = std::numeric_limits<std::int32_t>::min();
+constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+
 void add_options(CLI::App& verb, MaskArguments& arguments) {
   const auto add_count = [&](const std::string& name, std::int64_t& target, std::int64_t least,
                              const std::string& help) {
-    constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();  // mods count in i32
-    return verb.add_option(name, target, help)->option_text("N")->check(CLI::Range(least, kLargest));
+    return verb.add_option(name, target, help)->option_text("N")->check(whole_from(least, kLargest));
   };
   const std::string shape = "Shape";
   add_count("--q-len", arguments.q_len, 0, "number of queries")->required()->group(shape);
   add_count("--kv-len", arguments.kv_len, 0, "number of keys")->required()->group(shape);
-  add_count("--q-start", arguments.q_start, 0, "added to q_idx; default 0")->group(shape);
-  add_count("--kv-start", arguments.kv_start, 0, "added to kv_idx; default 0")->group(shape);
+  add_count("--q-start", arguments.q_start, kLeast, "added to q_idx, may be negative; default 0")->group(shape);
+  add_count("--kv-start", arguments.kv_start, kLeast, "added to kv_idx, may be negative; default 0")->group(shape);
   add_count("--heads", arguments.heads, 1, "query heads; default 1")->group(shape);
   add_count("--batch", arguments.batch, 1, "batch entries; default 1")->group(shape);
   add_text(verb, "--mask", arguments.mask, "EXPR", "mask mod, true attends")->required();

@@ -89,8 +89,13 @@ std::string file_of(const std::string& source) {
   return suffix == std::string::npos ? source : source.substr(0, suffix + kSuffix.size() - 1);
 }
 
-Tensor load_tensor(const std::string& source) {
+Tensor load_tensor(std::string_view option, const std::string& source) {
   const std::string file = file_of(source);
+  if (file == source && source.ends_with(".safetensors")) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{0}: '{1}' does not say which of its tensors; {1}:TENSOR is accepted, or a .npy file",
+                            option, source));
+  }
   if (file == source) return load_npy(file);
   const std::string name = source.substr(file.size() + 1);
   const TensorFile content = load_safetensors(file);
@@ -113,7 +118,7 @@ void Names::add_captures(const std::vector<std::string>& assignments) {
   for (const std::string& text : assignments) {
     const auto [name, source] = parse_assignment("--capture", text);
     require_name("--capture", [&name = name] { Capture(name, DType::f32, 0); });
-    add_tensor(name, load_tensor(source));
+    add_tensor(name, load_tensor("--capture", source));
   }
 }
 
@@ -131,7 +136,8 @@ const Tensor& Names::tensor(std::string_view option, const std::string& name) co
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     refuse_skipped(skipped_, name);
-    throw Error(ErrorCode::invalid_argument, fmt::format("{}: no tensor '{}'; {}", option, name, known(tensors_)));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: no tensor '{}'; {}. --capture NAME=FILE.npy adds one", option, name, known(tensors_)));
   }
   return found->second;
 }

@@ -48,6 +48,6 @@ std::string file_of(const std::string& source);
 /// Throws unsupported, with the file's sentence, when it holds a tensor of this name that was skipped.
 void refuse_skipped(const std::map<std::string, std::string>& skipped, const std::string& name);
 /// FILE.npy, or FILE.safetensors:TENSOR.
-Tensor load_tensor(const std::string& source);
+Tensor load_tensor(std::string_view option, const std::string& source);
 
 }  // namespace heddle::cli

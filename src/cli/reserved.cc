@@ -4,12 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
-#include <limits>
 #include <memory>
-#include <string_view>
-#include <vector>
 
 #include "heddle/error.h"
 
@@ -46,28 +41,6 @@ Tensor reserved(DType dtype, const Dims& shape) {
   }
   const std::shared_ptr<void> owner(start, [size](void* address) { munmap(address, size); });
   return Tensor::adopt(TensorView(start, dtype, shape), owner);
-}
-
-Dims parse_shape(const std::string& option, const std::string& text, int rank) {
-  std::vector<std::int64_t> sizes;
-  std::string_view rest = text;
-  bool good = true;
-  while (good) {
-    std::int64_t size = 0;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), size);
-    good = error == std::errc() && size >= 0 && size <= std::numeric_limits<std::int32_t>::max();
-    sizes.push_back(size);
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    if (rest.empty()) break;
-    good = good && rest.front() == 'x';
-    if (good) rest.remove_prefix(1);
-  }
-  if (!good || static_cast<int>(sizes.size()) != rank) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: '{}' is not a shape; {} sizes of at least 0 are accepted, such as 2x8x4096x64", option,
-                            text, rank));
-  }
-  return Dims(sizes);
 }
 
 std::int64_t machine_memory() { return std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE); }

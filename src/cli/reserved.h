@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "heddle/tensor.h"
 
@@ -11,10 +10,6 @@ namespace heddle::cli {
 /// Address space for a tensor of that shape; whoever reads or writes an element ends the process. Throws Error
 /// out_of_memory, with the bytes, if the address space has no such room.
 Tensor reserved(DType dtype, const Dims& shape);
-
-/// "2x8x4096x64" as [2, 8, 4096, 64]: as many sizes as `rank`, each of at least 0. Throws Error invalid_argument that
-/// names the option.
-Dims parse_shape(const std::string& option, const std::string& text, int rank);
 
 /// Bytes of memory of this machine.
 std::int64_t machine_memory();

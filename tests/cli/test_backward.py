@@ -217,7 +217,7 @@ class Backward(ProgramTest):
         refused("--gradients requires --backward", "--gradients", "q")
         refused("--deterministic requires --backward", "--deterministic")
         refused("--backward: DO, the gradient of o, is not given; DO=FILE is accepted", *self.incoming[2:])
-        refused("--backward: 'd_o' is not of the form NAME=VALUE", "--backward", "d_o")
+        refused("--backward: 'd_o' is not of the form NAME=FILE", "--backward", "d_o")
         refused("--backward: there is no tensor 'D'; DO, DLSE, O and LSE are accepted", "--backward", "D=x.npy")
         refused("--backward: DO is given twice", *d_o, *d_o)
         refused("holds no tensor 'nothing'", "--backward", f"DO={self.input}:nothing")

@@ -69,9 +69,27 @@ class WrongUsage(ErrorTest):
         self.assert_refused("w", *mask)
 
     def test_captures(self):
-        self.assert_refused("NAME=VALUE", "--capture", "x")
+        self.assert_refused("--capture: 'x' is not of the form NAME=FILE", "--capture", "x")
         self.assert_refused("'slopes' is given twice", "--capture", f"slopes={INPUT}:slopes")
         self.assert_refused("holds no tensor 'y'", "--capture", f"x={INPUT}:y")
+        sentence = f"--capture: '{INPUT}' does not say which of its tensors; {INPUT}:TENSOR is accepted"
+        self.assert_refused(sentence, "--capture", f"x={INPUT}")
+        self.assert_refused("--backward: 'DO' is not of the form NAME=FILE", "--backward", "DO")
+        self.assert_refused("--backward: ", "--backward", f"DO={INPUT}")
+
+    def test_files_in_place_of_names_hear_of_captures(self):
+        self.assert_refused("no tensor 'len.npy'; the tensors are", "--kv-lengths", "len.npy")
+        self.assert_refused("--capture NAME=FILE.npy adds one", "--kv-lengths", "len.npy")
+
+    def test_devices_of_no_gpu(self):
+        for backend in ("automatic", "cpu", "reference"):
+            sentence = f"--device 1 is given with --backend {backend}; it chooses a GPU of --backend cuda or amd"
+            self.assert_refused(sentence, "--backend", backend, "--device", 1)
+        self.assert_refused("--device 0 is given with --backend automatic", "--device", 0)
+        self.assert_fails(2, "--device 1 is given", "explain", INPUT, "--gpu", "h100", "--device", 1)
+        for backend in ("cpu", "reference", "cuda", "amd"):
+            sentence = f"--gpu h100 is given with --backend {backend}; one of them is accepted"
+            self.assert_fails(2, sentence, "explain", INPUT, "--gpu", "h100", "--backend", backend)
 
     def test_names_that_no_mod_can_read(self):
         for name in ("score", "q_idx", "True", "and"):
@@ -82,11 +100,15 @@ class WrongUsage(ErrorTest):
         self.assert_refused("'a b' is not", "--capture", f"a b={INPUT}:slopes")
 
     def test_choices(self):
-        self.assert_refused("--normalizer", "--normalizer", "hardmax")
-        self.assert_refused("--dtype", "--dtype", "i32")
-        self.assert_refused("--backend", "--backend", "metal")
-        self.assert_refused("--device", "--device", "-1")
-        self.assert_refused("--threads", "--threads", "-1")
+        kinds = "softmax, none and sigmoid are accepted"
+        self.assert_refused(f"--normalizer: 'hardmax' is given; {kinds}", "--normalizer", "hardmax")
+        self.assert_refused("--dtype: 'i32' is given; f64, f32, f16, bf16, e4m3 and e5m2 are accepted", "--dtype", "i32")
+        self.assert_refused("--backend: 'metal' is given", "--backend", "metal")
+        gpu = ("--backend", "cuda", "--device")
+        self.assert_refused("--device: '-1' is given; whole numbers from 0 to 1023 are accepted", *gpu, "-1")
+        for text in ("-1", "3.5", "many", "65537", "99999999999999999999", "0x10"):
+            sentence = f"--threads: '{text}' is given; whole numbers from 0 to 65536 are accepted"
+            self.assert_refused(sentence, "--threads", text)
         self.assert_refused("--scale: 'big' is not a number", "--scale", "big")
         self.assert_refused("scale", "--scale", "nan")
         self.assert_refused("scale is 1e+39; f16 inputs are computed in f32", "--scale", "1e39")
@@ -157,6 +179,9 @@ class WrongUsage(ErrorTest):
         self.assert_fails(2, "--q-len", "mask", "--q-len", -1, "--kv-len", 8, "--mask", "True")
         self.assert_fails(2, "^", *size, "--mask", "q_idx >")
         self.assert_fails(2, "score", *size, "--mask", "score > 0.0")
+        sentence = "--q-len: '5e3' is given; whole numbers from 0 to 2147483647 are accepted"
+        self.assert_fails(2, sentence, "mask", "--q-len", "5e3", "--kv-len", 8, "--mask", "True")
+        self.assert_fails(2, "--kv-start: '-2147483649' is given", *size, "--mask", "True", "--kv-start", -(2**31) - 1)
         for option in ("--heads", "--batch"):
             self.assert_fails(2, option, *size, "--mask", "h + b == 0", option, 10**12)
         self.assert_fails(1, "2000000000 heads with 1 rows", *size, "--mask", "h == 0", "--heads", 2 * 10**9)

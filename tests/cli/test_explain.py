@@ -144,12 +144,13 @@ class Explain(ProgramTest):
 
     def test_refusals(self):
         shapes = ("--q-shape", "1x2x3x4")
+        others = ("--k-shape", "1x2x3x4", "--v-shape", "1x2x3x4")
         for sentence, *arguments in (
-            ("--q-shape: '1x2x3' is not a shape; 4 sizes of at least 0 are accepted", "--q-shape", "1x2x3"),
-            ("--q-shape: '1x2x3x-4' is not a shape", "--q-shape", "1x2x3x-4"),
-            ("--q-shape: '1x2x3x4x' is not a shape", "--q-shape", "1x2x3x4x"),
-            ("no k: give", *shapes),
-            ("--q and --q-shape: give one of them", *shapes, "--q", "q.npy"),
+            *((f"--q-shape: '{shape}' is not of the form BxHxSxD with sizes from 0 to 2147483647, such as 2x8x4096x64",
+               "--q-shape", shape, *others)
+              for shape in ("1x2x3", "1x2x3x4x5", "1x2x3x-4", "1x2x2147483648x4", "1,2,3,4", "1xx3x4", "1x2x3x4x")),
+            ("no k: give a .safetensors file that holds it, --k FILE.npy, or --k-shape BxHxSxD", *shapes),
+            ("--q and --q-shape: give one of them", *shapes, *others, "--q", "q.npy"),
             ("--backward needs tensors that are there", INPUT, *shapes, "--backward", "DO=o.npy"),
             ("name the GPU by --gpu instead", INPUT, *shapes, "--backend", "cuda"),
             ("--measure is for forwards on the CPU", INPUT, *shapes, "--measure"),

@@ -139,6 +139,11 @@ class Mask(ProgramTest):
         result = self.run_json("mask", *arguments, "--kv-start", 15, "--mask", "q_idx >= kv_idx")
         self.assertEqual([result[kind] for kind in ("full", "partial", "empty")], [0, 2, 4])
 
+    def test_starts_below_zero(self):
+        size = ("--q-len", 30, "--kv-len", 30, "--block", "10x10", "--mask", "q_idx >= kv_idx", "--text")
+        self.assertIn("...\n...\n+..\n", self.run_well("mask", *size, "--q-start", -20))
+        self.assertIn("###\n###\n###\n", self.run_well("mask", *size, "--kv-start", -(2**31)))
+
     def test_text(self):
         size = ("--q-len", 48, "--kv-len", 48, "--block", 16)
         text = self.run_well("mask", *size, "--mask", "q_idx >= kv_idx", "--text")

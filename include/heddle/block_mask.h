@@ -101,7 +101,7 @@ class BlockMask {
   BlockMask transposed() const;
   bool is_transposed() const { return state_.transposed; }
 
-  /// Rebuilds the rows in place for new values of the params and captures that the mask reads; when it throws, nothing
+  /// Rebuilds the rows in place for the values of all params and captures that the mask reads; when it throws, nothing
   /// has changed. Rows that came from lists depend on no value and stay.
   void update(const Bindings& bindings, int threads = 0);
   /// Throws invalid_argument, naming the first one, when a param or a capture's content differs from what the rows were

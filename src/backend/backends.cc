@@ -16,4 +16,16 @@ const DeviceInterface* find_device_kind(DeviceKind kind) {
   return found == device_kinds().end() ? nullptr : *found;
 }
 
+BackendChoice backend_of(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::cpu:
+      return BackendChoice::cpu;
+    case DeviceKind::cuda:
+      return BackendChoice::cuda;
+    case DeviceKind::rocm:
+      return BackendChoice::amd;
+  }
+  return BackendChoice::automatic;
+}
+
 }  // namespace heddle::backend

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.h"
 #include "context/head_groups.h"
 #include "context/positions.h"
 #include "expr/mod_arguments.h"
@@ -23,18 +24,6 @@ std::string text_of(const Device& device) {
 
 }  // namespace
 
-BackendChoice backend_on(const Device& device) {
-  switch (device.kind) {
-    case DeviceKind::cpu:
-      return BackendChoice::cpu;
-    case DeviceKind::cuda:
-      return BackendChoice::cuda;
-    case DeviceKind::rocm:
-      return BackendChoice::amd;
-  }
-  return BackendChoice::automatic;
-}
-
 void refuse_options(const AttentionOptions& options, const Device& device) {
   const auto given = [](std::string_view name) {
     refuse(fmt::format("{} is given; ContextAttention takes whole sequences of one partition, without it", name));
@@ -49,9 +38,9 @@ void refuse_options(const AttentionOptions& options, const Device& device) {
   if (options.k_rest) given("k_rest");
   if (options.block_mask) given("block_mask");
   if (!options.mask_mod.empty()) given("mask_mod");
-  if (options.backend != BackendChoice::automatic && options.backend != backend_on(device)) {
+  if (options.backend != BackendChoice::automatic && options.backend != backend::backend_of(device.kind)) {
     refuse(fmt::format("backend is {}, and the communicator carries rows of {}; {} and automatic are accepted",
-                       name(options.backend), text_of(device), name(backend_on(device))));
+                       name(options.backend), text_of(device), name(backend::backend_of(device.kind))));
   }
   if (options.bindings.params.contains(kFirstHead)) {
     refuse(fmt::format("a param is called '{}', which ContextAttention adds; other names are accepted", kFirstHead));

@@ -11,9 +11,6 @@
 
 namespace heddle::context {
 
-/// The backend that computes where the tensors are.
-BackendChoice backend_on(const Device& device);
-
 /// Throws invalid_argument for options that a partition says, for backends of another device, and for names that are
 /// added.
 void refuse_options(const AttentionOptions& options, const Device& device);

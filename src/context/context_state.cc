@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "backend/backends.h"
 #include "base/hash.h"
 #include "context/context_checks.h"
 #include "context/head_groups.h"
@@ -83,7 +84,7 @@ void ContextAttention::State::make(const MadePartition& partition, const BlockMa
                                                             given.sinks.has_value(), static_cast<int>(host_steps))));
   AttentionOptions whole = given;
   whole.mask_mod = mask.mask();
-  whole.backend = context::backend_on(device);
+  whole.backend = backend::backend_of(device.kind);
   const auto way_by = [&](std::int64_t ranks_per_host) {
     const ExchangePlan plan = ExchangePlan::build(partition.queries, partition.keys, mask, ranks_per_host);
     word = base::hash_combine(word, plan.hash());

@@ -135,17 +135,17 @@ void AttentionPlan::State::check_and_launch(const Tensors& tensors, const RunOpt
 }
 
 void AttentionPlan::run(const AttentionTensors& tensors, const RunOptions& options) const {
-  state_->run(tensors, options, false);
+  engine::state_in(state_).run(tensors, options, false);
 }
 
 template <std::same_as<BackwardTensors> Tensors>
 void AttentionPlan::run(const Tensors& tensors, const RunOptions& options) const {
-  state_->run(tensors, options, false);
+  engine::state_in(state_).run(tensors, options, false);
 }
 template void AttentionPlan::run(const BackwardTensors&, const RunOptions&) const;
 
 void AttentionPlan::update(const Bindings& bindings) {
-  State& state = *state_;
+  State& state = engine::state_in(state_);
   if (state.cached) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -169,10 +169,10 @@ void AttentionPlan::update(const Bindings& bindings) {
   state.options.bindings = std::move(merged);
 }
 
-std::int64_t AttentionPlan::workspace_bytes() const { return state_->plan.workspace_bytes; }
+std::int64_t AttentionPlan::workspace_bytes() const { return engine::state_in(state_).plan.workspace_bytes; }
 
-const BlockMask* AttentionPlan::block_mask() const { return state_->block_mask.get(); }
+const BlockMask* AttentionPlan::block_mask() const { return engine::state_in(state_).block_mask.get(); }
 
-BackendChoice AttentionPlan::backend() const { return state_->plan.family->backend; }
+BackendChoice AttentionPlan::backend() const { return engine::state_in(state_).plan.family->backend; }
 
 }  // namespace heddle

@@ -325,8 +325,8 @@ nlohmann::ordered_json AttentionPlan::State::explanation() const {
   return all;
 }
 
-std::string AttentionPlan::explain() const { return engine::to_text(state_->explanation()); }
+std::string AttentionPlan::explain() const { return engine::to_text(engine::state_in(state_).explanation()); }
 
-std::string AttentionPlan::explain_json() const { return state_->explanation().dump(2); }
+std::string AttentionPlan::explain_json() const { return engine::state_in(state_).explanation().dump(2); }
 
 }  // namespace heddle

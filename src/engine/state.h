@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "engine/planners_mask.h"
 #include "heddle/attention.h"
+#include "heddle/error.h"
 #include "plan/plan.h"
 #include "problem/check_run.h"
 
@@ -37,5 +38,16 @@ struct AttentionPlan::State {
 
   nlohmann::ordered_json explanation() const;
 };
+
+namespace engine {
+/// A plan's state. Throws Error(invalid_argument) for the null of a plan that was moved from.
+template <class State>
+State& state_in(const std::shared_ptr<State>& state) {
+  if (state == nullptr) {
+    throw Error(ErrorCode::invalid_argument, "the plan was moved from; the plan that it was moved to is accepted");
+  }
+  return *state;
+}
+}  // namespace engine
 
 }  // namespace heddle

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/amd/launch/amd_gpu.h"
+#include "backend/backends.h"
 #include "backend/cuda/launch/cuda_gpu.h"
 #include "base/environment.h"
 #include "heddle/error.h"
@@ -209,21 +210,12 @@ template <class... Arguments>
   throw Error(ErrorCode::unsupported, fmt::format(sentence, std::forward<Arguments>(arguments)...));
 }
 
-BackendChoice backend_of(const Device& device) {
-  switch (device.kind) {
-    case DeviceKind::cpu:
-      return BackendChoice::cpu;
-    case DeviceKind::cuda:
-      return BackendChoice::cuda;
-    case DeviceKind::rocm:
-      return BackendChoice::amd;
-  }
-  unsupported("q is on {}; tensors on the CPU, on a CUDA or on a ROCm device are accepted", problem::name(device));
-}
-
 /// The wanted backend, which must be one of the tensors' device; automatic: the best one there.
 BackendChoice resolve(BackendChoice wanted, const Device& device, const device::Machine& machine) {
-  const BackendChoice own = backend_of(device);
+  const BackendChoice own = backend::backend_of(device.kind);
+  if (own == BackendChoice::automatic) {
+    unsupported("q is on {}; tensors on the CPU, on a CUDA or on a ROCm device are accepted", problem::name(device));
+  }
   if (wanted == BackendChoice::automatic || wanted == own) return own;
   if (wanted == BackendChoice::reference && own == BackendChoice::cpu) return wanted;
   if (wanted == BackendChoice::cpu || wanted == BackendChoice::reference) {

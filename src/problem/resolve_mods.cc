@@ -22,12 +22,12 @@ bool computes_with_reals(const Expr& e) {
 
 void check_block_mask_shape(const AttentionProblem& problem, const BlockMask& mask) {
   const MaskShape& shape = mask.shape();
+  if (std::ssize(shape.sequences) != problem.batch) {
+    refuse("block_mask covers {} sequences; the batch's {} are accepted", shape.sequences.size(), problem.batch);
+  }
   if (shape.heads != problem.q_heads && !(shape.heads == 1 && mask.shared_by_heads())) {
     refuse("block_mask covers {} head{}{}; q's {} are accepted, or 1 where the mask does not read h", shape.heads,
            shape.heads == 1 ? "" : "s", shape.heads == 1 ? ", and its mask reads h" : "", problem.q_heads);
-  }
-  if (std::ssize(shape.sequences) != problem.batch) {
-    refuse("block_mask covers {} sequences; the batch's {} are accepted", shape.sequences.size(), problem.batch);
   }
   for (std::size_t i = 0; i < shape.sequences.size(); ++i) {
     const Sequence& given = shape.sequences[i];

@@ -115,7 +115,11 @@ std::vector<std::int64_t> read_cumulative(const Side& side, bool whole) {
              side.longest, most);
     }
   }
-  if (values.back() > total || (values.size() == 1 && total > 0)) {
+  if (values.size() == 1 && total > 0) {
+    refuse("{} has one entry, for no sequence, and the tensor {} rows; N + 1 entries for N of at least 1 are accepted",
+           name, total);
+  }
+  if (values.back() > total) {
     refuse("{} ends at {}; up to the tensor's {} rows are accepted", name, values.back(), total);
   }
   if (whole && values.back() != total) {

@@ -36,6 +36,10 @@ void check_enums(const AttentionOptions& options) {
     refuse("backend is {}; automatic (0), cpu (1), reference (2), cuda (3) and amd (4) are accepted",
            static_cast<int>(options.backend));
   }
+  if (options.tuning > Tuning::again) {
+    refuse("tuning is {}; automatic (0), off (1), recorded (2), measure (3) and again (4) are accepted",
+           static_cast<int>(options.tuning));
+  }
 }
 
 void check_normalizer(const AttentionOptions& options, const AttentionProblem& problem) {

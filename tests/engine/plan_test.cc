@@ -86,6 +86,22 @@ TEST(Plan, RunsManyTimes) {
   expect_right(in, other);
 }
 
+TEST(Plan, ThatWasMovedFromIsToldApart) {
+  const Inputs in;
+  AttentionPlan from = make_plan(in);
+  AttentionPlan plan = std::move(from);
+  const std::string sentence = "the plan was moved from; the plan that it was moved to is accepted";
+  const std::vector<std::function<void()>> uses = {
+      [&] { run_plan(from, in); },     [&] { from.run(BackwardTensors{}); }, [&] { from.update({}); },
+      [&] { from.workspace_bytes(); }, [&] { from.block_mask(); },           [&] { from.backend(); },
+      [&] { (void)from.explain(); },   [&] { (void)from.explain_json(); },
+  };
+  for (const auto& use : uses) expect_error(use, ErrorCode::invalid_argument, sentence);
+  expect_right(in, run_plan(plan, in));
+  from = plan;
+  expect_right(in, run_plan(from, in));
+}
+
 TEST(Plan, NeedsNoMemoryToBeMade) {
   Inputs in;
   const AttentionTensors shapes = {{nullptr, DType::f32, in.q.shape()},

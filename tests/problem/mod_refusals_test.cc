@@ -107,6 +107,8 @@ TEST(Refusals, BlockMasks) {
           "block_mask covers 1 head, and its mask reads h; q's 4 are accepted, or 1 where the mask does not read h");
   refused([&](Call& c) { give(c, mods::causal(), MaskShape::uniform(3, 4, 6, 8)); },
           "block_mask covers 3 sequences; the batch's 2 are accepted");
+  refused([](Call& c) { c.options.block_mask = std::make_shared<BlockMask>(); },
+          "block_mask covers 0 sequences; the batch's 2 are accepted");
   refused(
       [&](Call& c) { give(c, mods::causal(), MaskShape::uniform(2, 4, 6, 7)); },
       "block_mask was made for sequence 0 with q_begin 0, q_len 6, kv_begin 0, kv_len 7, q_start 0, kv_start 0; this "

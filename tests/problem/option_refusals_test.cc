@@ -61,6 +61,10 @@ TEST(Refusals, CumulativeLengths) {
         c.options.cu_seqlens_q = c.keep(i32s({0, 2, 2, 7}));
       },
       "cu_seqlens_q ends at 7; up to the tensor's 6 rows are accepted", Call::packed());
+  refused([](Call& c) { c.options.cu_seqlens_q = c.options.cu_seqlens_kv = c.keep(i32s({0})); },
+          "cu_seqlens_q has one entry, for no sequence, and the tensor 6 rows; N + 1 entries for N of at least 1 are "
+          "accepted",
+          Call::packed());
   refused(
       [](Call& c) {
         c.options.cu_seqlens_q = c.keep(i32s({0, 2, 6}));
@@ -140,6 +144,9 @@ TEST(Refusals, NumbersThatAreNoEnumerators) {
     refused(
         [&](Call& c) { c.options.backend = static_cast<BackendChoice>(number); },
         fmt::format("backend is {}; automatic (0), cpu (1), reference (2), cuda (3) and amd (4) are accepted", number));
+    refused([&](Call& c) { c.options.tuning = static_cast<Tuning>(number); },
+            fmt::format("tuning is {}; automatic (0), off (1), recorded (2), measure (3) and again (4) are accepted",
+                        number));
   }
 }
 

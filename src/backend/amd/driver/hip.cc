@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "backend/libraries/loaded_library.h"
 #include "heddle/error.h"
 
 namespace heddle::amd {
@@ -33,12 +34,9 @@ std::string complaint(const libraries::Library& library) {
 #include "backend/amd/driver/hip_functions.def"
 #undef HEDDLE_HIP_FUNCTION
   };
-  for (const char* symbol : kSymbols) {
-    if (library.symbol(symbol) == nullptr) {
-      return fmt::format("is HIP {} that lacks the function {}", version_text(version), symbol);
-    }
-  }
-  return {};
+  const char* const lacks = libraries::lacking(library, kSymbols);
+  if (lacks == nullptr) return {};
+  return fmt::format("is HIP {} that lacks the function {}", version_text(version), lacks);
 }
 
 /// HIP's words for a result: "hipErrorNoDevice (no ROCm-capable device is detected)".
@@ -48,50 +46,40 @@ std::string words(const Hip& hip, HipError result) {
   return name != nullptr && text != nullptr ? fmt::format("{} ({})", name, text) : fmt::format("HIP error {}", result);
 }
 
-/// HIP, or why there is none.
-struct Loaded {
-  Hip hip;
-  libraries::Library library;
-  std::string missing;
-};
+using Loaded = libraries::LoadedLibrary<Hip>;
 
-Loaded load() {
-  Loaded loaded;
-  try {
-    const libraries::LibrarySearch search{.what = "HIP",
-                                          .option = base::Option::hip,
-                                          .names = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
-                                          .folders = rocm_folders(),
-                                          .second_names = {"libamdhip64.so"},
-                                          .old_names = {"libamdhip64.so.4"}};
-    loaded.library = libraries::open_library(search, complaint);
-    Hip& hip = loaded.hip;
+void start(Loaded& loaded) {
+  Hip& hip = loaded.functions;
 #define HEDDLE_HIP_FUNCTION(result, member, parameters) loaded.library.find(hip.member, "hip" #member);
 #include "backend/amd/driver/hip_functions.def"
 #undef HEDDLE_HIP_FUNCTION
-    if (const HipError result = hip.Init(0); result != kHipSuccess) {
-      loaded.missing = fmt::format("HIP ({}) does not start: {}", loaded.library.path(), words(hip, result));
-      return loaded;
-    }
-    int version = 0;
-    hip.RuntimeGetVersion(&version);
-    started = version;
-  } catch (const Error& error) {
-    loaded.missing = error.what();
+  if (const HipError result = hip.Init(0); result != kHipSuccess) {
+    loaded.missing = fmt::format("HIP ({}) does not start: {}", loaded.library.path(), words(hip, result));
+    return;
   }
-  return loaded;
+  int version = 0;
+  hip.RuntimeGetVersion(&version);
+  started = version;
 }
 
 /// Loaded at the first call. Never destroyed: objects of static life free device memory while the process ends.
 const Loaded& loaded() {
+  const auto load = [] {
+    return libraries::load_library<Hip>({.what = "HIP",
+                                         .option = base::Option::hip,
+                                         .names = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
+                                         .folders = rocm_folders(),
+                                         .second_names = {"libamdhip64.so"},
+                                         .old_names = {"libamdhip64.so.4"}},
+                                        complaint, start);
+  };
   static const Loaded& once = *new Loaded(load());
-  if (!once.missing.empty()) throw Error(ErrorCode::unsupported, once.missing);
-  return once;
+  return once.here();
 }
 
 }  // namespace
 
-const Hip& hip() { return loaded().hip; }
+const Hip& hip() { return loaded().functions; }
 
 const libraries::Library& hip_library() { return loaded().library; }
 

@@ -66,7 +66,7 @@ class AmdDevice final : public DeviceInterface {
   }
   void move_rows(const MoveArguments& arguments) const override { gpu::move_rows(amd::amd_gpu(), arguments); }
   std::unique_ptr<SideStream> make_side_stream(int index, int marks) const override {
-    return std::make_unique<amd::HipSideStream>(index, marks);
+    return amd::make_side_stream(index, marks);
   }
   BuiltMask build_mask(int, const Expr&, const MaskShape&, BlockSize, const Bindings&, DType, bool,
                        std::shared_ptr<DeviceMaskRows>&) const override {

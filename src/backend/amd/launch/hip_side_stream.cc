@@ -1,53 +1,34 @@
 #include "backend/amd/launch/hip_side_stream.h"
 
 #include "backend/amd/driver/hip_objects.h"
+#include "backend/gpu/gpu_side_stream.h"
 
 namespace heddle::amd {
+namespace {
 
-HipSideStream::HipSideStream(int device, int marks) : device_(device) {
-  try {
-    const DeviceScope scope(device);
-    check(hip().StreamCreateWithFlags(&stream_, HipStreamFlags::non_blocking), "making a stream");
-    check(hip().EventCreateWithFlags(&following_, HipEventFlags::disable_timing), "making an event");
-    for (int i = 0; i < marks; ++i) {
-      check(hip().EventCreateWithFlags(&marks_.emplace_back(), HipEventFlags::disable_timing), "making an event");
-    }
-  } catch (...) {
-    release();
-    throw;
+struct Streams {
+  using Scope = DeviceScope;
+  using Stream = HipStream;
+  using Event = HipEvent;
+
+  static void make(Stream& stream) {
+    check(hip().StreamCreateWithFlags(&stream, HipStreamFlags::non_blocking), "making a stream");
   }
-}
-
-HipSideStream::~HipSideStream() { release(); }
-
-// While the process ends HIP may be gone: nothing here is checked.
-void HipSideStream::release() noexcept {
-  try {
-    const DeviceScope scope(device_);
-    for (HipEvent event : marks_) {
-      if (event != nullptr) hip().EventDestroy(event);
-    }
-    if (following_ != nullptr) hip().EventDestroy(following_);
-    if (stream_ != nullptr) hip().StreamDestroy(stream_);
-  } catch (...) {
+  static void make(Event& event) {
+    check(hip().EventCreateWithFlags(&event, HipEventFlags::disable_timing), "making an event");
   }
-}
+  static void destroy(Stream stream) { hip().StreamDestroy(stream); }
+  static void destroy(Event event) { hip().EventDestroy(event); }
+  static void record(Event event, Stream stream) { check(hip().EventRecord(event, stream), "recording an event"); }
+  static void wait(Stream stream, Event event) {
+    check(hip().StreamWaitEvent(stream, event, 0), "making a stream wait");
+  }
+};
 
-void HipSideStream::follow(void* other) {
-  const DeviceScope scope(device_);
-  check(hip().EventRecord(following_, static_cast<HipStream>(other)), "recording an event");
-  check(hip().StreamWaitEvent(stream_, following_, 0), "making a stream wait");
-}
+}  // namespace
 
-void HipSideStream::mark(int number) {
-  const DeviceScope scope(device_);
-  check(hip().EventRecord(marks_[static_cast<std::size_t>(number)], stream_), "recording an event");
-}
-
-void HipSideStream::wait_for(int number, void* other) const {
-  const DeviceScope scope(device_);
-  check(hip().StreamWaitEvent(static_cast<HipStream>(other), marks_[static_cast<std::size_t>(number)], 0),
-        "making a stream wait");
+std::unique_ptr<backend::SideStream> make_side_stream(int device, int marks) {
+  return std::make_unique<gpu::GpuSideStream<Streams>>(device, marks);
 }
 
 }  // namespace heddle::amd

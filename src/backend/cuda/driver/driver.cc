@@ -5,7 +5,7 @@
 #include <array>
 #include <atomic>
 
-#include "backend/libraries/library.h"
+#include "backend/libraries/loaded_library.h"
 #include "heddle/error.h"
 
 namespace heddle::cuda {
@@ -32,12 +32,9 @@ std::string complaint(const libraries::Library& library) {
 #include "backend/cuda/driver/driver_functions.def"
 #undef HEDDLE_DRIVER_FUNCTION
   };
-  for (const char* symbol : kSymbols) {
-    if (library.symbol(symbol) == nullptr) {
-      return fmt::format("is a driver of CUDA {} that lacks the function {}", version_text(version), symbol);
-    }
-  }
-  return {};
+  const char* const lacks = libraries::lacking(library, kSymbols);
+  if (lacks == nullptr) return {};
+  return fmt::format("is a driver of CUDA {} that lacks the function {}", version_text(version), lacks);
 }
 
 /// The driver's words for a result: "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)".
@@ -49,51 +46,39 @@ std::string words(const Driver& driver, CUresult result) {
   return known ? fmt::format("{} ({})", name, text) : fmt::format("CUDA error {}", result);
 }
 
-/// The driver, or why there is none.
-struct Loaded {
-  Driver driver;
-  std::string missing;
-};
+using Loaded = libraries::LoadedLibrary<Driver>;
 
-Loaded load() {
-  Loaded loaded;
-  try {
-    const libraries::LibrarySearch search{.what = "the CUDA driver",
-                               .option = base::Option::cuda_driver,
-                               .names = {"libcuda.so.1"},
-                               // Where containers and WSL mount it, in case the loader was not told.
-                               .folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}};
-    const libraries::Library library = libraries::open_library(search, complaint);
-    Driver& driver = loaded.driver;
-#define HEDDLE_DRIVER_FUNCTION(member, symbol, parameters) library.find(driver.member, #symbol);
+void start(Loaded& loaded) {
+  Driver& driver = loaded.functions;
+#define HEDDLE_DRIVER_FUNCTION(member, symbol, parameters) loaded.library.find(driver.member, #symbol);
 #include "backend/cuda/driver/driver_functions.def"
 #undef HEDDLE_DRIVER_FUNCTION
-    if (const CUresult result = driver.Init(0); result != CUDA_SUCCESS) {
-      loaded.missing = fmt::format("the CUDA driver {} does not start: {}", library.path(), words(driver, result));
-      return loaded;
-    }
-    int version = 0;
-    driver.DriverGetVersion(&version);
-    started = version;
-  } catch (const Error& error) {
-    loaded.missing = error.what();
+  if (const CUresult result = driver.Init(0); result != CUDA_SUCCESS) {
+    loaded.missing = fmt::format("the CUDA driver {} does not start: {}", loaded.library.path(), words(driver, result));
+    return;
   }
-  return loaded;
+  int version = 0;
+  driver.DriverGetVersion(&version);
+  started = version;
 }
 
 /// Loaded at the first call. Never destroyed: objects of static life free device memory while the process ends.
 const Loaded& loaded() {
+  // Where containers and WSL mount the driver, in case the loader was not told.
+  const auto load = [] {
+    return libraries::load_library<Driver>({.what = "the CUDA driver",
+                                            .option = base::Option::cuda_driver,
+                                            .names = {"libcuda.so.1"},
+                                            .folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}},
+                                           complaint, start);
+  };
   static const Loaded& once = *new Loaded(load());
   return once;
 }
 
 }  // namespace
 
-const Driver& driver() {
-  const Loaded& found = loaded();
-  if (!found.missing.empty()) throw Error(ErrorCode::unsupported, found.missing);
-  return found.driver;
-}
+const Driver& driver() { return loaded().here().functions; }
 
 int started_version() { return started; }
 

@@ -72,7 +72,7 @@ class CudaDevice final : public DeviceInterface {
   }
   void move_rows(const MoveArguments& arguments) const override { gpu::move_rows(cuda::cuda_gpu(), arguments); }
   std::unique_ptr<SideStream> make_side_stream(int index, int marks) const override {
-    return std::make_unique<cuda::CudaSideStream>(index, marks);
+    return cuda::make_side_stream(index, marks);
   }
   BuiltMask build_mask(int index, const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings,
                        DType reals, bool clamp_reads, std::shared_ptr<DeviceMaskRows>& rows) const override {

@@ -5,8 +5,7 @@
 #include <array>
 #include <string_view>
 
-#include "backend/libraries/library.h"
-#include "heddle/error.h"
+#include "backend/libraries/loaded_library.h"
 #include "heddle/nccl_communicator.h"
 
 namespace heddle::cuda {
@@ -30,38 +29,24 @@ std::string complaint(const libraries::Library& library) {
 #include "backend/cuda/nccl/nccl_functions.def"
 #undef HEDDLE_NCCL_FUNCTION
       "ncclGetErrorString"};
-  for (const char* symbol : kSymbols) {
-    if (library.symbol(symbol) == nullptr) {
-      return fmt::format("is NCCL {}, and lacks the function {}", nccl_version_text(version), symbol);
-    }
-  }
-  return {};
+  const char* const lacks = libraries::lacking(library, kSymbols);
+  if (lacks == nullptr) return {};
+  return fmt::format("is NCCL {}, and lacks the function {}", nccl_version_text(version), lacks);
 }
 
-/// NCCL, or why there is none.
-struct Loaded {
-  Nccl nccl;
-  std::string missing;
-};
+using Loaded = libraries::LoadedLibrary<Nccl>;
 
 Loaded load() {
   constexpr std::array<std::string_view, 1> kWheels{"nccl"};
-  Loaded loaded;
-  try {
-    libraries::LibrarySearch search{.what = "NCCL",
-                                    .option = base::Option::nccl,
-                                    .names = {"libnccl.so.2"},
-                                    .folders = libraries::toolkit_folders()};
-    for (std::filesystem::path& folder : libraries::wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
-    const libraries::Library library = libraries::open_library(search, complaint);
-#define HEDDLE_NCCL_FUNCTION(member, parameters) library.find(loaded.nccl.member, "nccl" #member);
+  libraries::LibrarySearch search{
+      .what = "NCCL", .option = base::Option::nccl, .names = {"libnccl.so.2"}, .folders = libraries::toolkit_folders()};
+  for (std::filesystem::path& folder : libraries::wheel_folders(kWheels)) search.folders.push_back(std::move(folder));
+  return libraries::load_library<Nccl>(search, complaint, [](Loaded& loaded) {
+#define HEDDLE_NCCL_FUNCTION(member, parameters) loaded.library.find(loaded.functions.member, "nccl" #member);
 #include "backend/cuda/nccl/nccl_functions.def"
 #undef HEDDLE_NCCL_FUNCTION
-    library.find(loaded.nccl.GetErrorString, "ncclGetErrorString");
-  } catch (const Error& error) {
-    loaded.missing = error.what();
-  }
-  return loaded;
+    loaded.library.find(loaded.functions.GetErrorString, "ncclGetErrorString");
+  });
 }
 
 const Loaded& loaded() {
@@ -71,11 +56,7 @@ const Loaded& loaded() {
 
 }  // namespace
 
-const Nccl& nccl() {
-  const Loaded& found = loaded();
-  if (!found.missing.empty()) throw Error(ErrorCode::unsupported, found.missing);
-  return found.nccl;
-}
+const Nccl& nccl() { return loaded().here().functions; }
 
 std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "heddle/mods.h"
+#include "output.h"
 #include "peaks/amx_peak.h"
 #include "peaks/fma_peak.h"
 #include "peaks/plain_read.h"
@@ -65,7 +66,10 @@ std::function<void()> runs_of(const AttentionPlan& plan, const Tensors& tensors)
   return [plan, tensors, workspace] { plan.run(tensors, {.workspace = workspace.data()}); };
 }
 
-bool computes_by_amx(const AttentionPlan& plan) { return plan.explain().find("in bf16 by AMX") != std::string::npos; }
+/// False for the stand-in of HEDDLE_CPU_AMX=emulated: its products are vectors of f32, and no AMX was measured.
+bool computes_by_amx(const AttentionPlan& plan) {
+  return peaks::has_amx() && Json::parse(plan.explain_json()).at("kernel").at("products") == "bf16 by AMX";
+}
 
 /// Twice the last cache, so that a pass over it finds nothing there; at least 256 MiB. The limit keeps to machines with
 /// little memory; there a cache above 512 MiB holds a part.

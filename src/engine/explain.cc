@@ -259,7 +259,7 @@ void add_kernel(Text& text, const Json& kernel) {
   if (kernel.is_null()) return text.line("kernel", "none prepared");
   text.line("kernel", plain(kernel.at("summary")));
   for (const auto& [key, value] : kernel.items()) {
-    if (key == "summary") continue;
+    if (key == "summary" || key == "products") continue;  // the summary says both
     const std::vector<std::string> lines = lines_of(value);
     if (lines.size() == 1) {
       text.below(fmt::format("{}: {}", key, lines.front()));

@@ -169,6 +169,14 @@ class Choices(ProgramTest):
         self.assertEqual({peak["amx_bf16_gflops"] for peak in self.result["peaks"]}, {None})
         self.assertEqual({(case["dtype"], case["yardstick"]) for case in cases}, {("bf16", "FMA"), ("f16", "FMA")})
 
+    def test_amxs_stand_in_is_held_against_what_it_multiplies_with(self):
+        environment = {**os.environ, "HEDDLE_CPU_AMX": "emulated"}
+        cases = self.cases(passes="forward,backward", dtype="bf16", seqlens=64, env=environment)
+        if self.result["peaks"][0]["amx_bf16_gflops"] is not None:
+            self.skipTest("this machine has AMX, whose peak is measured in its stead")
+        self.assertEqual({case["yardstick"] for case in cases}, {"FMA"})
+        self.assertTrue(all(case["peak"] > 0 and case["share"] > 0 for case in cases))
+
     def test_amx(self):
         cases = self.cases(passes="forward,backward", dtype="bf16", seqlens=64)
         if self.result["peaks"][0]["amx_bf16_gflops"] is None:

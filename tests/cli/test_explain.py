@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -136,6 +137,16 @@ class Explain(ProgramTest):
         there = self.run_json("explain", "--q-shape", "1x64x400000x128", "--k-shape", "1x8x400000x128", "--v-shape",
                               "1x8x400000x128", *CAUSAL, "--gpu", "h200", "--dtype", "bf16")
         self.assertEqual((there["memory"]["parts"]["q"], there["memory"]["machine"]), (64 * 400000 * 128 * 2, None))
+
+    def test_products_of_the_cpu(self):
+        shapes = [word for name in "qkv" for word in (f"--{name}-shape", "1x1x64x64")]
+        environment = {**os.environ, "HEDDLE_CPU_AMX": "off"}
+        for dtype, products in (("f32", "f32"), ("f64", "f64"), ("bf16", "f32")):
+            arguments = ("explain", *shapes, "--dtype", dtype)
+            self.assertEqual(self.run_json(*arguments, env=environment)["explanation"]["kernel"]["products"], products)
+            text = self.run_well(*arguments, env=environment)
+            self.assertIn(f"cpu_forward in {products}, ", text)
+            self.assertNotIn("products:", text)  # the summary says it
 
     def test_shapes_are_planned_as_tensors_are(self):
         shapes = [word for name in "qkv" for word in (f"--{name}-shape", "2x4x512x32")]

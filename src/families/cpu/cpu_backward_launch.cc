@@ -1,13 +1,10 @@
 // The CPU backend's backward: packs queries, then runs tasks of tiles of keys on all threads, then adds up dq.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <vector>
 
 #include "backend/backends.h"
-#include "backend/cpu/cpu_caps.h"
 #include "base/parallel.h"
 #include "base/store.h"
 #include "families/cpu/capture_scatter.h"
@@ -17,6 +14,7 @@
 #include "families/cpu/cpu_backward_unread.h"
 #include "families/cpu/cpu_backward_wave.h"
 #include "families/cpu/cpu_choices.h"
+#include "families/cpu/cpu_facts.h"
 #include "families/cpu/gradient_sums.h"
 #include "families/cpu/progress.h"
 #include "families/cpu/tensor_rows.h"
@@ -339,15 +337,9 @@ class CpuBackwardKernel final : public backend::Kernel {
   }
 
   nlohmann::ordered_json facts() const override {
-    const bool f64 = backward_.problem.precision == expr::Precision::f64;
-    nlohmann::ordered_json facts = {
-        {"summary", fmt::format("cpu_backward in {}, {} threads",
-                                backward_.split.bricks() ? "bf16 by AMX"
-                                : f64                    ? "f64"
-                                                         : "f32",
-                                backward_.plan.threads)},
-        {"simd", cpu_caps().simd_target},
-        {"recomputed", "scores, mods and dP, once for each pair of a query and a key; from the stored lse and o"}};
+    nlohmann::ordered_json facts =
+        cpu_facts("cpu_backward", backward_.split.bricks(), backward_.problem.precision, backward_.plan.threads);
+    facts["recomputed"] = "scores, mods and dP, once for each pair of a query and a key; from the stored lse and o";
     for (const auto& [title, lines] : backward_.programs.text()) facts[title] = lines;
     return facts;
   }

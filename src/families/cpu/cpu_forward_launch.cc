@@ -1,6 +1,4 @@
 // The CPU's forward pass: packs keys and values, then attends tile by tile, on all threads.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -10,10 +8,10 @@
 #include <optional>
 #include <type_traits>
 
-#include "backend/cpu/cpu_caps.h"
 #include "base/element.h"
 #include "base/parallel.h"
 #include "families/cpu/cpu_choices.h"
+#include "families/cpu/cpu_facts.h"
 #include "families/cpu/cpu_forward_plans.h"
 #include "families/cpu/cpu_forward_schedule.h"
 #include "families/cpu/mod_programs.h"
@@ -372,13 +370,8 @@ class CpuForwardKernel final : public backend::Kernel {
   }
 
   nlohmann::ordered_json facts() const override {
-    const bool f64 = forward_.problem.precision == expr::Precision::f64;
-    nlohmann::ordered_json facts = {{"summary", fmt::format("cpu_forward in {}, {} threads",
-                                                            forward_.part.bricks() ? "bf16 by AMX"
-                                                            : f64                  ? "f64"
-                                                                                   : "f32",
-                                                            forward_.plan.threads)},
-                                    {"simd", cpu_caps().simd_target}};
+    nlohmann::ordered_json facts =
+        cpu_facts("cpu_forward", forward_.part.bricks(), forward_.problem.precision, forward_.plan.threads);
     if (const std::string in_place = forward_.schedule.in_place_text(); !in_place.empty()) facts["in_place"] = in_place;
     for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
     return facts;

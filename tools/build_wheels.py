@@ -14,7 +14,8 @@ The steps:
     manylinux_2_28 for example; no symbol may be of a later glibc;
  5. for the machine's own architecture: the wheel is installed in a fresh environment with nothing but NumPy, where it has
     to compute, and then beside pytest runs its tests. For another one, of Python 3.11: it is unpacked beside Debian's
-    Python and NumPy of that architecture, and has to compute under qemu (Debian's package qemu-user-static).
+    Python, NumPy and pytest of that architecture, and has to compute and to pass some of its tests under qemu (Debian's
+    package qemu-user-static).
 
 A wheel for another architecture cannot be imported here, so its typing stub comes from elsewhere: from --stub, such as
 build/release/python/heddle/_core.pyi, or from this machine's wheel, which then has to be built first. The steps need apt,
@@ -48,6 +49,8 @@ for backend in ("cpu", "reference"):
     assert heddle.check(q, k, v, o, lse, mask_mod=heddle.mods.causal())
 print("heddle", heddle.__version__, "computes;", heddle.devices()[0].detail)
 """
+# Tests that start no Python of their own, which would not run outside of qemu: 20 s there.
+TESTS_ELSEWHERE = [f"python/tests/test_{name}.py" for name in ("attention", "append_kv", "backward")]
 
 
 def add_licences(python, wheel, folder, licences):
@@ -148,7 +151,7 @@ def works_elsewhere(architecture, version, wheel):
     """Computes with the wheel under qemu, beside Debian's Python and NumPy of that architecture. What was done, in words."""
     if version != "3.11":
         return ", not run: Debian's Python is 3.11"
-    machine = Apt(BUILD / f"wheel-libraries-{architecture}", architecture).machine(["python3.11", "python3-numpy"])
+    machine = Apt(BUILD / f"wheel-libraries-{architecture}", architecture).machine(["python3.11", "python3-numpy", "python3-pytest"])
     packages = BUILD / f"wheel-check-{version}-{architecture}"
     shutil.rmtree(packages, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -156,10 +159,13 @@ def works_elsewhere(architecture, version, wheel):
     libraries = machine / f"usr/lib/{architecture}-linux-gnu"  # NumPy's own stand below it
     settings = {"PYTHONHOME": f"{machine}/usr", "PYTHONPATH": f"{packages}:{machine}/usr/lib/python3/dist-packages",
                 "LD_LIBRARY_PATH": f"{libraries}/blas:{libraries}/lapack"}
-    run(f"qemu-{architecture}-static", "-L", machine, *(part for name, value in settings.items()
-                                                        for part in ("-E", f"{name}={value}")),
-        machine / "usr/bin/python3.11", "-c", WORKS, cwd="/")
-    return ", computes under qemu"
+    emulated = [f"qemu-{architecture}-static", "-L", machine]
+    for name, value in settings.items():
+        emulated += ["-E", f"{name}={value}"]
+    python = machine / "usr/bin/python3.11"
+    run(*emulated, python, "-c", WORKS, cwd="/")
+    run(*emulated, python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS_ELSEWHERE, cwd=ROOT)
+    return ", computes and passes tests under qemu"
 
 
 def main():

@@ -63,8 +63,8 @@ class Apt:
     def machine(self, packages):
         """A folder with these packages and all that they depend on, unpacked: what a program of theirs needs to run."""
         target = self.folder / "machine"
-        done = target / "made"
-        if not done.exists():
+        done = target / "made"  # has the packages' names
+        if not done.exists() or done.read_text() != " ".join(packages):
             archives = self.folder / "cache/archives"
             for old in archives.glob("*.deb"):
                 old.unlink()
@@ -72,7 +72,7 @@ class Apt:
             target.mkdir(exist_ok=True)
             for archive in sorted(archives.glob("*.deb")):
                 run("dpkg-deb", "-x", archive, target)
-            done.touch()
+            done.write_text(" ".join(packages))
         return target
 
 

@@ -1,4 +1,4 @@
-// What explain() says of every CPU kernel.
+// The facts that explain() shows of every CPU kernel.
 #pragma once
 
 #include <fmt/format.h>

@@ -9,10 +9,11 @@
 #   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
 #     commit)
-#   - kernels compiled for this machine's CPU or simulated: all tests. By default a quarter of them, and of most lists a part
+#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default a quarter of them, and of most
+#     lists a part
 #   - planted faults: a hundred at random. By default four
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
-#     and files; if the change concerns masks, the CPU's kernels or the C interface, a quarter of the tests of these too
+#     and files
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
@@ -26,21 +27,16 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
-# Programs that ASan and UBSan watch in every run, with HEDDLE_TEST_REDUCED=1: they read texts and files, and are built
-# with their rooms alone (HEDDLE_FRONT). More programs, and parts of them that are ctest's own tests, where the change
-# concerns rooms that compute on the CPU, read lists, keep kernels, or are the C interface. --full takes all.
+# Programs that ASan and UBSan watch by default, with HEDDLE_TEST_REDUCED=1: they read texts and files, and are built with
+# their rooms alone (HEDDLE_FRONT). The whole library takes six minutes more to build; --full watches it.
 asan_programs=(base_test base_fuzz_test files_test expr_test backend_jit_test)
-asan_more_programs=(mask_test families_cpu_test engine_test capi_attention_test capi_block_mask_test capi_errors_test
-  capi_fuzz_calls_test capi_plan_test backend_jit_disk_test backend_cuda_jit_parts_test)
-asan_more_parts=(engine_poison_test engine_grid_test)
-watched_rooms='(^| )(src/(mask|families/cpu|tile_evaluator|backend/(cpu|jit)|capi)|include/heddle/c\.h|tests/(mask|families/cpu|backend/jit|capi))'
 
 full=false
 case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,24p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,26p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -77,16 +73,6 @@ quarter_of_tests() {
 
 reduced_tests() {
   HEDDLE_TEST_REDUCED=1 tests "$@"
-}
-
-quarter_of_reduced_tests() {
-  HEDDLE_TEST_REDUCED=1 quarter_of_tests "$@"
-}
-
-# any_of NAMES...: the pattern by which ctest takes these tests.
-any_of() {
-  local IFS='|'
-  echo "^($*)\$"
 }
 
 # python_tests [PYTHON]: the Python package that the release build made: its tests, its docstrings, and its types (mypy).
@@ -194,7 +180,7 @@ if $full; then
   note "fuzzing" tools/fuzz.py
   note "soak, 5 minutes" build/release/tests/reliability/reliability_soak --seconds 300
   step "ASan and UBSan build"
-  asan_options=(-DHEDDLE_SANITIZE_QUICK=OFF -DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
+  asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan
   note "ASan and UBSan" reduced_tests asan
   step "TSan build"
@@ -206,18 +192,10 @@ else
   note "release, a quarter of those drawn" quarter_of_tests release -L drawn
   note "Python" python_tests
   note "four planted faults" plant_faults --sample 4
-  asan_options=(-DHEDDLE_SANITIZE_QUICK=ON -DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
-  concerned=()
-  if [[ $HEDDLE_TEST_CHANGED =~ $watched_rooms ]]; then
-    asan_options+=(-DHEDDLE_FRONT=OFF)
-    concerned=("${asan_more_programs[@]}")
-  fi
-  step "ASan and UBSan build of ${asan_programs[*]} ${concerned[*]}"
-  build_preset asan "${asan_programs[@]}" "${concerned[@]}"
-  note "ASan and UBSan, reduced grid" reduced_tests asan -R "$(any_of "${asan_programs[@]}")"
-  if ((${#concerned[@]})); then
-    note "ASan and UBSan, a quarter" quarter_of_reduced_tests asan -R "$(any_of "${concerned[@]}" "${asan_more_parts[@]}")"
-  fi
+  asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
+  step "ASan and UBSan build of ${asan_programs[*]}"
+  build_preset asan "${asan_programs[@]}"
+  note "ASan and UBSan, reduced grid" reduced_tests asan -R "^($(IFS='|' && echo "${asan_programs[*]}"))\$"
 fi
 
 step "summary"

@@ -147,10 +147,10 @@ TEST_F(AmdDevices, RefuseWhatNoKernelComputes) {
   expect_error([&] { AttentionPlan(Call().tensors(), options); }, ErrorCode::unsupported,
                HasSubstr("q is on rocm:0; backend cuda takes tensors on a CUDA device"));
   Call call;
-  call.q = call.k = Tensor::empty_on(kRocm, DType::bf16, {1, 2, 20, 257});
+  call.q = call.k = Tensor::empty_on(kRocm, DType::bf16, {1, 2, 20, 577});
   call.v = Tensor::empty_on(kRocm, DType::bf16, {1, 2, 20, 32});
   expect_error([&] { AttentionPlan(call.tensors(), {}); }, ErrorCode::unsupported,
-               HasSubstr("forward_mma: q and k have head dimension 257; 1 to 256 are accepted"));
+               HasSubstr("forward_mma: q and k have head dimension 577; 1 to 576 are accepted"));
 }
 
 }  // namespace

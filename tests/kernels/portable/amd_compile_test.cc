@@ -91,6 +91,7 @@ TEST(AmdCompileTable, KernelsHaveNoScratch) {
       {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2},
       {"gfx1100", FragmentKind::gfx11, 128, 4, 32, false, 6, shared::Fp8::e4m3},
       {"gfx942", FragmentKind::gfx9, 128, 2, 32, false, 2, shared::Fp8::e4m3},
+      {"gfx1030", FragmentKind::fma, 64, 4, 32, true, 2, shared::Fp8::e4m3},
   };
   for (const Row& row : kRows) {
     shared::ForwardMmaConfig config;

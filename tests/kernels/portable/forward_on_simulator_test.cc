@@ -31,7 +31,7 @@ struct Types {
   DType q, k, v;
 };
 
-void run_and_judge(const Shape& shape, const Types& types, std::uint64_t seed) {
+void run_and_judge(const Shape& shape, const Types& types, std::uint64_t seed, FragmentKind fragments) {
   CaseSpec spec;
   spec.seed = seed;
   spec.threads = 1;
@@ -43,12 +43,12 @@ void run_and_judge(const Shape& shape, const Types& types, std::uint64_t seed) {
   spec.kv_heads = 1;
   spec.batch = 1;
   AttentionCase attention_case(spec);
-  const Chip& chip = ForwardOnSimulator::GetParam();
+  const char* const chip = ForwardOnSimulator::GetParam().name;
   HostRun run;
-  run.fragments = chip.fragments;
+  run.fragments = fragments;
   run.candidate = shape.candidate;
   run.splits = shape.splits;
-  run.execute = [&](const KernelLaunch& launch) { run_on_chip(chip.name, launch); };
+  run.execute = [&](const KernelLaunch& launch) { run_on_chip(chip, launch); };
   run_on_host_and_judge(attention_case, run);
 }
 
@@ -58,15 +58,18 @@ TEST_P(ForwardOnSimulator, IsRight) {
   std::uint64_t seed = 0;
   for (const Shape& shape : shapes) {
     const DType type = ++seed % 2 == 0 ? DType::bf16 : DType::f16;
-    run_and_judge(shape, {type, type, type}, seed);
+    run_and_judge(shape, {type, type, type}, seed, GetParam().fragments);
   }
 }
 
 // They become f16 as they are loaded.
 TEST_P(ForwardOnSimulator, IsRightIn8Bits) {
-  run_and_judge({40, 70, 64, 1}, {DType::bf16, DType::e4m3, DType::e5m2}, 8);
-  run_and_judge({2, 130, 128, 4, 0, 2}, {DType::e4m3, DType::e5m2, DType::e4m3}, 9);
-  run_and_judge({20, 40, 43, 1}, {DType::e5m2, DType::e4m3, DType::e4m3}, 10);
+  const FragmentKind matrix = GetParam().fragments;
+  run_and_judge({40, 70, 64, 1}, {DType::bf16, DType::e4m3, DType::e5m2}, 8, matrix);
+  run_and_judge({2, 130, 128, 4, 0, 2}, {DType::e4m3, DType::e5m2, DType::e4m3}, 9, matrix);
+  run_and_judge({20, 40, 43, 1}, {DType::e5m2, DType::e4m3, DType::e4m3}, 10, matrix);
+  // Where there are no matrix instructions.
+  run_and_judge({17, 40, 43, 1}, {DType::bf16, DType::e4m3, DType::e5m2}, 11, FragmentKind::fma);
 }
 
 }  // namespace

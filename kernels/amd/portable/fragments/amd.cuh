@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "mods/bits.cuh"
 #include "portable/amd_instructions.cuh"
 #include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/of_each_thread.cuh"
@@ -16,20 +17,6 @@
 #include "shared/strided.h"
 
 namespace heddle::portable {
-
-/// An unsigned number of so many bytes.
-template <int kBytes>
-struct SizedWord {
-  using Type = unsigned;
-};
-template <>
-struct SizedWord<2> {
-  using Type = unsigned short;
-};
-template <>
-struct SizedWord<1> {
-  using Type = unsigned char;
-};
 
 template <auto kConfig, class Layout>
 struct AmdFragments : OfEachThread {
@@ -294,15 +281,13 @@ struct AmdFragments : OfEachThread {
     __device__ __forceinline__ static unsigned two(const Row& from, int column, bool there) {
       constexpr bool kHas8Bits = kOf.type != shared::Fp8::none;
       constexpr int kSize = kHas8Bits ? 1 : 2;
-      using Element = SizedWord<kSize>;
-      using Pair = SizedWord<2 * kSize>;
       if (!there || column >= kOf.dim) return 0;
       unsigned pair;
       if (kOf.bytes >= 2 * kSize && (kOf.dim % 2 == 0 || column + 1 < kOf.dim)) {
-        pair = *reinterpret_cast<const typename Pair::Type*>(byte_of(from, kSize * column));
+        pair = *reinterpret_cast<const ptx::Bits<2 * kSize>*>(byte_of(from, kSize * column));
       } else {
         const auto element = [&](int c) -> unsigned {
-          return *reinterpret_cast<const typename Element::Type*>(byte_of(from, kSize * c));
+          return *reinterpret_cast<const ptx::Bits<kSize>*>(byte_of(from, kSize * c));
         };
         pair = (column + 1 < kOf.dim ? element(column + 1) << 8 * kSize : 0U) | element(column);
       }

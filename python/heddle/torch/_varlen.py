@@ -32,8 +32,8 @@ def varlen_attn(
     - query [T_q, H, D], key and value [T_k, Hkv, D]: the rows of all sequences, one after the other.
     - cu_seq_q and cu_seq_k, i32 [N + 1]: where sequences begin. On a GPU each run reads them there.
     - max_q and max_k: at least the longest sequence's queries and keys. Larger bounds change no result.
-    - window_size is (keys before, keys after) the query's own key, -1 and 2^30 or more without bound. A sequence's last query is aligned
-      with its last key. (-1, 0) is causal.
+    - window_size is (keys before, keys after) the query's own key; -1 and 2^30 or more are without bound. A sequence's
+      last query is aligned with its last key. (-1, 0) is causal.
     - seqused_k, i32 [N]: how many keys of each sequence count. The others are not seen.
     - block_table, i32 [N, pages]: key and value are pages [pages, page, Hkv, D], cu_seq_k is None, and seqused_k is
       required.

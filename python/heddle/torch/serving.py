@@ -92,7 +92,8 @@ def varlen_func(
     - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of keys,
       where they are tensors of their own. They have no gradient.
 
-    Returns out [T, Hq, Dv] (the given `out`, if any, which may not require a gradient while autograd records); with return_softmax_lse (out, lse [Hq, T]).
+    Returns out [T, Hq, Dv]; with return_softmax_lse (out, lse [Hq, T]). out is the given one, if any, which may not require
+    a gradient while autograd records.
 
     Raises ValueError for mask_mod beside causal or window_size, for score_mod beside softcap, for a page_table without
     seqused_k, and unless one of cu_seqlens_k and page_table is given.
@@ -175,7 +176,8 @@ def with_kvcache(
     - prefix_group and prefix_len, i32 [B]: sequences of one group of at least 0 begin with the same keys, up to the
       smaller one of their prefix_len. A promise: a GPU may read them once (heddle.find_prefixes() finds such groups).
 
-    Returns out [B, L, Hq, Dv] (the given `out`, if any, which may not require a gradient while autograd records); with return_softmax_lse (out, lse [B, Hq, L]).
+    Returns out [B, L, Hq, Dv]; with return_softmax_lse (out, lse [B, Hq, L]). out is the given one, if any, which may not
+    require a gradient while autograd records.
 
     Raises ValueError if one of k and v is given without the other, on a CPU if the cache has no room for them
     or page_table no page, for rotary_cos without k, for page_table beside cache_batch_idx, for mask_mod beside causal,

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
-#include "mods/bits.cuh"
 #include "portable/amd_instructions.cuh"
 #include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/of_each_thread.cuh"
@@ -284,10 +283,12 @@ struct AmdFragments : OfEachThread {
       if (!there || column >= kOf.dim) return 0;
       unsigned pair;
       if (kOf.bytes >= 2 * kSize && (kOf.dim % 2 == 0 || column + 1 < kOf.dim)) {
-        pair = *reinterpret_cast<const ptx::Bits<2 * kSize>*>(byte_of(from, kSize * column));
+        const char* const both = byte_of(from, kSize * column);
+        pair = kHas8Bits ? *reinterpret_cast<const unsigned short*>(both) : *reinterpret_cast<const unsigned*>(both);
       } else {
         const auto element = [&](int c) -> unsigned {
-          return *reinterpret_cast<const ptx::Bits<kSize>*>(byte_of(from, kSize * c));
+          const char* const at = byte_of(from, kSize * c);
+          return kHas8Bits ? *reinterpret_cast<const unsigned char*>(at) : *reinterpret_cast<const unsigned short*>(at);
         };
         pair = (column + 1 < kOf.dim ? element(column + 1) << 8 * kSize : 0U) | element(column);
       }

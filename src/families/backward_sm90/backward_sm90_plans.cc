@@ -202,7 +202,7 @@ std::int64_t count_tiles(const AttentionProblem& problem, const BackwardSm90Conf
 BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
                                             const BlockMask* block_mask, const DqRingShape& shape) {
   BackwardSm90Schedule schedule = {
-      backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask, shape.bundle), {}};
+      backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask, shape.bundles()), {}};
   if (config.ring) schedule.turns = d_q_turns(problem, config, shape, schedule);
   return schedule;
 }

@@ -20,6 +20,8 @@ constexpr std::int64_t kTilesAtOneTime = 132;
 constexpr std::int64_t kStepTime = 8, kTileTime = 20, kUnitTime = 4;
 // Sections are bundled until they have so many tiles: within a bundle long tiles come first.
 constexpr std::int64_t kTilesOfBundle = 32;
+// The last bundle has so many: else a run ends with a tile that began late and is long.
+constexpr std::int64_t kTilesOfLastBundle = 128;
 // Slots of more rows leave the L2 cache too little (H200, 128 columns: 3 % slower than no ring at 4096, full).
 constexpr std::int64_t kMostRowsOfSection = 8192, kMostRowsOf128Columns = 2048;
 // A tile converts at most 3/2 of its share of all units, so that what waits for conversion becomes less.
@@ -36,11 +38,11 @@ struct Section {
   std::int64_t units = 0, adds = 0;  // parts that its tiles add
   std::int64_t tiles = 0;            // with keys, that are not in the list yet
   std::int64_t end = 0;              // predicted, of those that are
-  std::int64_t place = -1;           // among those that parts are added to; below 0: none are
+  std::int64_t place = -1;           // among those that have slots in turns and parts added to them; else below 0
 };
 
 std::vector<Section> sections_of(const AttentionProblem& problem, const BackwardSm90Config& config,
-                                 const BackwardSchedule& schedule) {
+                                 const BackwardSchedule& schedule, std::int64_t in_turns) {
   std::vector<Section> sections;
   for (int batch = 0; batch < static_cast<int>(problem.batch); ++batch) {
     const auto of_batch = static_cast<std::size_t>(batch);
@@ -56,7 +58,8 @@ std::vector<Section> sections_of(const AttentionProblem& problem, const Backward
     ++section.tiles;
   }
   std::int64_t places = 0;
-  for (Section& section : sections) {
+  for (std::int64_t s = 0; s < in_turns; ++s) {
+    Section& section = sections[static_cast<std::size_t>(s)];
     if (section.adds > 0) section.place = places++;
   }
   return sections;
@@ -95,7 +98,7 @@ class Dealer {
     Section& section = sections_[static_cast<std::size_t>(number)];
     shared::DqTurn turn{};
     turn.section = static_cast<int>(number);
-    turn.first_unit = static_cast<int>(slot_unit(section)) - section.head;
+    turn.first_unit = static_cast<int>(slot_unit(number)) - section.head;
     turn.awaited = static_cast<int>(before(number));
     if (turn.awaited >= 0) {
       turn.awaited_units = static_cast<int>(sections_[static_cast<std::size_t>(turn.awaited)].units);
@@ -150,15 +153,18 @@ class Dealer {
     turn.adds = static_cast<int>(section.adds);
     turn.first = static_cast<int>(unit_);
     turn.count = static_cast<int>(std::min(most, section.units - unit_));
-    turn.slot_unit = static_cast<int>(slot_unit(section));
+    turn.slot_unit = static_cast<int>(slot_unit(section_));
     turn.block = section.first_block;
     turn.head = section.head;
     turn.clears = section.place >= 0 && section.place + shape_.slots < std::ssize(in_ring_) ? 1 : 0;
     unit_ += turn.count;
     pass_empty();
   }
-  std::int64_t slot_unit(const Section& section) const {
-    return std::max<std::int64_t>(section.place, 0) % shape_.slots * shape_.units;
+  /// Where the slot of section `number` begins.
+  std::int64_t slot_unit(std::int64_t number) const {
+    if (number >= shape_.in_turns()) return (shape_.slots + number - shape_.in_turns()) * shape_.units;
+    const std::int64_t place = sections_[static_cast<std::size_t>(number)].place;
+    return std::max<std::int64_t>(place, 0) % shape_.slots * shape_.units;
   }
   void pass_empty() {
     while (any_left() && unit_ == sections_[static_cast<std::size_t>(section_)].units) {
@@ -206,14 +212,15 @@ DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Co
   const std::int64_t tiles =
       std::max<std::int64_t>(1, count_tiles_of(problem, TileRows::keys, config.tile()) / shape.sections);
   shape.bundle = std::max<std::int64_t>(1, kTilesOfBundle / tiles);
+  shape.last = std::min(shape.sections, block_count(kTilesOfLastBundle, tiles));
   const std::int64_t bundles = 1 + block_count(tiles + tiles_behind(config, tiles), shape.bundle * tiles);
-  shape.slots = std::min(shape.sections, bundles * shape.bundle);
+  shape.slots = std::min(shape.in_turns(), bundles * shape.bundle);
   return shape;
 }
 
 std::vector<shared::DqTurn> d_q_turns(const AttentionProblem& problem, const BackwardSm90Config& config,
                                       const DqRingShape& shape, BackwardSchedule& schedule) {
-  Dealer dealer(shape, sections_of(problem, config, schedule));
+  Dealer dealer(shape, sections_of(problem, config, schedule, shape.in_turns()));
   const std::int64_t of_tile = block_count(kShareAbove * shape.sections * shape.units,
                                            kShareBelow * static_cast<std::int64_t>(schedule.items.size()));
   for (const shared::BackwardItem& item : schedule.items) {

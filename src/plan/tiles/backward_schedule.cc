@@ -16,6 +16,8 @@ using problem::AttentionProblem;
 
 // Q, dO and dQ's sums of the heads of a bundle stay in L2.
 constexpr std::int64_t kBundleBytes = 20'000'000;
+// The last bundle has so many tiles at least, so that a run does not end with a long one.
+constexpr std::size_t kTilesOfLastBundle = 384;
 
 /// Keys in the place of queries.
 AttentionProblem turned(const AttentionProblem& problem) {
@@ -151,13 +153,24 @@ std::int64_t heads_of_bundle(const AttentionProblem& problem) {
   return std::max<std::int64_t>(1, kBundleBytes / std::max<std::int64_t>(1, bytes));
 }
 
-/// Heads in bundles, of each the longest tiles first, or the first keys.
-void order(BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head, std::int64_t heads_together,
-           bool by_keys) {
-  const auto heads = static_cast<std::size_t>(heads_together);
+/// How many heads of keys make the last bundle.
+std::size_t heads_of_last_bundle(const std::vector<std::size_t>& end_of_head) {
+  std::size_t heads = 1;
+  while (heads < end_of_head.size() &&
+         end_of_head.back() - end_of_head[end_of_head.size() - heads - 1] < kTilesOfLastBundle) {
+    ++heads;
+  }
+  return heads;
+}
+
+/// Heads in bundles, the last `last` of them in one; of each the longest tiles first, or the first keys.
+void order(BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head, std::size_t heads,
+           std::size_t last, bool by_keys) {
+  const std::size_t before_last = end_of_head.size() - std::min(last, end_of_head.size());
   std::size_t begin = 0;
-  for (std::size_t head = 0; head < end_of_head.size(); head += heads) {
-    const std::size_t end = end_of_head[std::min(head + heads, end_of_head.size()) - 1];
+  for (std::size_t head = 0, next = 0; head < end_of_head.size(); head = next) {
+    next = head < before_last ? std::min(head + heads, before_last) : end_of_head.size();
+    const std::size_t end = end_of_head[next - 1];
     std::stable_sort(schedule.items.begin() + static_cast<std::ptrdiff_t>(begin),
                      schedule.items.begin() + static_cast<std::ptrdiff_t>(end),
                      [&](const auto& x, const auto& y) { return by_keys ? x.kv_tile < y.kv_tile : x.steps > y.steps; });
@@ -195,7 +208,7 @@ std::vector<shared::RowBlock> row_blocks(const AttentionProblem& problem) {
 }
 
 BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of, const shared::TileShape& shape,
-                                   bool ordered, const BlockMask* block_mask, std::int64_t bundle) {
+                                   bool ordered, const BlockMask* block_mask, const Bundles& bundles) {
   BackwardSchedule schedule;
   if (problem.batch == 0 || problem.kv_heads == 0 || problem.q_heads == 0) return schedule;
   add_blocks(problem, schedule);
@@ -246,7 +259,11 @@ BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of,
     for (shared::BackwardItem& item : schedule.items) ranked.add(item);
     ranked.take(schedule);
   }
-  order(schedule, end_of_head, bundle > 0 ? bundle : heads_of_bundle(problem), ordered);
+  const std::int64_t heads_together = bundles.heads > 0 ? bundles.heads : heads_of_bundle(problem);
+  const std::size_t last = bundles.heads > 0 ? static_cast<std::size_t>(bundles.last)
+                           : ordered         ? 0
+                                             : heads_of_last_bundle(end_of_head);
+  order(schedule, end_of_head, static_cast<std::size_t>(heads_together), last, ordered);
   return schedule;
 }
 

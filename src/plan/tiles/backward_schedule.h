@@ -28,12 +28,18 @@ struct BackwardSchedule {
 /// The rows of a tile; its steps are of the other kind.
 enum class TileRows : bool { queries, keys };
 
+/// Heads of keys whose tiles stand among each other in the list: so many, and the last ones together. 0 heads: as many
+/// as stay in L2, the last bundle with so many tiles that none of them begins late and long.
+struct Bundles {
+  std::int64_t heads = 0, last = 0;
+};
+
 /// Tiles of `shape.rows()` rows and steps of `shape.kv_block`, both multiples of 64. A tile of queries has a query head
 /// as its kv_head, and its runs have the same one. `block_mask` null: everything attends; else its blocks are multiples
-/// of 64 queries and 64 keys. `bundle`: heads of keys whose tiles stand among each other; 0: as many as stay in L2.
+/// of 64 queries and 64 keys.
 BackwardSchedule backward_schedule(const problem::AttentionProblem& problem, TileRows of,
                                    const shared::TileShape& shape, bool ordered, const BlockMask* block_mask,
-                                   std::int64_t bundle = 0);
+                                   const Bundles& bundles = {});
 
 /// BackwardSchedule::blocks alone.
 std::vector<shared::RowBlock> row_blocks(const problem::AttentionProblem& problem);

@@ -77,13 +77,16 @@ int expect_right(const Problem& at, const DqRingShape& shape) {
     adds[section] += schedule.items[i].steps * config.d_q_parts();
     last[section] = static_cast<std::int64_t>(i) + 1;
   }
-  std::vector<std::int64_t> in_ring, places(adds.size(), -1);  // sections that are added to
-  for (std::size_t s = 0; s < adds.size(); ++s) {
-    if (adds[s] == 0) continue;
-    places[s] = std::ssize(in_ring);
-    in_ring.push_back(static_cast<std::int64_t>(s));
+  // Sections that are added to, but for the last ones, which have slots of their own.
+  std::vector<std::int64_t> in_ring, places(adds.size(), -1);
+  for (std::int64_t s = 0; s < shape.sections - shape.last; ++s) {
+    if (adds[static_cast<std::size_t>(s)] == 0) continue;
+    places[static_cast<std::size_t>(s)] = std::ssize(in_ring);
+    in_ring.push_back(s);
   }
   const auto slot_of = [&](std::int64_t section) {
+    const std::int64_t own = section - (shape.sections - shape.last);
+    if (own >= 0) return (shape.slots + own) * shape.units;
     return std::max<std::int64_t>(places[static_cast<std::size_t>(section)], 0) % shape.slots * shape.units;
   };
   int without_keys = 0;
@@ -143,9 +146,12 @@ TEST(DqRing, FewSlotsAndNoLag) {
     SCOPED_TRACE(&at - kProblems);
     DqRingShape shape = plan::d_q_ring_shape(at.problem(), at.config());
     shape.bundle = 1;
-    for (std::int64_t slots = 2; slots <= std::min<std::int64_t>(4, shape.sections); ++slots) {
-      shape.slots = slots;
-      expect_right(at, shape);
+    for (const int last : {0, 1}) {
+      shape.last = last;
+      for (std::int64_t slots = 2; slots <= std::min<std::int64_t>(4, shape.sections - last); ++slots) {
+        shape.slots = slots;
+        expect_right(at, shape);
+      }
     }
   }
 }
@@ -156,6 +162,7 @@ TEST(DqRing, IsSmall) {
   const DqRingShape shape = plan::d_q_ring_shape(at.problem(), at.config());
   EXPECT_EQ(shape.sections, 512);
   EXPECT_LE(shape.slots, 72);
+  EXPECT_LE(shape.last, 32);
   EXPECT_LE(expect_right(at, shape), 132);
 }
 

@@ -285,7 +285,8 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::
 /// As few slots as may be, and no time for tiles to end before others convert their units.
 void shrink(plan::DqRingShape& ring) {
   ring.bundle = 1;
-  ring.slots = std::min<std::int64_t>(ring.slots, 2);
+  ring.last = std::min<std::int64_t>(ring.sections - 1, 1);
+  ring.slots = std::min<std::int64_t>(ring.in_turns(), 2);
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ class BackwardConsumer : public BackwardRole<kConfig> {
   using Base = BackwardRole<kConfig>;
   using Numbers = typename Base::Numbers;
   using Base::Base;
+  // With a mapped score they would spill.
+  static constexpr bool kEarlyFlags = kConfig.scores != ScoreForm::mapped;
 
   __device__ __forceinline__ void run() {
     this->for_tiles([this] {
@@ -30,13 +32,14 @@ class BackwardConsumer : public BackwardRole<kConfig> {
  private:
   using Base::attending, Base::before, Base::bits_matter, Base::differentiate, Base::give_back, Base::kNeedsOrigin,
       Base::lane_offset, Base::origin, Base::own_rows, Base::release, Base::step_flags, Base::store_d_s,
-      Base::store_d_v, Base::weigh;
+      Base::store_d_v, Base::uniform, Base::weigh;
   using Base::d_k_, Base::d_o_, Base::d_s_, Base::d_v_, Base::fresh_, Base::memory_, Base::number_, Base::p_,
       Base::params_, Base::q_, Base::s_, Base::tiles_, Base::warpgroup_, Base::y_;
 
   // Products of which both operands stand in shared memory keep it busy, and loads and stores wait. So loads stand
-  // before products, or where their results are not needed soon. A read of stored data through the other proxy needs a
-  // fence, and the reader fences: a fence behind the store would wait for it.
+  // before products, or where their results are not needed soon: delta before dP is asked for, a step's flags while the
+  // step before weighs. A read of stored data through the other proxy needs a fence, and the reader fences: a fence
+  // behind the store would wait for it.
   __device__ __forceinline__ void walk() {
     ptx::forget(s_);
     ptx::forget(y_);
@@ -44,7 +47,7 @@ class BackwardConsumer : public BackwardRole<kConfig> {
     ptx::forget(d_v_);
     ptx::barrier_wait(memory_.k_full(), slot_of(tiles_));  // the parity: see the producer
     ptx::barrier_wait(memory_.q_full(slot_of(q_)), parity_of(q_));
-    int flags = step_flags();
+    int flags = uniform(step_flags());
     Numbers numbers;
     numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
     issue_scores<kConfig>(s_, own_rows(memory_.keys()), memory_.queries(slot_of(q_)));
@@ -53,8 +56,10 @@ class BackwardConsumer : public BackwardRole<kConfig> {
       // In flight: S of this step, dK of the one before.
       const int slot = slot_of(q_);
       q_.advance(kConfig.q_stages);
-      asm volatile("" : "+r"(flags));      // not before it is needed
-      flags = __shfl_sync(~0U, flags, 0);  // one value for the warp, and the compiler knows it
+      if constexpr (!kEarlyFlags) {
+        asm volatile("" : "+r"(flags));  // not before it is needed
+        flags = uniform(flags);
+      }
       const bool last = (flags & shared::kStepLast) != 0;
       await_step(last);
       ptx::wgmma_wait<0>();
@@ -76,18 +81,27 @@ class BackwardConsumer : public BackwardRole<kConfig> {
       }
       unsigned bits = attending(flags, slot);
       const bool cut = bits_matter(flags);
+      int next_flags = 0;  // whose queries have come; after the last step whatever stands there
+      if constexpr (kEarlyFlags) {
+        next_flags = step_flags();
+        asm volatile("" : "+r"(next_flags));
+      }
       weigh(flags, cut, bits, drops, at, numbers, slot);
+      if constexpr (kEarlyFlags) {
+        asm volatile("" : "+r"(next_flags));  // no wait for them before the weights
+        flags = uniform(next_flags);
+      }
       if constexpr (kConfig.d_q && !kConfig.frugal) end_part();
+      numbers.set(memory_.delta(slot) + lane_offset());
       issue_scores<kConfig>(y_, own_rows(memory_.values()), memory_.d_o(slot_of(d_o_)));
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
-      numbers.set(memory_.delta(slot) + lane_offset());
       d_o_.advance(kConfig.d_o_stages);
       ptx::wgmma_wait<kConfig.frugal ? 0 : 1>();  // then P's registers are free
       ptx::touch(y_);
       differentiate(cut, bits, drops, at, numbers);
       if constexpr (kConfig.d_q) store_d_s();
       // These are the next step's; after the last step they are whatever stands there, and are forgotten.
-      flags = step_flags();
+      if constexpr (!kEarlyFlags) flags = step_flags();
       numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
       issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), !fresh_);
       ++number_;

@@ -30,6 +30,8 @@ class BackwardHolder : public BackwardRole<kConfig> {
   using Base = BackwardRole<kConfig>;
   using Numbers = typename Base::Numbers;
   using Base::Base;
+  // Mods need the registers.
+  static constexpr bool kLateLse = kConfig.scores == ScoreForm::plain && !kConfig.weighted && !kConfig.dropped;
 
   __device__ __forceinline__ void run() {
     this->for_tiles([this] { return walk(); });
@@ -37,7 +39,8 @@ class BackwardHolder : public BackwardRole<kConfig> {
 
  private:
   using Base::attending, Base::before, Base::bits_matter, Base::differentiate, Base::give_back, Base::kNeedsOrigin,
-      Base::lane_offset, Base::origin, Base::own_rows, Base::step_flags, Base::store_d_s, Base::store_d_v, Base::weigh;
+      Base::lane_offset, Base::origin, Base::own_rows, Base::step_flags, Base::store_d_s, Base::store_d_v,
+      Base::uniform, Base::weigh;
   using Base::d_k_, Base::d_o_, Base::d_s_, Base::d_v_, Base::fresh_, Base::memory_, Base::number_, Base::p_,
       Base::params_, Base::q_, Base::s_, Base::tiles_, Base::warpgroup_, Base::y_;
 
@@ -58,7 +61,7 @@ class BackwardHolder : public BackwardRole<kConfig> {
     Numbers numbers;
     numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
     ask_scores();
-    int flags = step_flags();
+    int flags = uniform(step_flags());
     ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
     for (fresh_ = true;; fresh_ = false) {
       // In flight: dV and dK of the step before, S of this one. Groups may be in flight over a loop's end only if its
@@ -66,7 +69,6 @@ class BackwardHolder : public BackwardRole<kConfig> {
       const int slot = slot_of(q_);
       const unsigned parity = parity_of(q_);
       q_.advance(kConfig.q_stages);
-      flags = __shfl_sync(~0U, flags, 0);  // one value for the warp, and the compiler knows it
       const bool last = (flags & shared::kStepLast) != 0;
       TransposedOrigin at{};
       if constexpr (kNeedsOrigin) at = origin(slot);
@@ -86,9 +88,13 @@ class BackwardHolder : public BackwardRole<kConfig> {
       ptx::barrier_wait(memory_.q_full(last ? slot : slot_of(q_)), last ? parity : parity_of(q_));
       unsigned bits = attending(flags, slot);
       const bool cut = bits_matter(flags);
+      int next_flags = step_flags();  // of the next step, whose queries have come; after the last whatever stands there
+      asm volatile("" : "+r"(next_flags));
       weigh(flags, cut, bits, drops, at, numbers, slot);
+      asm volatile("" : "+r"(next_flags));  // no wait for them before the weights
+      flags = uniform(next_flags);
+      numbers.set(memory_.delta(slot) + lane_offset());  // before products, behind which it would wait
       issue_gradient<kConfig>(d_v_, p_, memory_.d_o(slot_of(d_o_)), !fresh_);
-      numbers.set(memory_.delta(slot) + lane_offset());
       d_o_.advance(kConfig.d_o_stages);
       await_d_s();
       ptx::wgmma_wait<kConfig.frugal ? 0 : 1>();  // then P's registers are free
@@ -96,13 +102,13 @@ class BackwardHolder : public BackwardRole<kConfig> {
       differentiate(cut, bits, drops, at, numbers);
       store_d_s();
       // These are the next step's; after the last step they are whatever stands there, and are forgotten.
-      numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
+      if constexpr (!kLateLse) numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
       issue_gradient<kConfig>(d_k_, d_s_, memory_.queries(slot), !fresh_);
       ++number_;
       if (last) break;
       ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
+      if constexpr (kLateLse) numbers.set(memory_.lse(slot_of(q_)) + lane_offset());
       ask_scores();
-      flags = step_flags();  // waited for where they are loaded, so here, where S is waited for anyway
     }
     finish();
     return true;

@@ -77,6 +77,9 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
 
   __device__ __forceinline__ void release(ptx::Address empty) const { ptx::barrier_arrive_by_warp(empty, lane()); }
 
+  /// A word that all threads of a warp have loaded: one value, and the compiler knows it.
+  __device__ __forceinline__ static int uniform(int word) { return __shfl_sync(~0U, word, 0); }
+
   /// Flags of the step whose queries come next, with that of its rows.
   __device__ __forceinline__ int step_flags() const {
     const int flags = memory_.step_word(slot_of(q_), shared::kStepFlags);

@@ -13,9 +13,9 @@ namespace heddle::plan {
 struct DqRingShape {
   std::int64_t sections = 0;  // heads of keys of all sequences
   std::int64_t units = 0;     // of a slot: blocks of the longest sequence times the query heads of a head of keys
-  std::int64_t slots = 0;   // that sections have in turns
-  std::int64_t bundle = 0;  // sections whose tiles stand among each other in the list
-  std::int64_t last = 0;    // sections of the last bundle, each with a slot of its own behind the others
+  std::int64_t slots = 0;     // that sections have in turns
+  std::int64_t bundle = 0;    // sections whose tiles stand among each other in the list
+  std::int64_t last = 0;      // sections of the last bundle, each with a slot of its own behind the others
 
   std::int64_t in_turns() const { return sections - last; }
   std::int64_t ring_units() const { return (slots + last) * units; }

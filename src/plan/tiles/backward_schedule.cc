@@ -164,8 +164,8 @@ std::size_t heads_of_last_bundle(const std::vector<std::size_t>& end_of_head) {
 }
 
 /// Heads in bundles, the last `last` of them in one; of each the longest tiles first, or the first keys.
-void order(BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head, std::size_t heads,
-           std::size_t last, bool by_keys) {
+void order(BackwardSchedule& schedule, const std::vector<std::size_t>& end_of_head, std::size_t heads, std::size_t last,
+           bool by_keys) {
   const std::size_t before_last = end_of_head.size() - std::min(last, end_of_head.size());
   std::size_t begin = 0;
   for (std::size_t head = 0, next = 0; head < end_of_head.size(); head = next) {

@@ -216,6 +216,9 @@ def draw(results, path):
     try:
         from comparison import draw as curves
 
+        if not curves.cells_with_curves(results):
+            say("no curves: all cells have grouped queries")
+            return True
         curves.draw(results, path)
     except ImportError as error:
         say(f"no curves: {error}. Where Matplotlib is installed: compare.py --draw {path.with_suffix('.json')}")

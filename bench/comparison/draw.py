@@ -12,8 +12,13 @@ STYLES = {
 }
 
 
+def cells_with_curves(results):
+    """All but those of grouped queries, which are other work."""
+    return [cell for cell in results["cells"] if cell.get("kv_heads", cell.get("heads")) == cell.get("heads")]
+
+
 def draw(results, path):
-    """Writes the figure; its suffix names the format."""
+    """Writes the figure; its suffix names the format. There must be cells with curves."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -21,8 +26,7 @@ def draw(results, path):
 
     pyplot.rcParams["svg.fonttype"] = "none"  # text stays text
     pyplot.rcParams["svg.hashsalt"] = "heddle"  # the same bytes for the same results
-    # Grouped queries are other work.
-    cells_of_panels = [cell for cell in results["cells"] if cell.get("kv_heads", cell.get("heads")) == cell.get("heads")]
+    cells_of_panels = cells_with_curves(results)
     dims = sorted({cell["d"] for cell in cells_of_panels})
     masks = sorted({cell["causal"] for cell in cells_of_panels})
     figure, panels = pyplot.subplots(

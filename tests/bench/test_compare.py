@@ -364,6 +364,15 @@ class Program(unittest.TestCase):
             for text in ("D 128, causal", "Heddle", "cuDNN", "TFLOP/s"):
                 self.assertIn(text, picture)
 
+    def test_grouped_queries_alone_have_no_curves(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "compare.json"
+            entry = {**entry_of("D128/full/S512", heddle=1, cudnn=1), "heads": 64, "kv_heads": 8}
+            path.write_text(json.dumps(results_of(entry)))
+            status, _, err = self.run_main("--draw", str(path))
+            self.assertEqual(status, 1 if "No module" in err else 0)
+            self.assertFalse(path.with_suffix(".svg").exists())
+
     @unittest.skipIf(importlib.util.find_spec("matplotlib"), "Matplotlib is installed")
     def test_curves_without_matplotlib(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -226,7 +226,7 @@ struct Symbols {
 /// comparisons;
 /// - calls by the names above; min and max take two or more;
 /// - captures: `slopes[h]`, `bias[b, h, q_idx, kv_idx]`, `at(x, i, fill)`; one of rank 0 by its name alone;
-/// - literals: 3, 3.5, 1e-3, True, False, inf, nan.
+/// - literals: 3, 3.5, 1e-3, True, False, inf, nan. Before all that: names, as in `x = score * 2.0; exp(x) + x`.
 /// Throws invalid_argument with the text and a caret under the column. It accepts 64 KiB of text, 256 levels of
 /// brackets, calls, prefixes, `**` and `else`, and 1000 nested operations (a sum of n terms nests n - 1). Every way of
 /// building an Expr keeps to the 1000.
@@ -234,9 +234,9 @@ Expr parse(std::string_view text, const Symbols& symbols = {});
 /// Throws invalid_argument for a name of a param or a capture (`what` says which, for the sentence) that no text can
 /// read: one that is no identifier, or a word of the language. parse() does not ask it of names that the text lacks.
 void require_name(std::string_view what, std::string_view name);
-/// The text form. parse(print(e), symbols_of(e)) is the same expression, if its brackets nest no deeper than parse
-/// accepts. Throws invalid_argument if the text is longer than parse accepts: the text of a shared expression can be
-/// very long.
+/// The text form. parse(print(e), symbols_of(e)) is the same expression. Long texts give names (_1, _2, ...) to parts
+/// that are used more than once, or nest deep.
+/// Throws invalid_argument if the text is longer than parse accepts even so.
 std::string print(const Expr& e);
 /// The captures and params that an expression reads. Throws invalid_argument when one name stands for two things.
 Symbols symbols_of(const Expr& e);

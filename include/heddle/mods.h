@@ -34,8 +34,8 @@ Expr documents(const Capture& ids);
 /// Documents by offsets: `start_of` i32 or i64 [S] holds, for each token, where its document starts (document_starts
 /// makes it from offsets).
 Expr documents_from_starts(const Capture& start_of);
-/// From offsets [N+1] (0 = first <= ... <= last = S) the i32 tensor [S] of each token's document start. Throws
-/// invalid_argument for other offsets.
+/// From offsets [N+1] (0 = first <= ... <= last = S) the i32 tensor [S] of each token's document start, S up to 2^28
+/// (1 GiB). Throws invalid_argument for other offsets.
 Tensor document_starts(const ConstTensorView& offsets);
 /// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
 Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
@@ -74,7 +74,7 @@ Expr block_diffusion_training(std::int64_t length, std::int64_t block);
 
 /// score + slopes[h] * (kv_idx - q_idx).
 Expr alibi(const Capture& slopes);
-/// f32 [heads]: 2^(-8 (h+1) / heads) if `heads` is a power of two; otherwise what the paper's code gives.
+/// f32 [heads], up to 65536: 2^(-8 (h+1) / heads) if `heads` is a power of two; otherwise what the paper's code gives.
 Tensor alibi_slopes(std::int64_t heads);
 /// score + table[h, clip(kv_idx - q_idx, -max_distance, max_distance) + max_distance], table [H, 2 max_distance + 1].
 Expr relative_bias(const Capture& table, std::int64_t max_distance);

@@ -26,7 +26,7 @@ def alibi(slopes: Any) -> Mod:
 @checks_arguments
 def alibi_slopes(heads: int) -> Any:
     """f32 [heads]: 2^(-8 (h + 1) / heads) if `heads` is a power of two; otherwise what the paper's code gives. Raises
-    ValueError for heads < 1.
+    ValueError for heads below 1 or above 65536.
 
     >>> import heddle
     >>> heddle.mods.alibi_slopes(2)
@@ -99,13 +99,17 @@ def softcap(cap: float) -> Mod:
 @checks_arguments
 def dropout(p: float, seed: int | Expr) -> Mod:
     """A weight_mod: 0 with probability p, else 1 / (1 - p). `seed` is an int or an expression, such as
-    heddle.param("seed", "i32"), whose value a call may change. Raises ValueError for p outside [0, 1).
+    heddle.param("seed", "i32"), whose value a call may change. Raises ValueError for p outside [0, 1), and for a seed
+    outside of i32.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 1, 3, 8), np.float32)
     >>> heddle.attention(x, x, x, weight_mod=heddle.mods.dropout(0.5, seed=7)).shape
     (1, 1, 3, 8)
     """
+    if isinstance(seed, int) and not -2**31 <= seed < 2**31:
+        raise ValueError(f"seed of dropout must be {-2**31} to {2**31 - 1}, but is {seed}")
+
     def expr() -> Any:
         return _core.mod_dropout(p, _core.as_expr(seed))
 

@@ -230,8 +230,8 @@ def documents_from_starts(start_of: Any) -> Mod:
 
 @checks_arguments
 def document_starts(offsets: Any) -> Any:
-    """From offsets i32 or i64 [N + 1] (0 = first <= ... <= last = S) each token's document start, i32 [S]. Raises
-    ValueError for other offsets.
+    """From offsets i32 or i64 [N + 1] (0 = first <= ... <= last = S) each token's document start, i32 [S], S up to
+    2**28. Raises ValueError for other offsets.
 
     >>> import numpy as np, heddle
     >>> heddle.mods.document_starts(np.array([0, 2, 5]))

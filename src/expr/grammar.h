@@ -37,6 +37,9 @@ Op of_booleans(Op bits);
 /// Text longer than this is neither read nor printed; nested deeper in brackets and prefixes, it is not read.
 inline constexpr std::size_t kMaxTextLength = std::size_t{64} * 1024;
 inline constexpr int kMaxNesting = 256;
+/// Text that would be longer, or nest deeper, is printed with names for its parts: `_1 = score * 2.0; exp(_1) + _1`.
+inline constexpr std::size_t kMaxPlainLength = std::size_t{4} * 1024;
+inline constexpr int kMaxPlainNesting = 200;
 
 std::optional<Leaf> leaf_named(std::string_view name);
 /// A function of expr.h that is made of operations, and has none of its own.

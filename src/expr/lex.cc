@@ -11,16 +11,15 @@ namespace heddle::expr {
 namespace {
 
 /// Longer ones first.
-constexpr std::array<std::string_view, 24> kSymbols = {
-    "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+", "-", "*", "/",
-    "%",  "<",  ">",  "&",  "|",  "^",  "~",  "(",  ")", "[", "]", ","};
+constexpr std::array<std::string_view, 26> kSymbols = {"**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+",
+                                                       "-",  "*",  "/",  "%",  "<",  ">",  "&",  "|",  "^",
+                                                       "~",  "(",  ")",  "[",  "]",  ",",  "=",  ";"};
 
 /// Symbols of other languages, and the advice that the error gives.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kForeign = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kForeign = {{
     {"&&", "write 'and'"},
     {"||", "write 'or'"},
     {"!", "write 'not'"},
-    {"=", "write '==' to compare"},
     {"?", "write 'x if condition else y'"},
 }};
 
@@ -87,7 +86,7 @@ class Lexer {
   Token symbol() {
     const std::string_view rest = text_.substr(at_);
     for (const auto& [foreign, advice] : kForeign) {
-      if (rest.starts_with(foreign) && !rest.starts_with("!=") && !rest.starts_with("==")) {
+      if (rest.starts_with(foreign) && !rest.starts_with("!=")) {
         fail_at(text_, at_, fmt::format("'{}' has no meaning here: {}", foreign, advice));
       }
     }

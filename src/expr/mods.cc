@@ -19,6 +19,10 @@ using leaf::kv_idx;
 using leaf::q_idx;
 using leaf::score;
 
+// Arguments that size a tensor have a bound, so that a wrong number does not fill the memory.
+constexpr std::int64_t kMostSlopes = 1 << 16;
+constexpr std::int64_t kMostStarts = 1 << 28;
+
 /// The elements of a list of i32 or i64.
 std::vector<std::int64_t> integers_of(std::string_view argument, const ConstTensorView& view) {
   const bool integers = view.dtype == DType::i32 || view.dtype == DType::i64;
@@ -117,8 +121,8 @@ Expr documents_from_starts(const Capture& start_of) {
 Tensor document_starts(const ConstTensorView& offsets) {
   const std::vector<std::int64_t> ends = integers_of("offsets of document_starts", offsets);
   if (ends.empty() || ends.front() != 0) refuse("offsets of document_starts must begin with 0");
-  if (ends.back() > kIntMax) {
-    refuse(fmt::format("offsets of document_starts must end at {} or before, but end at {}", kIntMax, ends.back()));
+  if (ends.back() > kMostStarts) {
+    refuse(fmt::format("offsets of document_starts must end at {} or before, but end at {}", kMostStarts, ends.back()));
   }
   for (std::size_t i = 1; i < ends.size(); ++i) {
     if (ends[i] >= ends[i - 1]) continue;
@@ -200,7 +204,7 @@ Expr alibi(const Capture& slopes) {
 }
 
 Tensor alibi_slopes(std::int64_t heads) {
-  literal("heads of alibi_slopes", heads, 1);
+  literal("heads of alibi_slopes", heads, 1, kMostSlopes);
   std::int64_t power = 1;
   while (power * 2 <= heads) power *= 2;
   Tensor slopes = Tensor::empty(DType::f32, {heads});

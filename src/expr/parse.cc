@@ -4,6 +4,9 @@
 #include <array>
 #include <charconv>
 #include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "expr/caret.h"
 #include "expr/grammar.h"
@@ -43,6 +46,7 @@ class Parser {
   Parser(std::string_view text, const Symbols& symbols) : text_(text), symbols_(symbols), tokens_(lex(text)) {}
 
   Expr whole() {
+    while (here().kind == TokenKind::name && ahead().text == "=") bind();
     Expr e = conditional();
     if (here().kind != TokenKind::end) fail(here(), unexpected("an operator or the end"));
     return e;
@@ -82,8 +86,22 @@ class Parser {
     fail_at(text_, token.offset, sentence);
   }
   std::string unexpected(std::string_view expected) const {
+    if (is("=")) return "'=' has no meaning here: write '==' to compare, and 'name = expression;' before the mod";
     if (here().kind == TokenKind::end) return fmt::format("the text ends where {} was expected", expected);
     return fmt::format("expected {} but found '{}'", expected, here().text.substr(0, 60));
+  }
+
+  /// `name = expression;`: the name stands for the expression from here on.
+  void bind() {
+    const Token& token = take();
+    const std::string name(token.text);
+    if (is_reserved(name) || symbols_.captures.contains(name) || symbols_.params.contains(name)) {
+      fail(here(), unexpected("an operator or the end"));
+    }
+    take();
+    Expr value = conditional();
+    expect(";");
+    bound_.insert_or_assign(name, std::move(value));
   }
 
   /// Errors of building become errors at this token.
@@ -231,6 +249,10 @@ class Parser {
     }
     if (call_named(name) || composite_named(name) != nullptr) return call();
     if (is_reserved(name)) fail(token, unexpected("a value"));
+    if (const auto found = bound_.find(name); found != bound_.end()) {
+      take();
+      return found->second;
+    }
     const bool is_param = symbols_.params.contains(name);
     if (symbols_.captures.contains(name)) {
       if (is_param) fail(token, fmt::format("'{}' is both a capture and a param", name));
@@ -320,6 +342,7 @@ class Parser {
   std::string_view text_;
   const Symbols& symbols_;
   std::vector<Token> tokens_;
+  std::unordered_map<std::string, Expr> bound_;
   std::size_t at_ = 0;
   int nesting_ = -1;  // the whole text counts itself, but is no level
 };

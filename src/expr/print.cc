@@ -1,9 +1,13 @@
-// Prints the text form. It does not recurse, and it bounds the text's length: the text of a shared graph can be
-// exponentially longer than the graph.
+// Prints the text form. It does not recurse, and it bounds the text's length. The plain text of a shared graph can be
+// exponentially longer than the graph: long texts give names to what is used more than once.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "expr/grammar.h"
 #include "expr/node.h"
@@ -38,20 +42,24 @@ bool is_chain(const Node& node) {
   return is_comparison(*left);
 }
 
-Level level_of(const Node& node) {
+Level level_of(const Node& node, bool with_chains) {
   if (node.op == Op::constant) {
     const bool negative = node.type == ExprType::f32   ? std::signbit(node.f32()) && !std::isnan(node.f32())
                           : node.type == ExprType::i32 ? node.i32() < 0
                                                        : false;
     return negative ? Level::unary : Level::atom;
   }
-  return node.op == Op::logical_and && is_chain(node) ? Level::comparison : level(node.op);
+  return with_chains && node.op == Op::logical_and && is_chain(node) ? Level::comparison : level(node.op);
 }
+
+/// The names of nodes that have been printed.
+using Names = std::unordered_map<const Node*, std::string>;
 
 class Printer {
  public:
-  /// At most about `limit` characters; complete() tells whether that was all.
-  Printer(const Node& root, std::size_t limit) {
+  /// At most about `limit` characters; complete() tells whether that was all. Nodes in `names`, if there are any, are
+  /// printed as their names.
+  Printer(const Node& root, std::size_t limit, const Names* names = nullptr) : names_(names) {
     pending_.push_back({{}, &root, Level::conditional});
     while (!pending_.empty() && out_.size() <= limit) {
       const Piece piece = pending_.back();
@@ -67,6 +75,7 @@ class Printer {
 
   bool complete() const { return complete_; }
   std::string& text() { return out_; }
+  const std::string& text() const { return out_; }
 
  private:
   /// A node, in brackets if it binds less tightly than asked, or fixed text.
@@ -78,7 +87,13 @@ class Printer {
 
   void expand(const Node& node, Level at_least) {
     parts_.clear();
-    const Level own = level_of(node);
+    if (names_ != nullptr) {
+      if (const auto found = names_->find(&node); found != names_->end()) {
+        out_ += found->second;
+        return;
+      }
+    }
+    const Level own = level_of(node, names_ == nullptr);
     if (own < at_least) add("(");
     add_form(node, own);
     if (own < at_least) add(")");
@@ -147,7 +162,7 @@ class Printer {
       add(node.capture().name);
       add(", ");
     }
-    if (node.op == Op::min || node.op == Op::max) {
+    if ((node.op == Op::min || node.op == Op::max) && names_ == nullptr) {
       add_folded(node);
     } else {
       add_list(node);
@@ -174,12 +189,78 @@ class Printer {
     }
   }
 
+  const Names* names_;
   std::string out_;
   std::vector<Piece> pending_;  // the next one last
   std::vector<Piece> parts_;
   std::deque<std::string> owned_;  // does not move
   bool complete_ = false;
 };
+
+/// How deep the plain text of a node nests where `named` ones are names; counted in brackets, whether it has them or
+/// not.
+class Nesting {
+ public:
+  int of(const Node& node) const {
+    const bool from_the_left = info(node.op).form == Form::infix;  // a + b + c has no brackets
+    int deepest = 0;
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      deepest = std::max(deepest, below_.at(node.operands[i].get()) + (from_the_left && i == 0 ? 0 : 1));
+    }
+    return deepest;
+  }
+  void set(const Node& node, int nesting) { below_[&node] = nesting; }
+
+ private:
+  std::unordered_map<const Node*, int> below_;
+};
+
+bool nests_deep(std::span<const Node* const> nodes) {
+  if (nodes.back()->depth <= kMaxPlainNesting) return false;
+  Nesting nesting;
+  int deepest = 0;
+  for (const Node* node : nodes) {
+    const int own = nesting.of(*node);
+    nesting.set(*node, own);
+    deepest = std::max(deepest, own);
+  }
+  return deepest > kMaxPlainNesting;
+}
+
+/// The next of _1, _2, ... that is neither a capture nor a param.
+std::string next_name(const Symbols& symbols, int& number) {
+  while (true) {
+    std::string name = fmt::format("_{}", ++number);
+    if (!symbols.captures.contains(name) && !symbols.params.contains(name)) return name;
+  }
+}
+
+/// `_1 = ...; _2 = ...; ...`: what is used more than once, and what nests deep, gets a name. Empty if that is longer
+/// than `limit`.
+std::string print_with_names(const Expr& e, std::span<const Node* const> nodes, std::size_t limit) {
+  constexpr int kNestingOfAName = 50;
+  std::unordered_map<const Node*, int> uses;
+  for (const Node* node : nodes) {
+    for (const auto& operand : node->operands) ++uses[operand.get()];
+  }
+  const Symbols symbols = symbols_of(e);
+  Names names;
+  Nesting nesting;
+  std::string text;
+  int number = 0;
+  for (const Node* node : nodes) {
+    const int own = nesting.of(*node);
+    const bool is_root = node == e.node();
+    const bool is_named = !is_root && !node->operands.empty() && (uses[node] > 1 || own >= kNestingOfAName);
+    nesting.set(*node, is_named ? 0 : own);
+    if (!is_named && !is_root) continue;
+    const Printer printer(*node, limit, &names);
+    text += is_root ? printer.text() : fmt::format("{} = {}; ", next_name(symbols, number), printer.text());
+    if (!printer.complete() || text.size() > limit) return {};
+    if (is_named) names[node] = fmt::format("_{}", number);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -195,12 +276,18 @@ std::string quote(const Expr& e) {
 
 std::string print(const Expr& e) {
   if (e.empty()) return "";
-  expr::Printer printer(*e.node(), expr::kMaxTextLength);
-  if (!printer.complete()) {
+  const std::vector<const expr::Node*> nodes = expr::post_order(e);
+  const bool is_deep = expr::nests_deep(nodes);
+  if (!is_deep) {
+    expr::Printer plain(*e.node(), expr::kMaxPlainLength);
+    if (plain.complete()) return std::move(plain.text());
+  }
+  std::string text = expr::print_with_names(e, nodes, expr::kMaxTextLength);
+  if (text.empty()) {
     throw Error(ErrorCode::invalid_argument, fmt::format("the text of this expression is longer than {} bytes: {}",
                                                          expr::kMaxTextLength, expr::quote(e)));
   }
-  return std::move(printer.text());
+  return text;
 }
 
 }  // namespace heddle

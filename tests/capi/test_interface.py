@@ -50,7 +50,7 @@ class Interface(unittest.TestCase):
         now = changed(("  const heddle_tensor* lse_rest;  // as the forward stored it",
                        "  const heddle_tensor* lse_rest;\n  int64_t later;  // as the forward stored it"),
                       ("HEDDLE_TUNING_AGAIN = 4", "HEDDLE_TUNING_AGAIN = 4, HEDDLE_TUNING_LATER = 5"),
-                      ("#define HEDDLE_C_VERSION 18", "#define HEDDLE_C_VERSION 19"))
+                      ("#define HEDDLE_C_VERSION 19", "#define HEDDLE_C_VERSION 20"))
         self.assertEqual(breaches(KEPT_LINES, now), [])
         self.assertEqual([key_of(line)[1] for line in added(KEPT_LINES, now)],
                          ["HEDDLE_TUNING_LATER", "heddle_backward_tensors.later"])
@@ -64,7 +64,7 @@ class Interface(unittest.TestCase):
             (("} heddle_param;", "  int64_t later;\n} heddle_param;"), "struct heddle_param"),
             (("HEDDLE_DEVICE_CUDA = 1, HEDDLE_DEVICE_ROCM = 2", "HEDDLE_DEVICE_CUDA = 2, HEDDLE_DEVICE_ROCM = 1"),
              "constant HEDDLE_DEVICE_CUDA"),
-            (("#define HEDDLE_C_VERSION 18", "#define HEDDLE_C_VERSION 15"), "constant HEDDLE_C_VERSION"),
+            (("#define HEDDLE_C_VERSION 19", "#define HEDDLE_C_VERSION 15"), "constant HEDDLE_C_VERSION"),
             (("HEDDLE_API heddle_status heddle_clear_plan_cache(void);", ""), "heddle_clear_plan_cache"),
             (("heddle_plan_workspace_bytes(const heddle_plan* plan, int64_t* bytes)",
               "heddle_plan_workspace_bytes(const heddle_plan* plan, int32_t* bytes)"), "heddle_plan_workspace_bytes"),

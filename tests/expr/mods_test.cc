@@ -190,9 +190,11 @@ TEST(Mods, OffsetsAreValidated) {
   };
   EXPECT_EQ(starts_of({0, 5, 3}), "offsets of document_starts must not decrease, but element 2 is 3 after 5");
   EXPECT_EQ(starts_of({1, 5}), "offsets of document_starts must begin with 0");
+  EXPECT_EQ(starts_of({0, (1 << 28) + 1}),
+            "offsets of document_starts must end at 268435456 or before, but end at 268435457");
   EXPECT_EQ(starts_of({}), "offsets of document_starts must begin with 0");
   EXPECT_THAT(starts_of({0, std::int64_t{1} << 40}),
-              HasSubstr("must end at 2147483647 or before, but end at 1099511627776"));
+              HasSubstr("must end at 268435456 or before, but end at 1099511627776"));
   EXPECT_THAT(starts_of({0, std::int64_t{1} << 40, 3}), HasSubstr("must not decrease"));
   const std::vector<float> reals = {0, 5};
   EXPECT_EQ(refusal([&] { mods::document_starts(view(reals, DType::f32, {2})); }),
@@ -398,7 +400,11 @@ TEST(Mods, ArgumentsAreValidated) {
   EXPECT_THAT(refusal([&] { mods::tree(ids, ids, 1.5); }), HasSubstr("first of tree must be an i32 expression"));
   EXPECT_EQ(refusal([&] { mods::alibi(ids); }),
             "slopes of alibi must be floating of rank 1, but 'ids' is i32 of rank 1");
-  EXPECT_THAT(refusal([] { mods::alibi_slopes(0); }), HasSubstr("heads of alibi_slopes must be 1 to"));
+  for (const std::int64_t heads : {std::int64_t{0}, std::int64_t{65537}}) {
+    EXPECT_EQ(refusal([&] { mods::alibi_slopes(heads); }),
+              fmt::format("heads of alibi_slopes must be 1 to 65536, but is {}", heads));
+  }
+  EXPECT_EQ(mods::alibi_slopes(65536).count(), 65536);
   EXPECT_THAT(refusal([&] { mods::relative_bias(slopes, 1); }),
               HasSubstr("table of relative_bias must be floating of rank 2"));
   EXPECT_THAT(refusal([&] { mods::relative_bias(reals, 2147483647); }), HasSubstr("must be 0 to 1073741823"));

@@ -253,7 +253,7 @@ TEST(Text, EveryRefusalPointsAtItsPlace) {
       {"h && b", "'&&' has no meaning here: write 'and'", 2},
       {"h || b", "'||' has no meaning here: write 'or'", 2},
       {"!causal", "'!' has no meaning here: write 'not'", 0},
-      {"h = b", "'=' has no meaning here: write '==' to compare", 2},
+      {"h = b", "'=' has no meaning here: write '==' to compare, and 'name = expression;' before the mod", 2},
       {"causal ? h : b", "'?' has no meaning here: write 'x if condition else y'", 7},
       {"h @ b", "this character has no meaning here", 2},
       {"h . b", "this character has no meaning here", 2},
@@ -371,10 +371,63 @@ TEST(Text, SizeAndNestingAreLimited) {
   EXPECT_THAT(refusal(sum + "+h"), StartsWith("an expression nests more than 1000 operations deep"));
 }
 
+TEST(Text, NamesStandForWhatFollowsThem) {
+  EXPECT_EQ(print(parse("x = score * 2.0; exp(x) + x")), "exp(score * 2.0) + score * 2.0");
+  EXPECT_EQ(print(parse("x = h;y = x + 1; x = y * y; x - y")), "(h + 1) * (h + 1) - (h + 1)");
+  Symbols symbols;
+  symbols.params["n"] = ExprType::i32;
+  EXPECT_EQ(print(parse("x = n + 1; x * x", symbols)), "(n + 1) * (n + 1)");
+  const auto refused = [&](const char* text, const char* sentence) {
+    expect_error([&] { parse(text, symbols); }, ErrorCode::invalid_argument, HasSubstr(sentence));
+  };
+  refused("n = 3; n", "'=' has no meaning here");
+  refused("h = 3; h", "'=' has no meaning here");
+  refused("exp = 3; h", "'=' has no meaning here");
+  refused("x = 3", "the text ends where ';' was expected");
+  refused("x = 3;", "the text ends where a value was expected");
+  refused("h + (x = 3)", "unknown name 'x'");
+  refused("y = x; x = 3; y", "unknown name 'x'");
+  refused("h; h", "expected an operator or the end but found ';'");
+}
+
+/// `e` of as many operations, each of which uses the one before twice.
+Expr shared(int operations) {
+  Expr e = leaf::score();
+  for (int i = 0; i < operations; ++i) e = where(e > 0.0, e * 1.25, e - 0.5);
+  return e;
+}
+
+TEST(Text, ASharedExpressionPrintsWithNamesAndReadsBack) {
+  EXPECT_EQ(print(shared(1)), "where(score > 0.0, score * 1.25, score - 0.5)");
+  EXPECT_EQ(print(shared(3)).find('='), std::string::npos);
+  for (const int operations : {9, 100, 490}) {
+    const Expr e = shared(operations);
+    const std::string text = print(e);
+    EXPECT_LT(text.size(), 60U * static_cast<unsigned>(operations)) << operations;
+    EXPECT_EQ(parse(text, symbols_of(e)).node(), e.node()) << text.substr(0, 200);
+  }
+  const Expr taken = param("_1", ExprType::f32) + param("_2", ExprType::f32) * shared(100);
+  EXPECT_THAT(print(taken), StartsWith("_3 = "));
+  EXPECT_EQ(parse(print(taken), symbols_of(taken)).node(), taken.node());
+}
+
+TEST(Text, ADeepExpressionPrintsWithNamesAndReadsBack) {
+  Expr deep = leaf::score(), chain = leaf::kv_idx() < 3;
+  for (int i = 0; i < 450; ++i) deep = exp(-deep);
+  for (int i = 0; i < 900; ++i) chain = leaf::q_idx() < i && chain;
+  for (const Expr& e : {deep, chain}) EXPECT_EQ(parse(print(e), symbols_of(e)).node(), e.node());
+}
+
 TEST(Text, TheTextOfASharedExpressionIsBounded) {
   Expr e = leaf::score();
   for (int i = 0; i < 500; ++i) e = e * e;
-  EXPECT_THROW(print(e), Error);
+  EXPECT_EQ(parse(print(e)).node(), e.node());
+  Expr wide = leaf::score();
+  for (int i = 0; i < 990; ++i) {
+    const Expr term = exp(leaf::score() - (i + 0.987654321)) * (i + 0.123456789) + (i + 0.543212345);
+    wide = max(wide, term * (i + 0.918273645));
+  }
+  EXPECT_THAT([&] { print(wide); }, ::testing::ThrowsMessage<Error>(HasSubstr("is longer than 65536 bytes: `max(")));
   EXPECT_EQ(quote(e).size(), 62U);
   try {
     const Expr bad = e & e;

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn.attention import flex_attention as flex
@@ -24,6 +23,7 @@ from .._named_arguments import is_integer
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
+from ._lists import of_lists
 from ._mask_mods import counted, mod_kind, noop_mask
 from ._named_tensors import names_arguments, pair_of_ints, require_sizes
 
@@ -262,7 +262,8 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
             return kept.core, kept.bound
         core = kept.core
     else:
-        core = of_lists(mask, bound, batch, heads)
+        with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
+            core = of_lists(lists_of(mask), sizes_of(mask), batch, heads, bound.expr)
     direct = None
     if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
         scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
@@ -284,33 +285,15 @@ def direct_mask(mask: Any) -> Any:
     return kept.direct if are_still(kept.lists, *lists) else None
 
 
-def of_lists(mask: flex.BlockMask, bound: BoundMask, batch: int, heads: int) -> heddle.BlockMask:
-    def flat(x: torch.Tensor | None, rank: int) -> Any:
-        if x is None:
-            return None
-        with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
-            x = x.detach().resolve_neg().cpu().to(torch.int32)
-            return x.reshape((1,) * (rank - x.dim()) + tuple(x.shape)).contiguous().numpy()
-
-    partial = without_unassigned(flat(mask.kv_num_blocks, 3), flat(mask.kv_indices, 4))
-    full = without_unassigned(flat(mask.full_kv_num_blocks, 3), flat(mask.full_kv_indices, 4))
-    return heddle.BlockMask.from_lists(
-        *partial, *full, q_len=mask.seq_lengths[0], kv_len=mask.seq_lengths[1], batch=batch, heads=heads,
-        block=block_size(mask.BLOCK_SIZE), mask_mod=bound.expr)
+def lists_of(mask: flex.BlockMask) -> list[torch.Tensor]:
+    """Counts and indices of its partial blocks, and those of its full blocks if it has any."""
+    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+    return [x for x in lists if x is not None]
 
 
-def without_unassigned(counts: Any, indices: Any) -> tuple[Any, Any]:
-    """The lists without entries of -1, which torch's PagedAttention writes for a page that is not assigned: a block
-    without keys."""
-    if counts is None or indices is None or counts.shape != indices.shape[:3]:
-        return counts, indices  # from_lists() says what is wrong
-    listed = np.arange(indices.shape[3]) < counts[..., None]
-    unassigned = listed & (indices == -1)
-    if not unassigned.any():
-        return counts, indices
-    order = np.argsort(~listed | unassigned, axis=-1, kind="stable")
-    kept = counts - unassigned.sum(-1, dtype=counts.dtype)
-    return kept, np.ascontiguousarray(np.take_along_axis(indices, order, -1))
+def sizes_of(mask: flex.BlockMask) -> tuple[int, int, int, int]:
+    """Queries and keys of the whole, queries and keys of a block."""
+    return *mask.seq_lengths, *block_size(mask.BLOCK_SIZE)
 
 
 @names_arguments

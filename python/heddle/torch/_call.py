@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,6 +51,13 @@ def setting(schema: str) -> Any:
     return field(default=None, metadata={"schema": schema})
 
 
+class TracedLists(NamedTuple):
+    """Block lists that torch traces: nobody knows their content yet, so the operators alone take them."""
+
+    tensors: list[torch.Tensor]
+    sizes: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Call:
     """One attention. Mods are expressions, or text in the names of `captures` and `params`."""
@@ -69,7 +76,7 @@ class Call:
     captures: Tensors = field(default_factory=dict)
     params: Numbers = field(default_factory=dict)
     options: Tensors = field(default_factory=dict)  # options that are tensors, by their names in heddle.attention
-    lists: Any = None  # a heddle.BlockMask of lists
+    lists: Any = None  # a heddle.BlockMask of lists, or TracedLists
     version: int = 0  # changes with the content of tensors on a GPU that the mask reads
     clamps: bool = False  # whether reads outside of captures get the nearest element
     with_lse: bool = False
@@ -118,6 +125,8 @@ class Call:
 
     def listed(self) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         """The block lists on the call's device, and their sizes: queries and keys, of the whole and of a block."""
+        if isinstance(self.lists, TracedLists):
+            return self.lists
         if self.lists is None:
             return [], ()
         return [torch.from_numpy(x).to(self.query.device) for x in self.lists.to_lists()], (

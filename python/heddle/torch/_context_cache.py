@@ -144,11 +144,11 @@ class ContextCache:
         mods = Mods(query.device)
         call.score = None if score_mod is None else str(mods.score(score_mod))
         masks = [_forms.CAUSAL] if causal else []
-        masks += [] if mask_mod is None else [f"({mods.mask(mask_mod)})"]
+        masks += [] if mask_mod is None else [str(mods.mask(mask_mod))]
         call.captures, call.params, call.clamps = mods.captures, mods.params, bool(mods.captures)
         names = {"q_idx": "(q_idx + _first_query)",
                  "kv_idx": "(kv_idx // _page * _stride + _first_key + kv_idx % _page)"}
-        call.mask = with_indices(" and ".join(masks), names) if masks else None
+        call.mask = with_indices(_forms.all_of(*masks), names) if masks else None
         call.score = None if call.score is None else with_indices(call.score, names)
         call.params.update(_first_query=self.length - query.shape[2], _page=self.page,
                            _stride=self.page * self.ranks.size, _first_key=self.page * self.ranks.rank)

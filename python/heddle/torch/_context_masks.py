@@ -11,6 +11,7 @@ from torch.nn.attention import flex_attention as flex
 
 import heddle
 
+from . import _forms
 from ._block_lists import BoundMask, dense
 from ._block_mask import BlockMask
 from ._call import Numbers, Tensors, parsed, type_of
@@ -134,7 +135,7 @@ def in_documents(mask: GlobalMask, cu_seqlens: torch.Tensor) -> GlobalMask:
                          f"from 0 to {mask.q_len}, are accepted")
     ids = torch.repeat_interleave(torch.arange(lengths.numel(), dtype=torch.int32), lengths).to(cu_seqlens.device)
     inside = "_documents[q_idx] == _documents[kv_idx]"
-    text = inside if mask.text is None else f"({mask.text}) and {inside}"
+    text = inside if mask.text is None else _forms.all_of(mask.text, inside)
     scope = mask.batch, mask.heads, mask.q_len, mask.kv_len
     return GlobalMask(text, {**mask.captures, "_documents": ids}, mask.params, scope)
 

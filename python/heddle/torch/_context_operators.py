@@ -103,7 +103,7 @@ def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient, _: Gradient
         list(wanted.captures))
     placed = in_places(made, call, wanted)
     end = FIRST + len(captures)
-    nothing[PLACES["captures"]], nothing[PLACES["options"]] = placed[FIRST:end], placed[end:]
+    nothing[PLACES["captures"]], nothing[PLACES["options"]] = placed[FIRST:end] or None, placed[end:] or None
     return *without, *placed[:FIRST], *nothing
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.autograd import forward_ad
 
 from . import _eager
-from ._call import Call
+from ._call import Call, TracedLists
 from ._gradients import attend_with_gradients
 from ._inputs import is_plain, refuse_tangents
 from ._operator_rules import traced_forward
@@ -47,7 +47,8 @@ def attend(call: Call) -> OutAndLse:
     if not torch.compiler.is_dynamo_compiling() and torch._C._get_tracing_state() is not None:
         raise NotImplementedError("torch.jit.trace records no call of heddle: trace torch's own attention, or take torch.export or "
                                   "torch.compile")
-    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value) or call.query.is_meta:
+    if torch.compiler.is_dynamo_compiling() or not is_plain(call.query, call.key, call.value) or call.query.is_meta or isinstance(
+            call.lists, TracedLists):
         if call.max_scores is not None:
             raise NotImplementedError("max_scores are computed by eager calls alone, outside of torch.compile, of torch.func's "
                                       "transforms and of the meta device; lse has all three")

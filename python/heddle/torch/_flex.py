@@ -11,9 +11,9 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense, _nested
-from ._block_lists import LARGE_BLOCK
-from ._block_mask import BlockMask, direct_mask, made_for
-from ._call import Call
+from ._block_lists import LARGE_BLOCK, BoundMask
+from ._block_mask import BlockMask, direct_mask, lists_of, made_for, sizes_of
+from ._call import Call, TracedLists
 from ._dispatch import attend, has_no_width, of_no_width
 from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
@@ -134,12 +134,19 @@ def set_mask(call: Call, mask: Any) -> None:
     lazy = mask._lazy if isinstance(mask, BlockMask) else None
     if lazy is not None:
         bound = lazy.mask
+    elif are_traced(call.query, lists_of(mask)):
+        call.lists, bound = TracedLists(lists_of(mask), sizes_of(mask)), BoundMask(mask.mask_mod, call.query.device)
     else:
         call.lists, bound = made_for(mask, call.query.shape[0], call.query.shape[1])
     call.mask = bound.expr
     call.captures.update(bound.captures)
     call.params.update(bound.params)
     call.version = bound.version
+
+
+def are_traced(query: torch.Tensor, lists: list[torch.Tensor]) -> bool:
+    """Whether torch traces a call with these lists: in torch.export(strict=False), in make_fx, under a fake mode."""
+    return torch._C._len_torch_dispatch_stack() > 0 or any(type(x) not in PLAIN for x in (query, *lists))
 
 
 @names_arguments

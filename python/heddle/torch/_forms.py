@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 CAUSAL = "kv_idx <= q_idx"
 # Added to q_idx, this aligns the last query with the last key.
 SHIFT = "(kv_len + kv_start) - (q_len + q_start)"
@@ -47,3 +49,15 @@ def tensor_mask(is_bool: bool, broadcast: tuple[bool, ...], score: str = "score"
 
 def broadcast_index(broadcast: tuple[bool, ...]) -> str:
     return ", ".join("0" if one else axis for one, axis in zip(broadcast, ("b", "h", "q_idx", "kv_idx")))
+
+
+def all_of(*masks: str) -> str:
+    """The text of masks that all hold. Long texts begin with names for their parts (`_1 = ...; `): each mask keeps its own."""
+    names, last = [], []
+    for place, mask in enumerate(masks):
+        head, _, value = mask.rpartition("; ")
+        for name in re.findall(r"(?:^|; )(\w+) = ", head):
+            head, value = (re.sub(rf"\b{name}\b", f"{name}_{place}", text) for text in (head, value))
+        names += [head] if head else []
+        last.append(f"({value})" if len(masks) > 1 else value)
+    return "; ".join([*names, " and ".join(last)])

@@ -14,6 +14,7 @@ from .. import _mod, mods
 from .._dtypes import LONG_NAMES
 from .._mod import SCORE_ARGUMENTS, Mod
 from .._tracing.trace import Traced
+from ._tracing.own_operators import LEAVES, leaf, random_uniform
 from ._tracing.ready_made import as_tensor, is_shared
 
 
@@ -52,11 +53,17 @@ def element_or(array: torch.Tensor, *where: Any) -> torch.Tensor:
 # A text's functions as torch's; those that are missing have the same name there.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": smaller, "max": larger, "at": element_or, "f32": lambda x: x.to(torch.float32), "i32": lambda x: x.to(torch.int32),
+    "leaf": leaf, "random_uniform": random_uniform,
 }
 
 
 class TensorCode(ast.NodeTransformer):
-    """A text's operators as tensors have them: & | ~ of conditions, and comparisons of two."""
+    """A text's operators as tensors have them: & | ~ of conditions, and comparisons of two. Lengths are calls."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in LEAVES:
+            return node
+        return ast.Call(ast.Name("leaf", ast.Load()), [ast.Name("kv_idx", ast.Load()), ast.Constant(node.id)], [])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         joint = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
@@ -97,7 +104,7 @@ def code_of(name: str, described: str, count: int) -> Callable[..., Any]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id not in known:
             function = FUNCTIONS.get(node.id, getattr(torch, node.id, None))
-            if function is None or node.id in ("q_len", "kv_len", "q_start", "kv_start"):
+            if function is None:
                 raise NotImplementedError(f"heddle.mods.{name} reads {node.id}, which functions of torch have not; eager calls take "
                                           "the mod itself, alone or combined by &, | and ~ with others of heddle.mods")
             scope[node.id] = function

@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-import heddle
-
 from ._call import SETTINGS, Call, type_of
 from ._inputs import bare
+from ._lists import of_lists
 
 # The arguments after query, key and value, and their types in the schema. Numbers of mods are sorted by their types.
+# Empty lists of tensors and of integers cross as None, which AOTInductor makes of them (torch 2.11).
 # `lse_words`: 0 for neither lse nor lse_rest, 1 for lse, 2 for both.
 OPERANDS = {
-    "score": "str", "mask": "str", "weight": "str", "capture_names": "str[]", "captures": "Tensor[]",
-    "option_names": "str[]", "options": "Tensor[]", "int_names": "str[]", "ints": "SymInt[]", "float_names": "str[]",
-    "floats": "float[]", "bool_names": "str[]", "bools": "bool[]", **SETTINGS, "lists": "Tensor[]",
-    "list_sizes": "SymInt[]", "lse_words": "int", "clamps": "bool"}
+    "score": "str", "mask": "str", "weight": "str", "capture_names": "str[]", "captures": "Tensor[]?",
+    "option_names": "str[]", "options": "Tensor[]?", "int_names": "str[]", "ints": "SymInt[]?", "float_names": "str[]",
+    "floats": "float[]", "bool_names": "str[]", "bools": "bool[]", **SETTINGS, "lists": "Tensor[]?",
+    "list_sizes": "SymInt[]?", "lse_words": "int", "clamps": "bool"}
 SCHEMA = "Tensor query, Tensor key, Tensor value, " + ", ".join(f"{kind} {name}" for name, kind in OPERANDS.items())
 FIRST = 3  # query, key and value
 PLACES = {name: place for place, name in enumerate(OPERANDS)}
@@ -37,9 +37,10 @@ def operands(call: Call, lse_words: int, lists: Sequence[torch.Tensor] = (),
         names.append(name)
         numbers.append(number)
     texts = ["" if mod is None else str(mod) for mod in (call.score, call.mask, call.weight)]
-    return (*texts, list(call.captures), list(call.captures.values()), list(call.options), list(call.options.values()),
-            *kinds["i32"], *kinds["f32"], *kinds["bool"], *(getattr(call, name) for name in SETTINGS), list(lists),
-            list(sizes), lse_words, call.clamps)
+    return (*texts, list(call.captures), list(call.captures.values()) or None, list(call.options),
+            list(call.options.values()) or None, kinds["i32"][0], kinds["i32"][1] or None, *kinds["f32"], *kinds["bool"],
+            *(getattr(call, name) for name in SETTINGS), list(lists) or None, list(sizes) or None, lse_words,
+            call.clamps)
 
 
 def named(rest: Sequence[Any]) -> dict[str, Any]:
@@ -51,11 +52,11 @@ def without_lists(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *
     """The call of an operator's arguments, but for its block lists. Reads no tensor."""
     given = named(rest)
     params = {name: number for kind in ("int", "float", "bool")
-              for name, number in zip(given[f"{kind}_names"], given[f"{kind}s"])}
+              for name, number in zip(given[f"{kind}_names"], given[f"{kind}s"] or ())}
     return Call(
         query, key, value, score=given["score"] or None, mask=given["mask"] or None, weight=given["weight"] or None,
-        captures=dict(zip(given["capture_names"], given["captures"])), params=params,
-        options=dict(zip(given["option_names"], given["options"])), clamps=given["clamps"],
+        captures=dict(zip(given["capture_names"], given["captures"] or ())), params=params,
+        options=dict(zip(given["option_names"], given["options"] or ())), clamps=given["clamps"],
         with_lse=given["lse_words"] > 0, **{name: given[name] for name in SETTINGS})
 
 
@@ -64,16 +65,9 @@ def call_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: 
     call, given = without_lists(query, key, value, *rest), named(rest)
     call = call.with_tensors(bare(call.tensors()))
     if given["lists"]:
-        call.lists = mask_of_lists(bare(given["lists"]), given["list_sizes"], call)
+        batch, heads = call.query.shape[:2]
+        call.lists = of_lists(bare(given["lists"]), given["list_sizes"], batch, heads, call.expression(call.mask))
     return call
-
-
-def mask_of_lists(lists: Sequence[torch.Tensor], sizes: Sequence[int], call: Call) -> heddle.BlockMask:
-    on_cpu = [x.detach().resolve_neg().cpu().to(torch.int32).contiguous().numpy() for x in lists]
-    q_len, kv_len, q_block, kv_block = sizes
-    return heddle.BlockMask.from_lists(
-        *on_cpu, q_len=q_len, kv_len=kv_len, batch=call.query.shape[0], heads=call.query.shape[1],
-        block=(q_block, kv_block), mask_mod=call.expression(call.mask))
 
 
 class Count(int):

@@ -94,7 +94,7 @@ def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient, _: Gradient
     captures, options = (list(needs[FIRST + PLACES[name]] or ()) for name in ("captures", "options"))
     made = gradients_of(ctx, d_out, d_lse, [*needs[:FIRST], *captures, *options])
     end = FIRST + len(captures)
-    nothing[PLACES["captures"]], nothing[PLACES["options"]] = made[FIRST:end], made[end:]
+    nothing[PLACES["captures"]], nothing[PLACES["options"]] = made[FIRST:end] or None, made[end:] or None
     return *made[:FIRST], *nothing
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
+from torch.nn.attention import flex_attention as torch_flex
 
 from heddle.torch import create_block_mask, flex_attention
 
@@ -82,3 +84,39 @@ def test_a_block_mask_made_inside(strict):
     for sizes in ((2, 12, 20), (5, 30, 77), (3, 7, 33)):
         given = inputs(*sizes)
         torch.testing.assert_close(program(*given), Masked()(*given))
+
+
+def later_tokens(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+class OfLists(torch.nn.Module):
+    """torch's block masks: kept by the module, made inside, and made of lists that the program gets."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.kept = way, torch_flex.create_block_mask(later_tokens, None, None, 256, 256, "cpu")
+
+    def forward(self, q, k, v, counts, indices):
+        mask = self.kept
+        if self.way == "inside":
+            mask = torch_flex.create_block_mask(later_tokens, None, None, 256, 256, "cpu")
+        elif self.way == "given":
+            mask = torch_flex.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=128, mask_mod=later_tokens)
+        return flex_attention(q, k, v, block_mask=mask)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("way", ["kept", "inside", "given"])
+def test_lists_of_torch(way, strict):
+    model, given = OfLists(way), [torch.randn(1, 2, 256, 8) for _ in range(3)]
+    counts, indices = (torch.tensor(x, dtype=torch.int32) for x in ([[[1, 2]]], [[[[0, 1], [0, 1]]]]))
+    program = torch.export.export(model, (*given, counts, indices), strict=strict).module()
+    for places in (indices, indices.flip(-1)):
+        torch.testing.assert_close(program(*given, counts, places), model(*given, counts, places))
+
+
+def test_lists_under_a_fake_mode():
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        q = torch.randn(1, 2, 256, 8)
+        assert flex_attention(q, q, q, block_mask=OfLists("kept").kept).shape == q.shape

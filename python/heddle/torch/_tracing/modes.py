@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _core
-from . import aten, aten_inverses, aten_tensors, values  # noqa: F401  the first three fill OPERATIONS
+from . import aten, aten_inverses, aten_tensors, own_operators, values  # noqa: F401  all but the last fill OPERATIONS
 from .contents import READERS, computed, content_of, depends_on_content, remember
 from .indexing import getitem, is_gather
 from ..._tracing.noted_errors import add_note
@@ -314,7 +314,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         in_place = operation is None and name.endswith("_") and not name.startswith("_")
         if in_place:
             operation = OPERATIONS.get(name[:-1])
-        if operation is None or space not in ("aten", "approx", "prims"):
+        if operation is None or space not in ("aten", "approx", "prims", "heddle"):
             return self.decomposed(func, args, kwargs)
         if in_place and Memory.of(args[0]).is_users:
             raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")

@@ -34,7 +34,7 @@
 // 15: ranks: heddle_partition, heddle_communicator, heddle_context, heddle_nccl and the functions that take them.
 // 16: heddle_use_archive; "from_archive" of heddle_counts_json.
 // 17: heddle_context_set_head_groups, heddle_partition_options.host_steps. 18: heddle_context_backward_adding.
-#define HEDDLE_C_VERSION 18
+#define HEDDLE_C_VERSION 19
 
 #if defined(__GNUC__)
 #define HEDDLE_API __attribute__((visibility("default")))

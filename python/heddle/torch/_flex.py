@@ -164,8 +164,8 @@ def flex_attention(
       indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
       torch are accepted and have no effect.
-    - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, by eager calls: b is the sequence, and
-      indices begin at 0 in each. Their block_mask comes from heddle's create_block_mask, with the longest lengths.
+    - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three: b is the sequence, and indices begin
+      at 0 in each. Their block_mask comes from heddle's create_block_mask, with the longest lengths.
     - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest
       element.
 
@@ -285,13 +285,19 @@ def of_nested(
 ) -> OutAndLse:
     """The results of jagged tensors: b counts sequences, q_idx and kv_idx begin at 0 in each."""
     _nested.refuse_mixed(query, key, value)
-    if torch.compiler.is_dynamo_compiling():
-        raise NotImplementedError("query is a nested tensor, and torch.compile traces flex_attention; eager calls are "
-                                  "accepted, and scaled_dot_product_attention in both")
+    is_traced = torch.compiler.is_dynamo_compiling()
     call = Call(query, key, value)
     check_inputs(call, score_mod, block_mask, enable_gqa)
     call = _nested.packed_call(query, key, value, scale)
     call.with_lse = with_lse
+    if is_traced:
+        if is_no_mask(block_mask):
+            block_mask = None
+        else:
+            check_nested_mask(query, key, block_mask)
+        out, lse = traced(call, score_mod, block_mask)
+        rows = _nested.with_lengths_of(query, out.transpose(1, 2).squeeze(0))
+        return rows, None if not with_lse or lse is None else _nested.with_lengths_of(query, lse.squeeze(0).transpose(0, 1))
     if score_mod is not None and score_mod is not flex._identity:
         set_score(call, score_mod)
     if not is_no_mask(block_mask):
@@ -304,33 +310,40 @@ def of_nested(
 
 def check_nested_mask(query: Any, key: Any, mask: Any) -> None:
     """Raises ValueError for a block mask of lists, and for one that is too small."""
-    if not isinstance(mask, BlockMask) or mask._lazy is None:
+    is_traced = torch.compiler.is_dynamo_compiling()  # Dynamo takes the function of a mask whose lists were read, too
+    if not isinstance(mask, BlockMask) or (mask._made_by if is_traced else mask._lazy) is None:
         raise ValueError("block_mask is made of lists, and query is a nested tensor; one of heddle.torch.create_block_mask "
                          "is accepted there")
     longest = _nested.longest(query), _nested.longest(key)
     batch, heads, q_len, kv_len = mask.shape
-    if batch not in (1, query.shape[0]) or heads not in (1, query.shape[1]) or q_len < longest[0] or kv_len < longest[1]:
+    others = [have for have, wanted in ((batch, query.shape[0]), (heads, query.shape[1])) if have != 1 and have != wanted]
+    if others or q_len < longest[0] or kv_len < longest[1]:
         raise ValueError(f"block_mask has shape {tuple(mask.shape)}; 1 or {query.shape[0]} sequences, 1 or "
                          f"{query.shape[1]} heads, and lengths of {longest} and more are accepted")
 
 
 def compiled(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
     """The call as Dynamo traces it. Without score_mod the call may have a score and a weight as text."""
-    from ._higher_order import flex_attention as operator
-
     if has_no_width(call):
         return of_no_width(call, lambda wide: compiled(wide, score_mod, block_mask))
+    if block_mask is not None:
+        check_block_mask(call, block_mask)
+    return traced(call, score_mod, block_mask)
+
+
+def traced(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
+    """compiled() of a block mask that was checked."""
+    from ._higher_order import flex_attention as operator
+
     score_mod = of_tensors(score_mod)
     options = {"with_lse": call.with_lse, "with_score": score_mod is not None, "with_mask": block_mask is not None,
                "score": call.score, "weight": call.weight, "captures": call.captures, "params": call.params,
-               "tensors": call.options}
+               "tensors": call.options, "longest": (call.max_q_len, call.max_kv_len)}
     if block_mask is None:
         parts: tuple[Any, ...] = (0, 0, 0, 0, noop_mask)
     elif isinstance(block_mask, BlockMask) and block_mask._made_by is not None:
-        check_block_mask(call, block_mask)
         parts = (0, 0, 0, 0, of_tensors(block_mask.mask_mod))
     else:
-        check_block_mask(call, block_mask)
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
                  block_mask.full_kv_num_blocks, block_mask.full_kv_indices, block_mask.mask_mod)
     made: tuple[torch.Tensor, torch.Tensor] = operator(

@@ -18,6 +18,7 @@ from ._eager_backward import Results, is_deterministic
 from ._gradients import gradients_of, refused_twice
 from ._results import OutAndLse, heads_first
 
+saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 modes, interpreters = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
 
@@ -44,6 +45,8 @@ def recorded(made: OutAndLse | _core.RecordedCall | None) -> OutAndLse | None:
     """The results of what _direct gave, recorded by autograd if it is a RecordedCall."""
     if not isinstance(made, _core.RecordedCall):
         return made
+    if not made.is_packed and saved_tensors_hooks(True) is not None:
+        return None  # Attention saves one tensor more, and a checkpoint wants as many of a first call as of the next
     tensors = made.tensors()
     if made.device in _backward_plans.ASKED_ON:
         _backward_plans.check_backward_exists(call_of(made, tensors))
@@ -90,6 +93,8 @@ class Recorded(torch.autograd.Function):
         return refused_twice(made, (d_out, d_lse, *saved[2:])) if torch.is_grad_enabled() else made
 
 
+# What autograd calls, without the look for a vjp of torch's (BackwardCFunction.apply).
+Recorded._backward_cls.apply = Recorded.backward  # type: ignore[attr-defined]
 # Function.apply beneath its Python, which asks for transforms of torch.func: _direct.attend() has looked.
 record: Any = super(torch.autograd.Function, Recorded).apply
 

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from torch.nn.attention import activate_flash_attention_impl, restore_flash_attention_impl
+from torch.nn.attention import activate_flash_attention_impl, flex_attention as torch_flex, restore_flash_attention_impl
 from torch.utils.checkpoint import checkpoint
 
 import heddle.torch
@@ -307,3 +307,24 @@ def test_the_flash_attention_implementation(form):
         assert_same([got], [made.detach().sum(-2)[..., None].expand_as(ones)], 1e-12)
     finally:
         restore_flash_attention_impl()
+
+
+LISTS = torch_flex.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 13, 17, "cpu", BLOCK_SIZE=4)
+
+
+@pytest.mark.parametrize("name", ["a score", "lists", "a mask", "dense"])
+def test_a_first_call_in_a_checkpoint(name):
+    """The first call of its kind and the next save as many tensors: a checkpoint compares them."""
+    q, k, v = qkv()
+    factor = torch.rand(())
+    calls = {
+        "a score": lambda q: flex_attention(q, k, v, lambda s, b, h, q_idx, kv_idx: s + factor * (kv_idx - q_idx)),
+        "lists": lambda q: flex_attention(q, k, v, block_mask=LISTS),
+        "a mask": lambda q: flex_attention(q, k, v, block_mask=create_block_mask(
+            lambda b, h, q_idx, kv_idx: q_idx >= kv_idx * factor, None, None, 13, 17, "cpu")),
+        "dense": lambda q: scaled_dot_product_attention(q, k, v, attn_mask=factor * torch.ones(13, 17)),
+    }
+    made = checkpoint(calls[name], q, use_reentrant=False).square().sum()
+    (got,) = torch.autograd.grad(made, q)
+    (want,) = torch.autograd.grad(calls[name](q).square().sum(), q)
+    torch.testing.assert_close(got, want)

@@ -60,8 +60,37 @@ def test_compiled():
                          fullgraph=True)
     for got, want in zip(fast(q, k, v).unbind(), scaled_dot_product_attention(q, k, v, enable_gqa=True).unbind()):
         torch.testing.assert_close(got, want)
-    with pytest.raises(Exception, match="query is a nested tensor, and torch.compile traces flex_attention"):
-        torch.compile(flex_attention, backend="eager", fullgraph=True)(q, k, v, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("score_mod, mask_mod", [(None, None), (bias, None), (None, near), (bias, near)])
+def test_compiled_flex_attention(score_mod, mask_mod, dynamic):
+    def attend(q, k, v):
+        mask = None if mask_mod is None else create_block_mask(mask_mod, 3, 4, 20, 20, "cpu")
+        out, aux = flex_attention(q, k, v, score_mod, mask, enable_gqa=True, return_aux=AuxRequest(lse=True))
+        return out, aux.lse
+
+    torch._dynamo.reset()
+    fast = torch.compile(attend, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for kv_lengths in (KV_LENGTHS, (2, 11, 12)):
+        leaves, given = inputs(kv_lengths)
+        (got, lse), (want, its) = fast(*given), attend(*given)
+        for one, other in zip((*got.unbind(), *lse.unbind()), (*want.unbind(), *its.unbind())):
+            torch.testing.assert_close(one, other)
+        gradients, wanted = (
+            torch.autograd.grad(x.transpose(1, 2).values().square().sum(), leaves) for x in (got, want))
+        for one, other in zip(gradients, wanted):
+            torch.testing.assert_close(one.values(), other.values())
+
+
+def test_compiled_calls_that_are_refused():
+    _, (q, k, v) = inputs()
+    fast = torch.compile(lambda mask: flex_attention(q, k, v, block_mask=mask, enable_gqa=True), backend="eager", fullgraph=True)
+    for mask, sentence in ((create_block_mask(near, None, None, 16, 12, "cpu"), "block_mask has shape"),
+                           (create_block_mask(near, None, None, 20, 20, "cpu")[:, :], "block_mask is made of lists")):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=sentence):
+            fast(mask)
 
 
 def test_what_is_refused():

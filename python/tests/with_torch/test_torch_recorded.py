@@ -30,7 +30,7 @@ def makers(monkeypatch):
         return real(ctx, *arguments)
 
     monkeypatch.setattr(_recorded, "by_python", spied)
-    monkeypatch.setattr(_recorded.Recorded, "backward", staticmethod(begun))
+    monkeypatch.setattr(_recorded.Recorded._backward_cls, "apply", begun)
     monkeypatch.setattr(_gradients.Attention, "forward", staticmethod(recorded))
     return seen
 
@@ -91,7 +91,7 @@ def test_only_what_is_needed_is_made(monkeypatch):
         made.append(real(ctx, *gradients))
         return made[-1]
 
-    monkeypatch.setattr(_recorded.Recorded, "backward", staticmethod(seen))
+    monkeypatch.setattr(_recorded.Recorded._backward_cls, "apply", seen)
     q, k, v = qkv()
     frozen = slopes.detach()
     limits = random(S, seed=3)
@@ -139,13 +139,26 @@ def test_saved_tensors_of_another_kind(makers):
     q, k, v = qkv()
     want = torch.autograd.grad(flex_attention(q, k, v, alibi).sum(), [q, k, v, slopes])
     turned = lambda x: x.mT.contiguous().mT if x.dim() == 4 else x  # noqa: E731
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, turned):
-        out = flex_attention(q, k, v, alibi)
-        other = flex_attention(q, k, v, alibi, return_aux=AuxRequest(lse=True))[0]
+    out = flex_attention(q, k, v, alibi)
+    other = flex_attention(q, k, v, alibi, return_aux=AuxRequest(lse=True))[0]
+    for one in (out, other):
+        for saved in one.grad_fn._raw_saved_tensors:
+            saved.register_hooks(lambda x: x, turned)
     makers.clear()
     for one in (out, other):
         assert_same(torch.autograd.grad(one.sum(), [q, k, v, slopes]), want, 1e-12)
     assert makers == ["python"] * 2
+
+
+def test_hooks_of_all_saved_tensors(makers):
+    """Python records a call under them: a checkpoint compares what a first call saves with what the next one saves."""
+    q, k, v = qkv()
+    want = torch.autograd.grad(flex_attention(q, k, v, alibi).sum(), [q, k, v, slopes])
+    makers.clear()
+    with torch.autograd.graph.save_on_cpu():
+        out = flex_attention(q, k, v, alibi)
+    assert makers == ["recorded by python"]
+    assert_same(torch.autograd.grad(out.sum(), [q, k, v, slopes]), want, 1e-12)
 
 
 def test_a_mode_sees_the_backward(makers):

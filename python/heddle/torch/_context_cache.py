@@ -154,7 +154,7 @@ class ContextCache:
                            _stride=self.page * self.ranks.size, _first_key=self.page * self.ranks.rank)
         for text in (call.score, call.mask):
             if text is not None:
-                call.expression(text)  # a text nests less deep than an expression may
+                call.expression(text)  # raises if global indices make it deeper than an expression may be
         if sinks is not None:
             if tuple(sinks.shape) != (query.shape[1],):
                 raise ValueError(f"sinks is {list(sinks.shape)}; [{query.shape[1]}] is accepted")

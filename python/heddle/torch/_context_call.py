@@ -166,7 +166,7 @@ def context_call(
     know_positions(call, exchange.rows, (plan.q_len, plan.kv_len))
     for text in (call.score, call.mask, call.weight):
         if text is not None:
-            call.expression(text)  # a text nests less deep than an expression may
+            call.expression(text)  # raises if global indices make it deeper than an expression may be
     return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods)
 
 

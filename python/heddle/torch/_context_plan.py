@@ -131,6 +131,14 @@ class ContextPlan:
         plans[number] = self
         self.number = torch.tensor(number)
 
+    def __deepcopy__(self, memo: Any) -> ContextPlan:
+        """The plan itself, which copies of a model share."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a ContextPlan belongs to the process group that made it, and is not pickled; each process calls "
+                        "partition()")
+
     def rows(self, rank: int, of_keys: bool = False) -> int:
         """How many queries, or keys, a rank holds."""
         return (self.made.keys if of_keys else self.made.queries).rows(rank)

@@ -121,8 +121,8 @@ def traced_call(
     options: dict[str, Any], score_lifted: Sequence[Any], mask_lifted: Sequence[Any],
 ) -> Call:
     """The Call of an operator's arguments, with the mods that Dynamo traced as expressions."""
-    longest = options.get("longest", (None, None))
-    call = Call(query, key, value, scale, *longest, allow_tf32=allow_tf32_for(query), with_lse=options["with_lse"],
+    max_q_len, max_kv_len = options.get("longest", (None, None))
+    call = Call(query, key, value, scale, max_q_len, max_kv_len, allow_tf32=allow_tf32_for(query), with_lse=options["with_lse"],
                 clamps=True, score=options["score"], weight=options["weight"], captures=dict(options["captures"]),
                 params=dict(options["params"]), options=dict(options["tensors"]))
     if options["with_score"]:

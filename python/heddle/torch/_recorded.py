@@ -93,7 +93,7 @@ class Recorded(torch.autograd.Function):
         return refused_twice(made, (d_out, d_lse, *saved[2:])) if torch.is_grad_enabled() else made
 
 
-# What autograd calls, without the look for a vjp of torch's (BackwardCFunction.apply).
+# Autograd calls this; BackwardCFunction.apply would look for a vjp before.
 Recorded._backward_cls.apply = Recorded.backward  # type: ignore[attr-defined]
 # Function.apply beneath its Python, which asks for transforms of torch.func: _direct.attend() has looked.
 record: Any = super(torch.autograd.Function, Recorded).apply

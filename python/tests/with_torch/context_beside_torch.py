@@ -1,7 +1,9 @@
 """Context parallel attention beside torch's other parts: graphs, checkpoints, DTensors, torch's own context
 parallel."""
 
+import copy
 import dataclasses
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -141,3 +143,40 @@ def torchs_context_parallel():
         out = flex.flex_attention(own_query.contiguous(), whole_key, whole_value, block_mask=mask)
         went = {entry.function: entry.where for entry in heddle.torch.log()}
     return rank, out, went
+
+
+class Holding(torch.nn.Module):
+    """A model that keeps its plan."""
+
+    def __init__(self, plan, score):
+        super().__init__()
+        self.plan, self.score = plan, score
+
+    def forward(self, query, key, value):
+        return context_parallel.attention(query, key, value, self.plan, score_mod=self.score)
+
+
+def long_score(score, b, h, q, kv):
+    for _ in range(14):
+        score = torch.where(score > 0, score * 0.9 + 0.01 * h, score - 0.01 * (q - kv))
+    return score
+
+
+def long_mask(b, h, q, kv):
+    at = 7 * q + kv
+    for _ in range(12):
+        at = torch.where(at % 3 == 0, at // 3, 2 * at + 1)
+    return (at % 2 == 0) & (q >= kv) | (q == kv)
+
+
+def copied_with_long_mods(length):
+    """Positions, and the result over documents of a deep copy of a model whose mods have long texts."""
+    mask = heddle.torch.create_block_mask(long_mask, None, None, length, length, "cpu")
+    plan = context_parallel.partition(mask, GROUPS[2], cu_seqlens=torch.tensor([0, 11, length]))
+    q, k, v = (context_parallel.shard(x, plan, dim=2) for x in Problem(q_len=length).inputs())
+    try:
+        pickle.dumps(plan)
+        refused = "accepted"
+    except TypeError as error:
+        refused = str(error)
+    return plan.positions, copy.deepcopy(Holding(plan, long_score))(q, k, v), refused

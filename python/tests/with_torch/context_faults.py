@@ -116,8 +116,8 @@ def refused_meshes():
 
 
 def deep(x):
-    """An expression whose text nests deeper than a text may."""
-    for _ in range(300):
+    """With a sum around it, deeper than an expression may be."""
+    for _ in range(999):
         x = x.sin()
     return x
 

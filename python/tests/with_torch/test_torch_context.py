@@ -501,3 +501,15 @@ def test_a_rank_that_dies_between_hosts_raises_on_the_others(pool):
     for rank in range(3):
         survivor = ranks.reply(rank)
         assert isinstance(survivor, Failure) and survivor.kind in ("RuntimeError", "DistBackendError"), survivor
+
+
+@on_cpus
+def test_copies_share_the_plan_and_mods_may_be_long(ranks):
+    from context_beside_torch import long_mask, long_score
+
+    replies = ranks.results("copied_with_long_mods", 40, ranks=2)
+    order = torch.cat([positions for positions, _, _ in replies]).argsort()
+    ids = (torch.arange(40) >= 11).int()
+    want = dense(*Problem(q_len=40).inputs(), long_score, lambda b, h, q, kv: long_mask(b, h, q, kv) & (ids[q] == ids[kv]))[0]
+    torch.testing.assert_close(torch.cat([out for _, out, _ in replies], 2).index_select(2, order).cpu(), want)
+    assert all("is not pickled; each process calls partition()" in refused for _, _, refused in replies)

@@ -66,6 +66,22 @@ TEST(Text, EveryRandomExpressionReadsBackAsTheSameNode) {
   }
 }
 
+/// Expressions of everything that was drawn, each used again and again: their texts have names.
+TEST(Text, RandomExpressionsWithNamesReadBack) {
+  test::RandomExpressions random(20261128);
+  const int count = heddle::test::random_cases(1000);
+  for (int i = 0; i < count; ++i) {
+    Expr all = leaf::score() > 0.0;
+    for (int part = 0; part < 12; ++part) {
+      const Expr e = random.draw(60);
+      const Expr truth = e.type() == ExprType::boolean ? e : e > 0;
+      all = (all && truth) || (!all && where(truth, leaf::score(), 0.0) < 1.0);
+    }
+    ASSERT_NE(print(all).find("_1 = "), std::string::npos);
+    ASSERT_TRUE(reads_back(all)) << i;
+  }
+}
+
 TEST(Text, ConstantsReadBack) {
   const double inf = std::numeric_limits<double>::infinity();
   for (const double x : {0.0, -0.0, 1.0, -1.0, 2.0, 0.1, -3.5, 1e20, 1e-3, 1e300, 5e-324, 1.7976931348623157e308, inf,

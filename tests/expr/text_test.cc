@@ -429,9 +429,12 @@ TEST(Text, ASharedExpressionPrintsWithNamesAndReadsBack) {
 
 TEST(Text, ADeepExpressionPrintsWithNamesAndReadsBack) {
   Expr deep = leaf::score(), chain = leaf::kv_idx() < 3;
-  for (int i = 0; i < 450; ++i) deep = exp(-deep);
+  for (int i = 0; i < 450; ++i) {
+    deep = exp(-deep);
+    EXPECT_EQ(parse(print(deep)).node(), deep.node()) << i;
+  }
   for (int i = 0; i < 900; ++i) chain = leaf::q_idx() < i && chain;
-  for (const Expr& e : {deep, chain}) EXPECT_EQ(parse(print(e), symbols_of(e)).node(), e.node());
+  EXPECT_EQ(parse(print(chain)).node(), chain.node());
 }
 
 TEST(Text, TheTextOfASharedExpressionIsBounded) {

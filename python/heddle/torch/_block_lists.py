@@ -30,11 +30,11 @@ def versions(*tensors: torch.Tensor | None) -> Versions:
 
 
 def version_of(x: torch.Tensor) -> int | bytes:
-    """A value that changes when x is written in place. Inference tensors count no writes: on the CPU their content
-    stands for it; on a GPU, where reading would wait, a write goes unnoticed."""
+    """A value that changes when x is written in place: its version. Inference tensors count no writes and have bytes: on
+    the CPU their content; on a GPU, where reading would wait, a write goes unnoticed."""
     if not x.is_inference():
         return x._version
-    return x.resolve_neg().contiguous().numpy().tobytes() if x.device.type == "cpu" else 0
+    return x.resolve_neg().contiguous().numpy().tobytes() if x.device.type == "cpu" else b""
 
 
 def same(one: Versions, other: Versions) -> bool:
@@ -44,7 +44,9 @@ def same(one: Versions, other: Versions) -> bool:
 def are_still(known: Versions, *tensors: torch.Tensor | None) -> bool:
     """same(known, versions(*tensors)) without the list: repeated calls ask."""
     for (x, version), y in zip(known, tensors):
-        if x is not y or x is not None and version_of(x) != version:
+        if x is not y:
+            return False
+        if x is not None and (x._version if type(version) is int else version_of(x)) != version:
             return False
     return True
 

@@ -145,8 +145,10 @@ def set_mask(call: Call, mask: Any) -> None:
 
 
 def are_traced(query: torch.Tensor, lists: list[torch.Tensor]) -> bool:
-    """Whether torch traces a call with these lists: in torch.export(strict=False), in make_fx, under a fake mode."""
-    return torch._C._len_torch_dispatch_stack() > 0 or any(type(x) not in PLAIN for x in (query, *lists))
+    """Whether torch traces a call with these lists (torch.export(strict=False), make_fx, a fake mode), or a transform of
+    torch.func maps them."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return torch._C._len_torch_dispatch_stack() > 0 or any(type(x) not in PLAIN for x in (query, *lists)) or any(map(wrapped, lists))
 
 
 @names_arguments

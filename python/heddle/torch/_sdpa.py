@@ -54,6 +54,7 @@ def scaled_dot_product_attention(
         refuse_others(query=query, key=key, value=value)
         raise
     if is_nested:
+        query, key, value = autocast(query, key, value)
         return of_nested(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     settings: dict[str, Any] = {"scale": scale, "allow_tf32": allow_tf32_for(query)}
     if not torch.compiler.is_dynamo_compiling() and dropout_p == 0.0:

@@ -313,3 +313,13 @@ def test_what_warns_eagerly_compiles(no_grad):
         want = call(q)
     assert [one.category for one in warned] == [DeprecationWarning, FutureWarning, UserWarning]
     torch.testing.assert_close((out, lse), want)
+
+
+def test_blocks_of_pages_that_are_not_assigned():
+    """-1 in lists, as eager calls take them."""
+    q = torch.randn(1, 2, 256, 8)
+    counts, indices = (torch.tensor(x, dtype=torch.int32) for x in ([[[2, 2]]], [[[[0, -1], [-1, 1]]]]))
+    mask = flex.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=128, mask_mod=lambda b, h, i, j: i >= j)
+    torch._dynamo.reset()
+    attend = torch.compile(lambda q: flex_attention(q, q, q, block_mask=mask), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(attend(q), flex_attention(q, q, q, block_mask=mask))

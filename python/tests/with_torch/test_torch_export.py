@@ -120,3 +120,15 @@ def test_lists_under_a_fake_mode():
     with FakeTensorMode(allow_non_fake_inputs=True):
         q = torch.randn(1, 2, 256, 8)
         assert flex_attention(q, q, q, block_mask=OfLists("kept").kept).shape == q.shape
+
+
+def test_lists_that_a_transform_maps():
+    q = torch.randn(1, 2, 256, 8)
+
+    def attend(width, create):
+        mask = create(lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < width), None, None, 256, 256, "cpu")
+        return flex_attention(q, q, q, block_mask=mask)
+
+    widths = torch.tensor([3, 50, 400])
+    got = torch.vmap(lambda width: attend(width, torch_flex.create_block_mask))(widths)
+    torch.testing.assert_close(got, torch.stack([attend(width, create_block_mask) for width in widths]))

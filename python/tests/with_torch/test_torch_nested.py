@@ -93,6 +93,17 @@ def test_compiled_calls_that_are_refused():
             fast(mask)
 
 
+@pytest.mark.parametrize("function", [flex_attention, scaled_dot_product_attention])
+def test_autocast(function):
+    _, given = inputs()
+    q, k, v = (x.float() for x in given)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = function(q, k, v, enable_gqa=True)
+    assert out.dtype == torch.bfloat16
+    for got, want in zip(out.unbind(), function(q, k, v, enable_gqa=True).unbind()):
+        torch.testing.assert_close(got.float(), want, rtol=0.02, atol=0.02)
+
+
 def test_what_is_refused():
     _, (q, k, v) = inputs()
     dense = torch.randn(3, 2, 12, 8, dtype=torch.float64)

@@ -104,7 +104,7 @@ static void test_struct_sizes(void) {
   EXPECT_OK(heddle_attention_into(&tensors, &newer.known));
   newer.later = (uint64_t)1 << 63;
   EXPECT_ERROR(heddle_attention_into(&tensors, &newer.known), HEDDLE_ERROR_UNSUPPORTED,
-               "options uses fields past byte 280, newer than version 18");
+               "options uses fields past byte 280, newer than version 19");
 
   heddle_plan* plan = NULL;
   const heddle_run_options run = {.struct_size = 31};
@@ -266,7 +266,7 @@ static void test_runs(void) {
 static void test_last_error(void) {
   EXPECT(heddle_plan_run(NULL, NULL, NULL) == HEDDLE_ERROR_INVALID_ARGUMENT);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
-  EXPECT(heddle_c_version() == 18 && heddle_version() != NULL);
+  EXPECT(heddle_c_version() == 19 && heddle_version() != NULL);
   EXPECT(strcmp(heddle_last_error(), "plan is null; a heddle_plan is accepted") == 0);
   EXPECT(heddle_attention_into(&tensors, NULL) == HEDDLE_OK);
   EXPECT(strcmp(heddle_last_error(), "") == 0);

@@ -7,7 +7,7 @@ from typing import Any
 from . import _core, _mod
 from ._core import Expr
 from ._mod import Mod
-from ._named_arguments import checks_arguments
+from ._named_arguments import checks_arguments, is_integer
 
 
 @checks_arguments
@@ -107,7 +107,7 @@ def dropout(p: float, seed: int | Expr) -> Mod:
     >>> heddle.attention(x, x, x, weight_mod=heddle.mods.dropout(0.5, seed=7)).shape
     (1, 1, 3, 8)
     """
-    if isinstance(seed, int) and not -2**31 <= seed < 2**31:
+    if is_integer(seed) and not -2**31 <= int(seed) < 2**31:
         raise ValueError(f"seed of dropout must be {-2**31} to {2**31 - 1}, but is {seed}")
 
     def expr() -> Any:

@@ -263,6 +263,7 @@ def test_a_mod_of_the_wrong_kind():
         (ValueError, "cap", lambda: mods.softcap(0.0)),
         (ValueError, "p", lambda: mods.dropout(1.0, 3)),
         (ValueError, "seed of dropout must be -2147483648 to 2147483647, but is", lambda: mods.dropout(0.5, 2**31)),
+        (ValueError, "seed of dropout must be", lambda: mods.dropout(0.5, np.int64(-2**40))),
         (ValueError, "heads of alibi_slopes must be 1 to 65536, but is 2147483647", lambda: mods.alibi_slopes(2**31 - 1)),
         (ValueError, "offsets of document_starts must end at 268435456 or before",
          lambda: mods.document_starts(np.array([0, 2**31 - 1]))),

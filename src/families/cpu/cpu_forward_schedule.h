@@ -60,7 +60,7 @@ class Schedule {
   Wave wave(std::int64_t index) const;
 
   /// The runs of a tile's row of the block mask, in blocks of block_keys() keys.
-  std::span<const Run> runs(const TileTask& tile) const;
+  RowRuns runs(const TileTask& tile) const;
   std::int64_t block_keys() const { return block_keys_; }
 
   /// How many tiles read their keys in place, and into how many pieces these are cut; empty if no tile does.

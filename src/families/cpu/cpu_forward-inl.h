@@ -206,16 +206,24 @@ T MaxScoreOf(const TileBuffers<T>& buffers, std::int64_t i) {
   return std::isnan(sum) ? static_cast<T>(sum) : buffers.row_maxima[i];
 }
 
-/// row *= factor; true when one of the products is not finite.
+/// to = row * factor; true when one of the products is not finite. `row` has room for whole vectors.
 template <class T>
-bool ScaleRow(T* row, std::int64_t count, T factor) {
+bool ScaleRow(T* row, std::int64_t count, T factor, T* to) {
   const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto zero = hn::Zero(d);
   auto sum = zero;
-  for (std::int64_t c = 0; c < count; c += static_cast<std::int64_t>(hn::Lanes(d))) {
+  std::int64_t c = 0;
+  for (; c + lanes <= count; c += lanes) {
+    const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
+    sum = hn::MulAdd(product, zero, sum);
+    hn::StoreU(product, d, to + c);
+  }
+  if (c < count) {
     const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
     sum = hn::MulAdd(product, zero, sum);
     hn::Store(product, d, row + c);
+    if (to != row) std::copy_n(row + c, count - c, to + c);
   }
   return !hn::AllFalse(d, hn::IsNaN(sum));
 }
@@ -228,13 +236,17 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
     const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
     const RowEnd end = FinishRow(tile, buffers, i);
     T* row = buffers.accumulators + i * buffers.o_stride;
+    // Scaled straight into o where it has the type.
+    const bool is_direct = tile.o.dtype == kDType<T>;
+    const std::int64_t first = head * tile.o_head_stride;
+    T* to = is_direct ? static_cast<T*>(tile.o.data) + r * tile.o.stride + first : row;
     if (end.empty || !any_key) {
-      std::fill(row, row + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
+      std::fill(to, to + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
     } else {
-      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor));
+      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor), to);
       overflowed = overflowed || (non_finite && std::isfinite(end.factor));
     }
-    StoreRow(row, tile.v_dim, tile.o, r, head * tile.o_head_stride);
+    if (!is_direct) StoreRow(row, tile.v_dim, tile.o, r, first);
     if (tile.lse.data != nullptr) {
       const T lse = static_cast<T>(end.top + end.log_sum);
       StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);

@@ -89,6 +89,7 @@ Wave Schedule::wave(std::int64_t index) const {
     bytes = add_units(pair, wave, bytes);
     add_tiles(pair, wave);
   }
+  wave.bytes = bytes;
   std::ranges::stable_sort(wave.tiles, std::greater<>(), &TileTask::cost);
   return wave;
 }

@@ -44,6 +44,7 @@ struct PartialUnit {
 /// The units that are in the workspace at one time, and the tiles that need only these; the longest tile first.
 struct Wave {
   std::vector<PackedUnit> k_units, v_units;
+  std::int64_t bytes = 0;  // of all units
   std::vector<PartialUnit> partials;
   std::vector<TileTask> tiles;
   std::vector<TileTask> merges;  // the split tiles, each once

@@ -54,6 +54,9 @@ TEST(RepeatedPart, EqualsTheDenseDefinition) {
        [](auto, auto i, auto j) { return i >= j && (i - j < 30 || (i - j) % 16 == 0); }},
       {((floor_div(q, 12) == floor_div(kv, 12)) | (kv % 12 >= 9)) & !(kv > q),
        [](auto, auto i, auto j) { return i >= j && (i / 12 == j / 12 || j % 12 >= 9); }},
+      // Blocks that are partial in both alternatives, but full.
+      {(kv % 2 == 0) | ((kv % 2 == 1) & (q + kv < 3000)),
+       [](auto, auto i, auto j) { return j % 2 == 0 || i + j < 3000; }},
       // Negated, with parts inside parts, and with two parts whose rows repeat, but do not together.
       {!(((floor_div(q, 6) % 2 == floor_div(kv, 6) % 2) & (q - kv < 900)) | ((kv % 4 == 1) & (q + kv < 3000))),
        [](auto, auto i, auto j) { return !((i / 6 % 2 == j / 6 % 2 && i - j < 900) || (j % 4 == 1 && i + j < 3000)); }},

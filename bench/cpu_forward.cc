@@ -25,12 +25,12 @@ struct Case {
   std::string name = {};
   DType dtype = DType::f32;
   std::int64_t heads = 2, kv_heads = 2, q_rows = 2048, kv_rows = 2048, dim = 64;
-  Expr score_mod = {}, mask_mod = {};
+  Expr score_mod = {}, mask_mod = {}, weight_mod = {};
   double attended = 1;  // share of the elements
 };
 
 std::vector<Case> cases() {
-  const Capture slopes("slopes", DType::f32, 1);
+  const Capture slopes("slopes", DType::f32, 1), bias("bias", DType::f32, 3);
   const double window = 256.0 / 2048 * (1 - 127.5 / 2048);
   std::vector<Case> all = cases_of_each_shape<Case>([&](auto&& add) {
     add("full", {});
@@ -39,12 +39,19 @@ std::vector<Case> cases() {
     add("alibi_causal", {.score_mod = mods::alibi(slopes), .mask_mod = mods::causal(), .attended = 0.5});
     add("softcap", {.score_mod = mods::softcap(30)});
     add("window256", {.mask_mod = mods::sliding_window(255), .attended = window});
-    const auto add_long = [&](const char* what, const Expr& score_mod) {
-      add(what, {.q_rows = 4096, .kv_rows = 4096, .score_mod = score_mod, .mask_mod = mods::causal(), .attended = 0.5});
+    const auto add_long = [&](const char* what, const Expr& score_mod, const Expr& weight_mod = {}) {
+      add(what, {.q_rows = 4096,
+                 .kv_rows = 4096,
+                 .score_mod = score_mod,
+                 .mask_mod = mods::causal(),
+                 .weight_mod = weight_mod,
+                 .attended = 0.5});
     };
     add_long("long_causal", {});
     add_long("long_alibi_causal", mods::alibi(slopes));
     add_long("long_softcap_causal", mods::softcap(30));
+    add_long("long_bias_causal", leaf::score() + bias(leaf::h(), leaf::q_idx(), leaf::kv_idx()));
+    add_long("long_dropout_causal", {}, mods::dropout(0.1, 1));
     add("gqa8", {.heads = 8, .kv_heads = 1, .q_rows = 512});
     add("s512", {.heads = 8, .kv_heads = 8, .q_rows = 512, .kv_rows = 512});
     add("short", {.heads = 8, .kv_heads = 8, .q_rows = 128, .kv_rows = 128});
@@ -88,8 +95,14 @@ void measure(const Case& c, int threads, double seconds) {
   AttentionOptions options;
   options.score_mod = c.score_mod;
   options.mask_mod = c.mask_mod;
+  options.weight_mod = c.weight_mod;
   options.threads = threads;
   options.bindings.captures["slopes"] = slopes;
+  Tensor bias;
+  if (!c.score_mod.empty() && symbols_of(c.score_mod).captures.contains("bias")) {
+    bias = random_tensor(DType::f32, {c.heads, c.q_rows, c.kv_rows}, 5);
+    options.bindings.captures["bias"] = bias;
+  }
   const AttentionTensors tensors = {q, k, v, o, {}};
   const AttentionPlan plan(tensors, options);
   const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes()});

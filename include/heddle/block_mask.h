@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "heddle/expr.h"
+#include "heddle/row_runs.h"
 #include "heddle/tensor.h"
 
 namespace heddle {
@@ -49,15 +49,6 @@ struct BlockSize {
   bool operator==(const BlockSize&) const = default;
 };
 
-enum class RunKind : std::uint8_t { partial, full };
-
-/// Key blocks [begin, end) of one row of query blocks, all of one kind.
-struct Run {
-  std::int32_t begin, end;
-  RunKind kind;
-  bool operator==(const Run&) const = default;
-};
-
 /// The lists of PyTorch's BlockMask, all i32 on the CPU: kv_num_blocks [B, H, Q], kv_indices [B, H, Q, KV], and the
 /// same for full blocks (empty tensors: every listed block is partial).
 struct BlockLists {
@@ -91,7 +82,7 @@ class BlockMask {
 
   /// The runs of one row of query blocks, sorted; two runs of one kind never touch. A mask of one head, whose rows do
   /// not depend on it (shared_by_heads()), has them for any head. Throws invalid_argument for a row that is not there.
-  std::span<const Run> row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
+  RowRuns row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
   std::int64_t q_blocks(std::int64_t sequence) const;
   std::int64_t kv_blocks(std::int64_t sequence) const;
 
@@ -126,8 +117,9 @@ class BlockMask {
 
   struct Statistics {
     std::int64_t blocks = 0, full = 0, partial = 0, empty = 0;  // over all score matrices
-    std::int64_t different_rows = 0, runs = 0;                  // stored
-    std::int64_t bytes = 0;                                     // of the rows
+    std::int64_t different_rows = 0;                            // each is stored once
+    std::int64_t runs = 0;                                      // of these
+    std::int64_t bytes = 0;                                     // of the rows, as they are stored
     std::int64_t classified_rows = 0;                           // by building; the others were known to repeat them
     std::int64_t evaluated_tiles = 0;                           // blocks that intervals left open
     std::int64_t range_queries = 0;                             // what building asked of the interval analysis
@@ -170,6 +162,11 @@ class BlockMask {
     std::vector<std::int32_t> row_index;
     std::vector<std::int64_t> run_offset{0};
     std::vector<Run> runs;
+    // A row of many runs has none there. Its windows have the contents window_contents[window_offset[s]] up to
+    // window_contents[window_offset[s + 1]]. window_offset is empty if there is no such row.
+    std::vector<std::int64_t> window_offset;
+    std::vector<std::int32_t> window_contents;
+    RunWindows windows;
     std::int64_t evaluated_tiles = 0, range_queries = 0, classified_rows = 0;
   };
   State state_;

@@ -18,7 +18,7 @@ bool is_full(const Run& run) { return run.kind == RunKind::full; }
 
 /// Whether the columns of those `inner` runs that `counts` are all in such runs of `outer`. Both are in order.
 template <class Counts>
-bool are_inside(std::span<const Run> inner, std::span<const Run> outer, Counts&& counts) {
+bool are_inside(const RowRuns& inner, const RowRuns& outer, Counts&& counts) {
   auto next = outer.begin();
   for (const Run& run : inner) {
     if (!counts(run)) continue;
@@ -45,9 +45,8 @@ bool says_no_more(const BlockMask& lists, const problem::AttentionProblem& probl
     const Run all = {0, columns, RunKind::full};
     for (std::int64_t head = 0; head < (alike ? 1 : problem.q_heads); ++head) {
       for (std::int64_t row = 0; row < lists.q_blocks(batch); ++row) {
-        const std::span<const Run> listed = lists.row(batch, head, row);
-        const std::span<const Run> wanted =
-            built ? built->row(batch, head, row) : std::span(&all, columns > 0 ? 1U : 0U);
+        const RowRuns listed = lists.row(batch, head, row);
+        const RowRuns wanted = built ? built->row(batch, head, row) : std::span(&all, columns > 0 ? 1U : 0U);
         if (!are_inside(wanted, listed, is_any) || !are_inside(listed, wanted, is_full)) return false;
       }
     }

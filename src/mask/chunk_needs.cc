@@ -71,7 +71,7 @@ ChunkNeeds::ChunkNeeds(const BlockMask& mask, std::int64_t chunk)
     for (std::int64_t head = 0; head < different_heads(mask); ++head) {
       for (std::int64_t row = 0; row < mask.q_blocks(sequence); ++row) {
         const std::int64_t begin = row * block.q, end = std::min(q_len, begin + block.q);
-        const std::span<const Run> runs = mask.row(sequence, head, row);
+        const RowRuns runs = mask.row(sequence, head, row);
         for (std::int64_t c = begin / chunk; c * chunk < end; ++c) {
           std::uint64_t* needed = bits_.data() + c * words_;
           for (const Run& run : runs) {

@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t kStripRows = 64;         // a task; a taller strip would save 3 % of causal's queries
 constexpr std::int64_t kStripGap = 4;           // rows that repeat, one after the other, end a strip
 constexpr std::int64_t kStripBlocks = 1 << 20;  // bounds what a strip can hold while it is open
-constexpr std::int64_t kBatchBlocks = 1 << 22;  // strips that are in memory together
+constexpr std::int64_t kBatchBlocks = 1 << 22;  // strips that are in memory together; the first batches are smaller
+constexpr std::int64_t kFirstBatch = 1 << 19;
 constexpr std::int64_t kBatchRows = 1 << 20;
 constexpr std::int64_t kElementsPerTask = 1 << 16;
 /// Range queries a row from which on a batch's mask is worth a look for a part that repeats: causal costs 6, a window
@@ -55,7 +56,7 @@ class Classifier {
     bool open = false;
     for (std::int32_t row = 0; row < rows; ++row) {
       open = open && row - strips_.back().row_begin < height && row - strips_.back().row_end < kStripGap;
-      if (!open && (batch_blocks_ >= kBatchBlocks || std::ssize(sources_) >= kBatchRows)) {
+      if (!open && (batch_blocks_ >= most_blocks_ || std::ssize(sources_) >= kBatchRows)) {
         flush();
         if (costs_many_queries_ && !is_part_asked_) find_part(matrix);
       }
@@ -124,6 +125,7 @@ class Classifier {
     strips_.clear();
     parts_.clear();
     batch_blocks_ = 0;
+    most_blocks_ = std::min(2 * most_blocks_, kBatchBlocks);
   }
 
   void evaluate_open() {
@@ -168,7 +170,8 @@ class Classifier {
   bool is_part_asked_ = false;                              // for it
   bool costs_many_queries_ = false;                         // some batch did
   std::int64_t batch_blocks_ = 0;
-  std::int64_t rows_ = 0;  // of the matrices before the one at hand
+  std::int64_t most_blocks_ = kFirstBatch;  // of a batch
+  std::int64_t rows_ = 0;                   // of the matrices before the one at hand
   std::vector<Run> runs_;
   Classified found_;
 };

@@ -34,7 +34,7 @@ std::int64_t BlockMask::kv_blocks(std::int64_t sequence) const {
   return mask::block_count(sequence_at(state_, sequence).kv_len, state_.block.kv);
 }
 
-std::span<const Run> BlockMask::row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const {
+RowRuns BlockMask::row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const {
   const bool of_any_head = state_.shape.heads == 1 && state_.shared_by_heads;
   const bool there = sequence >= 0 && sequence < std::ssize(state_.shape.sequences) && head >= 0 &&
                      (head < state_.shape.heads || of_any_head) && q_block >= 0 && q_block < q_blocks(sequence);
@@ -50,13 +50,14 @@ BlockMask::Statistics BlockMask::statistics() const {
   struct Counts {
     std::int64_t full = 0, partial = 0;
   };
+  Statistics result;
   std::vector<Counts> of_row(state_.run_offset.size() - 1);
   for (std::size_t i = 0; i < of_row.size(); ++i) {
     for (const Run& run : mask::stored_runs(state_, static_cast<std::int32_t>(i))) {
       (run.kind == RunKind::full ? of_row[i].full : of_row[i].partial) += run.end - run.begin;
+      ++result.runs;
     }
   }
-  Statistics result;
   mask::for_groups(state_, [&](std::int64_t sequence, std::int64_t sharers) {
     const std::int64_t times = sharers * (state_.shared_by_heads ? state_.shape.heads : 1);
     for (std::int64_t head = 0; head < mask::stored_heads(state_); ++head) {
@@ -72,9 +73,9 @@ BlockMask::Statistics BlockMask::statistics() const {
   const auto bytes_of = [](const auto& values) { return static_cast<std::int64_t>(values.size() * sizeof(values[0])); };
   result.empty = result.blocks - result.full - result.partial;
   result.different_rows = std::ssize(of_row);
-  result.runs = std::ssize(state_.runs);
-  result.bytes =
-      bytes_of(state_.runs) + bytes_of(state_.run_offset) + bytes_of(state_.row_index) + bytes_of(state_.sequence_row);
+  result.bytes = bytes_of(state_.runs) + bytes_of(state_.run_offset) + bytes_of(state_.row_index) +
+                 bytes_of(state_.sequence_row) + bytes_of(state_.window_offset) + bytes_of(state_.window_contents);
+  if (!state_.window_offset.empty()) result.bytes += bytes_of(state_.windows.runs) + bytes_of(state_.windows.offset);
   result.evaluated_tiles = state_.evaluated_tiles;
   result.range_queries = state_.range_queries;
   result.classified_rows = state_.classified_rows;
@@ -91,7 +92,7 @@ bool BlockMask::operator==(const BlockMask& other) const {
     const std::int32_t others = mask::stored_index(other.state_, sequence, head, q_block);
     std::int32_t& known = equal_to[static_cast<std::size_t>(own)];
     if (known == others) return true;
-    if (!std::ranges::equal(mask::stored_runs(state_, own), mask::stored_runs(other.state_, others))) return false;
+    if (mask::stored_runs(state_, own) != mask::stored_runs(other.state_, others)) return false;
     known = others;
     return true;
   };

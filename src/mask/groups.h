@@ -44,11 +44,16 @@ inline std::int32_t stored_index(const BlockMaskAccess::State& state, std::int64
   return state.row_index[static_cast<std::size_t>(row)];
 }
 
-inline std::span<const Run> stored_runs(const BlockMaskAccess::State& state, std::int32_t stored) {
+inline RowRuns stored_runs(const BlockMaskAccess::State& state, std::int32_t stored) {
   const auto at = static_cast<std::size_t>(stored);
-  return std::span(state.runs)
-      .subspan(static_cast<std::size_t>(state.run_offset[at]),
-               static_cast<std::size_t>(state.run_offset[at + 1] - state.run_offset[at]));
+  const auto of = [at](const auto& values, const std::vector<std::int64_t>& offset) {
+    return std::span(values).subspan(static_cast<std::size_t>(offset[at]),
+                                     static_cast<std::size_t>(offset[at + 1] - offset[at]));
+  };
+  if (!state.window_offset.empty() && state.window_offset[at] != state.window_offset[at + 1]) {
+    return {of(state.window_contents, state.window_offset), state.windows};
+  }
+  return of(state.runs, state.run_offset);
 }
 
 }  // namespace heddle::mask

@@ -1,6 +1,8 @@
 // The columns of a block mask. They cost the differences between neighbouring rows, not the area; columns that repeat
-// are found among the different rows and followed over all rows once.
+// are found among the different rows and followed over all rows once. Rows that differ in very many columns are turned
+// by windows instead (window_columns.h).
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -12,6 +14,7 @@
 #include "mask/groups.h"
 #include "mask/row_store.h"
 #include "mask/shape.h"
+#include "mask/window_columns.h"
 
 namespace heddle {
 namespace mask {
@@ -20,6 +23,9 @@ namespace {
 using State = BlockMaskAccess::State;
 
 enum class Kind : std::uint8_t { empty, partial, full };
+
+/// Differences a column of the matrix from which on rows are turned by windows.
+constexpr std::int64_t kManyDifferences = 32;
 
 using Cursor = std::span<const Run>::iterator;
 
@@ -51,19 +57,26 @@ void for_changes(std::span<const Run> above, std::span<const Run> here, F&& f) {
 /// The columns of rows, as runs of rows.
 class Columns {
  public:
-  /// Row r is different[row_of[r]].
-  Columns(std::span<const std::span<const Run>> different, std::span<const std::int32_t> row_of, std::int64_t columns)
-      : since_(static_cast<std::size_t>(columns)) {
+  /// Row r is different[row_of[r]]. Gives up where neighbouring rows have more than `most` differences in all.
+  Columns(std::span<const RowRuns> different, std::span<const std::int32_t> row_of, std::int64_t columns,
+          std::int64_t most)
+      : most_(most), since_(static_cast<std::size_t>(columns)) {
     std::span<const Run> above;
+    std::array<std::vector<Run>, 2> rooms;
     for (std::size_t r = 0; r < row_of.size(); ++r) {
       if (r > 0 && row_of[r] == row_of[r - 1]) continue;
-      const std::span<const Run> here = different[static_cast<std::size_t>(row_of[r])];
+      const std::span<const Run> here = different[static_cast<std::size_t>(row_of[r])].side_by_side(rooms[0]);
       change(static_cast<std::int32_t>(r), above, here);
+      if (gave_up()) return;
       above = here;
+      std::swap(rooms[0], rooms[1]);
     }
     change(static_cast<std::int32_t>(row_of.size()), above, {});
     sort();
   }
+
+  /// If so, there are no columns.
+  bool gave_up() const { return std::ssize(closed_) > most_; }
 
   std::span<const Run> operator[](std::int64_t column) const {
     const auto c = static_cast<std::size_t>(column);
@@ -93,6 +106,7 @@ class Columns {
     closed_ = {};
   }
 
+  std::int64_t most_;
   std::vector<std::int32_t> since_;                   // by column: the row at which its present run began
   std::vector<std::pair<std::int32_t, Run>> closed_;  // by column, in the order of their ends
   std::vector<std::size_t> offset_;                   // by column, in runs_
@@ -100,7 +114,7 @@ class Columns {
 };
 
 /// The row without the columns that are not among `kept`, which increase.
-std::vector<Run> reduced(std::span<const Run> row, std::span<const std::int32_t> kept) {
+std::vector<Run> reduced(const RowRuns& row, std::span<const std::int32_t> kept) {
   std::vector<Run> runs;
   const auto index_of = [&](std::int32_t column) {
     return static_cast<std::int32_t>(std::ranges::lower_bound(kept, column) - kept.begin());
@@ -128,8 +142,10 @@ class Transposition {
     find_different(sequence, head, rows);
     std::vector<std::int32_t> all(different_.size());
     std::iota(all.begin(), all.end(), 0);
-    const Columns of_different(different_, all, columns);
-    if (std::ssize(different_) == rows) {
+    const Columns of_different(different_, all, columns, kManyDifferences * columns);
+    if (of_different.gave_up()) {
+      add_by_windows(columns);
+    } else if (std::ssize(different_) == rows) {
       for (std::int64_t c = 0; c < columns; ++c) to_.add(of_different[c]);
     } else {
       add_repeated(of_different, columns);
@@ -139,19 +155,19 @@ class Transposition {
  private:
   /// The different rows of a matrix, in order of their first one, and which of them each row is.
   void find_different(std::int64_t sequence, std::int64_t head, std::int64_t rows) {
-    std::vector<std::int32_t> stored;
+    stored_.clear();
     row_of_.clear();
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int32_t index = stored_index(state_, sequence, head, r);
       std::int32_t& local = local_[static_cast<std::size_t>(index)];
       if (local < 0) {
-        local = static_cast<std::int32_t>(stored.size());
-        stored.push_back(index);
+        local = static_cast<std::int32_t>(stored_.size());
+        stored_.push_back(index);
       }
       row_of_.push_back(local);
     }
     different_.clear();
-    for (const std::int32_t index : stored) {
+    for (const std::int32_t index : stored_) {
       different_.push_back(stored_runs(state_, index));
       local_[static_cast<std::size_t>(index)] = -1;
     }
@@ -166,9 +182,11 @@ class Transposition {
       if (kinds.index(c) == std::ssize(first)) first.push_back(static_cast<std::int32_t>(c));
     }
     std::vector<std::vector<Run>> rows;
-    for (const std::span<const Run> row : different_) rows.push_back(reduced(row, first));
-    const std::vector<std::span<const Run>> different(rows.begin(), rows.end());
-    const Columns of_kinds(different, row_of_, std::ssize(first));
+    for (const RowRuns& row : different_) rows.push_back(reduced(row, first));
+    std::vector<RowRuns> different;
+    for (const std::vector<Run>& row : rows) different.emplace_back(std::span(row));
+    const Columns of_kinds(different, row_of_, std::ssize(first), kManyDifferences * columns);
+    if (of_kinds.gave_up()) return add_by_windows(columns);
     const std::int64_t before = to_.rows();
     for (std::int64_t c = 0; c < columns; ++c) {
       const std::int32_t kind = kinds.index(c), earlier = first[static_cast<std::size_t>(kind)];
@@ -180,11 +198,14 @@ class Transposition {
     }
   }
 
+  void add_by_windows(std::int64_t columns) { WindowColumns(state_, stored_, row_of_, columns).add_to(to_); }
+
   const State& state_;
   RowStore& to_;
   std::vector<std::int32_t> local_;  // by stored row: its place in different_, or -1
   std::vector<std::int32_t> row_of_;
-  std::vector<std::span<const Run>> different_;
+  std::vector<std::int32_t> stored_;  // the different rows
+  std::vector<RowRuns> different_;
 };
 
 }  // namespace

@@ -169,7 +169,7 @@ TEST(BlockMask, LongRowsComeInLowStrips) {
   const MaskShape shape = MaskShape::uniform(1, 1, 150, 45000);
   const BlockMask built = BlockMask::build(leaf::kv_idx() <= 300 * leaf::q_idx(), shape, {1, 1});
   for (std::int32_t r = 0; r < 150; ++r) {
-    const std::span<const heddle::Run> row = built.row(0, 0, r);
+    const heddle::RowRuns row = built.row(0, 0, r);
     ASSERT_EQ(row.size(), 1U);
     EXPECT_EQ(row[0], (heddle::Run{0, std::min(45000, 300 * r + 1), RunKind::full}));
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "expr/interpret.h"
@@ -54,16 +55,16 @@ inline std::string run_classes(const BlockMask& mask, std::int64_t sequence, std
   const std::int64_t columns = mask.kv_blocks(sequence);
   for (std::int64_t q = 0; q < mask.q_blocks(sequence); ++q) {
     std::string line(static_cast<std::size_t>(columns), '.');
-    const Run* left = nullptr;
+    std::optional<Run> left;
     for (const Run& run : mask.row(sequence, head, q)) {
       EXPECT_LT(run.begin, run.end);
-      EXPECT_GE(run.begin, left == nullptr ? 0 : left->end) << "runs out of order";
+      EXPECT_GE(run.begin, left ? left->end : 0) << "runs out of order";
       EXPECT_LE(run.end, columns);
-      EXPECT_FALSE(left != nullptr && left->end == run.begin && left->kind == run.kind) << "runs not merged";
+      EXPECT_FALSE(left && left->end == run.begin && left->kind == run.kind) << "runs not merged";
       for (std::int64_t c = run.begin; c < std::min<std::int64_t>(run.end, columns); ++c) {
         line[static_cast<std::size_t>(c)] = run.kind == RunKind::full ? '#' : '+';
       }
-      left = &run;
+      left = run;
     }
     classes += line + '\n';
   }

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
 
 #include "families/cpu/probabilities-inl.h"
 #include "families/cpu/target_data.h"
@@ -29,13 +28,13 @@ namespace detail {
 /// where a panel does.
 class ChunkWalk {
  public:
-  ChunkWalk(std::span<const Run> runs, std::int64_t block_keys, std::int64_t key_begin, std::int64_t key_end)
-      : runs_(runs), block_keys_(block_keys), key_begin_(key_begin), key_end_(key_end) {
+  ChunkWalk(const RowRuns& runs, std::int64_t block_keys, std::int64_t key_begin, std::int64_t key_end)
+      : run_(runs.begin()), last_(runs.end()), block_keys_(block_keys), key_begin_(key_begin), key_end_(key_end) {
     enter();
   }
 
-  bool done() const { return runs_.empty(); }
-  RunKind kind() const { return runs_.front().kind; }
+  bool done() const { return run_ == last_; }
+  RunKind kind() const { return run_->kind; }
   Chunk chunk() const {
     const std::int64_t panel = begin_ / plan::kPanel * plan::kPanel;
     return {begin_ / kColumnUnit * kColumnUnit, begin_, std::min(end_, panel + plan::kChunk)};
@@ -43,21 +42,21 @@ class ChunkWalk {
   void next() {
     begin_ = chunk().end;
     if (begin_ < end_) return;
-    runs_ = runs_.subspan(1);
+    ++run_;
     enter();
   }
 
  private:
   /// The first run that has keys.
   void enter() {
-    for (; !runs_.empty(); runs_ = runs_.subspan(1)) {
-      begin_ = std::max(runs_.front().begin * block_keys_, key_begin_);
-      end_ = std::min(runs_.front().end * block_keys_, key_end_);
+    for (; run_ != last_; ++run_) {
+      begin_ = std::max(run_->begin * block_keys_, key_begin_);
+      end_ = std::min(run_->end * block_keys_, key_end_);
       if (begin_ < end_) return;
     }
   }
 
-  std::span<const Run> runs_;
+  RowRuns::iterator run_, last_;
   std::int64_t block_keys_, key_begin_, key_end_, begin_ = 0, end_ = 0;
 };
 

@@ -204,8 +204,9 @@ class BackwardLaunch {
     const StepBuffers<T> buffers = step_buffers(worker);
     const std::int64_t block = run_.backward.schedule.block_keys();
     for (const QueryTile& tile : run_.backward.schedule.tiles(index)) {
-      const std::span<const Run> runs = run_.backward.schedule.runs(index, head, tile.q_block);
-      auto run = std::ranges::partition_point(runs, [&](const Run& r) { return r.end * block <= first; });
+      const RowRuns runs =
+          run_.backward.schedule.runs(index, head, tile.q_block).from(static_cast<std::int32_t>(first / block));
+      auto run = runs.begin();
       bool there = false;
       for (; run != runs.end() && run->begin * block < first + keys; ++run) {
         if (!std::exchange(there, true)) set_queries(step, queries, index, piece, tile);

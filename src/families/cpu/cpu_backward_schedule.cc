@@ -84,9 +84,9 @@ void BackwardSchedule::split_into_waves(std::int64_t bytes) {
   if (!units_.empty()) wave_begin_.push_back(std::ssize(units_));
 }
 
-std::span<const Run> BackwardSchedule::runs(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const {
+RowRuns BackwardSchedule::runs(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const {
   if (block_mask_ != nullptr) return block_mask_->row(sequence, head, q_block);
-  return {&whole_[static_cast<std::size_t>(sequence)], 1};
+  return std::span(&whole_[static_cast<std::size_t>(sequence)], 1);
 }
 
 // Score elements of each tile of keys.

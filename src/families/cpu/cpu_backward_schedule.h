@@ -54,7 +54,7 @@ class BackwardSchedule {
 
   std::span<const QueryTile> tiles(std::int64_t sequence) const { return tiles_[static_cast<std::size_t>(sequence)]; }
   /// The runs of a row of the block mask, in blocks of block_keys() keys.
-  std::span<const Run> runs(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
+  RowRuns runs(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
   std::int64_t block_keys() const { return block_keys_; }
   /// Where a sequence and query head stand in a wave's queries.
   const QueryUnit& query_unit(const BackwardWave& wave, std::int64_t sequence, std::int64_t head) const;

@@ -48,12 +48,19 @@ namespace detail {
 /// is the sum of as short a chain: one chain of 128 errs by 1.4 times as much, beyond the criterion in rare rows.
 inline constexpr std::int64_t kDepth = 64;
 
+/// Whether the product with packed keys reads the queries where they stand.
+template <class T>
+bool ReadsQueriesInPlace(const Tile<T>& tile) {
+  return tile.head.k != nullptr && tile.heads == 1 && tile.q.dtype == kDType<T> && tile.q_rest.columns == 0;
+}
+
 template <class T>
 void LoadQueries(const Tile<T>& tile, const TileBuffers<T>& buffers) {
   T *row = buffers.queries, *factor = buffers.row_factors;
   for (std::int64_t head = 0; head < tile.heads; ++head) {
     const double descale = tile.q_descale ? tile.q_descale[head] : 1;
     factor = std::fill_n(factor, tile.at.rows, static_cast<T>(tile.q_scale * descale));
+    if (ReadsQueriesInPlace(tile)) return;
     for (std::int64_t r = 0; r < tile.at.rows; ++r, row += buffers.q_stride) {
       const std::int64_t apart = tile.q_rest.columns, first = tile.qk_dim - apart;
       LoadRow(tile.q, r, head * tile.q_head_stride, first, row);
@@ -98,13 +105,16 @@ template <class T>
 void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuffers<T>& buffers, const Chunk& chunk) {
   // Further pieces of the depth are added to the first by the product's row scales, which then have to be 1.
   if (tile.qk_dim > kDepth) std::fill(buffers.row_scales, buffers.row_scales + tile.rows(), T(1));
+  const bool in_place = ReadsQueriesInPlace(tile);
+  const T* queries = in_place ? static_cast<const T*>(tile.q.data) : buffers.queries;
+  const std::int64_t stride = in_place ? tile.q.stride : buffers.q_stride;
   for (std::int64_t key = chunk.first; key < chunk.end;) {
     const std::int64_t panel = key / plan::kPanel * plan::kPanel;
     const std::int64_t end = std::min(chunk.first + chunk.columns(), panel + plan::kPanel);
     const T* keys = head.k + (panel - head.first) * tile.qk_dim + (key - panel);
     for (std::int64_t dim = 0; dim < tile.qk_dim; dim += kDepth) {
-      Multiply(Product<T>{.a = buffers.queries + dim,
-                          .a_stride = buffers.q_stride,
+      Multiply(Product<T>{.a = queries + dim,
+                          .a_stride = stride,
                           .b = keys + dim * plan::kPanel,
                           .c = buffers.scores + (key - chunk.first),
                           .c_stride = plan::kChunk,
@@ -206,16 +216,24 @@ T MaxScoreOf(const TileBuffers<T>& buffers, std::int64_t i) {
   return std::isnan(sum) ? static_cast<T>(sum) : buffers.row_maxima[i];
 }
 
-/// row *= factor; true when one of the products is not finite.
+/// to = row * factor; true when one of the products is not finite. `row` has room for whole vectors.
 template <class T>
-bool ScaleRow(T* row, std::int64_t count, T factor) {
+bool ScaleRow(T* row, std::int64_t count, T factor, T* to) {
   const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto zero = hn::Zero(d);
   auto sum = zero;
-  for (std::int64_t c = 0; c < count; c += static_cast<std::int64_t>(hn::Lanes(d))) {
+  std::int64_t c = 0;
+  for (; c + lanes <= count; c += lanes) {
+    const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
+    sum = hn::MulAdd(product, zero, sum);
+    hn::StoreU(product, d, to + c);
+  }
+  if (c < count) {
     const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
     sum = hn::MulAdd(product, zero, sum);
     hn::Store(product, d, row + c);
+    if (to != row) std::copy_n(row + c, count - c, to + c);
   }
   return !hn::AllFalse(d, hn::IsNaN(sum));
 }
@@ -228,13 +246,17 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
     const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
     const RowEnd end = FinishRow(tile, buffers, i);
     T* row = buffers.accumulators + i * buffers.o_stride;
+    // Scaled straight into o where it has the type.
+    const bool is_direct = tile.o.dtype == kDType<T>;
+    const std::int64_t first = head * tile.o_head_stride;
+    T* to = is_direct ? static_cast<T*>(tile.o.data) + r * tile.o.stride + first : row;
     if (end.empty || !any_key) {
-      std::fill(row, row + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
+      std::fill(to, to + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
     } else {
-      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor));
+      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor), to);
       overflowed = overflowed || (non_finite && std::isfinite(end.factor));
     }
-    StoreRow(row, tile.v_dim, tile.o, r, head * tile.o_head_stride);
+    if (!is_direct) StoreRow(row, tile.v_dim, tile.o, r, first);
     if (tile.lse.data != nullptr) {
       const T lse = static_cast<T>(end.top + end.log_sum);
       StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);

@@ -14,6 +14,7 @@
 #include "families/cpu/cpu_facts.h"
 #include "families/cpu/cpu_forward_plans.h"
 #include "families/cpu/cpu_forward_schedule.h"
+#include "families/cpu/cpu_forward_steps.h"
 #include "families/cpu/mod_programs.h"
 #include "families/cpu/progress.h"
 #include "families/cpu/target_data.h"
@@ -39,6 +40,7 @@ struct CpuForward {
   std::int64_t pair_bytes;  // the workspace's first part; the workers' scratch follows
   Schedule schedule;
   std::optional<Wave> only_wave;  // where there is one
+  std::optional<WaveOrder> only_order;
 
   explicit CpuForward(const backend::PrepareArguments& arguments)
       : problem(arguments.problem),
@@ -49,8 +51,18 @@ struct CpuForward {
         pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
         schedule(problem, kv_batch(arguments.tensors.k), kv_batch(arguments.tensors.v), plan.tile.q, pair_bytes,
                  arguments.block_mask, part.bricks()) {
-    if (schedule.waves() == 1) only_wave = schedule.wave(0);
+    if (schedule.waves() != 1) return;
+    only_wave = schedule.wave(0);
+    only_order = order_for(*only_wave);
   }
+  int workers_for(const Wave& wave) const {
+    std::int64_t scores = 0;
+    for (const TileTask& tile : wave.tiles) scores += tile.cost;
+    const bool from_bricks = part.bricks() && !wave.k_units.empty();
+    if (scores * (problem.qk_dim + problem.v_dim) < (from_bricks ? kBrickSerialWork : kSerialWork)) return 1;
+    return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, plan.threads));
+  }
+  WaveOrder order_for(const Wave& wave) const { return order_of(wave, workers_for(wave), kPackKeys, pair_bytes); }
   /// Sequences in pages have keys of their own.
   std::int64_t kv_batch(const ConstTensorView& view) const {
     return problem.page_rows > 0 ? problem.batch : view.shape[0];
@@ -78,7 +90,6 @@ class Launch {
         problem_(forward.problem),
         run_(run),
         scratch_(forward.scratch),
-        threads_(forward.plan.threads),
         pair_bytes_(forward.pair_bytes),
         schedule_(forward.schedule),
         workspace_(static_cast<std::byte*>(run.workspace)),
@@ -86,28 +97,31 @@ class Launch {
 
   void run() {
     fill_padding();
-    if (forward_.only_wave) return run(*forward_.only_wave, 0);
-    for (std::int64_t i = 0; i < schedule_.waves(); ++i) run(schedule_.wave(i), i);
+    if (forward_.only_wave) return run(*forward_.only_wave, *forward_.only_order, 0);
+    for (std::int64_t i = 0; i < schedule_.waves(); ++i) {
+      const Wave wave = schedule_.wave(i);
+      run(wave, forward_.order_for(wave), i);
+    }
   }
 
  private:
-  void run(const Wave& wave, std::int64_t index) {
-    const int workers = workers_for(wave);
+  void run(const Wave& wave, const WaveOrder& order, std::int64_t index) {
+    const int workers = forward_.workers_for(wave);
     while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
-    pack_wave(wave, workers);
-    attend_wave(wave, workers, index);
+    Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
+    std::vector<std::atomic<std::int32_t>> ended(wave.merges.size());
+    StepsLeft left(wave, order);
+    base::parallel_tasks(workers, std::ssize(order.steps), [&](int worker, std::int64_t index_of_step) {
+      const Step& step = order.steps[static_cast<std::size_t>(index_of_step)];
+      const StepsLeft::Turn turn(left, step);
+      if (step.kind != Step::Kind::tile) return pack_step(wave, order, step, worker);
+      attend_step(wave, order, wave.tiles[static_cast<std::size_t>(step.index)], worker, ended);
+      progress.add_one();
+    });
   }
 
   const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
   std::int64_t batch_entry(std::int64_t index) const { return problem_.packed ? 0 : index; }
-
-  int workers_for(const Wave& wave) const {
-    std::int64_t scores = 0;
-    for (const TileTask& tile : wave.tiles) scores += tile.cost;
-    const bool from_bricks = forward_.part.bricks() && !wave.k_units.empty();
-    if (scores * (problem_.qk_dim + problem_.v_dim) < (from_bricks ? kBrickSerialWork : kSerialWork)) return 1;
-    return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, threads_));
-  }
 
   TileBuffers<T> buffers(int worker) const {
     std::byte* base = workspace_ + pair_bytes_ + worker * scratch_.bytes;
@@ -130,49 +144,38 @@ class Launch {
             .o_stride = scratch_.o_stride};
   }
 
-  void pack_wave(const Wave& wave, int workers) const {
-    struct Task {
-      const PackedUnit* unit;
-      std::int64_t first;
-      bool values;
-    };
-    std::vector<Task> tasks;
-    for (const bool values : {false, true}) {
-      for (const PackedUnit& unit : values ? wave.v_units : wave.k_units) {
-        for (std::int64_t first = 0; first < unit.keys; first += kPackKeys) tasks.push_back({&unit, first, values});
-      }
+  void pack_step(const Wave& wave, const WaveOrder& order, const Step& step, int worker) const {
+    const bool values = step.kind == Step::Kind::pack_values;
+    const PackedUnit& unit = (values ? wave.v_units : wave.k_units)[static_cast<std::size_t>(step.index)];
+    const std::int64_t offset = (values ? order.v_offsets : order.k_offsets)[static_cast<std::size_t>(step.index)];
+    const std::int64_t first = step.first_key, end = std::min(unit.keys, first + kPackKeys);
+    if (forward_.part.bricks()) {
+      return pack(PackBricks{.from = keys_of(values ? run_.tensors.v : run_.tensors.k, unit.sequence, unit.kv_head),
+                             .begin = first,
+                             .end = end,
+                             .dim = values ? problem_.v_dim : problem_.qk_dim,
+                             .bricks = workspace_ + offset,
+                             .flags = values ? v_flags(unit, offset) : nullptr,
+                             .rest = values ? RestOfRows{} : rest_of_keys(unit.sequence, unit.kv_head)});
     }
-    base::parallel_tasks(workers, std::ssize(tasks), [&](int worker, std::int64_t index) {
-      const auto& [unit, first, values] = tasks[static_cast<std::size_t>(index)];
-      const std::int64_t end = std::min(unit->keys, first + kPackKeys);
-      if (forward_.part.bricks()) {
-        return pack(PackBricks{.from = keys_of(values ? run_.tensors.v : run_.tensors.k, unit->sequence, unit->kv_head),
-                               .begin = first,
-                               .end = end,
-                               .dim = values ? problem_.v_dim : problem_.qk_dim,
-                               .bricks = workspace_ + unit->offset,
-                               .flags = values ? v_flags(*unit) : nullptr,
-                               .rest = values ? RestOfRows{} : rest_of_keys(unit->sequence, unit->kv_head)});
-      }
-      T* panels = reinterpret_cast<T*>(workspace_ + unit->offset);
-      if (values) {
-        pack(PackValues<T>{.from = keys_of(run_.tensors.v, unit->sequence, unit->kv_head),
-                           .begin = first,
-                           .end = end,
-                           .dim = problem_.v_dim,
-                           .keys = unit->keys,
-                           .panels = panels,
-                           .flags = v_flags(*unit)});
-      } else {
-        pack(PackKeys<T>{.from = keys_of(run_.tensors.k, unit->sequence, unit->kv_head),
+    T* panels = reinterpret_cast<T*>(workspace_ + offset);
+    if (values) {
+      pack(PackValues<T>{.from = keys_of(run_.tensors.v, unit.sequence, unit.kv_head),
                          .begin = first,
                          .end = end,
-                         .dim = problem_.qk_dim,
+                         .dim = problem_.v_dim,
+                         .keys = unit.keys,
                          .panels = panels,
-                         .staging = buffers(worker).staging,
-                         .rest = rest_of_keys(unit->sequence, unit->kv_head)});
-      }
-    });
+                         .flags = v_flags(unit, offset)});
+    } else {
+      pack(PackKeys<T>{.from = keys_of(run_.tensors.k, unit.sequence, unit.kv_head),
+                       .begin = first,
+                       .end = end,
+                       .dim = problem_.qk_dim,
+                       .panels = panels,
+                       .staging = buffers(worker).staging,
+                       .rest = rest_of_keys(unit.sequence, unit.kv_head)});
+    }
   }
 
   /// Keys or values of a sequence.
@@ -195,26 +198,20 @@ class Launch {
     return {keys_of(*run_.options->k_rest, index, kv_head), problem_.k_rest_dim};
   }
 
-  std::uint8_t* v_flags(const PackedUnit& unit) const {
+  std::uint8_t* v_flags(const PackedUnit& unit, std::int64_t offset) const {
     return reinterpret_cast<std::uint8_t*>(
-        workspace_ + unit.offset + plan::cpu_forward_v_flags_offset(problem_, unit.keys, forward_.part.bricks()));
+        workspace_ + offset + plan::cpu_forward_v_flags_offset(problem_, unit.keys, forward_.part.bricks()));
   }
 
   /// The worker that ends a tile's last piece merges them all, in the pieces' order.
-  void attend_wave(const Wave& wave, int workers, std::int64_t index) {
-    Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
-    std::vector<std::atomic<std::int32_t>> ended(wave.merges.size());
-    base::parallel_tasks(workers, std::ssize(wave.tiles), [&](int worker, std::int64_t index_of_task) {
-      const TileTask& task = wave.tiles[static_cast<std::size_t>(index_of_task)];
-      attend_tile(tile_of(wave, task, worker), buffers(worker));
-      if (task.merge >= 0) {
-        const auto merge = static_cast<std::size_t>(task.merge);
-        if (ended[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
-          merge_pieces(tile_of(wave, wave.merges[merge], worker), buffers(worker));
-        }
-      }
-      progress.add_one();
-    });
+  void attend_step(const Wave& wave, const WaveOrder& order, const TileTask& task, int worker,
+                   std::vector<std::atomic<std::int32_t>>& ended) {
+    attend_tile(tile_of(wave, order, task, worker), buffers(worker));
+    if (task.merge < 0) return;
+    const auto merge = static_cast<std::size_t>(task.merge);
+    if (ended[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
+      merge_pieces(tile_of(wave, order, wave.merges[merge], worker), buffers(worker));
+    }
   }
 
   void attend_tile(const Tile<T>& tile, const TileBuffers<T>& buffers) const {
@@ -227,7 +224,7 @@ class Launch {
     attend(tile, buffers);
   }
 
-  Tile<T> tile_of(const Wave& wave, const TileTask& task, int worker) {
+  Tile<T> tile_of(const Wave& wave, const WaveOrder& order, const TileTask& task, int worker) {
     const Sequence& own = sequence(task.sequence);
     const std::int64_t entry = batch_entry(task.sequence), kv_head = task.head / problem_.group();
     const std::int64_t row = own.q_begin + task.q_first;
@@ -255,8 +252,8 @@ class Launch {
     tile.k = keys_of(run_.tensors.k, task.sequence, kv_head);
     tile.k_rest = rest_of_keys(task.sequence, kv_head);
     tile.v = keys_of(run_.tensors.v, task.sequence, kv_head);
-    if (task.k_unit >= 0 && forward_.part.bricks()) tile.bricks = brick_head(wave, task);
-    if (task.k_unit >= 0 && !forward_.part.bricks()) tile.head = packed_head(wave, task);
+    if (task.k_unit >= 0 && forward_.part.bricks()) tile.bricks = brick_head(wave, order, task);
+    if (task.k_unit >= 0 && !forward_.part.bricks()) tile.head = packed_head(wave, order, task);
     tile.runs = schedule_.runs(task);
     tile.block_keys = schedule_.block_keys();
     tile.key_begin = task.key_begin;
@@ -286,20 +283,20 @@ class Launch {
     return tile;
   }
 
-  PackedHead<T> packed_head(const Wave& wave, const TileTask& task) const {
-    const PackedUnit& k = wave.k_units[static_cast<std::size_t>(task.k_unit)];
-    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
-    return {.k = reinterpret_cast<const T*>(workspace_ + k.offset),
-            .v = reinterpret_cast<const T*>(workspace_ + v.offset),
-            .v_flags = v_flags(v),
-            .v_keys = v.keys};
+  PackedHead<T> packed_head(const Wave& wave, const WaveOrder& order, const TileTask& task) const {
+    const BrickHead head = brick_head(wave, order, task);
+    return {.k = reinterpret_cast<const T*>(head.k),
+            .v = reinterpret_cast<const T*>(head.v),
+            .v_flags = head.v_flags,
+            .v_keys = wave.v_units[static_cast<std::size_t>(task.v_unit)].keys};
   }
 
-  BrickHead brick_head(const Wave& wave, const TileTask& task) const {
-    const PackedUnit& v = wave.v_units[static_cast<std::size_t>(task.v_unit)];
-    return {.k = workspace_ + wave.k_units[static_cast<std::size_t>(task.k_unit)].offset,
-            .v = workspace_ + v.offset,
-            .v_flags = v_flags(v)};
+  BrickHead brick_head(const Wave& wave, const WaveOrder& order, const TileTask& task) const {
+    const std::int64_t k = order.k_offsets[static_cast<std::size_t>(task.k_unit)];
+    const std::int64_t v = order.v_offsets[static_cast<std::size_t>(task.v_unit)];
+    return {.k = workspace_ + k,
+            .v = workspace_ + v,
+            .v_flags = v_flags(wave.v_units[static_cast<std::size_t>(task.v_unit)], v)};
   }
 
   Partials<T> partials(const Wave& wave, const TileTask& task) const {
@@ -348,7 +345,6 @@ class Launch {
   const problem::AttentionProblem& problem_;
   const backend::RunArguments& run_;
   const plan::CpuForwardScratch& scratch_;
-  int threads_;
   std::int64_t pair_bytes_;
   const Schedule& schedule_;
   std::byte* workspace_;

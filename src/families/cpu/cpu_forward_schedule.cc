@@ -89,13 +89,14 @@ Wave Schedule::wave(std::int64_t index) const {
     bytes = add_units(pair, wave, bytes);
     add_tiles(pair, wave);
   }
+  wave.bytes = bytes;
   std::ranges::stable_sort(wave.tiles, std::greater<>(), &TileTask::cost);
   return wave;
 }
 
-std::span<const Run> Schedule::runs(const TileTask& tile) const {
+RowRuns Schedule::runs(const TileTask& tile) const {
   if (block_mask_ != nullptr) return block_mask_->row(tile.sequence, tile.head, tile.q_block);
-  return {&whole_[static_cast<std::size_t>(tile.sequence)], 1};
+  return std::span(&whole_[static_cast<std::size_t>(tile.sequence)], 1);
 }
 
 std::string Schedule::in_place_text() const {
@@ -139,7 +140,7 @@ void Schedule::add_heads(const Pair& pair, TileTask tile, Wave& wave) const {
   const auto same_runs = [&](std::int64_t head) {
     TileTask other = tile;
     other.head = head;
-    return std::ranges::equal(runs(tile), runs(other));
+    return runs(tile) == runs(other);
   };
   for (tile.head = pair.kv_head * group; tile.head < end; tile.head += tile.heads) {
     tile.heads = 1;

@@ -44,6 +44,7 @@ struct PartialUnit {
 /// The units that are in the workspace at one time, and the tiles that need only these; the longest tile first.
 struct Wave {
   std::vector<PackedUnit> k_units, v_units;
+  std::int64_t bytes = 0;  // of all units
   std::vector<PartialUnit> partials;
   std::vector<TileTask> tiles;
   std::vector<TileTask> merges;  // the split tiles, each once
@@ -60,7 +61,7 @@ class Schedule {
   Wave wave(std::int64_t index) const;
 
   /// The runs of a tile's row of the block mask, in blocks of block_keys() keys.
-  std::span<const Run> runs(const TileTask& tile) const;
+  RowRuns runs(const TileTask& tile) const;
   std::int64_t block_keys() const { return block_keys_; }
 
   /// How many tiles read their keys in place, and into how many pieces these are cut; empty if no tile does.

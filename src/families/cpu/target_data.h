@@ -204,7 +204,7 @@ struct Tile {
   ConstRows k, v;            // row 0 is the sequence's first key
 
   /// Blocks of block_keys keys that attend; keys [key_begin, key_end) of them are this tile's.
-  std::span<const Run> runs;
+  RowRuns runs;
   std::int64_t block_keys, key_begin, key_end;
   TileMod full;     // score mod of full runs
   TileMod partial;  // of partial runs: the score mod where the mask is true, -inf elsewhere

@@ -75,6 +75,7 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
   // Queries that one row of the block mask serves; without a block mask, all.
   const std::int64_t q_block = block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, q_len);
   std::array<std::int64_t, kMostWarpgroups> last{};
+  std::array<std::vector<Run>, kMostWarpgroups> rooms;
   int last_live = 0;
   for (std::int64_t tile = 0; tile < block_count(q_len, tile_.rows()); ++tile) {
     const std::int64_t first_query = tile * tile_.rows();
@@ -84,7 +85,7 @@ void KeyRows::add_tiles(const BlockMask* block_mask, std::int64_t batch, std::in
     std::array<std::span<const Run>, kMostWarpgroups> runs;
     for (std::size_t w = 0; w < static_cast<std::size_t>(live); ++w) {
       mask_rows[w] = (first_query + static_cast<std::int64_t>(w) * tile_.unit_rows) / q_block;
-      runs[w] = block_mask != nullptr ? block_mask->row(batch, head, mask_rows[w])
+      runs[w] = block_mask != nullptr ? block_mask->row(batch, head, mask_rows[w]).side_by_side(rooms[w])
                                       : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U);
     }
     if (tile_.stores_mask || live != last_live || mask_rows != last) {
@@ -105,6 +106,7 @@ void KeyRows::add_packed_tiles(const BlockMask* block_mask, std::int64_t batch, 
   const Run whole = {0, static_cast<std::int32_t>(kv_blocks_), RunKind::full};
   const std::int64_t scale = block_mask != nullptr ? block_mask->block().kv / tile_.kv_block : 1;
   const std::int64_t q_block = block_mask != nullptr ? block_mask->block().q : std::max<std::int64_t>(1, q_len);
+  std::vector<std::vector<Run>> rooms(static_cast<std::size_t>(end - first));  // by head
   std::int64_t last = -1;
   for (std::int64_t tile = 0; tile < block_count(q_len, tile_.queries()); ++tile) {
     const std::int64_t mask_row = tile * tile_.queries() / q_block;
@@ -115,7 +117,8 @@ void KeyRows::add_packed_tiles(const BlockMask* block_mask, std::int64_t batch, 
         std::vector<std::span<const Run>> of_heads;
         const std::int64_t first_of_w = first + static_cast<std::int64_t>(w) * tile_.warpgroup_heads();
         for (std::int64_t head = first_of_w; head < std::min(first_of_w + tile_.warpgroup_heads(), end); ++head) {
-          of_heads.push_back(block_mask != nullptr ? block_mask->row(batch, head, mask_row)
+          std::vector<Run>& room = rooms[static_cast<std::size_t>(head - first)];
+          of_heads.push_back(block_mask != nullptr ? block_mask->row(batch, head, mask_row).side_by_side(room)
                                                    : std::span(&whole, kv_blocks_ > 0 ? 1U : 0U));
         }
         merged[w] = merged_runs(of_heads);

@@ -187,7 +187,7 @@ TEST(ForwardSm90Packed, KeepsListsOfTheirHeads) {
 }
 
 /// A character for each of `blocks`: '.' not attended, '#' full, '+' partial.
-std::string classes_of(std::span<const Run> runs, std::size_t blocks) {
+std::string classes_of(const RowRuns& runs, std::size_t blocks) {
   std::string classes(blocks, '.');
   for (const Run& run : runs) {
     for (auto at = run.begin; at < run.end; ++at) {
@@ -227,7 +227,7 @@ TEST(ForwardSm90Packed, MergesRowsAsTheirElementsWouldBe) {
     std::vector<std::string> classes;
     for (const auto& row : spans) classes.push_back(classes_of(row, 20));
     const std::vector<heddle::Run> found = plan::merged_runs(spans);
-    EXPECT_EQ(classes_of(found, 20), merged(classes));
+    EXPECT_EQ(classes_of(std::span(found), 20), merged(classes));
     for (std::size_t r = 1; r < found.size(); ++r) {
       EXPECT_TRUE(found[r].begin > found[r - 1].end ||
                   (found[r].begin == found[r - 1].end && found[r].kind != found[r - 1].kind));

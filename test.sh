@@ -18,7 +18,8 @@
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
 #   - fuzzing of what reads bytes from others, 10 s a target
-#   - random calls of the whole interface for five minutes, with flat memory. By default four seconds
+#   - random calls of the whole interface for an hour, a day by the process's clocks, with flat memory; at the lowest
+#     priority beside all else. By default four seconds
 #   - allocations and system calls that fail: each. By default one in 13 allocations, and two errors
 #   - the reference of the API, which is built and whose links are followed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
@@ -36,7 +37,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,26p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,27p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -130,6 +131,20 @@ plant_faults() {
   python3 tools/plant_faults.py "$@"
 }
 
+# An hour of calls, at the lowest priority, so that what runs beside it keeps its time.
+start_soak() {
+  nice -n 19 build/release/tests/reliability/reliability_soak --seconds 3600 --hours 24 >build/soak.log 2>&1 &
+  soak=$!
+  trap 'kill "$soak" 2>/dev/null || true' EXIT
+}
+
+end_soak() {
+  local status=0
+  wait "$soak" || status=$?
+  cat build/soak.log
+  return $status
+}
+
 # A number of the commit, so that each commit draws its own sample and a second run of it the same one; of chance without
 # git.
 seed() {
@@ -166,6 +181,7 @@ step "release build"
 if $full; then release_options+=(-DHEDDLE_BENCH=ON); else release_options+=(-DHEDDLE_BENCH=OFF); fi
 build_preset release
 if $full; then
+  start_soak
   bring_torch build/torch-oldest torch==2.11.0 transformers==5.17.0
   bring_torch build/torch-newest torch transformers
   note "release, long grids" long_tests release
@@ -178,7 +194,6 @@ if $full; then
   note "clang-tidy" tidy
   note "few families" few_families
   note "fuzzing" tools/fuzz.py
-  note "soak, 5 minutes" build/release/tests/reliability/reliability_soak --seconds 300
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan
@@ -187,6 +202,7 @@ if $full; then
   build_preset tsan
   note "TSan" reduced_tests tsan
   note "a hundred planted faults" plant_faults --sample 100
+  note "soak of an hour, beside the above" end_soak
 else
   note "release" tests release -LE drawn
   note "release, a quarter of those drawn" quarter_of_tests release -L drawn

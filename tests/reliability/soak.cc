@@ -44,6 +44,7 @@ struct Held {
 };
 enum : std::size_t {
   kBlocks,
+  kBytes,
   kResident,
   kNodes,
   kDescriptors,
@@ -55,6 +56,7 @@ enum : std::size_t {
   kKinds
 };
 constexpr std::array<Held, kKinds> kHeld = {{{"allocated blocks", 400},
+                                             {"allocated bytes", 1 << 20},
                                              {"resident bytes", std::int64_t{8} << 20},
                                              {"nodes of expressions", 0},
                                              {"open files", 0},
@@ -100,6 +102,8 @@ Counts held_now(const std::filesystem::path& cache) {
   const GpuHeld gpu = gpu_held();
   Counts held{};
   held[kBlocks] = live_blocks();
+  const struct mallinfo2 heap = ::mallinfo2();
+  held[kBytes] = static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
   held[kResident] = resident * ::sysconf(_SC_PAGESIZE);
   held[kNodes] = static_cast<std::int64_t>(expr::live_nodes());
   held[kDescriptors] = entries_of("/proc/self/fd");
@@ -205,6 +209,7 @@ struct Soak {
 };
 
 int run(const Soak& soak) {
+  ::mallopt(M_ARENA_MAX, 4);  // else the threads of each round may begin arenas of their own, up to 8 for each core
   const ScratchFolder scratch;
   const ScopedVariable plans("HEDDLE_PLAN_CACHE_BYTES", kPlanBytes), kernels("HEDDLE_CACHE_BYTES", kKernelBytes);
   take_fake_gpu();

@@ -16,8 +16,7 @@ namespace heddle::engine {
 /// has no cost model; rates: those of the machine that it was reckoned with, null if there is no single one), rejected,
 /// kernel (Kernel::facts(); null: none was prepared).
 base::JsonTree explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
-                                   const std::string& mask_found, const plan::Plan& plan,
-                                   const base::JsonTree& kernel);
+                           const std::string& mask_found, const plan::Plan& plan, const base::JsonTree& kernel);
 
 /// The key `plan_cache` of a cached plan's explanation.
 base::JsonTree to_json(const PlanCacheCounts& counts);

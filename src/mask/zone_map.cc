@@ -87,7 +87,7 @@ template <class Storage>
 constexpr bool kReal = std::is_floating_point_v<Storage> || std::is_same_v<Storage, f16> ||
                        std::is_same_v<Storage, bf16> || std::is_same_v<Storage, e4m3> || std::is_same_v<Storage, e5m2>;
 
-/// What elements are compared as: double, float or a 32-bit integer.
+/// Elements are compared as double, float or 32-bit integers.
 template <class Storage>
 using ValueOf = std::conditional_t<std::is_same_v<Storage, double>, double,
                                    std::conditional_t<kReal<Storage>, float, std::int32_t>>;

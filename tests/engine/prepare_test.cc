@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "backend/cuda/jit/cuda_jit.h"
 #include "expect_error.h"
 #include "families/table.h"

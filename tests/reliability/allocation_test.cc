@@ -134,7 +134,8 @@ TEST_P(AllocationFailure, OfOneAndAllAfter) {
   fail_each(GetParam().draw(random, {.threads = 1, .folder = folder_}), FailingAllocation::kAndAllAfter);
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, AllocationFailure, testing::ValuesIn(call_kinds().begin(), call_kinds().end()), name_of);
+INSTANTIATE_TEST_SUITE_P(Calls, AllocationFailure, testing::ValuesIn(call_kinds().begin(), call_kinds().end()),
+                         name_of);
 
 }  // namespace
 }  // namespace heddle::test

@@ -16,7 +16,7 @@ void take_fake_gpu();
 /// Plans a forward or a backward, runs it twice, updates and frees it.
 Call draw_on_gpu(std::mt19937_64& random, const CallSettings& settings);
 
-/// What the fake driver has handed out and not got back.
+/// Memory and modules that the fake driver has handed out and not got back.
 struct GpuHeld {
   std::int64_t allocations = 0, modules = 0;
   std::int64_t wrong = 0;  // frees of what was not there

@@ -5,7 +5,7 @@
 namespace heddle::gpu {
 
 base::JsonTree kernel_facts(const Gpu& gpu, const jit::Source& source, const jit::MachineCode& code,
-                                    const std::string& summary, std::size_t list_bytes) {
+                            const std::string& summary, std::size_t list_bytes) {
   base::JsonTree facts;
   facts["summary"] = fmt::format("{}: {}", source.name, summary);
   facts["name"] = source.name;

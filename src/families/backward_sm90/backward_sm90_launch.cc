@@ -122,11 +122,10 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
   base::JsonTree facts() const override {
     const jit::MachineCode& rows = rows_program_->code();
-    base::JsonTree facts =
-        gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
-                          fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_, config_.threads(),
-                                      shared::backward_shared_bytes(config_)),
-                          arrays_.bytes());
+    base::JsonTree facts = gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
+                                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_,
+                                                         config_.threads(), shared::backward_shared_bytes(config_)),
+                                             arrays_.bytes());
     if (main_program_) facts["compile ms"] = main_program_->code().compile_ms + rows.compile_ms;
     if (read_kernels_) facts["compile ms of captures' gradients"] = read_kernels_->compile_ms();
     if (read_kernels_ && read_kernels_->pass() != nullptr) {

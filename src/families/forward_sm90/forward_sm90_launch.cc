@@ -141,11 +141,10 @@ class ForwardSm90Kernel final : public backend::Kernel {
   }
 
   base::JsonTree facts() const override {
-    base::JsonTree facts =
-        gpu::kernel_facts(gpu_, source_, program_->code(),
-                          fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
-                                      shared::forward_sm90_memory(config_).bytes),
-                          lists_ ? lists_->bytes() : 0);
+    base::JsonTree facts = gpu::kernel_facts(gpu_, source_, program_->code(),
+                                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_,
+                                                         config_.threads(), shared::forward_sm90_memory(config_).bytes),
+                                             lists_ ? lists_->bytes() : 0);
     if (copied_) facts["copied bytes"] = copied_->bytes();
     if (stored_mask_) {
       facts["mask bits"] =

@@ -8,9 +8,9 @@
 # What --full takes and the default samples or leaves out:
 #   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
-#     commit)
-#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default a quarter of them, and of most
-#     lists a part
+#     commit); a third of all these if the change alters no kernel
+#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default a quarter of them, an eighth if
+#     the change alters no kernel, and of most lists a part
 #   - planted faults: a hundred at random. By default four
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
 #     and files
@@ -37,7 +37,7 @@ case "${*}" in
   '') ;;
   --full) full=true ;;
   *)
-    sed -n '2,27p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,26p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -66,10 +66,11 @@ tests() {
   return $status
 }
 
-# A quarter of the tests of each program. The seed's low bits choose the cases of some of them, so higher ones choose the
-# quarter.
-quarter_of_tests() {
-  GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & 3)) tests "$@"
+# A part of the tests of each program. The seed's low bits choose the cases of some of them, so higher ones choose the part.
+part_of_tests() {
+  local parts=4
+  if [[ $HEDDLE_TEST_KERNELS == unchanged ]]; then parts=8; fi
+  GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & (parts - 1))) tests "$@"
 }
 
 reduced_tests() {
@@ -166,6 +167,27 @@ changed_files() {
   git diff --name-only "$base" | tr '\n' ' '
 }
 
+# state_of_kernels: "unchanged" if no file of HEDDLE_TEST_CHANGED can alter a kernel's text, which kernels are planned, or
+# their tests; "changed" otherwise, also if the change is not known.
+state_of_kernels() {
+  local file
+  if [[ -z $HEDDLE_TEST_CHANGED ]]; then
+    echo changed
+    return
+  fi
+  for file in $HEDDLE_TEST_CHANGED; do
+    case $file in
+      src/capi/* | src/check/* | src/cli/* | src/context/* | src/files/* | src/peaks/* | src/reference/*) ;;
+      src/* | kernels/* | include/* | tests/kernels/* | tests/engine/* | tests/backend/* | tests/*.h | *CMakeLists.txt | \
+        cmake/* | test.sh | tools/bring_nvrtc.py)
+        echo changed
+        return
+        ;;
+    esac
+  done
+  echo unchanged
+}
+
 # clang: compiles AMD kernels and disassembles them for the simulator, 67 MB, 15 s. The others: HIP with its compiler at
 # run time, 155 MB installed.
 for_amd=(clang-19 lld-19 llvm-19 libamdhip64-5 libamd-comgr2 libhiprtc-builtins5)
@@ -174,7 +196,8 @@ bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
 HEDDLE_TEST_CHANGED=$(changed_files 2>/dev/null || true)
-export HEDDLE_TEST_CHANGED
+HEDDLE_TEST_KERNELS=$(state_of_kernels)
+export HEDDLE_TEST_CHANGED HEDDLE_TEST_KERNELS
 echo "HEDDLE_TEST_SEED=$HEDDLE_TEST_SEED"
 
 step "release build"
@@ -205,7 +228,7 @@ if $full; then
   note "soak of an hour, beside the above" end_soak
 else
   note "release" tests release -LE drawn
-  note "release, a quarter of those drawn" quarter_of_tests release -L drawn
+  note "release, a part of those drawn" part_of_tests release -L drawn
   note "Python" python_tests
   note "four planted faults" plant_faults --sample 4
   asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)

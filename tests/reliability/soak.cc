@@ -209,7 +209,10 @@ struct Soak {
 };
 
 int run(const Soak& soak) {
-  ::mallopt(M_ARENA_MAX, 4);  // else the threads of each round may begin arenas of their own, up to 8 for each core
+  // Few arenas, whose ends go back to the system: else what a round needed at most stays resident in each.
+  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  ::mallopt(M_TRIM_THRESHOLD, 128 << 10);
   const ScratchFolder scratch;
   const ScopedVariable plans("HEDDLE_PLAN_CACHE_BYTES", kPlanBytes), kernels("HEDDLE_CACHE_BYTES", kKernelBytes);
   take_fake_gpu();

@@ -17,7 +17,7 @@
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
-#   - fuzzing of what reads bytes from others, 10 s a target
+#   - fuzzing of what reads bytes from others, a minute a target
 #   - random calls of the whole interface for an hour, a day by the process's clocks, with flat memory; at the lowest
 #     priority beside all else. By default four seconds
 #   - allocations and system calls that fail: each. By default one in 13 allocations, and two errors
@@ -216,7 +216,7 @@ if $full; then
   note "debug" reduced_tests debug
   note "clang-tidy" tidy
   note "few families" few_families
-  note "fuzzing" tools/fuzz.py
+  note "fuzzing" tools/fuzz.py --seconds 60
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan

@@ -49,7 +49,7 @@ class JsonTree {
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool contains(std::string_view name) const { return find(name) != nullptr; }
 
-  // Of a value of another type, and of a member that is not there, these throw Error(internal).
+  // These throw Error(internal) if the value is of another type, or the member is not there.
   const std::string& text() const { return as<std::string>("a text"); }
   bool is_true() const { return as<bool>("true or false"); }
   double number() const;

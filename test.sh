@@ -8,17 +8,18 @@
 # What --full takes and the default samples or leaves out:
 #   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
 #     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
-#     commit)
-#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default a quarter of them, and of most
-#     lists a part
+#     commit); a third of all these if the change alters no kernel
+#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default a quarter of them, an eighth if
+#     the change alters no kernel, and of most lists a part
 #   - planted faults: a hundred at random. By default four
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
 #     and files
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
-#   - fuzzing of what reads bytes from others, 10 s a target
-#   - random calls of the whole interface for five minutes, with flat memory. By default four seconds
+#   - fuzzing of what reads bytes from others, a minute a target
+#   - random calls of the whole interface for an hour, a day by the process's clocks, with flat memory; at the lowest
+#     priority beside all else. By default four seconds
 #   - allocations and system calls that fail: each. By default one in 13 allocations, and two errors
 #   - the reference of the API, which is built and whose links are followed
 #   - the long test grids, the debug build (which precompiles nothing, so each file must include what it uses), clang-tidy
@@ -65,10 +66,11 @@ tests() {
   return $status
 }
 
-# A quarter of the tests of each program. The seed's low bits choose the cases of some of them, so higher ones choose the
-# quarter.
-quarter_of_tests() {
-  GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & 3)) tests "$@"
+# A part of the tests of each program. The seed's low bits choose the cases of some of them, so higher ones choose the part.
+part_of_tests() {
+  local parts=4
+  if [[ $HEDDLE_TEST_KERNELS == unchanged ]]; then parts=8; fi
+  GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & (parts - 1))) tests "$@"
 }
 
 reduced_tests() {
@@ -130,6 +132,20 @@ plant_faults() {
   python3 tools/plant_faults.py "$@"
 }
 
+# An hour of calls, at the lowest priority, so that what runs beside it keeps its time.
+start_soak() {
+  nice -n 19 build/release/tests/reliability/reliability_soak --seconds 3600 --hours 24 >build/soak.log 2>&1 &
+  soak=$!
+  trap 'kill "$soak" 2>/dev/null || true' EXIT
+}
+
+end_soak() {
+  local status=0
+  wait "$soak" || status=$?
+  cat build/soak.log
+  return $status
+}
+
 # A number of the commit, so that each commit draws its own sample and a second run of it the same one; of chance without
 # git.
 seed() {
@@ -151,6 +167,27 @@ changed_files() {
   git diff --name-only "$base" | tr '\n' ' '
 }
 
+# state_of_kernels: "unchanged" if no file of HEDDLE_TEST_CHANGED can alter a kernel's text, which kernels are planned, or
+# their tests; "changed" otherwise, also if the change is not known.
+state_of_kernels() {
+  local file
+  if [[ -z $HEDDLE_TEST_CHANGED ]]; then
+    echo changed
+    return
+  fi
+  for file in $HEDDLE_TEST_CHANGED; do
+    case $file in
+      src/capi/* | src/check/* | src/cli/* | src/context/* | src/files/* | src/peaks/* | src/reference/*) ;;
+      src/* | kernels/* | include/* | tests/kernels/* | tests/engine/* | tests/backend/* | tests/*.h | *CMakeLists.txt | \
+        cmake/* | test.sh | tools/bring_nvrtc.py)
+        echo changed
+        return
+        ;;
+    esac
+  done
+  echo unchanged
+}
+
 # clang: compiles AMD kernels and disassembles them for the simulator, 67 MB, 15 s. The others: HIP with its compiler at
 # run time, 155 MB installed.
 for_amd=(clang-19 lld-19 llvm-19 libamdhip64-5 libamd-comgr2 libhiprtc-builtins5)
@@ -159,13 +196,15 @@ bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
 HEDDLE_TEST_CHANGED=$(changed_files 2>/dev/null || true)
-export HEDDLE_TEST_CHANGED
+HEDDLE_TEST_KERNELS=$(state_of_kernels)
+export HEDDLE_TEST_CHANGED HEDDLE_TEST_KERNELS
 echo "HEDDLE_TEST_SEED=$HEDDLE_TEST_SEED"
 
 step "release build"
 if $full; then release_options+=(-DHEDDLE_BENCH=ON); else release_options+=(-DHEDDLE_BENCH=OFF); fi
 build_preset release
 if $full; then
+  start_soak
   bring_torch build/torch-oldest torch==2.11.0 transformers==5.17.0
   bring_torch build/torch-newest torch transformers
   note "release, long grids" long_tests release
@@ -177,8 +216,7 @@ if $full; then
   note "debug" reduced_tests debug
   note "clang-tidy" tidy
   note "few families" few_families
-  note "fuzzing" tools/fuzz.py
-  note "soak, 5 minutes" build/release/tests/reliability/reliability_soak --seconds 300
+  note "fuzzing" tools/fuzz.py --seconds 60
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan
@@ -187,9 +225,10 @@ if $full; then
   build_preset tsan
   note "TSan" reduced_tests tsan
   note "a hundred planted faults" plant_faults --sample 100
+  note "soak of an hour, beside the above" end_soak
 else
   note "release" tests release -LE drawn
-  note "release, a quarter of those drawn" quarter_of_tests release -L drawn
+  note "release, a part of those drawn" part_of_tests release -L drawn
   note "Python" python_tests
   note "four planted faults" plant_faults --sample 4
   asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)

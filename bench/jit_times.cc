@@ -2,7 +2,8 @@
 // compilation, the write to disk), from the disk cache (NVRTC's load, for its version stands in the key, and the read),
 // from memory.
 //
-//   bench_jit_times [FILE.cu [OPTION...]]    a source, such as HEDDLE_DUMP leaves; else the planner's kernels
+//   bench_jit_times [FILE.cu ARCHITECTURE [OPTION...]]    a source, such as HEDDLE_DUMP leaves; else the planner's
+//                                                         kernels
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,9 +97,11 @@ Source source_of_file(const std::vector<std::string>& arguments) {
   std::ifstream file(arguments[0], std::ios::binary);
   if (!file) throw Error(ErrorCode::io, fmt::format("cannot read {}", arguments[0]));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (arguments.size() < 2) throw Error(ErrorCode::invalid_argument, "FILE.cu needs an architecture: sm_90a, say");
   return {.name = std::filesystem::path(arguments[0]).stem(),
           .text = text,
-          .options = {arguments.begin() + 1, arguments.end()}};
+          .architecture = arguments[1],
+          .options = {arguments.begin() + 2, arguments.end()}};
 }
 
 /// The kernels that are chosen of their own, with a causal mask.

@@ -172,7 +172,8 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="where libheddle_c.so is")
     arguments = parser.parse_args()
     programs = build(compiler(), arguments.only, arguments.build)
-    passed = [run(name, program, arguments.seconds) for name, program in programs.items()]
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        passed = list(pool.map(lambda target: run(*target, arguments.seconds), programs.items()))
     return 0 if all(passed) else 1
 
 

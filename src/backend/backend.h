@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 
+#include "base/json_tree.h"
 #include "base/rejected.h"
 #include "plan/plan.h"
 #include "problem/problem.h"
@@ -43,7 +43,7 @@ class Kernel {
   virtual void launch(const RunArguments& arguments) const = 0;
   /// Facts about the kernel for explain() and explain_json(): an object. "summary", one line, comes first; then any
   /// names, with strings, numbers, or lists of lines.
-  virtual nlohmann::ordered_json facts() const = 0;
+  virtual base::JsonTree facts() const = 0;
   /// Bytes of the device's memory that the kernel keeps from run to run.
   virtual std::int64_t held_bytes() const { return 0; }
 };

@@ -7,8 +7,6 @@ namespace {
 
 using Json = nlohmann::json;  // of single texts and numbers alone
 
-std::string quoted(std::string_view text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 template <class Values, class Write>
 std::string listed(const Values& values, Write&& write) {
   std::string text = "[";
@@ -29,16 +27,20 @@ bool is_utf8(std::string_view text) {
   }
 }
 
-JsonObject& JsonObject::add(std::string_view name, std::string_view text) { return add_raw(name, quoted(text)); }
+std::string json_text(std::string_view text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-JsonObject& JsonObject::add(std::string_view name, double number) { return add_raw(name, Json(number).dump()); }
+std::string json_text(double number) { return Json(number).dump(); }
+
+JsonObject& JsonObject::add(std::string_view name, std::string_view text) { return add_raw(name, json_text(text)); }
+
+JsonObject& JsonObject::add(std::string_view name, double number) { return add_raw(name, json_text(number)); }
 
 JsonObject& JsonObject::add(std::string_view name, std::span<const std::int64_t> numbers) {
   return add_raw(name, listed(numbers, [](std::int64_t number) { return std::to_string(number); }));
 }
 
 JsonObject& JsonObject::add(std::string_view name, std::span<const std::string> texts) {
-  return add_raw(name, listed(texts, quoted));
+  return add_raw(name, listed(texts, [](const std::string& text) { return json_text(text); }));
 }
 
 JsonObject& JsonObject::add(std::string_view name, std::span<const JsonObject> objects) {
@@ -54,7 +56,7 @@ JsonObject& JsonObject::add_members(const JsonObject& other) {
 std::string JsonObject::text() const { return "{" + members_ + "}"; }
 
 JsonObject& JsonObject::add_raw(std::string_view name, std::string_view value) {
-  std::string member = quoted(name);
+  std::string member = json_text(name);
   member += ':';
   member += value;
   if (!members_.empty()) members_ += ',';

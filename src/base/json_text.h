@@ -14,6 +14,11 @@ namespace heddle::base {
 /// Whether JSON can hold the text as it is.
 bool is_utf8(std::string_view text);
 
+/// A text in quotes; bytes that are no UTF-8 become U+FFFD.
+std::string json_text(std::string_view text);
+/// A number; one that is not finite becomes null.
+std::string json_text(double number);
+
 class JsonObject {
  public:
   /// Bytes that are no UTF-8 become U+FFFD.

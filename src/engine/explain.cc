@@ -17,81 +17,87 @@ namespace heddle {
 namespace engine {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using base::JsonTree;
 
 /// Null where the host knows them.
-Json lengths_json(const problem::AttentionProblem& problem) {
+JsonTree lengths_json(const problem::AttentionProblem& problem) {
   if (!problem.device_lengths) return nullptr;
   const Sequence most = problem.sequences.empty() ? Sequence{} : problem.sequences.front();
-  return {{"on", problem::name(problem.device)},
-          {"max_q_len", most.q_len},
-          {"max_kv_len", most.kv_len},
-          {"q_start", problem.device_starts},
-          {"kv_start", problem.device_kv_starts}};
+  return JsonTree::object()
+      .add("on", problem::name(problem.device))
+      .add("max_q_len", most.q_len)
+      .add("max_kv_len", most.kv_len)
+      .add("q_start", problem.device_starts)
+      .add("kv_start", problem.device_kv_starts);
 }
 
-Json problem_json(const problem::AttentionProblem& problem) {
-  return {{"summary", to_string(problem)},
-          {"device", problem::name(problem.device)},
-          {"pass", problem::name(problem.pass)},
-          {"normalizer", problem::name(problem.normalizer)},
-          {"sinks", problem.with_sinks},
-          {"scale", problem.scale},
-          {"batch", problem.batch},
-          {"packed", problem.packed},
-          {"lengths", lengths_json(problem)},
-          {"page_rows", problem.page_rows},
-          {"listed_pages", problem.listed_pages},
-          {"q_heads", problem.q_heads},
-          {"kv_heads", problem.kv_heads},
-          {"q_rows", problem.q_rows},
-          {"kv_rows", problem.kv_rows},
-          {"qk_dim", problem.qk_dim},
-          {"q_rest_dim", problem.q_rest_dim},
-          {"k_rest_dim", problem.k_rest_dim},
-          {"v_dim", problem.v_dim},
-          {"q_dtype", name(problem.q_dtype)},
-          {"k_dtype", name(problem.k_dtype)},
-          {"v_dtype", name(problem.v_dtype)},
-          {"o_dtype", name(problem.o_dtype)},
-          {"lse", problem.with_lse},
-          {"max_scores", problem.with_max_scores},
-          {"lse_rest", problem.with_lse_rest}};
+JsonTree problem_json(const problem::AttentionProblem& problem) {
+  return JsonTree::object()
+      .add("summary", to_string(problem))
+      .add("device", problem::name(problem.device))
+      .add("pass", problem::name(problem.pass))
+      .add("normalizer", problem::name(problem.normalizer))
+      .add("sinks", problem.with_sinks)
+      .add("scale", problem.scale)
+      .add("batch", problem.batch)
+      .add("packed", problem.packed)
+      .add("lengths", lengths_json(problem))
+      .add("page_rows", problem.page_rows)
+      .add("listed_pages", problem.listed_pages)
+      .add("q_heads", problem.q_heads)
+      .add("kv_heads", problem.kv_heads)
+      .add("q_rows", problem.q_rows)
+      .add("kv_rows", problem.kv_rows)
+      .add("qk_dim", problem.qk_dim)
+      .add("q_rest_dim", problem.q_rest_dim)
+      .add("k_rest_dim", problem.k_rest_dim)
+      .add("v_dim", problem.v_dim)
+      .add("q_dtype", name(problem.q_dtype))
+      .add("k_dtype", name(problem.k_dtype))
+      .add("v_dtype", name(problem.v_dtype))
+      .add("o_dtype", name(problem.o_dtype))
+      .add("lse", problem.with_lse)
+      .add("max_scores", problem.with_max_scores)
+      .add("lse_rest", problem.with_lse_rest);
 }
 
 /// `form`: the form that the plan gives the mod, and why; empty if the mod is taken as it is.
-Json mod_json(const Expr& mod, const std::string& form, expr::Precision precision) {
+JsonTree mod_json(const Expr& mod, const std::string& form, expr::Precision precision) {
   if (mod.empty()) return nullptr;
-  return {{"given", print(mod)},
-          {"simplified", print(expr::simplify(mod, precision))},
-          {"form", form.empty() ? Json() : Json(form)}};
+  return JsonTree::object()
+      .add("given", print(mod))
+      .add("simplified", print(expr::simplify(mod, precision)))
+      .add("form", form.empty() ? JsonTree() : JsonTree(form));
 }
 
-Json mask_json(const BlockMask& mask, const std::string& found) {
+JsonTree mask_json(const BlockMask& mask, const std::string& found) {
   const BlockMask::Statistics statistics = mask.statistics();
-  return {{"from_lists", mask.is_from_lists()},
-          {"found", found.empty() ? Json() : Json(found)},
-          {"block", {mask.block().q, mask.block().kv}},
-          {"full", statistics.full},
-          {"partial", statistics.partial},
-          {"empty", statistics.empty},
-          {"density", statistics.density()},
-          {"runs", statistics.runs},
-          {"bytes", statistics.bytes},
-          {"evaluated_tiles", statistics.evaluated_tiles}};
+  return JsonTree::object()
+      .add("from_lists", mask.is_from_lists())
+      .add("found", found.empty() ? JsonTree() : JsonTree(found))
+      .add("block", JsonTree::array_of(mask.block().q, mask.block().kv))
+      .add("full", statistics.full)
+      .add("partial", statistics.partial)
+      .add("empty", statistics.empty)
+      .add("density", statistics.density())
+      .add("runs", statistics.runs)
+      .add("bytes", statistics.bytes)
+      .add("evaluated_tiles", statistics.evaluated_tiles);
 }
 
-Json config_json(const std::vector<plan::Setting>& settings) {
-  Json json = Json::object();
+JsonTree config_json(const std::vector<plan::Setting>& settings) {
+  JsonTree json = JsonTree::object();
   for (const plan::Setting& setting : settings) {
-    std::visit([&](const auto& value) { json[std::string(setting.name)] = value; }, setting.value);
+    std::visit([&](const auto& value) { json[setting.name] = value; }, setting.value);
   }
   return json;
 }
 
-Json plan_json(const plan::Plan& plan) {
-  Json json = {
-      {"family", plan.family->name}, {"backend", name(plan.family->backend)}, {"tile", {plan.tile.q, plan.tile.kv}}};
+JsonTree plan_json(const plan::Plan& plan) {
+  JsonTree json = JsonTree::object()
+                      .add("family", plan.family->name)
+                      .add("backend", name(plan.family->backend))
+                      .add("tile", JsonTree::array_of(plan.tile.q, plan.tile.kv));
   if (plan.multiprocessors > 0) {
     json["device"] = plan.device;
     json["grid"] = plan.grid;
@@ -112,29 +118,37 @@ Json plan_json(const plan::Plan& plan) {
   return json;
 }
 
-Json predicted_json(const std::optional<plan::Prediction>& predicted) {
+JsonTree predicted_json(const std::optional<plan::Prediction>& predicted) {
   if (!predicted) return nullptr;
-  Json rates;  // the roof over what this plan may reach
+  JsonTree rates;  // the roof over what this plan may reach
   if (predicted->flops_per_second > 0 && predicted->bytes_per_second > 0) {
-    rates = {{"flops_per_second", predicted->flops_per_second}, {"bytes_per_second", predicted->bytes_per_second}};
+    rates = JsonTree::object()
+                .add("flops_per_second", predicted->flops_per_second)
+                .add("bytes_per_second", predicted->bytes_per_second);
   }
-  return {{"seconds", predicted->seconds}, {"flops", predicted->flops}, {"bytes", predicted->bytes}, {"rates", rates}};
+  return JsonTree::object()
+      .add("seconds", predicted->seconds)
+      .add("flops", predicted->flops)
+      .add("bytes", predicted->bytes)
+      .add("rates", rates);
 }
 
-Json tuned_json(const plan::Plan& plan) {
-  const Json trouble = plan.tuning_trouble.empty() ? Json() : Json(plan.tuning_trouble);
-  if (!plan.tuned) return trouble.is_null() ? trouble : Json{{"measured", "no"}, {"trouble", trouble}};
+JsonTree tuned_json(const plan::Plan& plan) {
+  const JsonTree trouble = plan.tuning_trouble.empty() ? JsonTree() : JsonTree(plan.tuning_trouble);
+  if (!plan.tuned)
+    return trouble.is_null() ? trouble : JsonTree::object().add("measured", "no").add("trouble", trouble);
   const plan::Tuned& tuned = *plan.tuned;
-  Json kernels = Json::array();
+  JsonTree kernels = JsonTree::array();
   for (const plan::Tuned::Time& time : tuned.times) {
-    kernels.push_back({{"kernel", time.kernel}, {"seconds", time.seconds}});
+    kernels.push_back(JsonTree::object().add("kernel", time.kernel).add("seconds", time.seconds));
   }
-  return {{"measured", tuned.now ? "now" : "before"},
-          {"kernel", tuned.chosen.kernel},
-          {"seconds", tuned.chosen.seconds},
-          {"planned", tuned.planned},
-          {"kernels", kernels},
-          {"trouble", trouble}};
+  return JsonTree::object()
+      .add("measured", tuned.now ? "now" : "before")
+      .add("kernel", tuned.chosen.kernel)
+      .add("seconds", tuned.chosen.seconds)
+      .add("planned", tuned.planned)
+      .add("kernels", kernels)
+      .add("trouble", trouble);
 }
 
 // Text. Stages begin in the first column, what belongs to them stands below their text. Keys are read by at(): a
@@ -142,7 +156,7 @@ Json tuned_json(const plan::Plan& plan) {
 
 constexpr int kColumn = 11;
 
-std::string plain(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string plain(const JsonTree& value) { return value.is_string() ? value.text() : value.dump(); }
 
 class Text {
  public:
@@ -168,33 +182,33 @@ std::string time_text(double seconds) {
   return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
 }
 
-void add_mod(Text& text, std::string_view stage, const Json& mod, std::string_view absent) {
+void add_mod(Text& text, std::string_view stage, const JsonTree& mod, std::string_view absent) {
   if (mod.is_null()) return text.line(stage, absent);
   text.line(stage, plain(mod.at("given")));
   if (mod.at("simplified") != mod.at("given")) text.below("simplified: " + plain(mod.at("simplified")));
   if (!mod.at("form").is_null()) text.below(plain(mod.at("form")));
 }
 
-void add_mask(Text& text, const Json& mask) {
+void add_mask(Text& text, const JsonTree& mask) {
   if (mask.is_null()) return;
   text.below(fmt::format(
       "{}blocks of {} x {}: {} full, {} partial, {} empty (density {:.4g}); {} runs in {} bytes; {} tiles evaluated",
-      mask.at("from_lists") ? "given lists, " : "", plain(mask.at("block").at(0)), plain(mask.at("block").at(1)),
-      plain(mask.at("full")), plain(mask.at("partial")), plain(mask.at("empty")), mask.at("density").get<double>(),
-      plain(mask.at("runs")), plain(mask.at("bytes")), plain(mask.at("evaluated_tiles"))));
+      mask.at("from_lists").is_true() ? "given lists, " : "", plain(mask.at("block").at(0)),
+      plain(mask.at("block").at(1)), plain(mask.at("full")), plain(mask.at("partial")), plain(mask.at("empty")),
+      mask.at("density").number(), plain(mask.at("runs")), plain(mask.at("bytes")), plain(mask.at("evaluated_tiles"))));
   if (!mask.at("found").is_null()) text.below(fmt::format("rows found {}", plain(mask.at("found"))));
 }
 
 // "qk_dim 128, v_dim 128, warpgroups 2"
-std::string listed(const Json& object) {
+std::string listed(const JsonTree& object) {
   std::string text;
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& [key, value] : object.members()) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, plain(value));
   }
   return text;
 }
 
-void add_plan(Text& text, const Json& plan) {
+void add_plan(Text& text, const JsonTree& plan) {
   const bool gpu = plan.contains("grid");
   const std::string where =
       gpu ? fmt::format("{}:{}", plain(plan.at("backend")), plain(plan.at("device"))) : plain(plan.at("backend"));
@@ -209,15 +223,16 @@ void add_plan(Text& text, const Json& plan) {
   }
   for (const char* list : {"access", "gradients"}) {
     if (!plan.contains(list)) continue;
-    for (const Json& sentence : plan.at(list)) text.below(plain(sentence));
+    for (const JsonTree& sentence : plan.at(list).elements()) text.below(plain(sentence));
   }
-  if (plan.contains("made_badly")) text.below(plain(plan["made_badly"]));
-  if (plan.contains("untried")) text.below(plain(plan["untried"]));
+  if (plan.contains("made_badly")) text.below(plain(plan.at("made_badly")));
+  if (plan.contains("untried")) text.below(plain(plan.at("untried")));
 }
 
-void add_predicted(Text& text, const Json& predicted) {
+void add_predicted(Text& text, const JsonTree& predicted) {
   if (predicted.is_null()) return;
-  const double seconds = predicted.at("seconds"), flops = predicted.at("flops"), bytes = predicted.at("bytes");
+  const double seconds = predicted.at("seconds").number(), flops = predicted.at("flops").number(),
+               bytes = predicted.at("bytes").number();
   std::string rate;
   if (seconds > 0) {
     rate = fmt::format(": {}/s, {:.3g} GB/s", with_unit(flops / seconds, 1000, kFlopUnits), bytes / seconds * 1e-9);
@@ -226,26 +241,26 @@ void add_predicted(Text& text, const Json& predicted) {
                                      with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}), rate));
 }
 
-void add_tuned(Text& text, const Json& tuned) {
+void add_tuned(Text& text, const JsonTree& tuned) {
   if (tuned.is_null()) return;
   if (!tuned.at("trouble").is_null()) text.line("tuning", plain(tuned.at("trouble")));
   if (!tuned.contains("kernels")) return;
   const bool as_planned = tuned.at("kernel") == tuned.at("planned");
-  text.line("tuned", fmt::format("{}, measured {}{}", time_text(tuned.at("seconds").get<double>()),
+  text.line("tuned", fmt::format("{}, measured {}{}", time_text(tuned.at("seconds").number()),
                                  plain(tuned.at("measured")), as_planned ? "; the planner's first too" : ""));
-  for (const Json& other : tuned.at("kernels")) {
+  for (const JsonTree& other : tuned.at("kernels").elements()) {
     if (other.at("kernel") == tuned.at("kernel")) continue;
     text.below(fmt::format("{}{}: {}", plain(other.at("kernel")),
                            other.at("kernel") == tuned.at("planned") ? " (the planner's first)" : "",
-                           time_text(other.at("seconds").get<double>())));
+                           time_text(other.at("seconds").number())));
   }
 }
 
 // A list's elements, or the lines of a text; blank ones go.
-std::vector<std::string> lines_of(const Json& value) {
+std::vector<std::string> lines_of(const JsonTree& value) {
   std::vector<std::string> lines;
   if (value.is_array()) {
-    for (const Json& line : value) lines.push_back(plain(line));
+    for (const JsonTree& line : value.elements()) lines.push_back(plain(line));
     return lines;
   }
   std::istringstream stream(plain(value));
@@ -255,10 +270,10 @@ std::vector<std::string> lines_of(const Json& value) {
   return lines;
 }
 
-void add_kernel(Text& text, const Json& kernel) {
+void add_kernel(Text& text, const JsonTree& kernel) {
   if (kernel.is_null()) return text.line("kernel", "none prepared");
   text.line("kernel", plain(kernel.at("summary")));
-  for (const auto& [key, value] : kernel.items()) {
+  for (const auto& [key, value] : kernel.members()) {
     if (key == "summary" || key == "products") continue;  // the summary says both
     const std::vector<std::string> lines = lines_of(value);
     if (lines.size() == 1) {
@@ -272,34 +287,37 @@ void add_kernel(Text& text, const Json& kernel) {
 
 }  // namespace
 
-Json explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask, const std::string& mask_found,
-                 const plan::Plan& plan, const Json& kernel) {
+JsonTree explanation(const problem::AttentionProblem& problem, const BlockMask* block_mask,
+                     const std::string& mask_found, const plan::Plan& plan, const JsonTree& kernel) {
   const expr::Precision precision = problem.precision;
-  Json mods = {{"score", mod_json(problem.score_mod, plan.forms.score, precision)},
-               {"mask", mod_json(problem.mask_mod, plan.forms.mask, precision)},
-               {"weight", mod_json(problem.weight_mod, plan.forms.weight, precision)}};
+  JsonTree mods = JsonTree::object()
+                      .add("score", mod_json(problem.score_mod, plan.forms.score, precision))
+                      .add("mask", mod_json(problem.mask_mod, plan.forms.mask, precision))
+                      .add("weight", mod_json(problem.weight_mod, plan.forms.weight, precision));
   if (!plan.forms.places.empty()) mods["places"] = plan.forms.places;
-  return {{"problem", problem_json(problem)},
-          {"mods", std::move(mods)},
-          {"mask", block_mask != nullptr ? mask_json(*block_mask, mask_found) : Json()},
-          {"plan", plan_json(plan)},
-          {"predicted", predicted_json(plan.predicted)},
-          {"tuned", tuned_json(plan)},
-          {"rejected", plan.rejected},
-          {"kernel", kernel}};
+  return JsonTree::object()
+      .add("problem", problem_json(problem))
+      .add("mods", std::move(mods))
+      .add("mask", block_mask != nullptr ? mask_json(*block_mask, mask_found) : JsonTree())
+      .add("plan", plan_json(plan))
+      .add("predicted", predicted_json(plan.predicted))
+      .add("tuned", tuned_json(plan))
+      .add("rejected", plan.rejected)
+      .add("kernel", kernel);
 }
 
-Json to_json(const PlanCacheCounts& counts) {
-  return {{"hits", counts.hits},
-          {"misses", counts.misses},
-          {"evictions", counts.evictions},
-          {"plans", counts.plans},
-          {"bytes", counts.bytes}};
+JsonTree to_json(const PlanCacheCounts& counts) {
+  return JsonTree::object()
+      .add("hits", counts.hits)
+      .add("misses", counts.misses)
+      .add("evictions", counts.evictions)
+      .add("plans", counts.plans)
+      .add("bytes", counts.bytes);
 }
 
-std::string to_text(const Json& explanation) {
+std::string to_text(const JsonTree& explanation) {
   Text text;
-  const Json& mods = explanation.at("mods");
+  const JsonTree& mods = explanation.at("mods");
   text.line("problem", fmt::format("{}; on {}", plain(explanation.at("problem").at("summary")),
                                    plain(explanation.at("problem").at("device"))));
   add_mod(text, "score", mods.at("score"), "score");
@@ -311,7 +329,8 @@ std::string to_text(const Json& explanation) {
   add_predicted(text, explanation.at("predicted"));
   add_tuned(text, explanation.at("tuned"));
   std::string_view stage = "rejected";
-  for (const Json& reason : explanation.at("rejected")) text.line(std::exchange(stage, ""), plain(reason));
+  for (const JsonTree& reason : explanation.at("rejected").elements())
+    text.line(std::exchange(stage, ""), plain(reason));
   add_kernel(text, explanation.at("kernel"));
   if (explanation.contains("plan_cache")) text.line("plan cache", listed(explanation.at("plan_cache")));
   return text.take();
@@ -319,8 +338,8 @@ std::string to_text(const Json& explanation) {
 
 }  // namespace engine
 
-nlohmann::ordered_json AttentionPlan::State::explanation() const {
-  nlohmann::ordered_json all = engine::explanation(problem, block_mask.get(), mask_rows.found(), plan, kernel->facts());
+base::JsonTree AttentionPlan::State::explanation() const {
+  base::JsonTree all = engine::explanation(problem, block_mask.get(), mask_rows.found(), plan, kernel->facts());
   if (cached) all["plan_cache"] = engine::to_json(plan_cache_counts());
   return all;
 }

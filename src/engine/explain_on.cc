@@ -11,8 +11,8 @@ Explanation explain_there(std::string_view gpu, const Tensors& tensors, const At
   engine::CallThere call(gpu, tensors, options);
   const std::vector<plan::Choice> choices =
       plan::choose(call.request(), [&](BlockSize block) { return call.mask_rows(block); });
-  const nlohmann::ordered_json explanation = engine::explanation(call.problem(), choices.front().block_mask.get(),
-                                                                 call.mask_found(), choices.front().plan, nullptr);
+  const base::JsonTree explanation = engine::explanation(call.problem(), choices.front().block_mask.get(),
+                                                         call.mask_found(), choices.front().plan, nullptr);
   return {engine::to_text(explanation), explanation.dump(2), choices.front().block_mask};
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 
 #include "backend/backend.h"
+#include "base/json_tree.h"
 #include "engine/planners_mask.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
@@ -36,7 +36,7 @@ struct AttentionPlan::State {
   void check_and_launch(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const;
   plan::Request request() const;
 
-  nlohmann::ordered_json explanation() const;
+  base::JsonTree explanation() const;
 };
 
 namespace engine {

@@ -84,10 +84,71 @@ class ZoneMap::Zones {
 namespace {
 
 template <class Storage>
+constexpr bool kReal = std::is_floating_point_v<Storage> || std::is_same_v<Storage, f16> ||
+                       std::is_same_v<Storage, bf16> || std::is_same_v<Storage, e4m3> || std::is_same_v<Storage, e5m2>;
+
+/// Elements are compared as double, float or 32-bit integers.
+template <class Storage>
+using ValueOf = std::conditional_t<std::is_same_v<Storage, double>, double,
+                                   std::conditional_t<kReal<Storage>, float, std::int32_t>>;
+
+/// Bounds of a group's elements. If all are NaN: lo is +inf and hi -inf, as in a Range.
+template <class Value>
+struct Cell {
+  Value lo = std::numeric_limits<Value>::has_infinity ? std::numeric_limits<Value>::infinity()
+                                                      : std::numeric_limits<Value>::max();
+  Value hi = std::numeric_limits<Value>::has_infinity ? -std::numeric_limits<Value>::infinity()
+                                                      : std::numeric_limits<Value>::min();
+  std::conditional_t<std::is_floating_point_v<Value>, bool, std::false_type> nan{};
+
+  void add(Value x) {
+    lo = x < lo ? x : lo;
+    hi = x > hi ? x : hi;
+    if constexpr (std::is_floating_point_v<Value>) nan |= x != x;
+  }
+  void add(const Cell& other) {
+    lo = std::min(lo, other.lo);
+    hi = std::max(hi, other.hi);
+    if constexpr (std::is_floating_point_v<Value>) nan |= other.nan;
+  }
+};
+
+template <class Storage>
+ValueOf<Storage> value_of(Storage x) {
+  if constexpr (std::is_arithmetic_v<Storage>) {
+    return static_cast<ValueOf<Storage>>(x);  // of an integer the low 32 bits
+  } else if constexpr (std::is_same_v<Storage, base::Boolean>) {
+    return x.bits != 0;
+  } else {
+    return static_cast<ValueOf<Storage>>(base::decode(x));
+  }
+}
+
+/// Adds `columns` of a row, which begins at `row_offset`, to a cell.
+template <class Storage>
+void scan(const void* data, std::int64_t row_offset, std::int64_t stride, Span columns, Cell<ValueOf<Storage>>& into) {
+  Cell<ValueOf<Storage>> found = into;
+  if (stride == 1) {
+    for (std::int64_t c = columns.begin; c < columns.end; ++c) {
+      found.add(value_of(base::load_raw<Storage>(data, row_offset + c)));
+    }
+  } else {
+    for (std::int64_t c = columns.begin; c < columns.end; ++c) {
+      found.add(value_of(base::load_raw<Storage>(data, row_offset + c * stride)));
+    }
+  }
+  into = found;
+}
+
+/// Zones over values; only `scan` knows how they are stored, so that all else is compiled for three types, not fifteen.
+template <class Value>
 class TypedZones final : public ZoneMap::Zones {
  public:
-  TypedZones(const ConstTensorView& view, expr::Precision precision)
-      : Zones(view), data_(view.data), precision_(precision) {
+  using Scan = void (*)(const void* data, std::int64_t row_offset, std::int64_t stride, Span columns,
+                        Cell<Value>& into);
+
+  TypedZones(const ConstTensorView& view, expr::Precision precision, Scan scans)
+      : Zones(view), data_(view.data), read_type_(view.dtype), precision_(precision), scan_(scans) {
     std::vector<int> order;
     for (int axis = 0; axis < view.rank(); ++axis) {
       if (view.strides[axis] != 0) order.push_back(axis);  // others hold the same at all indices
@@ -111,7 +172,7 @@ class TypedZones final : public ZoneMap::Zones {
   }
 
   Range box(std::span<const Range> indices) const override {
-    if (empty_) return Range::any(expr::read_type(dtype()));
+    if (empty_) return Range::any(expr::read_type(read_type_));
     const Span columns = span_of(column_, indices), rows = span_of(row_, indices);
     std::int64_t slices = 1;
     for (const Axis& axis : outer_) slices *= span_of(axis, indices).size();
@@ -133,31 +194,7 @@ class TypedZones final : public ZoneMap::Zones {
   }
 
  private:
-  static constexpr bool kReal = std::is_floating_point_v<Storage> || std::is_same_v<Storage, f16> ||
-                                std::is_same_v<Storage, bf16> || std::is_same_v<Storage, e4m3> ||
-                                std::is_same_v<Storage, e5m2>;
-  using Value =
-      std::conditional_t<std::is_same_v<Storage, double>, double, std::conditional_t<kReal, float, std::int32_t>>;
-
-  /// Bounds of a group's elements. If all are NaN: lo is +inf and hi -inf, as in a Range.
-  struct Cell {
-    Value lo = std::numeric_limits<Value>::has_infinity ? std::numeric_limits<Value>::infinity()
-                                                        : std::numeric_limits<Value>::max();
-    Value hi = std::numeric_limits<Value>::has_infinity ? -std::numeric_limits<Value>::infinity()
-                                                        : std::numeric_limits<Value>::min();
-    std::conditional_t<kReal, bool, std::false_type> nan{};
-
-    void add(Value x) {
-      lo = x < lo ? x : lo;
-      hi = x > hi ? x : hi;
-      if constexpr (kReal) nan |= x != x;
-    }
-    void add(const Cell& other) {
-      lo = std::min(lo, other.lo);
-      hi = std::max(hi, other.hi);
-      if constexpr (kReal) nan |= other.nan;
-    }
-  };
+  using Cell = mask::Cell<Value>;
 
   /// The groups of one size: [slice][row group][column group].
   struct Level {
@@ -167,22 +204,6 @@ class TypedZones final : public ZoneMap::Zones {
       return cells[static_cast<std::size_t>((slice * row_groups + row) * column_groups + column)];
     }
   };
-
-  static constexpr DType dtype() {
-    if constexpr (kReal) return DType::f32;
-    if constexpr (std::is_same_v<Storage, base::Boolean>) return DType::boolean;
-    return DType::i32;
-  }
-
-  static Value value_of(Storage x) {
-    if constexpr (std::is_arithmetic_v<Storage>) {
-      return static_cast<Value>(x);  // of an integer the low 32 bits
-    } else if constexpr (std::is_same_v<Storage, base::Boolean>) {
-      return x.bits != 0;
-    } else {
-      return static_cast<Value>(base::decode(x));
-    }
-  }
 
   static Span span_of(const Axis& axis, std::span<const Range> indices) {
     if (axis.position < 0) return {};
@@ -209,17 +230,7 @@ class TypedZones final : public ZoneMap::Zones {
   }
 
   void scan(std::int64_t row_offset, Span columns, Cell& into) const {
-    Cell found = into;
-    if (column_.stride == 1) {
-      for (std::int64_t c = columns.begin; c < columns.end; ++c) {
-        found.add(value_of(base::load_raw<Storage>(data_, row_offset + c)));
-      }
-    } else {
-      for (std::int64_t c = columns.begin; c < columns.end; ++c) {
-        found.add(value_of(base::load_raw<Storage>(data_, row_offset + c * column_.stride)));
-      }
-    }
-    into = found;
+    scan_(data_, row_offset, column_.stride, columns, into);
   }
 
   // Levels stand in a table: row level 0 (single rows) or a group level, times a column group level.
@@ -325,7 +336,9 @@ class TypedZones final : public ZoneMap::Zones {
   }
 
   const void* data_;
+  DType read_type_;
   expr::Precision precision_;
+  Scan scan_;
   bool empty_ = false;
   Axis column_, row_;
   std::vector<Axis> outer_;
@@ -340,7 +353,7 @@ class TypedZones final : public ZoneMap::Zones {
 std::unique_ptr<const ZoneMap::Zones> make_zones(const ConstTensorView& view, expr::Precision precision) {
   return base::with_storage_type(view.dtype,
                                  [&]<class T>(std::type_identity<T>) -> std::unique_ptr<const ZoneMap::Zones> {
-                                   return std::make_unique<TypedZones<T>>(view, precision);
+                                   return std::make_unique<TypedZones<ValueOf<T>>>(view, precision, scan<T>);
                                  });
 }
 

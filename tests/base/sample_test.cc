@@ -38,6 +38,19 @@ TEST(Sample, AllCasesAreDrawnWhereAllAreAskedFor) {
   for (std::uint64_t number = 0; number < 20; ++number) EXPECT_TRUE(is_drawn(number, 6));
 }
 
+TEST(Sample, AThirdOfTheKernelsIsDrawnWhereNoneChanged) {
+  const ScopedVariable all("HEDDLE_TEST_FULL", nullptr), seed("HEDDLE_TEST_SEED", "5");
+  const auto drawn = [](const char* kernels) {
+    const ScopedVariable of_run("HEDDLE_TEST_KERNELS", kernels);
+    int count = 0;
+    for (std::uint64_t number = 0; number < 600; ++number) count += is_kernel_drawn(number, 4) ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(drawn(nullptr), 150);
+  EXPECT_EQ(drawn("changed"), 150);
+  EXPECT_EQ(drawn("unchanged"), 50);
+}
+
 TEST(Sample, PartsShareTheCases) {
   std::vector<int> times(100, 0);
   for (const char* text : {"0/3", "1/3", "2/3"}) {

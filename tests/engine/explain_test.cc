@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "backend/portable/shared/forward_mma_config.h"
 #include "expect_error.h"
 #include "families/backward_mma/backward_mma.h"
@@ -17,6 +19,10 @@ namespace heddle::test {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using base::JsonTree;
+
+/// As users read it.
+Json parsed(const JsonTree& explanation) { return Json::parse(explanation.dump(2)); }
 
 std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
@@ -57,7 +63,7 @@ plan::Plan hopper_plan() {
 
 TEST(Explain, SaysWhatIsThere) {
   const Call call;
-  const Json kernel = {{"summary", "cpu_forward in f32, 3 threads"}};
+  const JsonTree kernel = JsonTree::object().add("summary", "cpu_forward in f32, 3 threads");
   EXPECT_EQ(
       engine::to_text(engine::explanation(call.validate(), nullptr, "", cpu_plan(), kernel)),
       "problem    forward softmax f32 q[2, 4, 6, 16] f32 k[.., 2, 8, 16] f32 v[.., 2, 8, 24] -> f32 o, lse; scale "
@@ -75,12 +81,14 @@ TEST(Explain, ShowsEveryStage) {
   call.options.score_mod = leaf::score() * 2.0;
   const problem::AttentionProblem problem = call.validate();
   const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
-  const Json kernel = {{"summary", "forward_sm90"},
-                       {"registers", 168},
-                       {"cache", Json::array({"from disk", "folder /tmp/x"})},
-                       {"notes", "two\n\nlines\n"},
-                       {"more", ""}};
-  const Json explanation = engine::explanation(problem, &mask, "on the host: `exp` may differ", hopper_plan(), kernel);
+  const JsonTree kernel = JsonTree::object()
+                              .add("summary", "forward_sm90")
+                              .add("registers", 168)
+                              .add("cache", JsonTree::array_of("from disk", "folder /tmp/x", "of 3"))
+                              .add("notes", "two\n\nlines\n")
+                              .add("more", "");
+  const JsonTree explanation =
+      engine::explanation(problem, &mask, "on the host: `exp` may differ", hopper_plan(), kernel);
   EXPECT_EQ(engine::to_text(explanation),
             "problem    forward softmax bf16 q[2, 4, 6, 16] bf16 k[.., 2, 8, 16] bf16 v[.., 2, 8, 24] -> bf16 o, lse; "
             "scale 0.25; full lengths; on the CPU\n"
@@ -104,6 +112,7 @@ TEST(Explain, ShowsEveryStage) {
                 "           cache:\n"
                 "           from disk\n"
                 "           folder /tmp/x\n"
+                "           of 3\n"
                 "           notes:\n"
                 "           two\n"
                 "           lines\n");
@@ -114,9 +123,10 @@ TEST(Explain, SaysWhichHeadsShareATile) {
   plan.part<shared::ForwardSm90Config>().packed_queries = 16;
   plan.packed_heads = 5;
   plan.packed_queries = 16;
-  const Json explanation = engine::explanation(Call().validate(), nullptr, "", plan, nullptr);
-  EXPECT_EQ(explanation["plan"]["packed_heads"], 5);
-  EXPECT_EQ(explanation["plan"]["config"]["packed_queries"], 16);
+  const JsonTree explanation = engine::explanation(Call().validate(), nullptr, "", plan, nullptr);
+  const Json of_plan = parsed(explanation)["plan"];
+  EXPECT_EQ(of_plan["packed_heads"], 5);
+  EXPECT_EQ(of_plan["config"]["packed_queries"], 16);
   EXPECT_THAT(engine::to_text(explanation),
               testing::HasSubstr("\n           packs 5 heads a tile, 16 queries of each\n"));
 }
@@ -145,7 +155,8 @@ TEST(Explain, HasAKeyForEveryFigure) {
   call.options.mask_mod = mods::causal();
   const problem::AttentionProblem problem = call.validate();
   const BlockMask mask = BlockMask::build(problem.mask_mod, {problem.q_heads, problem.sequences}, {4, 4});
-  const Json full = engine::explanation(problem, &mask, "on cuda:0", hopper_plan(), {{"summary", "x"}});
+  const Json full =
+      parsed(engine::explanation(problem, &mask, "on cuda:0", hopper_plan(), JsonTree::object().add("summary", "x")));
   using Keys = std::vector<std::string>;
   EXPECT_EQ(keys_of(full), Keys({"problem", "mods", "mask", "plan", "predicted", "tuned", "rejected", "kernel"}));
   EXPECT_EQ(keys_of(full["problem"]),
@@ -163,12 +174,13 @@ TEST(Explain, HasAKeyForEveryFigure) {
   EXPECT_EQ(full["rejected"].size(), 2U);
   EXPECT_EQ(full["plan"]["config"]["kv_block"], 80);
 
-  const Json least = engine::explanation(Call().validate(), nullptr, "", cpu_plan(), nullptr);
+  const JsonTree of_least = engine::explanation(Call().validate(), nullptr, "", cpu_plan(), nullptr);
+  const Json least = parsed(of_least);
   EXPECT_EQ(keys_of(least), keys_of(full));
   EXPECT_TRUE(least["mods"]["score"].is_null() && least["mask"].is_null() && least["predicted"].is_null());
   EXPECT_EQ(keys_of(least["plan"]), Keys({"family", "backend", "tile", "threads", "workspace_bytes"}));
   EXPECT_EQ(least["plan"]["tile"], Json({48, 64}));
-  EXPECT_THAT(engine::to_text(least), testing::HasSubstr("kernel     none prepared\n"));
+  EXPECT_THAT(engine::to_text(of_least), testing::HasSubstr("kernel     none prepared\n"));
 }
 
 TEST(Explain, PredictsWhatACpuDoes) {

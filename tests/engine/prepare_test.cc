@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "backend/cuda/jit/cuda_jit.h"
 #include "expect_error.h"
 #include "families/table.h"
@@ -16,7 +14,7 @@ class NamedKernel final : public backend::Kernel {
  public:
   explicit NamedKernel(std::string name) : name_(std::move(name)) {}
   void launch(const backend::RunArguments&) const override {}
-  nlohmann::ordered_json facts() const override { return {{"summary", name_}}; }
+  base::JsonTree facts() const override { return base::JsonTree::object().add("summary", name_); }
 
  private:
   std::string name_;
@@ -52,7 +50,7 @@ TEST(Prepare, TakesTheFirstThatTheCompilerMakesWell) {
   const engine::Prepared second = engine::prepare_first(choices, accepts_up_to(128));
   EXPECT_EQ(second.plan.tile.kv, 128);
   EXPECT_EQ(second.block_mask, rows);
-  EXPECT_EQ(second.kernel->facts()["summary"], "128");
+  EXPECT_EQ(second.kernel->facts().at("summary").text(), "128");
   EXPECT_EQ(second.plan.rejected,
             std::vector<std::string>({"forward_sm90 with tile 128 x 176: 176 bytes are spilled", "96 does not fit"}));
 }

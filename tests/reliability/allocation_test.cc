@@ -12,7 +12,7 @@
 #include <new>
 
 #include "heddle/heddle.h"
-#include "reliability/bearing_kinds.h"
+#include "reliability/call_kind_names.h"
 #include "reliability/failing_allocations.h"
 #include "sample.h"
 #include "scoped_environment.h"
@@ -134,7 +134,8 @@ TEST_P(AllocationFailure, OfOneAndAllAfter) {
   fail_each(GetParam().draw(random, {.threads = 1, .folder = folder_}), FailingAllocation::kAndAllAfter);
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, AllocationFailure, testing::ValuesIn(bearing_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Calls, AllocationFailure, testing::ValuesIn(call_kinds().begin(), call_kinds().end()),
+                         name_of);
 
 }  // namespace
 }  // namespace heddle::test

@@ -14,8 +14,6 @@ namespace heddle::test {
 struct CallKind {
   const char* name;
   Call (*draw)(std::mt19937_64& random, const CallSettings& settings);
-  /// It makes trees of JSON, whose library does not bear that memory is out (SECURITY.md).
-  bool makes_json = false;
 };
 
 std::span<const CallKind> call_kinds();

@@ -11,7 +11,7 @@
 
 #include "base/parallel.h"
 #include "heddle/heddle.h"
-#include "reliability/bearing_kinds.h"
+#include "reliability/call_kind_names.h"
 #include "reliability/failing_allocations.h"
 #include "reliability/scratch_folder.h"
 #include "sample.h"
@@ -80,7 +80,7 @@ TEST_P(FirstCall, OfWhichAnAllocationFails) {
   std::printf("%s: %d allocations failed\n", GetParam().name, failed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, FirstCall, testing::ValuesIn(bearing_kinds()), name_of);
+INSTANTIATE_TEST_SUITE_P(Calls, FirstCall, testing::ValuesIn(call_kinds().begin(), call_kinds().end()), name_of);
 
 }  // namespace
 }  // namespace heddle::test

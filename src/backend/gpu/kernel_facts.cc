@@ -4,9 +4,9 @@
 
 namespace heddle::gpu {
 
-nlohmann::ordered_json kernel_facts(const Gpu& gpu, const jit::Source& source, const jit::MachineCode& code,
-                                    const std::string& summary, std::size_t list_bytes) {
-  nlohmann::ordered_json facts;
+base::JsonTree kernel_facts(const Gpu& gpu, const jit::Source& source, const jit::MachineCode& code,
+                            const std::string& summary, std::size_t list_bytes) {
+  base::JsonTree facts;
   facts["summary"] = fmt::format("{}: {}", source.name, summary);
   facts["name"] = source.name;
   facts["cache key"] = gpu.key_of(source);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <future>
@@ -33,12 +34,20 @@ struct Outcome {
   std::optional<Record> refused{};  // the record of a rejected kernel, for archives
 
   bool lasting() const { return code != nullptr || rejected; }
+  std::int64_t bytes() const {
+    std::size_t all = sentence.size();
+    if (code != nullptr) all += code->bytes.size() + code->log.size();
+    if (refused) all += refused->code.log.size() + refused->verdict.size();
+    return static_cast<std::int64_t>(all);
+  }
 };
 
 /// A kernel that is made, or being made. The outcome may be read once `ended` is ready, which takes no memory: a kernel
 /// whose end could not be told would be waited for without end.
 struct Entry {
   Outcome outcome;
+  std::int64_t bytes = 0;      // of the outcome; 0 while the kernel is being made
+  std::uint64_t last_use = 0;  // builds counted over all kernels
   std::promise<void> promise;
   std::shared_future<void> ended = promise.get_future().share();
 };
@@ -170,6 +179,30 @@ struct Builder::State {
   std::map<std::string, std::shared_ptr<Entry>> kernels;
   std::shared_ptr<DiskCache> disk;
   Counters counters;
+  const std::int64_t most_bytes;
+  std::int64_t bytes = 0;  // of all kernels
+  std::uint64_t builds = 0;
+
+  explicit State(std::int64_t most) : most_bytes(most) {}
+
+  /// Counts a kernel that was made. Those used least recently give way: the disk cache has them.
+  void keep(const std::string& key, Entry& entry) {
+    const std::scoped_lock lock(mutex);
+    if (const auto found = kernels.find(key); found == kernels.end() || found->second.get() != &entry)
+      return;  // forgotten
+    entry.bytes = entry.outcome.bytes();
+    bytes += entry.bytes;
+    while (bytes > most_bytes) {
+      const auto older = [](const auto& a, const auto& b) {  // one that is being made gives way last
+        return std::pair(a.second->bytes == 0, a.second->last_use) <
+               std::pair(b.second->bytes == 0, b.second->last_use);
+      };
+      const auto oldest = std::min_element(kernels.begin(), kernels.end(), older);
+      if (oldest == kernels.end() || oldest->second->bytes == 0) return;
+      bytes -= oldest->second->bytes;
+      kernels.erase(oldest);
+    }
+  }
 
   std::shared_ptr<DiskCache> disk_now() {
     const std::scoped_lock lock(mutex);
@@ -189,6 +222,7 @@ struct Builder::State {
     const Outcome& outcome = entry.outcome;
     attempt(
         source, [&] { return make(compiler, counters, *disk_now(), source, key); }, entry.outcome, first);
+    if (outcome.lasting()) keep(key, entry);
     if (!outcome.lasting()) {
       const std::scoped_lock lock(mutex);
       const auto found = kernels.find(key);
@@ -204,7 +238,8 @@ struct Builder::State {
   }
 };
 
-Builder::Builder(const Compiler& compiler) : compiler_(compiler), state_(std::make_unique<State>()) {}
+Builder::Builder(const Compiler& compiler, std::int64_t most_bytes)
+    : compiler_(compiler), state_(std::make_unique<State>(most_bytes)) {}
 Builder::~Builder() = default;
 
 std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
@@ -216,6 +251,7 @@ std::shared_ptr<const MachineCode> Builder::build(const Source& source) {
     std::shared_ptr<Entry>& slot = state_->kernels[key];
     mine = slot == nullptr;
     if (mine) slot = std::make_shared<Entry>();
+    slot->last_use = ++state_->builds;
     entry = slot;
   }
   if (mine) return state_->build_first(compiler_, source, key, *entry);
@@ -247,6 +283,7 @@ Counts Builder::counts() const {
 void Builder::forget() {
   const std::scoped_lock lock(state_->mutex);
   state_->kernels.clear();
+  state_->bytes = 0;
   state_->disk = nullptr;
   Archives::of_process().forget();
 }

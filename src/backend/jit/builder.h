@@ -23,7 +23,9 @@ struct Counts {
 /// ends.
 class Builder {
  public:
-  explicit Builder(const Compiler& compiler);
+  /// Keeps so many bytes of machine code and logs in memory; kernels beyond are read from the disk cache again.
+  static constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  explicit Builder(const Compiler& compiler, std::int64_t most_bytes = kMostBytes);
   ~Builder();
 
   /// The kernel of a source: from memory, else from an archive (which needs no compiler), else from the disk cache,

@@ -1,7 +1,6 @@
 // The portable backward family's kernels on a GPU, ready to launch.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -94,7 +93,7 @@ class BackwardMmaKernel final : public backend::Kernel {
 
   std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
 
-  nlohmann::ordered_json facts() const override {
+  base::JsonTree facts() const override {
     std::string launches;
     for (std::size_t i = 0; i < kernels_.passes.size(); ++i) {
       const BackwardMmaConfig& pass = kernels_.passes[i];

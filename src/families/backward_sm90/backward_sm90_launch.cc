@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -121,13 +120,12 @@ class BackwardSm90Kernel final : public backend::Kernel {
 
   std::int64_t held_bytes() const override { return static_cast<std::int64_t>(arrays_.bytes()); }
 
-  nlohmann::ordered_json facts() const override {
+  base::JsonTree facts() const override {
     const jit::MachineCode& rows = rows_program_->code();
-    nlohmann::ordered_json facts =
-        gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
-                          fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_, config_.threads(),
-                                      shared::backward_shared_bytes(config_)),
-                          arrays_.bytes());
+    base::JsonTree facts = gpu::kernel_facts(gpu_, source_, main_program_ ? main_program_->code() : rows,
+                                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", ctas_,
+                                                         config_.threads(), shared::backward_shared_bytes(config_)),
+                                             arrays_.bytes());
     if (main_program_) facts["compile ms"] = main_program_->code().compile_ms + rows.compile_ms;
     if (read_kernels_) facts["compile ms of captures' gradients"] = read_kernels_->compile_ms();
     if (read_kernels_ && read_kernels_->pass() != nullptr) {

@@ -1,6 +1,5 @@
 // The CPU backend's backward: packs queries, then runs tasks of tiles of keys on all threads, then adds up dq.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 #include <vector>
 
@@ -337,8 +336,8 @@ class CpuBackwardKernel final : public backend::Kernel {
     }
   }
 
-  nlohmann::ordered_json facts() const override {
-    nlohmann::ordered_json facts =
+  base::JsonTree facts() const override {
+    base::JsonTree facts =
         cpu_facts("cpu_backward", backward_.split.bricks(), backward_.problem.precision, backward_.plan.threads);
     facts["recomputed"] = "scores, mods and dP, once for each pair of a query and a key; from the stored lse and o";
     for (const auto& [title, lines] : backward_.programs.text()) facts[title] = lines;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
 
@@ -365,8 +364,8 @@ class CpuForwardKernel final : public backend::Kernel {
     }
   }
 
-  nlohmann::ordered_json facts() const override {
-    nlohmann::ordered_json facts =
+  base::JsonTree facts() const override {
+    base::JsonTree facts =
         cpu_facts("cpu_forward", forward_.part.bricks(), forward_.problem.precision, forward_.plan.threads);
     if (const std::string in_place = forward_.schedule.in_place_text(); !in_place.empty()) facts["in_place"] = in_place;
     for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;

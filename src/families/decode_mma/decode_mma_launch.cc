@@ -1,7 +1,6 @@
 // decode_mma's kernel on a GPU, ready to launch.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -80,7 +79,7 @@ class DecodeMmaKernel final : public backend::Kernel {
     return static_cast<std::int64_t>(bytes);
   }
 
-  nlohmann::ordered_json facts() const override {
+  base::JsonTree facts() const override {
     return gpu::kernel_facts(
         gpu_, source_, program_->code(),
         fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(), shared_bytes_),

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -94,7 +93,7 @@ class ForwardMmaKernel final : public backend::Kernel {
 
   std::int64_t held_bytes() const override { return lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0; }
 
-  nlohmann::ordered_json facts() const override {
+  base::JsonTree facts() const override {
     return gpu::kernel_facts(gpu_, source_, program_->code(),
                              fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
                                          shared::forward_mma_memory(config_).bytes),

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
 #include <string>
@@ -141,12 +140,11 @@ class ForwardSm90Kernel final : public backend::Kernel {
     return (lists_ ? static_cast<std::int64_t>(lists_->bytes()) : 0) + (stored_mask_ ? stored_mask_->bytes() : 0);
   }
 
-  nlohmann::ordered_json facts() const override {
-    nlohmann::ordered_json facts =
-        gpu::kernel_facts(gpu_, source_, program_->code(),
-                          fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_, config_.threads(),
-                                      shared::forward_sm90_memory(config_).bytes),
-                          lists_ ? lists_->bytes() : 0);
+  base::JsonTree facts() const override {
+    base::JsonTree facts = gpu::kernel_facts(gpu_, source_, program_->code(),
+                                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory", grid_,
+                                                         config_.threads(), shared::forward_sm90_memory(config_).bytes),
+                                             lists_ ? lists_->bytes() : 0);
     if (copied_) facts["copied bytes"] = copied_->bytes();
     if (stored_mask_) {
       facts["mask bits"] =

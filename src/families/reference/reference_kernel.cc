@@ -1,7 +1,5 @@
 #include "families/reference/reference_kernel.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/element.h"
 #include "base/store.h"
 #include "reference/attend.h"
@@ -28,8 +26,9 @@ class ReferenceKernel final : public backend::Kernel {
     });
   }
 
-  nlohmann::ordered_json facts() const override {
-    return {{"summary", "float64, row by row; score and weight mods interpreted unsimplified in float64"}};
+  base::JsonTree facts() const override {
+    return base::JsonTree::object().add(
+        "summary", "float64, row by row; score and weight mods interpreted unsimplified in float64");
   }
 
  private:
@@ -68,9 +67,10 @@ class ReferenceBackwardKernel final : public backend::Kernel {
     store(gradients.params, tensors.d_params);
   }
 
-  nlohmann::ordered_json facts() const override {
-    return {{"summary", "float64, row by row; derivatives of the mods interpreted unsimplified in float64"},
-            {"recomputed", "o, lse, scores and weights, in float64; the stored o, lse and lse_rest are not read"}};
+  base::JsonTree facts() const override {
+    return base::JsonTree::object()
+        .add("summary", "float64, row by row; derivatives of the mods interpreted unsimplified in float64")
+        .add("recomputed", "o, lse, scores and weights, in float64; the stored o, lse and lse_rest are not read");
   }
 
  private:

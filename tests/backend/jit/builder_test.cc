@@ -39,7 +39,7 @@ class ThreeBytes : public Compiler {
     record.code.bytes = compilation.code;
     record.code.registers = 40;
     record.code.compile_ms = compilation.milliseconds;
-    if (source.text == "slow") record.verdict = "it is slow";
+    if (source.text == "slow") record.verdict = "it is slow", record.code.bytes.clear();
     return record;
   }
   DumpSuffixes dump_suffixes() const override { return {".in", ".mid", ".out", ".dis"}; }
@@ -96,6 +96,38 @@ TEST_F(BuilderEvents, SayWhyThereIsNoKernel) {
   EXPECT_EQ(heard_[0]["error"], "it does not compile");
   EXPECT_THAT(heard_[1]["error"].get<std::string>(), testing::HasSubstr("is rejected: it is slow"));
   EXPECT_EQ(kernel_counts().rejected - before.rejected, 1);
+}
+
+// A process that makes ever new kernels keeps its size.
+TEST_F(BuilderEvents, KernelsBeyondTheBoundGiveWay) {
+  Builder builder(compiler_, 10);  // three kernels of three bytes
+  const auto from = [&](const std::string& text) { return builder.build(source(text))->from; };
+  for (const char* text : {"a", "b", "c"}) EXPECT_EQ(from(text), MachineCode::From::compiler);
+  EXPECT_EQ(from("a"), MachineCode::From::memory);
+  EXPECT_EQ(from("d"), MachineCode::From::compiler);  // b, which was used least recently, gives way
+  for (const char* text : {"a", "c", "d"}) EXPECT_EQ(from(text), MachineCode::From::memory) << text;
+  EXPECT_EQ(from("b"), MachineCode::From::disk);
+  EXPECT_EQ(from("c"), MachineCode::From::memory);
+  EXPECT_EQ(from("a"), MachineCode::From::disk);
+}
+
+TEST_F(BuilderEvents, VerdictsBeyondTheBoundGiveWay) {
+  Builder builder(compiler_, 10);
+  EXPECT_THROW(builder.build(source("slow")), Rejected);  // its sentence is longer
+  const Counts before = builder.counts();
+  EXPECT_THROW(builder.build(source("slow")), Rejected);  // from the disk cache
+  EXPECT_EQ(builder.counts().compiled, before.compiled);
+  EXPECT_EQ(builder.build(source("a"))->from, MachineCode::From::compiler);
+  EXPECT_EQ(builder.build(source("a"))->from, MachineCode::From::memory);
+}
+
+TEST_F(BuilderEvents, ForgottenKernelsTakeNoRoom) {
+  Builder builder(compiler_, 10);
+  for (int round = 0; round < 5; ++round) {
+    for (const char* text : {"a", "b", "c"}) builder.build(source(text));
+    for (const char* text : {"a", "b", "c"}) EXPECT_EQ(builder.build(source(text))->from, MachineCode::From::memory);
+    builder.forget();
+  }
 }
 
 }  // namespace

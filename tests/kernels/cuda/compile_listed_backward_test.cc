@@ -96,7 +96,7 @@ TEST_F(CompileListedBackward, HasKernels) {
                                    far_reads(),
                                    wide_far()}) {
     for (const BackwardSpecs& at : list) {
-      if (is_drawn(number++, 40)) expect_kernel(at);
+      if (is_kernel_drawn(number++, 40)) expect_kernel(at);
     }
   }
 }

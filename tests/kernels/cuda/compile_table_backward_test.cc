@@ -302,7 +302,7 @@ void expect_reads_accepted(const std::string& score, const std::vector<std::pair
     for (const plan::BackwardRead& read : reads.reads) found.push_back(read.kind);
     EXPECT_EQ(found, kinds);
     static std::uint64_t number = 0;
-    if (!test::is_drawn(number++, 12)) continue;  // each compiles two kernels
+    if (!test::is_kernel_drawn(number++, 12)) continue;  // each compiles two kernels
     problem.with_lse_rest = deterministic || captures.size() > 1;
     const shared::BackwardSm90Config config = plan::reads_config(plan::backward_sm90_config(problem, mods), reads);
     const std::vector<shared::StorageType> types(reads.sums.size(), shared::StorageType::bf16);

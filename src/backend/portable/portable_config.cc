@@ -123,6 +123,14 @@ shared::ForwardMmaConfig forward_config(const AttentionProblem& problem, const K
   return all;
 }
 
+// GA100 and GH100 have twice the rate of f64 in tensor cores. The others' DMMA runs on the units of plain multiply-adds
+// (GA102, AD102, GB202: 1/64 of the rate of f32), or has their rate (GB100).
+MmaTarget nvidia_target(const device::CudaCaps& caps) {
+  MmaTarget target = kNvidia;
+  if (caps.minor == 0 && (caps.major == 8 || caps.major == 9)) target.of_f64 = FragmentKind::dmma;
+  return target;
+}
+
 MmaTarget amd_target(std::string_view architecture) {
   const device::AmdArchitecture* row = device::amd_architecture(architecture);
   const auto of_16_bits = kind_called(row != nullptr ? row->fragments : std::string_view());

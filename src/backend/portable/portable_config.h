@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "device/caps.h"
 #include "plan/access/kernel_types.h"
 #include "plan/config_fields.h"
 #include "plan/mods/kernel_mods.h"
@@ -36,8 +37,11 @@ struct MmaTarget {
     return problem.allow_tf32 ? of_tf32 : of_f32;
   }
 };
+/// NVIDIA's chips, as they all are.
 inline constexpr MmaTarget kNvidia = {shared::FragmentKind::mma, shared::FragmentKind::outer,
                                       shared::FragmentKind::tf32, shared::FragmentKind::fma, true};
+/// The fragments of an NVIDIA chip: tensor cores multiply f64 where they are faster at it than plain multiply-adds.
+MmaTarget nvidia_target(const device::CudaCaps& caps);
 /// A forward kernel's configuration as a problem, its mods and the alignment of its rows (of `options`: q_rest and
 /// k_rest) decide it: all but its tile and its waves.
 shared::ForwardMmaConfig forward_config(const problem::AttentionProblem& problem, const KernelMods& mods,

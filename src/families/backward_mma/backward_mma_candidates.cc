@@ -110,6 +110,16 @@ constexpr BackwardKernels kF64Kernels[] = {
     {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
+/// f64 by tensor cores. At D 64 dk and dv of steps of 32 spill 180 to 520 bytes.
+constexpr BackwardKernels kDmmaKernels[] = {
+    {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
+    {64, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {128, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}, {4, 1, 16, true, 1, 1}},
+    {128, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {128, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
+    {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
+    {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
+};
 /// AMD's fragments of 16 rows; of 32 rows and 32 keys.
 constexpr BackwardKernels kWmmaKernels[] = {
     {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
@@ -123,6 +133,7 @@ constexpr BackwardKernels kMfmaKernels[] = {
 };
 
 std::span<const BackwardKernels> kernels_of(shared::Storage storage, FragmentKind fragments) {
+  if (fragments == FragmentKind::dmma) return kDmmaKernels;
   if (storage == shared::Storage::f64) return kF64Kernels;
   switch (shared::fragments_of(fragments).tables) {
     case FragmentKind::fma:

@@ -207,7 +207,7 @@ std::string backward_mma_refuses(const Request& request, const device::AmdCaps& 
 }
 
 std::vector<Choice> backward_mma(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  return choices_of(request, caps, kNvidia, rows_of);
+  return choices_of(request, caps, nvidia_target(caps), rows_of);
 }
 std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& caps, const RowsOf& rows_of) {
   return choices_of(request, caps, amd_target(caps.architecture), rows_of);

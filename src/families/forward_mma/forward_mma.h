@@ -36,7 +36,7 @@ std::int64_t forward_mma_longest_queries(const problem::AttentionProblem& proble
 std::vector<shared::ForwardMmaConfig> forward_mma_configs(const problem::AttentionProblem& problem,
                                                           const KernelMods& mods, const AttentionTensors& tensors,
                                                           const AttentionOptions& options,
-                                                          std::int64_t shared_memory_bytes, MmaTarget target = kNvidia);
+                                                          std::int64_t shared_memory_bytes, MmaTarget target);
 
 /// Why the kernel does not fit: a sentence without a subject. Empty when it does. `places`: of its mods. `callers`: the
 /// block mask that was given.

@@ -51,6 +51,11 @@ constexpr MmaKernel kTf32Kernels[] = {
     {64, 4, 2, 64, true, 2},  {64, 4, 1, 64, true, 2},  {64, 4, 1, 32, true, 2},  {128, 4, 2, 32, true, 2},
     {128, 8, 1, 64, true, 1}, {128, 4, 1, 32, true, 1}, {256, 4, 1, 32, true, 1}, {256, 4, 1, 16, true, 1},
 };
+/// f64 by tensor cores: by registers, shared memory and its loads for each product, not measured.
+constexpr MmaKernel kDmmaKernels[] = {
+    {64, 4, 1, 64, true, 2},  {64, 4, 1, 32, true, 2},  {64, 4, 1, 16, true, 2},  {128, 8, 1, 32, true, 1},
+    {128, 8, 1, 16, true, 1}, {128, 4, 1, 32, true, 1}, {128, 4, 1, 16, true, 1},
+};
 constexpr MmaKernel kF64Kernels[] = {{64, 4, 1, 32, true, 1}, {64, 4, 1, 16, true, 1}, {128, 4, 1, 16, true, 1}};
 
 /// f16 and bf16 by plain multiply-adds.
@@ -69,6 +74,7 @@ constexpr MmaKernel kMfmaKernels[] = {
 };
 
 std::span<const MmaKernel> kernels_of(shared::Storage storage, FragmentKind fragments) {
+  if (fragments == FragmentKind::dmma) return kDmmaKernels;
   if (storage == shared::Storage::f64) return kF64Kernels;
   if (fragments == FragmentKind::outer) return kOuterKernels;
   if (fragments == FragmentKind::tf32) return kTf32Kernels;

@@ -207,7 +207,7 @@ TileSchedule forward_mma_schedule(const AttentionProblem& problem, const Forward
 
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  return choices_of(problem, tensors, options, caps, times_of(caps), kNvidia, rows_of);
+  return choices_of(problem, tensors, options, caps, times_of(caps), nvidia_target(caps), rows_of);
 }
 
 std::vector<Choice> forward_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
@@ -218,7 +218,7 @@ std::vector<Choice> forward_mma(const AttentionProblem& problem, const Attention
 std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::CudaCaps& caps,
                                          const RowsOf& rows_of) {
-  return variants_of(problem, tensors, options, caps, times_of(caps), kNvidia, rows_of);
+  return variants_of(problem, tensors, options, caps, times_of(caps), nvidia_target(caps), rows_of);
 }
 
 std::vector<Choice> forward_mma_variants(const AttentionProblem& problem, const AttentionTensors& tensors,

@@ -133,7 +133,8 @@ TEST(ForwardMma, ComputesWideValuesInSlices) {
   AttentionTensors padded = odd.tensors();
   for (Dims* strides : {&padded.v.strides, &padded.o.strides}) *strides = {512 * 300, 512 * 300, 512, 1};
   const problem::AttentionProblem problem = odd.problem();
-  const auto configs = plan::forward_mma_configs(problem, plan::portable_mods(problem), padded, {}, 227 << 10);
+  const auto configs =
+      plan::forward_mma_configs(problem, plan::portable_mods(problem), padded, {}, 227 << 10, plan::kNvidia);
   EXPECT_EQ(configs.front().v_dim, 256);
   EXPECT_EQ(configs.front().kv_bytes, 2);
   EXPECT_EQ(configs.front().o_bytes, 2);
@@ -403,6 +404,23 @@ TEST(ForwardMma, WalksTheCallersBlocks) {
         first_of(given({64, 40}));
       },
       ErrorCode::unsupported, HasSubstr("keys do not divide the 40 of a block of block_mask"));
+}
+
+// f64: by tensor cores where they are faster than plain multiply-adds, which follow; few rows, too.
+TEST(ForwardMma, MultipliesF64ByTensorCoresThatAreFasterAtIt) {
+  using shared::FragmentKind;
+  for (const device::KnownGpu& gpu : device::kKnownGpus) {
+    if (gpu.kind != DeviceKind::cuda) continue;
+    const std::string_view name = gpu.name;
+    const bool faster = gpu.caps.minor == 0 && gpu.caps.major <= 9;
+    EXPECT_EQ(plan::nvidia_target(gpu.caps).of_f64, faster ? FragmentKind::dmma : FragmentKind::fma) << name;
+    for (const std::int64_t dim : {16, 64, 128, 200}) {
+      for (const std::int64_t rows : {2, 200}) {
+        const HopperCall call = {.q_rows = rows, .dim = dim, .dtype = DType::f64, .with_lse = false};
+        EXPECT_EQ(first_of(call, name).fragments, faster ? FragmentKind::dmma : FragmentKind::fma) << name << dim;
+      }
+    }
+  }
 }
 
 // f32 of many rows: outer products, and tf32's where they are allowed. Few rows and other types do not change.

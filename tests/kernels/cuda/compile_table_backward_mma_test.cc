@@ -268,7 +268,7 @@ void expect_kernels(const Case& c, const device::KnownGpu& gpu) {
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
   for (const plan::BackwardMmaKernels& kernels :
-       plan::backward_mma_kernels(problem, mods, reads, tensors, plan::kNvidia)) {
+       plan::backward_mma_kernels(problem, mods, reads, tensors, plan::nvidia_target(gpu.caps))) {
     if (!plan::backward_mma_misfit(kernels, gpu.caps.shared_memory_bytes).empty()) continue;
     ++tried;
     const jit::Source source = backward_mma::source(kernels, mods, reads, backward_mma::types_of_sums(reads, tensors),

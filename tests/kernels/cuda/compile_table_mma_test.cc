@@ -169,8 +169,8 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
   EXPECT_EQ(plan::forward_mma_refuses(problem, options, gpu.caps), "");
   const std::string architecture = fmt::format("sm_{}{}", gpu.caps.major, gpu.caps.minor);
   int tried = 0;
-  for (shared::ForwardMmaConfig config :
-       plan::forward_mma_configs(problem, mods, tensors, options, gpu.caps.shared_memory_bytes)) {
+  for (shared::ForwardMmaConfig config : plan::forward_mma_configs(
+           problem, mods, tensors, options, gpu.caps.shared_memory_bytes, plan::nvidia_target(gpu.caps))) {
     if (!plan::forward_mma_misfit(config, problem, mods.places, gpu.caps.shared_memory_bytes, nullptr).empty())
       continue;
     ++tried;

@@ -108,6 +108,19 @@ TEST(BackwardOnHost, RowsOfF64) {
   judge_all(1, of_type(joined({grouped(), sequences(), sunk(), lengths_there()}), DType::f64));
   judge_all(1, of_type(with_lse_rest(joined({sequences(), sunk(), lengths_there()})), DType::f64));
 }
+TEST(BackwardOnHost, ScoresOverDmma) {
+  judge_all(3, of_type(joined({scored(), masked(), weighted(), normalized()}), DType::f64), FragmentKind::dmma);
+  judge_all(3, of_type(with_lse_rest(joined({scored(), sunk()}), -3000), DType::f64), FragmentKind::dmma);
+}
+TEST(BackwardOnHost, RowsOverDmma) {
+  judge_all(
+      5, of_type(joined({ragged_ends(), grouped(), sequences(), sunk(), lengths_there(), serving_all()}), DType::f64),
+      FragmentKind::dmma);
+}
+TEST(BackwardOnHost, DimsOverDmma) {
+  judge_all(6, of_type(joined({dims_types_and_layouts(), wide_dims_types_and_layouts()}), DType::f64),
+            FragmentKind::dmma);
+}
 TEST(BackwardOnHost, ScoresOfF64OverFma) {
   judge_all(3, of_type(joined({scored(), masked(), sunk()}), DType::f64), FragmentKind::fma);
 }
@@ -157,6 +170,7 @@ TEST(BackwardOnHost, LargeScoresOverMma) { run_large(FragmentKind::mma, DType::b
 TEST(BackwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f32); }
 TEST(BackwardOnHost, LargeScoresOverOuter) { run_large(FragmentKind::outer, DType::f32); }
 TEST(BackwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
+TEST(BackwardOnHost, LargeScoresOverDmma) { run_large(FragmentKind::dmma, DType::f64); }
 TEST(BackwardOnHost, LargeScoresOverGfx12) { run_large(FragmentKind::gfx12, DType::f16); }
 
 // Keys past the end, whose scores are 0, have infinite weights.
@@ -181,7 +195,8 @@ void run_steps(FragmentKind fragments) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const bool wide = shared::fragments_of(fragments).of_many_rows || fragments == FragmentKind::fma;
     BackwardSpecs at = {backward_spec(90, dtype == DType::bf16 ? 150 : 100, 64), rows_wanted()};
-    at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = wide ? DType::f32 : dtype;
+    const bool of_f64 = fragments == FragmentKind::dmma;
+    at.spec.q_dtype = at.spec.k_dtype = at.spec.v_dtype = of_f64 ? DType::f64 : wide ? DType::f32 : dtype;
     at.spec.v_dim = dtype == DType::bf16 ? 64 : 40;
     at.spec.allow_tf32 = fragments == FragmentKind::tf32;
     at.spec.group = 2;
@@ -194,6 +209,7 @@ void run_steps(FragmentKind fragments) {
 
 TEST(BackwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
 TEST(BackwardOnHost, StepsOverFma) { run_steps(FragmentKind::fma); }
+TEST(BackwardOnHost, StepsOverDmma) { run_steps(FragmentKind::dmma); }
 TEST(BackwardOnHost, StepsOverOuter) { run_steps(FragmentKind::outer); }
 TEST(BackwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
 TEST(BackwardOnHost, ListsOverTf32) {
@@ -277,6 +293,7 @@ TEST(BackwardOnHost, SlicesOverFma) {
   judge_all(7, sliced_steps(DType::f32), FragmentKind::fma);
   judge_all(7, sliced_steps(DType::f64), FragmentKind::fma);
 }
+TEST(BackwardOnHost, SlicesOverDmma) { judge_all(2, sliced_steps(DType::f64), FragmentKind::dmma); }
 TEST(BackwardOnHost, SlicesOfOuter) { judge_all(0, sliced_steps(DType::f32), FragmentKind::outer); }
 TEST(BackwardOnHost, SlicesOfTf32) {
   BackwardList list = sliced_steps(DType::f32);
@@ -319,6 +336,10 @@ TEST(BackwardOnHost, CapturesInF64) {
 }
 TEST(BackwardOnHost, CapturesOfF64OverFma) {
   judge_all(2, of_type(in_any_order(joined({captured_by_rows(), captured_by_keys()})), DType::f64), FragmentKind::fma);
+}
+TEST(BackwardOnHost, CapturesOverDmma) {
+  judge_all(0, of_type(in_any_order(joined({captured_by_rows(), captured_by_keys(), captured_by_pairs()})), DType::f64),
+            FragmentKind::dmma);
 }
 TEST(BackwardOnHost, WideCaptures) {
   judge_all(7, widened(in_any_order(joined({captured_by_keys(), captured_by_rows()}))));

@@ -80,7 +80,9 @@ void run_grid(const Grid& grid) {
     try {
       AttentionCase c(spec);
       // Queries of 512 columns of f32 have no room on smaller chips. Some chips convert e4m3 by an instruction.
-      const bool large = !grid.dims.empty() || (grid.bytes && i % 2 == 0);
+      // f64's products are other instructions on sm_90.
+      const bool differs = grid.bytes || fragments == FragmentKind::dmma;
+      const bool large = !grid.dims.empty() || (differs && i % 2 == 0);
       run_on_host_and_judge(c,
                             {.fragments = fragments, .gpu = large ? "h200" : "a100", .candidate = candidates.deal()});
     } catch (const Error& error) {
@@ -99,7 +101,8 @@ void run_decodes(const Grid& grid) {
   Deck<std::int64_t> q_rows({1, 1, 2, 3, 5, 16, 31}, seed + 1), kv_rows({1, 60, 129, 500, 900}, seed + 2),
       group({1, 2, 4, 7, 8, 20, 71}, seed + 3);
   Deck<int> splits({1, 2, 3, 7}, seed + 4), candidates({0, 0, 1}, seed + 5);
-  Deck<std::string_view> gpus({"h200", "a100", "l4"}, seed + 6);  // rings of different lengths
+  // Rings of different lengths.
+  Deck<std::string_view> gpus({"h200", "a100", fragments == FragmentKind::dmma ? "a100" : "l4"}, seed + 6);
   for (int i = 0; i < count;) {
     CaseSpec spec = source.draw();
     spec.q_rows = q_rows.deal();
@@ -138,12 +141,13 @@ void run_steps(FragmentKind fragments) {
     spec.qk_dim = 64;
     spec.v_dim = dtype == DType::bf16 ? 64 : 80;
     const bool of_f32 = fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
-    spec.q_dtype = spec.k_dtype = spec.v_dtype = of_f32 ? DType::f32 : dtype;
+    const bool of_f64 = fragments == FragmentKind::dmma;
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = of_f64 ? DType::f64 : of_f32 ? DType::f32 : dtype;
     spec.allow_tf32 = fragments == FragmentKind::tf32;
     spec.mask = "causal_lower_right";
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
-    run_on_host_and_judge(c, {.fragments = fragments});
+    run_on_host_and_judge(c, {.fragments = fragments, .gpu = of_f64 && dtype == DType::f16 ? "h200" : "a100"});
   }
 }
 
@@ -162,8 +166,11 @@ void run_paged_rings(FragmentKind fragments, DType dtype) {
     spec.page_rows = page_rows;
     SCOPED_TRACE(spec.text());
     AttentionCase c(spec);
-    run_on_host_and_judge(
-        c, {.fragments = fragments, .gpu = page_rows == 16 ? "h200" : "l4", .splits = page_rows == 16 ? 1 : 3});
+    run_on_host_and_judge(c, {.fragments = fragments,
+                              .gpu = page_rows == 16                   ? "h200"
+                                     : fragments == FragmentKind::dmma ? "a100"
+                                                                       : "l4",
+                              .splits = page_rows == 16 ? 1 : 3});
   }
 }
 
@@ -210,6 +217,7 @@ TEST(ForwardOnHost, LargeScoresOverFma) { run_large(FragmentKind::fma, DType::f3
 TEST(ForwardOnHost, LargeScoresOverOuter) { run_large(FragmentKind::outer, DType::f32); }
 TEST(ForwardOnHost, LargeScoresOverGfx11) { run_large(FragmentKind::gfx11, DType::bf16); }
 TEST(ForwardOnHost, LargeScoresOfF64) { run_large(FragmentKind::fma, DType::f64); }
+TEST(ForwardOnHost, LargeScoresOverDmma) { run_large(FragmentKind::dmma, DType::f64); }
 
 const std::vector<DType> kWide = {DType::f32, DType::f64};
 
@@ -218,6 +226,7 @@ TEST(ForwardOnHost, FewQueries) { run_decodes({FragmentKind::host, cases_on_host
 TEST(ForwardOnHost, PagedRings) { run_paged_rings(FragmentKind::host, DType::bf16); }
 TEST(ForwardOnHost, PagedRingsOverMma) { run_paged_rings(FragmentKind::mma, DType::bf16); }
 TEST(ForwardOnHost, PagedRingsOverFma) { run_paged_rings(FragmentKind::fma, DType::f32); }
+TEST(ForwardOnHost, PagedRingsOverDmma) { run_paged_rings(FragmentKind::dmma, DType::f64); }
 TEST(ForwardOnHost, StepsOverMma) { run_steps(FragmentKind::mma); }
 TEST(ForwardOnHost, StepsOverOuter) { run_steps(FragmentKind::outer); }
 TEST(ForwardOnHost, StepsOverGfx11) { run_steps(FragmentKind::gfx11); }
@@ -268,7 +277,7 @@ TEST(ForwardOnHost, NegativeScaleOfF64) {
   spec.qk_dim = spec.v_dim = 16;
   spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f64;
   spec.scale = -0.1;
-  for (const FragmentKind fragments : {FragmentKind::host, FragmentKind::fma}) {
+  for (const FragmentKind fragments : {FragmentKind::host, FragmentKind::fma, FragmentKind::dmma}) {
     AttentionCase c(spec);
     run_on_host_and_judge(c, {.fragments = fragments});
   }
@@ -318,6 +327,11 @@ TEST(ForwardOnHost, Of16BitsOverFma) {
 TEST(ForwardOnHost, StepsOverTf32) { run_steps(FragmentKind::tf32); }
 TEST(ForwardOnHost, OverTf32) { run_grid({FragmentKind::tf32, cases_on_host(5), 13'000'000, 20'000, {DType::f32}}); }
 TEST(ForwardOnHost, OverOuter) { run_grid({FragmentKind::outer, cases_on_host(5), 12'000'000, 20'000, {DType::f32}}); }
+TEST(ForwardOnHost, StepsOverDmma) { run_steps(FragmentKind::dmma); }
+TEST(ForwardOnHost, OverDmma) { run_grid({FragmentKind::dmma, cases_on_host(15), 34'000'000, 20'000, {DType::f64}}); }
+TEST(ForwardOnHost, FewQueriesOverDmma) {
+  run_decodes({FragmentKind::dmma, cases_on_host(8), 35'000'000, 20'000, {DType::f64}});
+}
 TEST(ForwardOnHost, FewQueriesOverFma) { run_decodes({FragmentKind::fma, cases_on_host(3), 6'000'000, 6'000, kWide}); }
 
 /// Values of more columns than a thread's registers have sums for: two launches, of a slice each.
@@ -337,6 +351,7 @@ TEST(ForwardOnHost, SlicesOfF32) {
 }
 TEST(ForwardOnHost, SlicesOfF64) {
   run_grid({FragmentKind::fma, cases_on_host(6), 19'000'000, 20'000, {DType::f64}, kSlicedDimsOfF64});
+  run_grid({FragmentKind::dmma, cases_on_host(10), 36'000'000, 20'000, {DType::f64}, kSlicedDimsOfF64});
 }
 
 /// Blocks of a mask that have fewer than 64 rows, as it was built, or listed whatever it says: tiles of as few rows.
@@ -369,6 +384,7 @@ void run_small_blocks(FragmentKind fragments, const std::vector<DType>& dtypes) 
 TEST(ForwardOnHost, SmallBlocks) { run_small_blocks(FragmentKind::host, {DType::bf16, DType::f64}); }
 TEST(ForwardOnHost, SmallBlocksOverMma) { run_small_blocks(FragmentKind::mma, {DType::bf16, DType::f16}); }
 TEST(ForwardOnHost, SmallBlocksOverFma) { run_small_blocks(FragmentKind::fma, kWide); }
+TEST(ForwardOnHost, SmallBlocksOverDmma) { run_small_blocks(FragmentKind::dmma, {DType::f64}); }
 TEST(ForwardOnHost, SmallBlocksOverGfx11) { run_small_blocks(FragmentKind::gfx11, {DType::bf16}); }
 
 /// Keys and values of 8 bits become f16, as do queries.

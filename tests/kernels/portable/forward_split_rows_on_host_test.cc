@@ -37,6 +37,7 @@ void run_grid(FragmentKind fragments, int count, std::vector<DType> dtypes = {DT
 TEST(ForwardSplitRowsOnHost, OverLoops) { run_grid(FragmentKind::host, 10, {DType::bf16, DType::f64, DType::f32}); }
 TEST(ForwardSplitRowsOnHost, OverMma) { run_grid(FragmentKind::mma, 30); }
 TEST(ForwardSplitRowsOnHost, OverFma) { run_grid(FragmentKind::fma, 10, {DType::f64, DType::f32}); }
+TEST(ForwardSplitRowsOnHost, OverDmma) { run_grid(FragmentKind::dmma, 10, {DType::f64}); }
 TEST(ForwardSplitRowsOnHost, OverOuter) { run_grid(FragmentKind::outer, 10, {DType::f32}); }
 TEST(ForwardSplitRowsOnHost, OverTf32) { run_grid(FragmentKind::tf32, 10, {DType::f32}); }
 TEST(ForwardSplitRowsOnHost, OverGfx9) { run_grid(FragmentKind::gfx9, 10); }

@@ -30,7 +30,8 @@ constexpr Mods kMods[] = {{"causal", "alibi", ""},
 
 void set_types(CaseSpec& spec, FragmentKind fragments) {
   const bool of_f32 = fragments == FragmentKind::outer || fragments == FragmentKind::tf32;
-  const DType dtype = of_f32 ? DType::f32 : fragments == FragmentKind::fma ? DType::f64 : DType::bf16;
+  const bool of_f64 = fragments == FragmentKind::fma || fragments == FragmentKind::dmma;
+  const DType dtype = of_f32 ? DType::f32 : of_f64 ? DType::f64 : DType::bf16;
   spec.q_dtype = spec.k_dtype = spec.v_dtype = dtype;
   spec.allow_tf32 = fragments == FragmentKind::tf32;
 }
@@ -92,6 +93,7 @@ void run_forward(FragmentKind fragments, std::vector<CaseSpec> specs) {
 TEST(GranulesOnHost, Forward) { run_forward(FragmentKind::host, forward_specs(FragmentKind::host)); }
 TEST(GranulesOnHost, ForwardOverMma) { run_forward(FragmentKind::mma, forward_specs(FragmentKind::mma)); }
 TEST(GranulesOnHost, ForwardOverFma) { run_forward(FragmentKind::fma, forward_specs(FragmentKind::fma)); }
+TEST(GranulesOnHost, ForwardOverDmma) { run_forward(FragmentKind::dmma, forward_specs(FragmentKind::dmma)); }
 TEST(GranulesOnHost, ForwardOverOuter) { run_forward(FragmentKind::outer, forward_specs(FragmentKind::outer)); }
 TEST(GranulesOnHost, ForwardOverTf32) { run_forward(FragmentKind::tf32, forward_specs(FragmentKind::tf32)); }
 TEST(GranulesOnHost, ForwardOverGfx11) { run_forward(FragmentKind::gfx11, forward_specs(FragmentKind::gfx11)); }
@@ -133,6 +135,7 @@ void run_backward(unsigned number, BackwardList list, FragmentKind fragments) {
 TEST(GranulesOnHost, Backward) { run_backward(0, in_granules(), FragmentKind::host); }
 TEST(GranulesOnHost, BackwardOverMma) { run_backward(1, in_granules(), FragmentKind::mma); }
 TEST(GranulesOnHost, BackwardOverFma) { run_backward(2, in_granules(), FragmentKind::fma); }
+TEST(GranulesOnHost, BackwardOverDmma) { run_backward(0, in_granules(), FragmentKind::dmma); }
 TEST(GranulesOnHost, BackwardOverOuter) { run_backward(0, in_granules(), FragmentKind::outer); }
 TEST(GranulesOnHost, BackwardOverGfx12) { run_backward(1, in_granules(), FragmentKind::gfx12); }
 TEST(GranulesOnHost, BackwardOverGfx9) { run_backward(2, in_granules(), FragmentKind::gfx9); }

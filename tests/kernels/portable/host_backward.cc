@@ -74,8 +74,13 @@ constexpr const char* kOfSums = R"(
 )";
 
 std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::BackwardMods& mods,
-                    const plan::MmaReads& reads, const BackwardTensors& tensors, const device_text::ModLayout& layout) {
-  std::string text = kBegin + backward_mma::config_and_mods_text(kernels, mods, reads, layout) +
+                    const plan::MmaReads& reads, const BackwardTensors& tensors, const device_text::ModLayout& layout,
+                    unsigned seed) {
+  // f64's products are other instructions on sm_90.
+  const bool differs = !kernels.passes.empty() && kernels.passes.front().fragments == shared::FragmentKind::dmma;
+  const std::string architecture =
+      differs ? fmt::format("#define __CUDA_ARCH__ {}\n", seed / 2 % 2 == 0 ? 900 : 800) : "";
+  std::string text = architecture + kBegin + backward_mma::config_and_mods_text(kernels, mods, reads, layout) +
                      "\nextern \"C\" void run_kernel(const void* params, int kernel, unsigned ctas, unsigned seed) {\n"
                      "  using namespace heddle;\n";
   for (std::size_t i = 0; i < kernels.passes.size(); ++i) {
@@ -212,7 +217,7 @@ std::string run_backward_on_host(const BackwardTensors& tensors, const Attention
     write_lists(lists.lists, spans);
   }
 
-  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(kernels, mods, reads, tensors, layout)));
+  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(kernels, mods, reads, tensors, layout, run.seed)));
   if (!kernels.widen.empty()) {
     entry(&params.widen, kWidenKernel, static_cast<unsigned>(params.widen.ctas), run.seed);
   }

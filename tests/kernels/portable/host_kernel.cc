@@ -46,8 +46,8 @@ extern "C" void run_kernel(const heddle::shared::ForwardMmaParams& params, unsig
 
 std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
                     const device::CudaCaps& caps) {
-  const std::string architecture =
-      config.converts() ? fmt::format("#define __CUDA_ARCH__ {}{}0\n", caps.major, caps.minor) : "";
+  const bool differs = config.converts() || config.fragments == shared::FragmentKind::dmma;
+  const std::string architecture = differs ? fmt::format("#define __CUDA_ARCH__ {}{}0\n", caps.major, caps.minor) : "";
   return architecture + "#include \"lanes.h\"\n" + portable::config_and_mods_text(config, mods, layout) +
          fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
@@ -148,7 +148,9 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
     std::erase_if(choices, [](const plan::Choice& offered) {
       return offered.plan.part<shared::ForwardMmaConfig>().kv_block < 32;
     });
-  const auto has_table = [](shared::FragmentKind kind) { return shared::fragments_of(kind).of_many_rows; };
+  const auto has_table = [](shared::FragmentKind kind) {
+    return shared::fragments_of(kind).of_many_rows || kind == shared::FragmentKind::dmma;
+  };
   std::erase_if(choices, [&](const plan::Choice& offered) {
     const shared::FragmentKind planned = offered.plan.part<shared::ForwardMmaConfig>().fragments;
     return has_table(run.fragments) ? planned != run.fragments : has_table(planned);

@@ -146,12 +146,14 @@ class RowCopies {
     return most;
   }
 
-  /// Copies that the compiler may begin together: few beside the many sums of wide(), deep() or of outer products. Rows
-  /// at addresses that 8 bytes do not divide take many copies, whose addresses, and halves on their way, would not fit
-  /// in the registers.
+  /// Copies that the compiler may begin together: few beside the many sums of wide(), deep(), f64 or outer products.
+  /// Rows at addresses that 8 bytes do not divide take many copies, whose addresses, and halves on their way, would not
+  /// fit in the registers.
   template <int kBytes>
   static constexpr int kCopiesAtOnce =
-      kBytes >= 8 && !kConfig.wide() && !kConfig.deep() && !kConfig.shape().of_many_rows ? 256 : 4;
+      kBytes >= 8 && !kConfig.wide() && !kConfig.deep() && !kConfig.shape().of_many_rows && kConfig.element_bytes() < 8
+          ? 256
+          : 4;
 };
 
 }  // namespace heddle::portable

@@ -4,7 +4,7 @@
 
 namespace heddle::shared {
 
-enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup, outer, tf32 };
+enum class FragmentKind : int { host, mma, fma, gfx11, gfx12, gfx9, warpgroup, outer, tf32, dmma };
 
 struct Fragments {
   const char* name = nullptr;  // of the header; with a capital, of the class
@@ -93,6 +93,9 @@ constexpr Fragments fragments_of(FragmentKind kind) {
               .adds_queries = true,
               .turned_queries = 32,
               .of_many_rows = true};
+    case dmma:  // f64, on NVIDIA's chips whose tensor cores have it (nvidia_target())
+      return {
+          .name = "dmma", .wave = 32, .rows = 16, .columns = 16, .ring = true, .tables = dmma, .plain_follow = true};
   }
   return {};
 }

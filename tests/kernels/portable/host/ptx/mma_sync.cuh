@@ -1,6 +1,8 @@
 // Stands in for kernels/nvidia/ptx/mma_sync.cuh on the host: the same instructions, by the layouts that PTX documents
-// for mma.m16n8k16 and ldmatrix.
+// for mma and ldmatrix.
 #pragma once
+
+#include <cmath>
 
 #include "lanes.h"
 #include "ptx/math.cuh"
@@ -81,6 +83,51 @@ inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, const unsigned 
     }
   });
   d0 = result.d[0], d1 = result.d[1], d2 = result.d[2], d3 = result.d[3];
+}
+
+/// d += a b of kRows x 8 x kDepth, in f64: `Operands` has a and b as PTX has them, by its registers.
+template <int kRows, int kDepth>
+struct F64Operands {
+  double a[kRows * kDepth / 32], b[kDepth / 4], d[kRows / 4];
+};
+template <int kRows, int kDepth>
+void multiply_f64(const char* name, F64Operands<kRows, kDepth>& own) {
+  using Operands = F64Operands<kRows, kDepth>;
+  own = lanes::together<Operands>(name, own, [](const Operands* const* in, Operands* const* out) {
+    constexpr int kGroups = kRows / 8;
+    double left[kRows][kDepth], right[kDepth][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int group = lane / 4, own_column = lane % 4;
+      for (int i = 0; i < kRows * kDepth / 32; ++i) {
+        left[group + 8 * (i % kGroups)][own_column + 4 * (i / kGroups)] = in[lane]->a[i];
+      }
+      for (int i = 0; i < kDepth / 4; ++i) right[own_column + 4 * i][group] = in[lane]->b[i];
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      *out[lane] = *in[lane];
+      for (int i = 0; i < kRows / 4; ++i) {
+        const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < kDepth; ++k) out[lane]->d[i] = std::fma(left[row][k], right[k][column], out[lane]->d[i]);
+      }
+    }
+  });
+}
+inline void mma_f64_of_8(double& d0, double& d1, double a, double b) {
+  F64Operands<8, 4> own = {{a}, {b}, {d0, d1}};
+  multiply_f64<8, 4>("mma of f64, 8 x 8 x 4", own);
+  d0 = own.d[0], d1 = own.d[1];
+}
+inline void mma_f64(double& d0, double& d1, double& d2, double& d3, const double (&a)[4], double b0, double b1) {
+#if __CUDA_ARCH__ / 10 == 90
+  F64Operands<16, 8> own = {{a[0], a[1], a[2], a[3]}, {b0, b1}, {d0, d1, d2, d3}};
+  multiply_f64<16, 8>("mma of f64, 16 x 8 x 8", own);
+  d0 = own.d[0], d1 = own.d[1], d2 = own.d[2], d3 = own.d[3];
+#else
+  mma_f64_of_8(d0, d1, a[0], b0);
+  mma_f64_of_8(d2, d3, a[1], b0);
+  mma_f64_of_8(d0, d1, a[2], b1);
+  mma_f64_of_8(d2, d3, a[3], b1);
+#endif
 }
 
 template <bool kTransposed>

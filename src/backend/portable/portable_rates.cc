@@ -32,4 +32,15 @@ const PortableRates* portable_rates(const device::CudaCaps& caps) {
   return chip == kChips.end() ? nullptr : &chip->rates;
 }
 
+double peak_of(shared::FragmentKind fragments, const PortableRates& rates) {
+  switch (fragments) {
+    case shared::FragmentKind::outer:
+      return rates.floats;
+    case shared::FragmentKind::tf32:
+      return rates.tf32;
+    default:
+      return rates.halves;
+  }
+}
+
 }  // namespace heddle::plan

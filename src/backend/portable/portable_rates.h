@@ -2,6 +2,7 @@
 // where they were not measured.
 #pragma once
 
+#include "backend/portable/shared/fragments.h"
 #include "device/caps.h"
 
 namespace heddle::plan {
@@ -15,6 +16,12 @@ struct PortableRates {
 
 /// GeForce cards have half of the tensor cores' rate with sums of f32. Null: a compute capability that is not known.
 const PortableRates* portable_rates(const device::CudaCaps& caps);
+
+/// The most FLOP a clock of the products of these fragments. f64, which has no row: those of f16.
+double peak_of(shared::FragmentKind fragments, const PortableRates& rates);
+
+/// Kernels reach at most this share of a chip's peak where instructions do not bind. A guess.
+inline constexpr double kOfPeak = 0.85;
 
 /// On an H100, where the portable kernels' times were taken, it held this clock.
 inline constexpr double kMeasuredClocksPerSecond = 1.755e9;

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 
 #include "backend/portable/portable_config.h"
 #include "backend/portable/portable_refuses.h"
 #include "families/backward_mma/backward_mma.h"
+#include "families/backward_mma/backward_mma_costs.h"
 #include "families/backward_mma/shared/backward_mma_config.h"
 #include "families/backward_mma/shared/backward_mma_params.h"
 #include "heddle/error.h"
@@ -140,13 +143,47 @@ std::vector<shared::BackwardItem> beside_each_other(std::vector<shared::Backward
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& caps, MmaTarget target,
-                               const RowsOf& rows_of) {
+/// The schedules of a problem's passes, each made once.
+class Schedules {
+ public:
+  Schedules(const AttentionProblem& problem, std::shared_ptr<const BlockMask> block_mask)
+      : problem_(problem), block_mask_(std::move(block_mask)) {}
+  bool has(const BackwardMmaKernels& kernels) const {
+    return std::ranges::all_of(kernels.passes, [&](const auto& pass) { return found_.contains(key_of(pass)); });
+  }
+  const BackwardSchedule& of(const BackwardMmaConfig& pass) {
+    const auto [at, is_new] = found_.try_emplace(key_of(pass));
+    if (is_new) at->second = backward_mma_schedule(problem_, pass, block_mask_.get());
+    return at->second;
+  }
+
+ private:
+  static std::pair<bool, int> key_of(const BackwardMmaConfig& pass) { return {pass.of_keys, pass.tile().rows()}; }
+
+  const AttentionProblem& problem_;
+  std::shared_ptr<const BlockMask> block_mask_;
+  std::map<std::pair<bool, int>, BackwardSchedule> found_;
+};
+
+std::string standing_after(const Plan& other, const Plan& first) {
+  const std::string what = describe_kernels(other.part<BackwardMmaKernels>()),
+                    of_first = describe_kernels(first.part<BackwardMmaKernels>());
+  if (!other.predicted || !first.predicted) {
+    return fmt::format("{}: stands after {} in the table of the family; no time is predicted", what, of_first);
+  }
+  return fmt::format("{}: stands after {} in the table of the family; predicted {:.4g} ms, {:.2f} times its time", what,
+                     of_first, 1e3 * other.predicted->seconds, other.predicted->seconds / first.predicted->seconds);
+}
+
+std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& caps, const PortableRates* rates,
+                               MmaTarget target, const RowsOf& rows_of) {
   const AttentionProblem& problem = request.problem;
   const BackwardMods mods = backward_mods(problem, OfPlaces::native);
   const MmaReads reads = reads_of(request);
   std::vector<Choice> choices;
   std::vector<std::string> rejected;
+  const std::shared_ptr<const BlockMask> block_mask = rows_of({shared::kBackwardBlock, shared::kBackwardBlock});
+  Schedules schedules(problem, block_mask);
   for (const BackwardMmaKernels& kernels : backward_mma_kernels(problem, mods, reads, *request.backward, target)) {
     if (const std::string reason = backward_mma_misfit(kernels, caps.shared_memory_bytes); !reason.empty()) {
       rejected.push_back(fmt::format("{}: {}", describe_kernels(kernels), reason));
@@ -154,7 +191,7 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
     }
     Choice choice;
     Plan& plan = choice.plan;
-    choice.block_mask = rows_of({shared::kBackwardBlock, shared::kBackwardBlock});
+    choice.block_mask = block_mask;
     plan.device = caps.index;
     plan.multiprocessors = caps.multiprocessors;
     plan.family_part = kernels;
@@ -164,6 +201,13 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
       const std::int64_t items = count_tiles_of(problem, rows_of_pass(pass), pass.tile());
       plan.grid = std::max(plan.grid, backward_mma_ctas(problem, pass, items));
       plan.tile = pass.of_keys ? BlockSize{pass.step, pass.rows()} : BlockSize{pass.rows(), pass.step};
+    }
+    // Under a mask a schedule takes milliseconds, so only the first kernels' are made.
+    if (has_known_times(kernels, rates) && (choices.empty() || schedules.has(kernels))) {
+      plan.predicted = backward_mma_prediction(
+          problem, kernels,
+          [&](const BackwardMmaConfig& pass) -> const BackwardSchedule& { return schedules.of(pass); },
+          caps.multiprocessors, *rates);
     }
     describe(problem, kernels, mods, reads, plan);
     if (!kernels.widen.empty()) {
@@ -178,10 +222,7 @@ std::vector<Choice> choices_of(const Request& request, const device::GpuCaps& ca
   for (std::size_t i = 0; i < choices.size(); ++i) {
     choices[i].plan.rejected = rejected;
     for (std::size_t j = i + 1; j < choices.size(); ++j) {
-      choices[i].plan.rejected.push_back(
-          fmt::format("{}: stands after {} in the table of the family, which is not measured",
-                      describe_kernels(choices[j].plan.part<BackwardMmaKernels>()),
-                      describe_kernels(choices[i].plan.part<BackwardMmaKernels>())));
+      choices[i].plan.rejected.push_back(standing_after(choices[j].plan, choices[i].plan));
     }
   }
   return choices;
@@ -207,10 +248,10 @@ std::string backward_mma_refuses(const Request& request, const device::AmdCaps& 
 }
 
 std::vector<Choice> backward_mma(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of) {
-  return choices_of(request, caps, nvidia_target(caps), rows_of);
+  return choices_of(request, caps, portable_rates(caps), nvidia_target(caps), rows_of);
 }
 std::vector<Choice> backward_mma(const Request& request, const device::AmdCaps& caps, const RowsOf& rows_of) {
-  return choices_of(request, caps, amd_target(caps.architecture), rows_of);
+  return choices_of(request, caps, nullptr, amd_target(caps.architecture), rows_of);
 }
 
 BackwardSchedule backward_mma_schedule(const AttentionProblem& problem, const BackwardMmaConfig& pass,

@@ -31,20 +31,7 @@ constexpr double kLaunchSeconds = 13e-6;  // of few queries (forward_mma_plans.c
 constexpr double kAlone = 1.6;
 // Kernels that stand not in the table, by the best one of their fragments and head dimensions. A guess.
 constexpr double kUnmeasured = 0.8;
-// Kernels reach at most this share of a chip's peak where instructions do not bind. A guess.
-constexpr double kOfPeak = 0.85;
 constexpr double kOfMemory = 0.9;  // of its rate that copies reach, as on an H200
-
-double peak_of(const ForwardMmaConfig& config, const PortableRates& rates) {
-  switch (config.fragments) {
-    case FragmentKind::outer:
-      return rates.floats;
-    case FragmentKind::tf32:
-      return rates.tf32;
-    default:
-      return rates.halves;
-  }
-}
 
 /// 0: nothing like it was measured.
 double measured_rate(const ForwardMmaConfig& config) {
@@ -69,7 +56,7 @@ TileClocks forward_mma_clocks(const ForwardMmaConfig& config, const PortableRate
   constexpr double kAnyRate = 1000;
   const double flops = 2.0 * config.rows() * config.kv_block * (config.qk_columns() + config.v_columns());
   double rate = measured_rate(config) > 0 ? measured_rate(config) : kAnyRate;
-  if (rates != nullptr) rate = std::min(rate, kOfPeak * peak_of(config, *rates));
+  if (rates != nullptr) rate = std::min(rate, kOfPeak * peak_of(config.fragments, *rates));
   const double step = flops / rate;
   return {.full_step = step, .partial_step = kPartial * step, .tile = kTileKeys / config.kv_block * step, .loads = 0};
 }

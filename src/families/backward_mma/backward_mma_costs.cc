@@ -130,7 +130,8 @@ Prediction backward_mma_prediction(const problem::AttentionProblem& problem, con
   for (const BackwardMmaConfig& pass : kernels.passes) {
     const BackwardSchedule& schedule = schedule_of(pass);
     prediction.seconds += seconds_of(pass, schedule, multiprocessors, rates);
-    prediction.flops += flops_of_pair(kind_of(pass), qk, v) * static_cast<double>(schedule.elements);
+    // Of five products, whatever passes compute twice, as backward_sm90's.
+    prediction.flops = flops_of_pair(once, qk, v) * static_cast<double>(schedule.elements);
   }
   prediction.bytes = around + rows * (qk + v) * element + 2 * keys_rows * (qk + v) * element;
   if (!kernels.passes.front().adds_d_q) prediction.bytes += rows * qk * element;

@@ -143,6 +143,10 @@ TEST(BackwardMmaCosts, WhatWasNotMeasuredHasNone) {
     return of.offered(caps).front().plan.predicted.has_value();
   };
   const PortableCall any = call_of(64, true, 2048);
+  PortableCall ordered = any;
+  ordered.call.options.deterministic = true;  // two passes
+  EXPECT_EQ(ordered.offered(caps_of("h100")).front().plan.predicted->flops,
+            any.offered(caps_of("h100")).front().plan.predicted->flops);
   EXPECT_TRUE(predicted(any, caps_of("h100")));
   EXPECT_TRUE(predicted(any, caps_of("rtx4090")));
   PortableCall wide = any, alone = any;

@@ -82,6 +82,12 @@ TEST_F(GpuBatchInvariant, F32) {
   test.spec.q_dtype = test.spec.kv_dtype = DType::f32;
   expect_invariant_there(test);
 }
+// By tensor cores on compute capabilities 8.0 and 9.0.
+TEST_F(GpuBatchInvariant, F64) {
+  InvarianceTest test = {.keys = 2000, .seed = 8};
+  test.spec.q_dtype = test.spec.kv_dtype = DType::f64;
+  expect_invariant_there(test);
+}
 
 // One graph: the first sequence keeps its bits while the lengths of all others change.
 TEST_F(GpuBatchInvariant, OneGraphForAnyLengths) {

@@ -130,7 +130,7 @@ Prediction backward_mma_prediction(const problem::AttentionProblem& problem, con
   for (const BackwardMmaConfig& pass : kernels.passes) {
     const BackwardSchedule& schedule = schedule_of(pass);
     prediction.seconds += seconds_of(pass, schedule, multiprocessors, rates);
-    // Of five products, whatever passes compute twice, as backward_sm90's.
+    // Five products count, whatever passes compute twice, as for backward_sm90.
     prediction.flops = flops_of_pair(once, qk, v) * static_cast<double>(schedule.elements);
   }
   prediction.bytes = around + rows * (qk + v) * element + 2 * keys_rows * (qk + v) * element;

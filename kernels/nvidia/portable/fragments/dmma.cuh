@@ -70,14 +70,15 @@ struct DmmaFragments : PlainNumbers<true> {
       }
     }
 
-    /// Of eight columns from d on the thread's two: of row r of fragment f; of key `key` and on, its own of eight.
+    /// The thread's two columns of the eight from d on: of row r of fragment f; of its own key of the eight from `key`
+    /// on.
     __device__ __forceinline__ Two query(int f, int r, int d) const {
       return at(rows_ + (kRows * f + 8 * r) * kMemory.q_pitch + d * 8);
     }
     __device__ __forceinline__ Two key(int key, int d) const {
       return at(keys_ + read_ + key * kMemory.k_pitch + d * 8);
     }
-    /// Of values `key` to key + 3 the thread's, its two columns of fragment d.
+    /// The thread's two columns of fragment d, of its own value of the four from `key` on.
     __device__ __forceinline__ Two value(int key, int d) const {
       return at(values_ + read_ + key * kMemory.v_pitch + kOuts * d * 8);
     }

@@ -23,16 +23,13 @@ class BackwardConsumer : public BackwardRole<kConfig> {
   static constexpr bool kEarlyFlags = kConfig.scores != ScoreForm::mapped;
 
   __device__ __forceinline__ void run() {
-    this->for_tiles([this] {
-      walk();
-      return true;
-    });
+    this->for_tiles([this] { walk(); });
   }
 
  private:
   using Base::attending, Base::before, Base::bits_matter, Base::differentiate, Base::give_back, Base::kNeedsOrigin,
-      Base::lane_offset, Base::origin, Base::own_rows, Base::release, Base::step_flags, Base::store_d_s,
-      Base::store_d_v, Base::uniform, Base::weigh;
+      Base::lane_offset, Base::origin, Base::own_rows, Base::release, Base::step_flags, Base::store_d_k,
+      Base::store_d_s, Base::store_d_v, Base::uniform, Base::weigh;
   using Base::d_k_, Base::d_o_, Base::d_s_, Base::d_v_, Base::fresh_, Base::memory_, Base::number_, Base::p_,
       Base::params_, Base::q_, Base::s_, Base::tiles_, Base::warpgroup_, Base::y_;
 
@@ -111,18 +108,26 @@ class BackwardConsumer : public BackwardRole<kConfig> {
     finish();
   }
 
-  /// The last step's dK has been asked for. dV is stored beside it.
+  /// The last step's dK has been asked for. dV is stored beside it, dK beside the last part of dQ, both by way of the
+  /// memory where that part goes then.
   __device__ __forceinline__ void finish() {
     fresh_ = false;
+    ptx::Address stage = 0;
+    if constexpr (kConfig.d_q) {
+      stage = memory_.d_q(warpgroup_);
+      ptx::barrier_wait(memory_.d_q_empty(warpgroup_), number_ & 1);
+    }
     ptx::wgmma_wait<1>();
     ptx::touch(d_v_);
-    store_d_v(true);
+    store_d_v(stage);
     if constexpr (kConfig.d_q) await_part();
     ptx::wgmma_wait<0>();
     ptx::touch(d_k_);
     give_back(before(slot_of(q_), kConfig.q_stages));
+    if constexpr (kConfig.d_q) begin_part();
+    store_d_k(stage);
     if constexpr (kConfig.d_q) {
-      begin_part();
+      ptx::named_barrier(1 + warpgroup_, 128);  // a warp's share of the part goes where others had their dK
       end_part();
     }
   }

@@ -34,23 +34,22 @@ class BackwardHolder : public BackwardRole<kConfig> {
   static constexpr bool kLateLse = kConfig.scores == ScoreForm::plain && !kConfig.weighted && !kConfig.dropped;
 
   __device__ __forceinline__ void run() {
-    this->for_tiles([this] { return walk(); });
+    this->for_tiles([this] { walk(); });
   }
 
  private:
   using Base::attending, Base::before, Base::bits_matter, Base::differentiate, Base::give_back, Base::kNeedsOrigin,
-      Base::lane_offset, Base::origin, Base::own_rows, Base::step_flags, Base::store_d_s, Base::store_d_v,
-      Base::uniform, Base::weigh;
+      Base::lane_offset, Base::origin, Base::own_rows, Base::step_flags, Base::store_d_k, Base::store_d_s,
+      Base::store_d_v, Base::uniform, Base::weigh;
   using Base::d_k_, Base::d_o_, Base::d_s_, Base::d_v_, Base::fresh_, Base::memory_, Base::number_, Base::p_,
       Base::params_, Base::q_, Base::s_, Base::tiles_, Base::warpgroup_, Base::y_;
 
-  /// Returns whether dK and dV have been summed.
-  __device__ __forceinline__ bool walk() {
+  __device__ __forceinline__ void walk() {
     hold();
     if constexpr (Base::kPassesBy) {
       if (!pass_by()) {
         this->store_zeros();
-        return false;
+        return;
       }
     }
     ptx::forget(s_);
@@ -111,7 +110,6 @@ class BackwardHolder : public BackwardRole<kConfig> {
       ask_scores();
     }
     finish();
-    return true;
   }
 
   /// Passes by the tile's first steps that do not attend the warpgroup's keys, such as those of causal masks before the
@@ -139,14 +137,18 @@ class BackwardHolder : public BackwardRole<kConfig> {
     ptx::barrier_wait(memory_.d_s_empty(number_ % shared::kDsBuffers), (number_ / shared::kDsBuffers & 1) ^ 1);
   }
 
-  /// The last step's dV and dK have been asked for. dV is stored beside dK.
+  /// The last step's dV and dK have been asked for. dV is stored beside dK, both by way of the warpgroup's rows of V,
+  /// which nobody else reads, and it no more. TMA may write there next.
   __device__ __forceinline__ void finish() {
+    const ptx::Address stage = own_rows(memory_.values(slot_of(tiles_)));
     ptx::wgmma_wait<1>();
     ptx::touch(d_v_);
-    store_d_v(true);
+    store_d_v(stage);
     ptx::wgmma_wait<0>();
     ptx::touch(d_k_);
     give_back(before(slot_of(q_), kConfig.q_stages));
+    store_d_k(stage);
+    ptx::fence_for_tma();
   }
 
   /// K and V of the tile have come, and those of the warpgroup's keys stand in its registers.

@@ -43,8 +43,8 @@ class BackwardKeys {
   __device__ __forceinline__ TransposedOrigin placed_origin(int slot) const {
     const int batch = word(shared::kTileBatch), head = memory_.step_word(slot, shared::kStepHead);
     const int query = memory_.step_word(slot, shared::kStepQFirst), key = kv_first() + 64 * warpgroup_;
-    const int q_first = kConfig.placed_queries ? position_of_query(params_.mod, batch, head, query)
-                                               : query + word(shared::kTileQStart);
+    const int q_first =
+        kConfig.placed_queries ? position_of_query(params_.mod, batch, head, query) : query + word(shared::kTileQStart);
     const int key_first = kConfig.placed_keys ? position_of_key(params_.mod, batch, head, key) : key;
     return {batch, head, q_first + 2 * static_cast<int>(threadIdx.x & 3), key_first + own_key() - 64 * warpgroup_};
   }
@@ -79,16 +79,23 @@ class BackwardKeys {
     }
   }
 
-  /// Stores dK or dV of the thread's keys. `summed`: the tile has steps; else zeros.
-  template <shared::StorageType kType, int kCount>
+  /// Stores dK or dV of the thread's keys. `summed`: the tile has steps; else zeros. `stage`: shared memory of the
+  /// warpgroup for 64 keys x all columns, by way of which they may go.
+  template <shared::StorageType kType, bool kStaged = false, int kCount>
   __device__ __forceinline__ void store(const shared::RowOutput& out, int dim, const float (&d)[kCount], float factor,
-                                        bool summed) const {
+                                        bool summed, ptx::Address stage = 0) const {
     if (out.data == nullptr) return;
     const int kv_len = word(shared::kTileKvLen);
     const long long head_at = word(shared::kTileBatch) * out.stride[0] + word(shared::kTileKvHead) * out.stride[1] +
                               word(shared::kTileKvBegin) * out.stride[2];
-    store_gradient<kConfig, kType>(out, dim, d, factor, head_at, kv_first() + own_key(), summed ? kv_len : 0,
-                                   params_.padded_keys > 0 ? params_.padded_keys : kv_len);
+    const int live = summed ? kv_len : 0, stored = params_.padded_keys > 0 ? params_.padded_keys : kv_len;
+    if constexpr (kStaged && kConfig.vectorised_gradients && kType == shared::StorageType::same) {
+      const int warp = static_cast<int>((threadIdx.x >> 5) & 3);
+      store_staged<kConfig>(stage + warp * (64 * kCount), out, dim, d, factor, head_at,
+                            kv_first() + 64 * warpgroup_ + 16 * warp, live, stored);
+    } else {
+      store_gradient<kConfig, kType>(out, dim, d, factor, head_at, kv_first() + own_key(), live, stored);
+    }
   }
 
   const Memory& memory_;

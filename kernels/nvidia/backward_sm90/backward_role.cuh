@@ -19,6 +19,8 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
   static constexpr bool kPassesBy = kConfig.d_q_apart && kConfig.masked;
   // Two registers for what the thread's number decides, instead of some 60 clocks in the way from dS to its store.
   static constexpr bool kKeepsLane = kConfig.d_q_apart && !kConfig.dropped;
+  // dK and dV leave by way of shared memory. With weights and dQ apart the compiler has no registers for it.
+  static constexpr bool kStaged = kConfig.d_q && !(kConfig.d_q_apart && kConfig.weighted);
 
   __device__ __forceinline__ BackwardRole(const Memory& memory, const Params& params, int warpgroup)
       : Base(memory, params, warpgroup) {
@@ -35,8 +37,8 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
  protected:  // the pass of reads (backward_reader.cuh) walks tiles likewise
   using Base::kv_first, Base::memory_, Base::params_, Base::ragged_keys_, Base::warpgroup_;
 
-  /// Calls walk() for each tile that has steps, which stores dV and returns whether it has summed any, and stores dK;
-  /// and zeros for both in a tile without steps.
+  /// Calls walk() for each tile that has steps, which stores dV and dK; and stores zeros for both in a tile without
+  /// steps.
   template <class Walk>
   __device__ __forceinline__ void for_tiles(const Walk& walk) {
     for (;; tiles_.advance(kConfig.tile_buffers())) {
@@ -56,23 +58,22 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
         }
       }
       ragged_keys_ = kv_first() + kConfig.keys() > word(shared::kTileKvLen);
-      bool summed = false;
       if (steps > 0) {
-        summed = walk();
+        walk();
       } else {
         store_zeros();
       }
       if constexpr (kConfig.kv_buffers() == 1) release(memory_.kv_empty());
-      store_d_k(summed);
       if constexpr (!kConfig.draws()) break;
       release(memory_.tile_empty(slot_of(tiles_)));
     }
   }
-  /// No step is summed: dV is stored, and dK's registers hold nothing.
+  /// No step is summed.
   __device__ __forceinline__ void store_zeros() {
     ptx::forget(d_k_);
     ptx::forget(d_v_);
-    store_d_v(false);
+    this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, false);
+    this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, false);
   }
 
   __device__ __forceinline__ void release(ptx::Address empty) const { ptx::barrier_arrive_by_warp(empty, lane()); }
@@ -138,12 +139,12 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
     release(memory_.d_s_full(number_ % shared::kDsBuffers));
   }
 
-  // `summed`: the tile has steps.
-  __device__ __forceinline__ void store_d_k(bool summed) const {
-    this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, summed);
+  /// By way of shared memory that nothing else needs.
+  __device__ __forceinline__ void store_d_k(ptx::Address stage) const {
+    this->template store<kConfig.d_k_type, kStaged>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, true, stage);
   }
-  __device__ __forceinline__ void store_d_v(bool summed) const {
-    this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, summed);
+  __device__ __forceinline__ void store_d_v(ptx::Address stage) const {
+    this->template store<kConfig.d_v_type, kStaged>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, true, stage);
   }
 
   int lane_;               // kKeepsLane

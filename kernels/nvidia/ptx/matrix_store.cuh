@@ -13,4 +13,11 @@ __device__ __forceinline__ void store_transposed(Address to, const unsigned (&wo
                : "memory");
 }
 
+/// Likewise, not transposed: `to` of lane 8 m + r is where row r of matrix m goes.
+__device__ __forceinline__ void store_matrices(Address to, const unsigned (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 }  // namespace heddle::ptx

@@ -17,7 +17,12 @@ using problem::AttentionProblem;
 // Q, dO and dQ's sums of the heads of a bundle stay in L2.
 constexpr std::int64_t kBundleBytes = 20'000'000;
 // The last bundle has so many tiles at least, so that a run does not end with a long one.
-constexpr std::size_t kTilesOfLastBundle = 384;
+constexpr std::size_t kTilesOfLastBundle = 256;
+
+// Tiles walk so many blocks of all heads of a group, then those before them, from the last ones down. So tiles that
+// begin at other queries walk the same ones at a time, which stay in L2. Long sequences have more blocks together, so
+// that lists stay short.
+constexpr int kBlocksOfGroup = 8, kMostPartsOfGroup = 16;
 
 /// Keys in the place of queries.
 AttentionProblem turned(const AttentionProblem& problem) {
@@ -46,14 +51,18 @@ class GroupRuns {
     const std::pair key(rows, head);
     if (const auto known = known_.find(key); known != known_.end()) return known->second;
     Range range{.first = static_cast<int>(runs_.size())};
+    int end = 0;
     for (int g = 0; g < group_; ++g) {
       const KeyRow& row = *rows[static_cast<std::size_t>(g)];
       for (int r = row.first_run; r < row.first_run + row.runs; ++r) {
-        const shared::KvRun& run = of_heads_[static_cast<std::size_t>(r)];
-        constexpr int kOfStep = shared::kStepRagged - 1;  // attends, partial
-        runs_.push_back({run.begin, run.end, run.flags & kOfStep, head + g});
+        end = std::max(end, of_heads_[static_cast<std::size_t>(r)].end);
       }
       range.steps += row.steps;
+    }
+    const int part = std::max(kBlocksOfGroup, (end + kMostPartsOfGroup - 1) / kMostPartsOfGroup);
+    const int blocks = group_ > 1 ? part : std::max(end, 1);
+    for (int first = (end + blocks - 1) / blocks * blocks - blocks; first >= 0; first -= blocks) {
+      for (int g = 0; g < group_; ++g) add_runs(*rows[static_cast<std::size_t>(g)], head + g, first, first + blocks);
     }
     range.count = static_cast<int>(runs_.size()) - range.first;
     known_.emplace(key, range);
@@ -62,6 +71,16 @@ class GroupRuns {
   std::vector<shared::QueryRun> take() { return std::move(runs_); }
 
  private:
+  /// A head's runs within blocks [begin, end).
+  void add_runs(const KeyRow& row, int head, int begin, int end) {
+    constexpr int kOfStep = shared::kStepRagged - 1;  // attends, partial
+    for (int r = row.first_run; r < row.first_run + row.runs; ++r) {
+      const shared::KvRun& run = of_heads_[static_cast<std::size_t>(r)];
+      const int first = std::max(run.begin, begin), last = std::min(run.end, end);
+      if (first < last) runs_.push_back({first, last, run.flags & kOfStep, head});
+    }
+  }
+
   std::vector<shared::KvRun> of_heads_;
   int group_;
   std::map<std::pair<std::vector<const KeyRow*>, int>, Range> known_;

@@ -20,6 +20,7 @@ inline int load_word(Address from) {
   return word;
 }
 inline void store_word(Address to, int word) { write_shared(to, &word, 1); }
+inline void load_words(Address from, int (&to)[4]) { read_shared(from, to, 4); }
 inline void store_words(Address to, int first, int second, int third, int fourth) {
   const int words[4] = {first, second, third, fourth};
   write_shared(to, words, 4);

@@ -12,7 +12,7 @@ namespace heddle::base {
 /// An arena for this object's thread alone, until the object dies. Then the process keeps it for the next one.
 class KeptArena {
  public:
-  /// Of `threads` threads, the caller among them.
+  /// `threads`: with the caller.
   explicit KeptArena(int threads);
   ~KeptArena();
   KeptArena(const KeptArena&) = delete;

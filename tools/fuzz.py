@@ -6,7 +6,8 @@ usage: tools/fuzz.py [--seconds N] [--only NAME ...] [--build DIR]
 Each target is an entry LLVMFuzzerTestOneInput in tests/, built with the rooms that it watches. The C structs are an exception:
 they go through libheddle_c.so of DIR (build/release), which is watched from outside alone. What is found stays in
 build/fuzz/NAME-crash-*, which the program build/fuzz/NAME repeats; mend it, and keep the bytes in a test. Inputs that reach
-new code stay in build/fuzz/NAME.corpus for later runs.
+new code stay in build/fuzz/NAME.corpus for later runs; from MOST_INPUTS on, only those that the others do not make
+superfluous.
 """
 
 import argparse
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "fuzz"
 WATCHED = ["-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=undefined"]
 FLAGS = ["-std=c++20", "-O1", "-g1", f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/tests"]
+
+
+MOST_INPUTS = 1000
 
 
 class Target(NamedTuple):
@@ -146,10 +150,27 @@ def build(clang, names, folder):
     return programs
 
 
+def shrink(corpus, program):
+    """Leaves the inputs that together reach what all of them reach, if there are many. libFuzzer runs each once."""
+    if len(list(corpus.iterdir())) <= MOST_INPUTS:
+        return
+    fewer = corpus.with_suffix(".fewer")
+    shutil.rmtree(fewer, ignore_errors=True)
+    fewer.mkdir()
+    merged = subprocess.run([str(program), "-merge=1", "-verbosity=0", str(fewer), str(corpus)], stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, check=False)
+    if merged.returncode != 0:
+        shutil.rmtree(fewer)
+        return
+    shutil.rmtree(corpus)
+    fewer.rename(corpus)
+
+
 def run(name, program, seconds):
     """Whether nothing was found."""
     corpus = OUT / f"{name}.corpus"
     corpus.mkdir(exist_ok=True)
+    shrink(corpus, program)
     for i, seed in enumerate(TARGETS[name].seeds()):
         (corpus / f"seed-{i}").write_bytes(seed)
     command = [str(program), str(corpus), f"-max_total_time={seconds}", f"-artifact_prefix={OUT}/{name}-", "-timeout=20",

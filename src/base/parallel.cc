@@ -5,7 +5,6 @@
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/partitioner.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/kept_arena.h"
 #include "base/thread_limit.h"
 #include "heddle/error.h"
 
@@ -42,8 +42,8 @@ void fork_join(int wanted, const std::function<void(int worker)>& work) {
   if (workers > available_cores()) {
     raised.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(workers));
   }
-  tbb::task_arena arena(workers);
-  arena.execute([&] { tbb::parallel_for(0, workers, work, tbb::simple_partitioner{}); });
+  const KeptArena arena(workers);
+  (*arena).execute([&] { tbb::parallel_for(0, workers, work, tbb::simple_partitioner{}); });
 }
 
 #endif

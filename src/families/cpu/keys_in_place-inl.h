@@ -146,8 +146,8 @@ HWY_INLINE void DotBlock(const ScoreProduct& p, std::int64_t row, std::int64_t c
   std::int64_t first = 0;
   if constexpr (kDotOnTheWay<kRows>) {
     for (; first + kStep <= p.dim; first += kStep) {
-      ahead.fetch(kKeys * kLines);
-      if (ahead.near()) p.keys->approach<kKeys>(column + kKeys, first * kSize, kLines);
+      ahead.fetch<kKeys * kLines>();
+      if (ahead.near()) p.keys->approach<kKeys, kLines>(column + kKeys, first * kSize);
       for (std::int64_t i = 0; i < kStep; i += kPairs * kPair) {
         DotStep<kPairs>(q, p.q_stride, key, first + i, sum, lost);
       }

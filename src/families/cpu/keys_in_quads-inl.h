@@ -93,10 +93,10 @@ HWY_INLINE void QuadBlock(const QuadProduct& p, const float* HWY_RESTRICT q, std
     for (int n = 0; n < kVectors; ++n) sum[n][j] = hn::Zero(d);
   }
   for (std::int64_t begin = 0; begin < p.dim; begin += kQuadStep) {
-    ahead.fetch(kLines);
+    ahead.fetch<kLines>();
     if (ahead.near()) {
-      p.keys->approach<kKeys>(column + kKeys, begin * static_cast<std::int64_t>(sizeof(Storage)),
-                              std::max<std::int64_t>(1, kLines / kKeys));
+      p.keys->approach<kKeys, std::max<std::int64_t>(1, kLines / kKeys)>(
+          column + kKeys, begin * static_cast<std::int64_t>(sizeof(Storage)));
     }
     const std::int64_t end = std::min(begin + kQuadStep, p.dim);
     for (std::int64_t first = begin; first < end; first += 8, q += 2 * kVectors * lanes) {

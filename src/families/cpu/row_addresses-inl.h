@@ -11,6 +11,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -41,15 +42,17 @@ struct RowAddresses {
   const Storage* at(std::int64_t column) const {
     return reinterpret_cast<const Storage*>(row[column]);
   }
-  /// Fetches `lines` lines of kRows rows, from byte `first` of each on, from L2 into L1. Columns past the chunk begin
-  /// anew: what they fetch is there already.
-  template <int kRows>
-  HWY_INLINE void approach(std::int64_t column, std::int64_t first, std::int64_t lines) const {
+  /// Fetches kLines lines of kRows rows, from byte `first` of each on, from L2 into L1. kRows divides `column`. Columns
+  /// past the chunk begin anew: what they fetch is there already.
+  template <int kRows, std::int64_t kLines>
+  HWY_INLINE void approach(std::int64_t column, std::int64_t first) const {
     if constexpr (!kWideRegisters) return;
-    for (std::int64_t i = 0; i < kRows; ++i) {
-      for (std::int64_t line = 0; line < lines; ++line) {
-        __builtin_prefetch(row[(column + i) % plan::kChunk] + first + line * kLineBytes, 0, 3);
-      }
+    static_assert(plan::kChunk % kRows == 0);
+    const std::byte* const* from = row + static_cast<std::uint64_t>(column) % plan::kChunk;
+    HWY_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) {
+      HWY_UNROLL(8)
+      for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(from[i] + first + line * kLineBytes, 0, 3);
     }
   }
 };
@@ -78,14 +81,41 @@ class Ahead {
     if (near_ && rows_ != &rows) begin(rows, columns);
   }
   HWY_INLINE void fetch(std::int64_t count) {
-    for (; count > 0 && left_ > 0; --count) {
-      near_ && !kWideRegisters ? __builtin_prefetch(line_, 0, 3) : __builtin_prefetch(line_, 0, 2);
-      line_ += kLineBytes;
-      if (--left_ == 0) next_row();
+    while (count > 0 && left_ > 0) {
+      const std::int64_t now = std::min(count, left_);
+      for (std::int64_t i = 0; i < now; ++i) fetch_line(line_ + i * kLineBytes);
+      line_ += now * kLineBytes;
+      left_ -= now;
+      count -= now;
+      if (left_ == 0) next_row();
+    }
+  }
+  /// fetch(kCount) for rows of that many lines or of half as many, without asking for each line whether its row ends.
+  template <std::int64_t kCount>
+  HWY_INLINE void fetch() {
+    constexpr std::int64_t kHalf = kCount / 2;
+    if (left_ >= kCount) return fetch_of_row<kCount>();
+    if constexpr (kCount % 2 == 0) {
+      HWY_UNROLL(2)
+      for (int half = 0; half < 2; ++half) left_ >= kHalf ? fetch_of_row<kHalf>() : fetch(kHalf);
+    } else {
+      fetch(kCount);
     }
   }
 
  private:
+  HWY_INLINE void fetch_line(const std::byte* line) const {
+    near_ && !kWideRegisters ? __builtin_prefetch(line, 0, 3) : __builtin_prefetch(line, 0, 2);
+  }
+  /// Lines that the row has.
+  template <std::int64_t kCount>
+  HWY_INLINE void fetch_of_row() {
+    HWY_UNROLL(8)
+    for (std::int64_t i = 0; i < kCount; ++i) fetch_line(line_ + i * kLineBytes);
+    line_ += kCount * kLineBytes;
+    left_ -= kCount;
+    if (left_ == 0) next_row();
+  }
   void begin(const RowAddresses& rows, std::int64_t columns) {
     rows_ = &rows;
     row_lines_ = (rows.bytes + kLineBytes - 1) / kLineBytes;

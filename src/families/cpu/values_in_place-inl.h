@@ -54,10 +54,15 @@ inline constexpr int kValueVectors = kWideRegisters ? (kRows <= 3   ? 8
                                                        : kRows <= 3 ? 4
                                                                     : 2);
 
+/// Lines that a block of rows and dimensions fetches: in all, and with each column.
+struct BlockLines {
+  std::int64_t all, each;
+};
+
 /// kRows rows, kVectors vectors from dimension `dim` on: one chain a lane over the chunk's keys.
 template <class Storage, int kRows, int kVectors>
 HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part, std::int64_t row, std::int64_t dim,
-                             std::int64_t lines, Ahead& ahead) {
+                             const BlockLines& lines, Ahead& ahead) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<hn::ScalableTag<float>>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -78,18 +83,17 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
       sum[i][n] = part.first == product.first ? hn::Zero(d) : hn::Load(d, product.sums + at + i * o_stride + n * lanes);
     }
   }
-  std::int64_t now = 0;
+  const std::int64_t now = lines.each;
   Ahead fetching;
   if constexpr (kOnTheWay) {
     fetching = ahead;
-    now = (lines + part.last - part.first - 1) / (part.last - part.first);
   } else {
-    ahead.fetch(lines);
+    ahead.fetch(lines.all);
   }
   for (std::int64_t column = part.first; column < part.last; ++column) {
     const Storage* value = product.values->at<Storage>(column) + dim;
-    if constexpr (kOnTheWay) fetching.fetch(now);
-    if (kOnTheWay && row == 0 && fetching.near()) product.values->approach<1>(column + kApproach, dim * kSize, kLines);
+    if constexpr (kOnTheWay) now == kLines ? fetching.fetch<kLines>() : fetching.fetch(now);
+    if (kOnTheWay && row == 0 && fetching.near()) product.values->approach<1, kLines>(column + kApproach, dim * kSize);
     HWY_UNROLL(4)
     for (int n = 0; n < kVectors; n += kLoad) {
       V x[kLoad];
@@ -131,10 +135,17 @@ void ValueRows(const ValueProduct& p, const ValuePart& part, std::int64_t row, A
   constexpr int kVectors = kValueVectors<kRows>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const std::int64_t vectors = p.dim / lanes;
-  const auto lines_of = [&](std::int64_t block) { return (part.lines * block + vectors - 1) / vectors; };
+  // Asked once for all blocks of a size: a division takes as long as a column.
+  const auto lines_of = [&](std::int64_t block) {
+    const std::int64_t all = (part.lines * block + vectors - 1) / vectors, columns = part.last - part.first;
+    return BlockLines{all, (all + columns - 1) / columns};
+  };
   std::int64_t dim = 0;
-  for (; dim + kVectors * lanes <= p.dim; dim += kVectors * lanes) {
-    ValueBlock<Storage, kRows, kVectors>(p, part, row, dim, lines_of(kVectors), ahead);
+  if (kVectors * lanes <= p.dim) {
+    const BlockLines lines = lines_of(kVectors);
+    for (; dim + kVectors * lanes <= p.dim; dim += kVectors * lanes) {
+      ValueBlock<Storage, kRows, kVectors>(p, part, row, dim, lines, ahead);
+    }
   }
   if constexpr (kVectors > 4) {
     for (; dim + 4 * lanes <= p.dim; dim += 4 * lanes) {

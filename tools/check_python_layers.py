@@ -38,7 +38,7 @@ ROOMS = {
                    "heddle._kv_cache", "heddle._progress", "heddle._events", "heddle._archive"),
                   (*BASE, "block masks")),
     "package": Room(("heddle.mods", "heddle._grid_mods", "heddle._score_mods", "heddle.viz", "heddle"), (*BASE, "block masks", "calls")),
-    "torch/tensors": Room(("heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",
+    "torch/tensors": Room(("heddle.torch._private_names", "heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",
                            "heddle.torch._forms", "heddle.torch._dense", "heddle.torch._wide_integers", "heddle.torch._written"), ("words",)),
     "torch/tracing": Room(("heddle.torch._tracing",), ("words", "tracing", "torch/tensors")),
     "torch/call": Room(("heddle.torch._call", "heddle.torch._tf32"), ("words", "torch/tensors")),

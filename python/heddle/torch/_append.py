@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from .. import _core
+from . import _private_names
 from ._inputs import bare, is_plain
 from ._operators import library
 from ._written import has_written
@@ -37,7 +38,7 @@ def append_kv(
 ) -> None:
     """heddle.append_kv on torch's current stream. All tensors are [B, H, rows, D]."""
     k, v, k_cache, v_cache = bare((k, v, k_cache, v_cache))
-    stream = torch._C._cuda_getCurrentRawStream(k.device.index) if k.device.type == "cuda" else 0
+    stream = _private_names.stream_of(k.device.index) if k.device.type == "cuda" else 0
     _core.append_kv(_rows(k), _rows(v), k_cache, v_cache, lengths, None if q is None else _rows(q), q_out, None,
                     page_table, page_starts, k_descale, v_descale, cos, sin, positions, interleaved, queries_at_first,
                     stream)

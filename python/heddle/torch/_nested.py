@@ -48,7 +48,7 @@ def attend_nested(call: Call, query: Any, value: Any) -> Any:
 
 
 def with_lengths_of(query: Any, rows: torch.Tensor) -> torch.Tensor:
-    shortest = None if torch.compiler.is_dynamo_compiling() else query._get_min_seqlen()  # Dynamo cannot trace it
+    shortest = None if torch.compiler.is_dynamo_compiling() else known_shortest(query)  # Dynamo cannot trace it
     made: Any = torch.nested.nested_tensor_from_jagged(
         rows.contiguous(), offsets=query.offsets(), min_seqlen=shortest, max_seqlen=longest(query))
     result: torch.Tensor = made.transpose(1, 2)
@@ -77,4 +77,11 @@ def rows_of(name: str, x: Any) -> torch.Tensor:
 
 
 def longest(x: Any) -> int:
-    return int(x._get_max_seqlen())
+    if torch.compiler.is_dynamo_compiling() or hasattr(x, "_get_max_seqlen"):
+        return int(x._get_max_seqlen())
+    return int(x.offsets().diff().max())
+
+
+def known_shortest(x: Any) -> int | None:
+    """The least length of a sequence, None where torch keeps none."""
+    return x._get_min_seqlen() if hasattr(x, "_get_min_seqlen") else None

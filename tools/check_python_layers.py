@@ -45,7 +45,7 @@ ROOMS = {
     "torch/eager": Room(("heddle.torch._eager", "heddle.torch._eager_backward", "heddle.torch._backward_plans",
                          "heddle.torch._direct"), TORCH_BASE),
     "torch/lists": Room(("heddle.torch._lists",), ("package", *TORCH_BASE)),
-    "torch/operators": Room(("heddle.torch._operands", "heddle.torch._operators", "heddle.torch._operator_rules",
+    "torch/operators": Room(("heddle.torch._operands", "heddle.torch._operators", "heddle.torch._flops", "heddle.torch._operator_rules",
                              "heddle.torch._append"),
                             ("package", *TORCH_BASE, "torch/lists", "torch/eager")),
     "torch/dispatch": Room(("heddle.torch._gradients", "heddle.torch._recorded", "heddle.torch._dispatch"),

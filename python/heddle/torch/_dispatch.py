@@ -33,12 +33,22 @@ def of_no_width(call: Call, run: Callable[[Call], OutAndLse]) -> OutAndLse:
     return out[..., :width] if given is None else given.copy_(out[..., :width]), lse
 
 
+def refuse_other_devices(call: Call) -> None:
+    """Raises RuntimeError unless query, key, value and a given out are on one device."""
+    device, out = call.query.device, call.out
+    if call.key.device == device and call.value.device == device and (out is None or out.device == device):
+        return
+    given = "" if out is None else f" and o on {out.device}"
+    raise RuntimeError(f"q is on {device}, k on {call.key.device}, v on {call.value.device}{given}; tensors on one device are accepted")
+
+
 def attend(call: Call) -> OutAndLse:
     """Runs on torch's current stream and waits for nothing.
 
     Raises NotImplementedError under torch.jit.trace, for tangents of forward-mode AD, for gradients that do not exist, and for max_scores of
     a call that is traced or transformed; ValueError for what the library refuses.
     """
+    refuse_other_devices(call)
     if has_no_width(call):
         return of_no_width(call, attend)
     if call.out is not None and not torch.compiler.is_dynamo_compiling() and call.out.is_neg():

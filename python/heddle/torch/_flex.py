@@ -84,7 +84,7 @@ def check_inputs(call: Call, score_mod: Any, block_mask: Any, enable_gqa: bool) 
     if heads != kv_heads and not enable_gqa:
         raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
                          f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
-    if kv_heads == 0 or heads % kv_heads:
+    if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
         raise ValueError("Expect number of query heads to be a multiple of kv heads for GQA but got "
                          f"Hq={heads} and Hkv={kv_heads}.")
 

@@ -82,6 +82,8 @@ def suited(
     """The tensors as the library takes them: last stride 1, aligned, key and value of the query's type. None if they
     are so."""
     def suits(x: torch.Tensor) -> torch.Tensor:
+        if x.is_complex():
+            return x  # the library refuses it; a conversion would drop the imaginary part
         x = x if is_short(x.dtype) and is_short(query.dtype) else x.to(query.dtype)
         suited: torch.Tensor = aligned(x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
         return suited
@@ -95,7 +97,7 @@ def of_one_width(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """The tensors in f32, if key or value holds numbers that the query's type of 16 or 8 bits would round: torch
     computes such a call in f32. None if it would round none."""
-    if query.dtype in (torch.float32, torch.float64):
+    if query.dtype in (torch.float32, torch.float64) or any(x.is_complex() for x in (query, key, value)):
         return None
     if all(x.dtype == query.dtype or is_short(x.dtype) for x in (key, value)):
         return None

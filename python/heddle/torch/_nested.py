@@ -27,6 +27,9 @@ def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: boo
 
 
 def packed_call(query: Any, key: Any, value: Any, scale: float | None) -> Call:
+    if torch.compiler.is_exporting():
+        raise NotImplementedError("torch.export of nested tensors: torch (2.11 to 2.15) exports no operation of theirs; varlen_attn of "
+                                  "their values() and offsets() is exported")
     q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
     offsets, of_values = key.offsets(), value.offsets()
     is_read = not torch.compiler.is_dynamo_compiling() and type(offsets) in PLAIN and offsets.device.type == "cpu"

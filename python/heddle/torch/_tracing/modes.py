@@ -363,10 +363,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def refuse_value(tensor: Any) -> NoReturn:
     value = tensor._value
     what = value.expr if value.count == 1 else f"a tensor of shape {list(value.shape)}"
+    is_index = not tensor.dtype.is_floating_point and tensor.dtype != torch.bool
+    tables = "; index torch.as_tensor(table) instead of a list, a range or an array of NumPy" if is_index else ""
     raise TypeError(
         f"a mod's Python code needs the value of {what}, which differs from score to score"
         f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, or, not "
-        "and chained comparisons")
+        f"and chained comparisons{tables}")
 
 
 def makes_view(func: Any) -> bool:

@@ -39,7 +39,7 @@ dispatch_modes: Any = first_of("_C._len_torch_dispatch_stack", "utils._python_di
 transforms: Any = first_of("_C._functorch.peek_interpreter_stack", "_C._functorch.get_interpreter_stack")
 # The hooks of all saved tensors, None if there are none. The argument: also where hooks are turned off.
 saved_tensors_hooks: Any = found("_C._autograd._top_saved_tensors_default_hooks") or (lambda even_if_off: ())
-# What torch.jit.trace records into, None outside of it.
+# The graph that torch.jit.trace records into, None outside of it.
 jit_trace: Any = found("_C._get_tracing_state") or (lambda: True if torch.jit.is_tracing() else None)
 is_any_autocast: Any = found("_C._is_any_autocast_enabled") or (
     lambda: any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))
@@ -76,7 +76,7 @@ strided_on_cpu: Any = found("_C._dynamo.guards._empty_strided_cpu")
 # torch's score_mod that changes nothing; what a BlockMask that was sliced has as its mask_mod.
 identity: Any = found("nn.attention.flex_attention._identity") or (lambda score, b, h, q_idx, kv_idx: score)
 sliced_mask_mod: Any = found("nn.attention.flex_attention._sliced_mask_mod_error") or object()
-# What torch.jit.script takes for one of torch's operators.
+# Makes torch.jit.script take a function for one of torch's operators.
 register_builtin: Any = found("jit._builtins._register_builtin") or (lambda function, operator: None)
 
 # Names without which no mod is traced. They are imported where they are used.

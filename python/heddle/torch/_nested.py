@@ -27,7 +27,7 @@ def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: boo
 
 
 def packed_call(query: Any, key: Any, value: Any, scale: float | None) -> Call:
-    if torch.compiler.is_exporting():
+    if not torch.compiler.is_dynamo_compiling() and torch.compiler.is_exporting():  # Dynamo says that it exports, always
         raise NotImplementedError("torch.export of nested tensors: torch (2.11 to 2.15) exports no operation of theirs; varlen_attn of "
                                   "their values() and offsets() is exported")
     q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))

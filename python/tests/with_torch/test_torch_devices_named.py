@@ -49,9 +49,10 @@ def test_the_meta_device(call, argument):
 @pytest.mark.parametrize("attention", [flex_attention, scaled_dot_product_attention])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("place", range(3))
-def test_complex_elements(attention, dtype, place):
+@pytest.mark.parametrize("learned", [False, True])
+def test_complex_elements(attention, dtype, place, learned):
     """The imaginary part is not dropped."""
-    inputs = [torch.randn(1, 2, 8, 4, dtype=dtype) for _ in range(3)]
+    inputs = [torch.randn(1, 2, 8, 4, dtype=dtype, requires_grad=learned) for _ in range(3)]
     inputs[place] = inputs[place].float() + 2j
     with pytest.raises((RuntimeError, NotImplementedError), match="complex|same dtype"):
         attention(*inputs)

@@ -236,11 +236,12 @@ AttentionOptions RecordedCall::options_for(const std::vector<ReadOnly>& arrays) 
   return options;
 }
 
-TensorTuple RecordedCall::forward(const TensorTuple& tensors) {
+TensorTuple RecordedCall::forward(const TensorTuple& inputs) {
   const std::vector<ReadOnly> in = std::exchange(arrays_, {});
-  const std::vector<nb::handle> given = handles_of(tensors);
+  const std::vector<nb::handle> given = handles_of(inputs);
   const auto is_owner = [](nb::handle tensor, const ReadOnly& array) { return array.owner().is(tensor); };
-  if (!std::equal(given.begin(), given.end(), in.begin(), in.end(), is_owner)) {
+  if (given.size() != inputs_count() || in.size() < given.size() ||
+      !std::equal(given.begin(), given.end(), in.begin(), is_owner)) {
     throw Error(ErrorCode::invalid_argument, "a recorded call got other tensors than those that it was made of");
   }
   const nb::object out = torch_->empty_like(given[0]);
@@ -259,7 +260,10 @@ TensorTuple RecordedCall::forward(const TensorTuple& tensors) {
     const WithoutGil released;
     attention_into(views, options);
   }
-  return nb::borrow<TensorTuple>(with_lse_ ? nb::make_tuple(out, lse, rest) : nb::make_tuple(out, lse));
+  std::vector<nb::object> kept = {out, lse};
+  if (with_lse_) kept.push_back(rest);
+  for (const ReadOnly& array : in) kept.push_back(nb::borrow(array.owner()));
+  return nb::borrow<TensorTuple>(tuple_of(kept));
 }
 
 /// lse and lse_rest of what forward() gave. `arrays` keeps them alive. False if Python has to look at them.
@@ -300,7 +304,7 @@ bool RecordedCall::make_gradients(const nb::handle* of, const nb::tuple& needs, 
 nb::any RecordedCall::backward(const TensorTuple& saved, nb::handle d_out, nb::handle d_lse, const TensorTuple& needs,
                                bool deterministic) const {
   const std::size_t count = kInputs + names_.size() + lengths_.size(), first = first_tensor();
-  if (saved.size() != first + count || needs.size() != 1 + count || d_out.is_none()) return nothing();
+  if (saved.size() != first + count || needs.size() != 1 + inputs_count() || d_out.is_none()) return nothing();
   const std::vector<nb::handle> kept = handles_of(saved);
   std::vector<ReadOnly> in;
   ReadOnly out, d_out_rows, d_lse_rows;
@@ -309,7 +313,7 @@ nb::any RecordedCall::backward(const TensorTuple& saved, nb::handle d_out, nb::h
       !take_rows(*torch_, d_out, d_out_rows) || (!d_lse.is_none() && !take_rows(*torch_, d_lse, d_lse_rows))) {
     return nothing();
   }
-  Gradients made(count);
+  Gradients made(inputs_count());
   try {
     BackwardTensors tensors{.q = rows_of(in[0], "q"),
                             .k = rows_of(in[1], "k"),
@@ -342,7 +346,7 @@ void add_recorded_calls(nb::module_& module) {
   const auto mod_of = [](const Expr& expr) { return expr.empty() ? nothing() : nb::borrow<nb::any>(nb::cast(expr)); };
   nb::class_<RecordedCall>(module, "RecordedCall", "A call of torch's tensors that autograd records.")
       .def("tensors", &RecordedCall::tensors)
-      .def("forward", &RecordedCall::forward, "tensors"_a)
+      .def("forward", &RecordedCall::forward, "inputs"_a)
       .def("backward", &RecordedCall::backward, "saved"_a, "d_out"_a.none(), "d_lse"_a.none(), "needs"_a,
            "deterministic"_a)
       .def_prop_ro("score_mod", [mod_of](const RecordedCall& self) { return mod_of(self.arguments().score_mod); })

@@ -53,11 +53,12 @@ class RecordedCall {
 
   /// q, k, v, the captures and the lengths, before forward(). Behind it the call keeps no tensor alive.
   TensorTuple tensors() const;
-  /// Computes, and gives a backward's inputs: (out, lse, lse_rest); (out, [lse, lse_rest] in one tensor)
-  /// unless the call has lse. Throws what the library refuses.
-  TensorTuple forward(const TensorTuple& tensors);
-  /// (None, gradients of the tensors): a gradient is None unless `needs` asks for it, and of lengths. `saved`: out, lse
-  /// and lse_rest, then the tensors. None with nothing done if Python has to make the call.
+  /// Computes, and gives what a backward reads: out, lse, lse_rest ([lse, lse_rest] in one tensor unless the call has
+  /// lse), then tensors(). Throws what the library refuses.
+  /// `inputs`: those of tensors() that may have a gradient, all but the lengths.
+  TensorTuple forward(const TensorTuple& inputs);
+  /// (None, gradients of the inputs): a gradient is None unless `needs`, whose first entry is no tensor's, asks for it.
+  /// `saved`: what forward() gave. None with nothing done if Python has to make the call.
   nb::any backward(const TensorTuple& saved, nb::handle d_out, nb::handle d_lse, const TensorTuple& needs,
                    bool deterministic) const;
 
@@ -81,6 +82,7 @@ class RecordedCall {
   TensorView rows_of(const TensorView& view) const;
   template <class View>
   View statistics_of(const View& view) const;
+  std::size_t inputs_count() const { return 3 + names_.size(); }
   std::size_t first_tensor() const { return with_lse_ ? 3 : 2; }  // in what is saved
   bool take_all(const nb::handle* tensors, std::vector<ReadOnly>& arrays) const;
   AttentionOptions options_for(const std::vector<ReadOnly>& arrays) const;

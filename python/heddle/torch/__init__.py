@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from . import _flash_implementation, context_parallel
+from . import _private_names  # isort: first: it names what this torch lacks
+from . import _flash_implementation, _flops, context_parallel  # noqa: F401  _flops tells torch
 from ._block_mask import BlockMask, create_block_mask, create_mask
 from ._dense import allow_dense
 from ._flex import flex_attention

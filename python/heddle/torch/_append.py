@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from .. import _core
+from . import _private_names
 from ._inputs import bare, is_plain
 from ._operators import library
 from ._written import has_written
@@ -37,7 +38,7 @@ def append_kv(
 ) -> None:
     """heddle.append_kv on torch's current stream. All tensors are [B, H, rows, D]."""
     k, v, k_cache, v_cache = bare((k, v, k_cache, v_cache))
-    stream = torch._C._cuda_getCurrentRawStream(k.device.index) if k.device.type == "cuda" else 0
+    stream = _private_names.stream_of(k.device.index) if k.device.type == "cuda" else 0
     _core.append_kv(_rows(k), _rows(v), k_cache, v_cache, lengths, None if q is None else _rows(q), q_out, None,
                     page_table, page_starts, k_descale, v_descale, cos, sin, positions, interleaved, queries_at_first,
                     stream)
@@ -62,6 +63,7 @@ def append_rows(
     pages: tuple[Given, Given], descales: tuple[Given, Given], rotary: Rotary | None, q: Given, queries_at_first: bool,
 ) -> Given:
     """Appends rows [B, n, H, D] to caches [.., rows, H, D]. `pages`: page_table and page_starts. Returns the turned queries, if q is given."""
+    refuse_unwritable(k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     angles = (None, None, None, False) if rotary is None else (
         rotary.cos, rotary.sin, rotary.positions, rotary.interleaved)
     turned = None if q is None else torch.empty_like(q)
@@ -77,6 +79,17 @@ def append_rows(
         raise ValueError(str(error).replace("kv_lengths", "cache_seqlens")) from None
     has_written(k_cache, v_cache)
     return turned
+
+
+def refuse_unwritable(k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raises RuntimeError for tensors on several devices, and for caches of lazily negated elements."""
+    for name, x in (("v_cache", v_cache), ("k", k), ("v", v)):
+        if x.device != k_cache.device:
+            raise RuntimeError(f"{name} is on {x.device} and k_cache on {k_cache.device}; tensors on one device are accepted")
+    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if not torch.compiler.is_dynamo_compiling() and x.is_neg():
+            raise RuntimeError(f"{name} has elements that are negated when they are read (a part of a conjugate), and rows are "
+                               "written into it; its resolve_neg() is accepted")
 
 
 def append_for_autograd(

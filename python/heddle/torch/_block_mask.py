@@ -315,8 +315,11 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
 
 
 def default_device(device: Any) -> torch.device:
-    """torch's: the accelerator if none is given, and the current GPU if its index is not."""
-    wanted = torch.device(device if device is not None else torch.accelerator.current_accelerator() or "cpu")
+    """torch's: the accelerator if none is given, and the current GPU if its index is not. The CPU where torch was built for
+    an accelerator that is not there: torch's own has an error of the driver's then."""
+    if device is None:
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    wanted = torch.device("cpu" if device is None else device)
     if wanted.type == "cuda" and wanted.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return wanted

@@ -17,7 +17,7 @@ import torch
 
 from .. import _core
 from .._dtypes import dtype_name
-from . import _forms
+from . import _forms, _private_names
 
 Tensors = dict[str, torch.Tensor]
 Numbers = dict[str, float | int | bool]
@@ -167,7 +167,7 @@ class Call:
         if device.type == "cpu":
             made.threads = threads_of_torch()
         if device.type == "cuda":
-            made.stream = torch._C._cuda_getCurrentRawStream(device.index)
+            made.stream = _private_names.stream_of(device.index)
             made.mask_version = self.version
         return made
 

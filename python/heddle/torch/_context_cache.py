@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from .. import _core
-from . import _eager, _forms
+from . import _eager, _forms, _private_names
 from ._call import Call
 from ._context_group import agree, check_device, ranks_of
 from ._context_masks import with_indices
@@ -194,6 +194,6 @@ class ContextCache:
         dist.all_gather_into_tensor(parts.view(-1), own.view(-1), group=self.ranks.group)
         out = ordered_out(query, dim, query.dtype)
         lses = [part[..., dim].contiguous() for part in parts]
-        stream = torch._C._cuda_getCurrentRawStream(query.device.index) if query.device.type == "cuda" else 0
+        stream = _private_names.stream_of(query.device.index) if query.device.type == "cuda" else 0
         _core.merge_states([part[..., :dim] for part in parts], lses, out, lse, True, stream)
         return out, lse

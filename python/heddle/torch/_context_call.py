@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.attention import flex_attention as flex
 
 from .. import _core
 from . import _forms
@@ -18,6 +17,7 @@ from ._context_masks import in_global_indices
 from ._context_plan import ContextPlan, Exchange
 from ._context_positions import POSITIONS, know_positions
 from ._flex import check_inputs
+from ._private_names import identity
 from ._tf32 import allow_tf32_for
 from ._tracing.kept import Mods
 
@@ -182,7 +182,7 @@ def to_global_indices(call: Call, with_heads: bool) -> None:
 
 def set_mods(call: Call, exchange: Exchange, score_mod: Callable[..., Any] | None) -> None:
     """The score's expression and the mask's text, in global indices, and what both read."""
-    if score_mod is not None and score_mod is not flex._identity:
+    if score_mod is not None and score_mod is not identity:
         mods = Mods(call.query.device)
         call.score = str(mods.score(score_mod))
         call.captures, call.params = mods.captures, mods.params

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 import torch
 from torch.nn.attention import flex_attention as flex
 
+from ._private_names import needed
+
 _allowed: ContextVar[bool] = ContextVar("heddle_dense", default=False)
 
 
@@ -56,10 +58,8 @@ def bias(score_mod: Callable[..., torch.Tensor], query: torch.Tensor, key: torch
 
 
 def _evaluated(score_mod: Callable[..., torch.Tensor], scores: torch.Tensor) -> torch.Tensor:
-    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
-
-    with TransformGetItemToIndex():
-        mapped = flex._vmap_for_bhqkv(score_mod, prefix=(0,))
+    with needed("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")():
+        mapped = needed(flex.__name__, "_vmap_for_bhqkv")(score_mod, prefix=(0,))
         made: torch.Tensor = mapped(scores, *(torch.arange(extent, device=scores.device) for extent in scores.shape))
     return made
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from .. import _core
-from . import _forms
+from . import _forms, _private_names
 from ._call import parsed, threads_of_torch
 from ._inputs import refuse_others
+from ._private_names import dispatch_modes, has_tangents, is_any_autocast, jit_trace, transforms
 from ._results import (
     OutAndLse, empty_contiguous, empty_lse, empty_packed_lse, empty_packed_statistics, empty_statistics)
 from ._tracing.kept import known_of
@@ -21,7 +21,7 @@ KINDS = {"cpu": 1, "cuda": 2}  # DLPack's numbers
 
 def stream_of(index: int) -> int | None:
     """torch's current stream of a GPU. None while a graph captures it."""
-    return None if torch.cuda.is_current_stream_capturing() else torch._C._cuda_getCurrentRawStream(index)
+    return None if torch.cuda.is_current_stream_capturing() else _private_names.stream_of(index)
 
 
 _calls = _core.DirectCalls(
@@ -43,9 +43,7 @@ _packed_calls = _core.PackedCalls(
 
 def is_watched() -> bool:
     """Whether a mode, a transform, torch.jit.trace or autocast looks at what torch's functions get."""
-    return bool(torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-                or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0
-                or torch._C._get_tracing_state() is not None)
+    return bool(dispatch_modes() or transforms() is not None or is_any_autocast() or has_tangents() or jit_trace() is not None)
 
 
 def attend(

@@ -19,6 +19,7 @@ from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others
 from ._mask_mods import noop_mask
 from ._mod_code import of_tensors
 from ._named_tensors import names_arguments
+from ._private_names import dispatch_modes, identity, is_wrapped, sliced_mask_mod
 from ._recorded import attend_again
 from ._results import OutAndLse, empty_lse, ordered_out
 from ._tf32 import allow_tf32_for
@@ -83,7 +84,7 @@ def check_inputs(call: Call, score_mod: Any, block_mask: Any, enable_gqa: bool) 
     if heads != kv_heads and not enable_gqa:
         raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
                          f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
-    if kv_heads == 0 or heads % kv_heads:
+    if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
         raise ValueError("Expect number of query heads to be a multiple of kv heads for GQA but got "
                          f"Hq={heads} and Hkv={kv_heads}.")
 
@@ -91,7 +92,7 @@ def check_inputs(call: Call, score_mod: Any, block_mask: Any, enable_gqa: bool) 
 def check_block_mask(call: Call, mask: Any) -> None:
     """Raises what torch's flex_attention raises for a block mask that does not fit."""
     query, key = call.query, call.key
-    if getattr(mask, "mask_mod", None) is flex._sliced_mask_mod_error:
+    if getattr(mask, "mask_mod", None) is sliced_mask_mod:
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
     shape = mask.shape
     q_len, kv_len = query.shape[2], key.shape[2]
@@ -147,8 +148,7 @@ def set_mask(call: Call, mask: Any) -> None:
 def are_traced(query: torch.Tensor, lists: list[torch.Tensor]) -> bool:
     """Whether torch traces a call with these lists (torch.export(strict=False), make_fx, a fake mode), or a transform of
     torch.func maps them."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return torch._C._len_torch_dispatch_stack() > 0 or any(type(x) not in PLAIN for x in (query, *lists)) or any(map(wrapped, lists))
+    return dispatch_modes() > 0 or any(type(x) not in PLAIN for x in (query, *lists)) or any(map(is_wrapped, lists))
 
 
 @names_arguments
@@ -237,7 +237,7 @@ def repeated(
         mask = direct_mask(block_mask)
         if mask is None:
             return None
-    if score_mod is flex._identity:
+    if score_mod is identity:
         score_mod = None
     return attend_again(query, key, value, score_mod, mask, settings, enable_gqa, with_lse, True)
 
@@ -270,7 +270,7 @@ def checked(
     if torch.compiler.is_dynamo_compiling():
         return compiled(call, score_mod, block_mask)
     call.scale = None if call.scale is None else float(call.scale)
-    if score_mod is not None and score_mod is not flex._identity:
+    if score_mod is not None and score_mod is not identity:
         set_score(call, score_mod)
     if block_mask is not None:
         check_block_mask(call, block_mask)
@@ -300,7 +300,7 @@ def of_nested(
         out, lse = traced(call, score_mod, block_mask)
         rows = _nested.with_lengths_of(query, out.transpose(1, 2).squeeze(0))
         return rows, None if not with_lse or lse is None else _nested.with_lengths_of(query, lse.squeeze(0).transpose(0, 1))
-    if score_mod is not None and score_mod is not flex._identity:
+    if score_mod is not None and score_mod is not identity:
         set_score(call, score_mod)
     if not is_no_mask(block_mask):
         check_nested_mask(query, key, block_mask)
@@ -349,6 +349,6 @@ def traced(call: Call, score_mod: Any, block_mask: Any) -> OutAndLse:
         parts = (*block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.kv_num_blocks, block_mask.kv_indices,
                  block_mask.full_kv_num_blocks, block_mask.full_kv_indices, block_mask.mask_mod)
     made: tuple[torch.Tensor, torch.Tensor] = operator(
-        call.query, call.key, call.value, flex._identity if score_mod is None else score_mod, parts, call.scale,
+        call.query, call.key, call.value, identity if score_mod is None else score_mod, parts, call.scale,
         options)
     return made

@@ -18,6 +18,7 @@ from ._eager_backward import (
     Results, Wanted, backward, check_differentiable, in_places, refuse_twice, wanted_of)
 from ._inputs import is_plain, suited
 from ._operator_rules import traced_backward
+from ._private_names import is_mapped
 from ._results import OutAndLse, empty_lse
 
 
@@ -84,7 +85,7 @@ def computed(call: Call, results: Results, wanted: Wanted) -> Sequence[torch.Ten
 
 def is_batched(*gradients: torch.Tensor | None) -> bool:
     """Whether torch's old vmap maps one of these, which is of type torch.Tensor."""
-    return any(x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in gradients)
+    return any(x is not None and is_mapped(x) for x in gradients)
 
 
 def refused_twice(

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Interpreter
 from .._tracing.numbers import Number
 from ._call import Call
 from ._operator_rules import traced_forward
+from ._private_names import needed
 from ._tf32 import allow_tf32_for
 from ._tracing.modes import trace_with, without_modes
 from ._tracing.recording import MASK, SCORE, ModKind, Recording, Traced
@@ -151,9 +152,7 @@ flex_attention = FlexAttention()
 
 def register_with_dynamo(name: str) -> None:
     """Dynamo finds the handler of a higher-order operator by its name."""
-    from torch._dynamo.variables import higher_order_ops
-
-    table: dict[str, Any] = higher_order_ops._hop_name_to_variable_class
+    table: dict[str, Any] = needed("torch._dynamo.variables.higher_order_ops", "_hop_name_to_variable_class")
     table[name] = table["flex_attention"]
 
 

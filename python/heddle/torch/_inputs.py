@@ -10,14 +10,15 @@ from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from .._alignment import aligned
+from ._private_names import (
+    are_tangents_seen, dispatch_modes, has_tangents, jit_trace, transforms, without_subclasses)
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether these are tensors with memory, and nobody watches what happens to them. None is plain."""
-    if (torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch._C._get_tracing_state() is not None):  # torch.jit.trace sees operators alone
+    if dispatch_modes() or transforms() is not None or jit_trace() is not None:  # torch.jit.trace sees operators alone
         return False
     return all(x is None or type(x) in PLAIN for x in tensors)
 
@@ -38,25 +39,25 @@ def refuse_others(**inputs: Any) -> None:
 
 def is_transformed() -> bool:
     """Whether a transform of torch.func (grad, vmap, ...) is active."""
-    return not torch.compiler.is_dynamo_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_dynamo_compiling() and transforms() is not None
 
 
 def bare(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors without their subclasses. Those with a __torch_dispatch__ do not come here."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclasses():
         return [x if type(x) in PLAIN else x.as_subclass(torch.Tensor) for x in tensors]
 
 
 def has_tangent(*tensors: torch.Tensor) -> bool:
     """Whether forward-mode AD differentiates by one of these."""
-    return torch._C._is_fwd_grad_enabled() and any(
+    return are_tangents_seen() and any(
         x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
         for x in tensors)
 
 
 def refuse_tangents(*tensors: torch.Tensor) -> None:
     """Raises NotImplementedError if an input has a tangent: better than a derivative that is missing."""
-    if not torch.compiler.is_dynamo_compiling() and forward_ad._current_level >= 0 and has_tangent(*tensors):
+    if not torch.compiler.is_dynamo_compiling() and has_tangents() and has_tangent(*tensors):
         refuse_derivative()
 
 
@@ -81,6 +82,8 @@ def suited(
     """The tensors as the library takes them: last stride 1, aligned, key and value of the query's type. None if they
     are so."""
     def suits(x: torch.Tensor) -> torch.Tensor:
+        if x.is_complex():
+            return x  # the library refuses it; a conversion would drop the imaginary part
         x = x if is_short(x.dtype) and is_short(query.dtype) else x.to(query.dtype)
         suited: torch.Tensor = aligned(x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
         return suited
@@ -94,7 +97,7 @@ def of_one_width(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """The tensors in f32, if key or value holds numbers that the query's type of 16 or 8 bits would round: torch
     computes such a call in f32. None if it would round none."""
-    if query.dtype in (torch.float32, torch.float64):
+    if query.dtype in (torch.float32, torch.float64) or any(x.is_complex() for x in (query, key, value)):
         return None
     if all(x.dtype == query.dtype or is_short(x.dtype) for x in (key, value)):
         return None

@@ -78,12 +78,23 @@ def mod_kind(mod: Callable[..., Any]) -> int:
     try:
         if inspect.ismethod(mod):
             return count_of_method(mod)
+        if not hasattr(flex, "_get_mod_type"):
+            return positional_count(mod)
         kind = flex._get_mod_type(mod)
     except AssertionError as error:
         name = getattr(mod, "__qualname__", type(mod).__name__)
         raise AssertionError(f"{error}: {name} is given; a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, "
                              "q_idx, kv_idx) is accepted") from None
     return 5 if kind == flex._ModificationType.SCORE_MOD else 4
+
+
+def positional_count(mod: Any) -> int:
+    """How many arguments a mod takes without a default, where torch does not say."""
+    taken = inspect.signature(mod).parameters.values()
+    count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty for one in taken)
+    if count not in (4, 5):
+        raise AssertionError(f"Expected 4 or 5 positional args, got {count}")
+    return count
 
 
 def count_of_method(mod: Any) -> int:

@@ -72,6 +72,8 @@ def refuse(
         refuse_freed(given)
     if isinstance(error, NotImplementedError) and "sharding strategy" in text:
         refuse_sharded(given)
+    if isinstance(error, TypeError) and "incompatible function arguments" in text:
+        refuse_elsewhere(given)
     if wrong is not None and ("incompatible function arguments" in text or not re.search(rf"\b{wrong[0]}\b", text)):
         refuse_type(*wrong)
     own = re.sub(rf"\b({'|'.join(names)})\b", lambda said: names[said[1]], text) if names else text
@@ -88,6 +90,16 @@ def refuse_freed(arguments: dict[str, Any]) -> None:
     for name, x in arguments.items():
         if type(x) in PLAIN and x.layout == torch.strided and x.numel() and not x.untyped_storage().nbytes():
             raise ValueError(f"{name} is {x.dtype} {list(x.shape)} but its data is null: its storage was resized to nothing")
+
+
+def refuse_elsewhere(arguments: dict[str, Any]) -> None:
+    """Raises RuntimeError that names a tensor without memory that the library can reach, beside one that has it."""
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
+    reached = [x for x in tensors.values() if x.layout == torch.strided and x.device.type in ("cpu", "cuda")]
+    for name, x in tensors.items():
+        if reached and not x.is_nested and (x.layout != torch.strided or x.device.type not in ("cpu", "cuda")):
+            raise RuntimeError(f"{name} is a tensor of {x.layout} on {x.device}; tensors of torch.strided on "
+                               f"{reached[0].device} are accepted") from None
 
 
 def refuse_sharded(arguments: dict[str, Any]) -> None:

@@ -27,6 +27,9 @@ def attention(query: Any, key: Any, value: Any, dropout_p: float, is_causal: boo
 
 
 def packed_call(query: Any, key: Any, value: Any, scale: float | None) -> Call:
+    if not torch.compiler.is_dynamo_compiling() and torch.compiler.is_exporting():  # Dynamo says that it exports, always
+        raise NotImplementedError("torch.export of nested tensors: torch (2.11 to 2.15) exports no operation of theirs; varlen_attn of "
+                                  "their values() and offsets() is exported")
     q, k, v = (rows_of(name, x) for name, x in (("query", query), ("key", key), ("value", value)))
     offsets, of_values = key.offsets(), value.offsets()
     is_read = not torch.compiler.is_dynamo_compiling() and type(offsets) in PLAIN and offsets.device.type == "cpu"
@@ -48,7 +51,7 @@ def attend_nested(call: Call, query: Any, value: Any) -> Any:
 
 
 def with_lengths_of(query: Any, rows: torch.Tensor) -> torch.Tensor:
-    shortest = None if torch.compiler.is_dynamo_compiling() else query._get_min_seqlen()  # Dynamo cannot trace it
+    shortest = None if torch.compiler.is_dynamo_compiling() else known_shortest(query)  # Dynamo cannot trace it
     made: Any = torch.nested.nested_tensor_from_jagged(
         rows.contiguous(), offsets=query.offsets(), min_seqlen=shortest, max_seqlen=longest(query))
     result: torch.Tensor = made.transpose(1, 2)
@@ -77,4 +80,11 @@ def rows_of(name: str, x: Any) -> torch.Tensor:
 
 
 def longest(x: Any) -> int:
-    return int(x._get_max_seqlen())
+    if torch.compiler.is_dynamo_compiling() or hasattr(x, "_get_max_seqlen"):
+        return int(x._get_max_seqlen())
+    return int(x.offsets().diff().max())
+
+
+def known_shortest(x: Any) -> int | None:
+    """The least length of a sequence, None where torch keeps none."""
+    return x._get_min_seqlen() if hasattr(x, "_get_min_seqlen") else None

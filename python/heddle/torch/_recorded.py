@@ -16,10 +16,8 @@ from . import _backward_plans, _direct
 from ._call import Call
 from ._eager_backward import Results, is_deterministic
 from ._gradients import gradients_of, refused_twice
+from ._private_names import dispatch_modes, saved_tensors_hooks, transforms
 from ._results import OutAndLse, heads_first
-
-saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-modes, interpreters = torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
 
 
 def attend_again(
@@ -51,7 +49,7 @@ def recorded(made: OutAndLse | _core.RecordedCall | None) -> OutAndLse | None:
     if made.device in _backward_plans.ASKED_ON:
         _backward_plans.check_backward_exists(call_of(made, tensors))
     try:
-        results = record(made, *tensors)
+        results = record(made, *(tensors[:3] if made.is_packed else tensors))  # lengths stand behind, without gradients
     except ValueError:
         return None  # Python may make copies that are accepted, or raises this
     except RuntimeError:
@@ -72,13 +70,13 @@ def call_of(call: _core.RecordedCall, tensors: Sequence[torch.Tensor]) -> Call:
 
 
 class Recorded(torch.autograd.Function):
-    """A RecordedCall, and its tensors for autograd: gives out, or (out, lse)."""
+    """A RecordedCall, and its tensors but the lengths for autograd: gives out, or (out, lse)."""
 
     @staticmethod
-    def forward(ctx: Any, call: _core.RecordedCall, *tensors: torch.Tensor) -> Any:
-        made = call.forward(tensors)
+    def forward(ctx: Any, call: _core.RecordedCall, *inputs: torch.Tensor) -> Any:
+        made = call.forward(inputs)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*made, *tensors)
+        ctx.save_for_backward(*made)  # lengths too, so that a write is noticed
         ctx.call = call
         return made[:2] if call.with_lse else made[0]
 
@@ -86,7 +84,7 @@ class Recorded(torch.autograd.Function):
     def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None = None) -> Any:
         needs, call, saved = ctx.needs_input_grad, ctx.call, ctx.saved_tensors
         made: tuple[torch.Tensor | None, ...] | None = None
-        if not modes() and interpreters() is None:
+        if not dispatch_modes() and transforms() is None:
             made = call.backward(saved, d_out, d_lse, needs, is_deterministic())
         if made is None:
             return by_python(call, saved, d_out, d_lse, needs)
@@ -111,4 +109,4 @@ def by_python(call: _core.RecordedCall, saved: Sequence[torch.Tensor], d_out: to
     results = Results(heads_first(out), lse[None], lse_rest[None], None if d_out is None else heads_first(d_out),
                       None if d_lse is None else d_lse[None])
     made = gradients_of(call_of(call, tensors), results, needs[1:])
-    return None, *[None if x is None else x.transpose(1, 2).squeeze(0) for x in made[:3]], *made[3:]
+    return None, *[None if x is None else x.transpose(1, 2).squeeze(0) for x in made[:3]]

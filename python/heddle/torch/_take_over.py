@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.autograd import forward_ad
-from torch.jit import _builtins
 from torch.nn.attention.bias import CausalBias
 
 from . import _backward_plans, _originals
 from ._block_mask import create_block_mask
 from ._flex import flex_attention
 from ._inputs import PLAIN, has_tangent, is_plain
+from ._private_names import has_tangents, jit_trace, register_builtin, sees_no_functions
 from ._originals import block_mask_function, flex_function
 from ._sdpa import scaled_dot_product_attention
 
@@ -62,9 +61,9 @@ def refuses(query: Any, *others: Any) -> str:
     if not asks and differentiated and query.device.type in _backward_plans.ASKED_ON:
         return "an input requires a gradient, and only eager calls ask whether a GPU computes it"
     if not torch.compiler.is_dynamo_compiling():
-        if torch._C._get_tracing_state() is not None:
+        if jit_trace() is not None:
             return "torch.jit.trace records torch's own operators"
-        if forward_ad._current_level >= 0 and has_tangent(*tensors):
+        if has_tangents() and has_tangent(*tensors):
             return "an input has a tangent of forward-mode AD"
         if any(type(x) not in PLAIN and overrides_functions(type(x)) for x in tensors):
             return "a tensor subclass"
@@ -86,7 +85,7 @@ def is_left_to_torch(function: str, query: torch.Tensor) -> bool:
 def overrides_functions(kind: type) -> bool:
     """Whether a subclass of torch.Tensor sees calls of torch's functions. CausalBias does, and heddle knows it."""
     sees = cast(Any, kind).__torch_function__
-    return sees is not torch._C._disabled_torch_function_impl and not issubclass(kind, CausalBias)
+    return sees is not sees_no_functions and not issubclass(kind, CausalBias)
 
 
 def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -110,8 +109,8 @@ def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args
 
 def torchs_sdpa(*args: Any, **kwargs: Any) -> Callable[..., Any]:
     """torch's function for these arguments. A CausalBias would know it by its name in torch.nn.functional, where sdpa() is."""
-    mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-    return CausalBias._dispatch if isinstance(mask, CausalBias) else _originals.scaled_dot_product_attention
+    mask, original = args[3] if len(args) > 3 else kwargs.get("attn_mask"), _originals.scaled_dot_product_attention
+    return getattr(CausalBias, "_dispatch", original) if isinstance(mask, CausalBias) else original
 
 
 def sdpa(*args: Any, **kwargs: Any) -> Any:
@@ -123,7 +122,7 @@ def sdpa(*args: Any, **kwargs: Any) -> Any:
 
 sdpa.__doc__ = _originals.scaled_dot_product_attention.__doc__
 sdpa.__name__ = _originals.scaled_dot_product_attention.__name__
-_builtins._register_builtin(sdpa, "aten::scaled_dot_product_attention")  # what torch.jit.script makes of it
+register_builtin(sdpa, "aten::scaled_dot_product_attention")  # what torch.jit.script makes of it
 SIGNATURES = {function: inspect.signature(function) for function in (flex_function, block_mask_function)}
 
 

@@ -123,7 +123,7 @@ def check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gq
     if heads != kv_heads and not enable_gqa:
         raise ValueError(f"Expect query and key/value to have the same number of heads but got Hq={heads} and "
                          f"Hkv={kv_heads}. Try setting enable_gqa=True for GQA.")
-    if kv_heads == 0 or heads % kv_heads:
+    if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
         raise ValueError(f"Expect number of query heads to be a multiple of kv heads for GQA but got Hq={heads} and "
                          f"Hkv={kv_heads}.")
 

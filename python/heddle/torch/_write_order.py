@@ -15,7 +15,7 @@ from ._block_lists import LISTS
 
 ESSENTIALS = "seq_lengths", "BLOCK_SIZE", "mask_mod"
 METADATA = tuple([
-    name for name in (*flex.BlockMask._TENSOR_ATTRS, *getattr(flex.BlockMask, "_CONTEXT_ATTRS", ()))
+    name for name in (*getattr(flex.BlockMask, "_TENSOR_ATTRS", ()), *getattr(flex.BlockMask, "_CONTEXT_ATTRS", ()))
     if name not in LISTS and name not in ESSENTIALS])
 KNOWN = "dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt"
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ._call import Call
@@ -29,6 +28,7 @@ from ._eager_backward import check_differentiable
 from ._flex import check_inputs
 from ._inputs import autocast, is_plain, refuse_others, refuse_tangents
 from ._mask_mods import noop_mask
+from ._private_names import identity
 from ._results import empty_lse
 
 __all__ = ["ContextCache", "ContextPlan", "attention", "partition", "positions", "shard", "unshard"]
@@ -159,7 +159,7 @@ def compiled(
                "params": {**mask.params, **call.params}, "tensors": {} if sinks is None else {"sinks": sinks},
                "mask": mask.text, "plan": plan.number, "exchange": number, "groups": head_groups or 0,
                "reduces": reduce_captures}
-    traced_mod = score_mod if with_score else flex._identity
+    traced_mod = score_mod if with_score else identity
     out, lse = context_attention(query, key, value, traced_mod, (0, 0, 0, 0, noop_mask), scale, options)
     if return_aux is None:
         return out

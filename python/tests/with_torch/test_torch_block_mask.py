@@ -359,3 +359,10 @@ def test_names_that_this_torch_lacks():
             create_block_mask(causal, None, None, 50, 50, "cpu", compute_dq_write_order=True)
     with pytest.raises(ValueError, match="must be a bool"):
         create_block_mask(causal, None, None, 50, 50, "cpu", dq_kv_order=counts)
+
+
+def test_without_the_accelerator_that_torch_was_built_for(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
+    mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 8, 8)
+    assert mask.device == torch.device("cpu") and mask.kv_num_blocks.device == torch.device("cpu")

@@ -125,3 +125,25 @@ def test_another_layout_is_refused_by_name(function):
     x = torch.nested.nested_tensor([torch.randn(4, n, 8) for n in LENGTHS])
     with pytest.raises(RuntimeError, match="query is a nested tensor of torch.strided; torch.jagged is accepted"):
         function(x, x, x)
+
+
+class Nested(torch.nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        x = x.unflatten(-1, [2, 8]).transpose(1, 2)
+        return self.attention(x, x, x).transpose(1, 2).flatten(-2).values()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_is_refused_as_long_as_torch_has_none(strict):
+    x = torch.nested.nested_tensor_from_jagged(torch.randn(8, 16), torch.tensor([0, 3, 8]), min_seqlen=3, max_seqlen=5)
+    with pytest.raises(Exception):  # the day on which this passes, the refusal has to go
+        torch.export.export(Nested(lambda q, k, v: q * 2), (x,), strict=strict).module()(x)
+    for attention in (scaled_dot_product_attention, flex_attention):
+        with pytest.raises(Exception) as caught:
+            torch.export.export(Nested(attention), (x,), strict=strict)
+        if not strict and torch.__version__ < "2.12":  # Dynamo does not say that it exports; later ones fail in unflatten
+            assert "varlen_attn of their values() and offsets() is exported" in str(caught.value)

@@ -51,3 +51,16 @@ def test_packed_rows():
     rows, values = torch.randn(6, 2, 0), torch.randn(6, 2, 3)
     out = varlen_attn(rows, rows, values, starts, starts, 4, 4)
     torch.testing.assert_close(out[:2], values[:2].mean(0).expand(2, 2, 3))
+
+
+def test_no_heads():
+    q, k, v = (torch.randn(2, 0, length, 8, requires_grad=True) for length in (5, 7, 7))
+    for _ in range(2):
+        for attention in (flex_attention, scaled_dot_product_attention):
+            out = attention(q, k, v)
+            out.sum().backward()
+            assert out.shape == (2, 0, 5, 8) and q.grad.shape == q.shape
+    rows, starts = torch.randn(5, 0, 8, requires_grad=True), torch.tensor([0, 2, 5], dtype=torch.int32)
+    assert varlen_attn(rows, rows, rows, starts, starts, 3, 3).shape == (5, 0, 8)
+    with pytest.raises(ValueError, match="Hq=2 and Hkv=0"):
+        flex_attention(torch.randn(2, 2, 5, 8), k, v, enable_gqa=True)

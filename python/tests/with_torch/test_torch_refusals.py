@@ -1,5 +1,6 @@
 """Inputs that no function takes are named, with what is accepted; the meta device has shapes alone."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,3 +50,13 @@ def test_the_meta_device():
         assert torch.autograd.grad(out.sum(), x)[0].is_meta
     with pytest.raises(NotImplementedError, match="max_scores .* the meta device"):
         flex_attention(x, x, x, return_aux=AuxRequest(max_scores=True))
+
+
+def test_a_table_of_numpy_is_named():
+    """NumPy asks the index for its number; the error says what can be indexed."""
+    x, table = torch.randn(1, 2, 8, 4), np.ones((8, 8), np.float32)
+    with pytest.raises(TypeError, match=r"value of q_idx.*index torch.as_tensor\(table\) instead of a list, a range or an array of NumPy"):
+        flex_attention(x, x, x, lambda score, b, h, q_idx, kv_idx: score + table[q_idx, kv_idx])
+    with pytest.raises(TypeError, match="value of score > 0.0, which") as caught:
+        flex_attention(x, x, x, lambda score, b, h, q_idx, kv_idx: score if score > 0 else -score)
+    assert "as_tensor" not in str(caught.value)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _core
 from . import aten, aten_inverses, aten_tensors, own_operators, values  # noqa: F401  all but the last fill OPERATIONS
+from .._private_names import is_wrapped as is_wrapped_tensor, set_grad_enabled, transforms
 from .contents import READERS, computed, content_of, depends_on_content, remember
 from .indexing import getitem, is_gather
 from ..._tracing.noted_errors import add_note
@@ -56,7 +57,7 @@ def trace_with(recording: Recording, mod: Any) -> Any:
     ambient: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if torch.compiler.is_exporting():
         ambient = without_modes()
-    elif torch._C._functorch.peek_interpreter_stack() is not None:
+    elif transforms() is not None:
         ambient = temporarily_clear_interpreter_stack()  # no transform of torch.func wraps the symbolic tensors
     with ambient, Functions(recording), Operations(recording):
         try:
@@ -124,20 +125,20 @@ def users_line() -> str:
 def is_wrapped(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
         return any(is_wrapped(one) for one in x)
-    return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return isinstance(x, torch.Tensor) and is_wrapped_tensor(x)
 
 
 def without_gradients(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The mod's own code sees whether gradients are on; the functions that it calls record none."""
-    if not torch.is_grad_enabled() or func is torch._C._set_grad_enabled:
+    if not torch.is_grad_enabled() or func is set_grad_enabled:
         return func(*args, **kwargs)
-    torch._C._set_grad_enabled(False)
+    set_grad_enabled(False)
     recording.is_silent = True
     try:
         return func(*args, **kwargs)
     finally:
         recording.is_silent = False
-        torch._C._set_grad_enabled(True)
+        set_grad_enabled(True)
 
 
 def is_of_tensors(result: Any) -> bool:
@@ -164,7 +165,7 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         recording = self.recording
-        if func is torch._C._set_grad_enabled:
+        if func is set_grad_enabled:
             recording.turns_off = not args[0]
         if not recording.has_gradients():
             return self.called_without_gradients(func, args, kwargs)
@@ -362,10 +363,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def refuse_value(tensor: Any) -> NoReturn:
     value = tensor._value
     what = value.expr if value.count == 1 else f"a tensor of shape {list(value.shape)}"
+    is_index = not tensor.dtype.is_floating_point and tensor.dtype != torch.bool
+    tables = "; index torch.as_tensor(table) instead of a list, a range or an array of NumPy" if is_index else ""
     raise TypeError(
         f"a mod's Python code needs the value of {what}, which differs from score to score"
         f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, or, not "
-        "and chained comparisons")
+        f"and chained comparisons{tables}")
 
 
 def makes_view(func: Any) -> bool:

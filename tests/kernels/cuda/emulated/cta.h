@@ -89,6 +89,7 @@ class Cta {
     cluster_.members = threads * ctas;
     warps_.resize(static_cast<std::size_t>(threads + 31) / 32 * static_cast<std::size_t>(ctas));
     for (Meeting& warp : warps_) warp.members = 32;
+    rests_until_.resize(warps_.size());
     std::memset(shared_, 0xff, kSharedBytes * static_cast<std::size_t>(ctas));
   }
 
@@ -117,15 +118,18 @@ class Cta {
     order_.resize(threads_.size());
     for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int>(i);
   }
-  /// Each thread once, if it does not wait. True when all are at their ends.
+  /// Each thread once, if it does not wait, nor its warp rests. True when all are at their ends.
   bool turn() {
     bool any = false;
     before_ = progress_;
+    ++turns_;
+    if (random_() % kRestDelay == 0) rests_until_[random_() % rests_until_.size()] = turns_ + random_() % kLongestRest;
     std::shuffle(order_.begin(), order_.end(), random_);
     for (const int i : order_) {
       Thread& thread = *threads_[static_cast<std::size_t>(i)];
       if (thread.done) continue;
       any = true;
+      if (turns_ < rests_until_[static_cast<std::size_t>(i) / 32]) continue;
       if (thread.waits_for && !thread.waits_for()) continue;
       thread.waits_for = nullptr;
       ++progress_;
@@ -213,6 +217,8 @@ class Cta {
     ++cta.progress_;
   }
 
+  // Now and then a warp rests while others go on: who does not wait for it, and should, does not find its work done.
+  static constexpr std::uint64_t kRestDelay = 8, kLongestRest = 40;
   // Some of what happens by itself takes long, and others overtake it; a little takes as long as several steps.
   static constexpr std::uint64_t kLongestDelay = 400, kVeryLongDelay = 10000, kRareDelay = 64;
 
@@ -275,6 +281,8 @@ class Cta {
   };
   std::vector<Job> jobs_;
   std::uint64_t time_ = 0;
+  std::uint64_t turns_ = 0;
+  std::vector<std::uint64_t> rests_until_;  // of each warp: turns before
   std::vector<std::uint64_t> products_at_;  // of each warpgroup: none before
   std::vector<Meeting> all_;
   Meeting cluster_;

@@ -284,6 +284,7 @@ void add_expressions(nb::module_& module) {
         return param(text_of(name, "name"), type_named(text_of(of_type, "type")));
       },
       "name"_a.none(), "type"_a.none(), function_doc("param"), nb::sig("def param(name: str, type: str) -> Expr"));
+  module.def("integer_range", &integer_range, "index"_a);
   module.def("as_expr", &expr_of, "value"_a.none());
   module.def("parse", &parsed, "text"_a, "captures"_a, "params"_a);
   module.def(

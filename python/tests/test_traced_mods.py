@@ -240,3 +240,19 @@ def test_arrays_that_a_mod_writes():
     for x in (6.0, 14.0):
         np.testing.assert_allclose(call(mod), call(f"score * {x}"), rtol=1e-5, atol=1e-6)
         assert values[0] == x
+
+
+def test_negative_indices_count_from_the_end():
+    q, k = np.ones((1, 1, 6, 8), "f4"), np.ones((1, 1, 9, 8), "f4")
+    v = np.arange(72, dtype="f4").reshape(1, 1, 9, 8)
+    for length in (5, 7):
+        table = np.arange(length, dtype="f4")
+
+        def mod(score, b, h, q_idx, kv_idx):
+            return score + table[kv_idx % 5 - 5] + table[heddle.minimum(kv_idx, 3) - 2]
+
+        keys = np.arange(9)
+        bias = table[keys % 5 - 5] + table[np.minimum(keys, 3) - 2]
+        weights = np.exp(bias - bias.max())
+        expected = (weights / weights.sum()) @ v[0, 0]
+        np.testing.assert_allclose(heddle.attention(q, k, v, score_mod=mod)[0, 0, 0], expected, rtol=1e-5)

@@ -12,6 +12,7 @@ from typing import Any
 from .. import _core
 from .byte_code import Uses
 from .kinds import is_array
+from .negative_indices import from_the_front
 from .numpy_functions import array_ufunc
 
 
@@ -41,6 +42,8 @@ class CapturedArray(_core.Capture):
 
     def _from_the_front(self, indices: tuple[Any, ...]) -> tuple[Any, ...]:
         """Negative numbers count from the end, which is at another place in an array of another shape."""
+        indices = tuple([from_the_front(one, lambda axis=axis: self.content().shape[axis])  # type: ignore[misc]
+                         for axis, one in enumerate(indices)])
         if not any(type(one) is int and one < 0 for one in indices):
             return indices
         shape = self.content().shape

@@ -12,6 +12,7 @@ from ... import _core
 from ..._dtypes import dtype_name
 from ..._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS
 from ..._tracing.kinds import is_number
+from ..._tracing.negative_indices import from_the_front
 from ..._tracing.numbers import Guards, Number, Recipe, computed
 from . import values
 from .operations import kind_of
@@ -122,7 +123,7 @@ class CaptureValue(Value):
 
     def __init__(self, recording: "Recording", tensor: torch.Tensor, capture: Any, prefix: tuple[Any, ...]) -> None:
         self.recording, self.tensor, self.capture, self.prefix = recording, tensor, capture, prefix
-        self._elements = lambda index: self.capture[prefix + tuple(index)]
+        self._elements = self.at
         self._scalar = None
         self._kind = None
 
@@ -137,7 +138,12 @@ class CaptureValue(Value):
         return self.tensor.dim() - len(self.prefix)
 
     def at(self, index: values.Index) -> Any:
-        return self.capture[self.prefix + tuple(index)]
+        return self.capture[tuple([from_the_front(one, lambda axis=axis: self._extent(axis))  # type: ignore[misc]
+                                   for axis, one in enumerate(self.prefix + tuple(index))])]
+
+    def _extent(self, axis: int) -> int:
+        self.recording.shape_matters(self.tensor)
+        return int(self.tensor.shape[axis])
 
     def indexed(self, index: tuple[Any, ...]) -> Value:
         if len(index) == self.rank:

@@ -1,0 +1,19 @@
+#include <limits>
+#include <utility>
+
+#include "expr/ranges.h"
+#include "heddle/error.h"
+#include "heddle/expr.h"
+
+namespace heddle {
+
+std::pair<std::int32_t, std::int32_t> integer_range(const Expr& e) {
+  if (e.type() != ExprType::i32) throw Error(ErrorCode::invalid_argument, "integer_range: only i32 is accepted");
+  expr::LeafRanges leaves;
+  leaves.range.fill({0, std::numeric_limits<std::int32_t>::max()});
+  leaves[expr::Leaf::score] = expr::Range::any(ExprType::f32);
+  const expr::Range range = expr::RangeAnalysis(e, expr::Precision::f32, nullptr)(leaves);
+  return {static_cast<std::int32_t>(range.lo), static_cast<std::int32_t>(range.hi)};
+}
+
+}  // namespace heddle

@@ -154,7 +154,8 @@ def test_reads_outside_get_the_nearest_element():
     table = torch.arange(4.0)
     q, k, v = inputs()
     got = flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + table[kv_idx - 2])
-    bias = table[(torch.arange(16) - 2).clamp(0, 3)]
+    index = torch.arange(16) - 2  # what is negative counts from the end
+    bias = table[torch.where(index < 0, index + 4, index).clamp(0, 3)]
     torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, k, v, bias.expand(16, 16)))
     pages = torch.tensor([1, 0, -1, -1])
     seen = torch.tensor([True, False])

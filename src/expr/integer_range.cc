@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <limits>
 #include <utility>
 
@@ -8,7 +10,9 @@
 namespace heddle {
 
 std::pair<std::int32_t, std::int32_t> integer_range(const Expr& e) {
-  if (e.type() != ExprType::i32) throw Error(ErrorCode::invalid_argument, "integer_range: only i32 is accepted");
+  if (e.type() != ExprType::i32) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("e is of type {}; i32 is accepted", name(e.type())));
+  }
   expr::LeafRanges leaves;
   leaves.range.fill({0, std::numeric_limits<std::int32_t>::max()});
   leaves[expr::Leaf::score] = expr::Range::any(ExprType::f32);

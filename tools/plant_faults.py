@@ -6,7 +6,7 @@ usage: plant_faults.py [--sample N [--seed SEED]] [--only NAME ...] [--gpu] [--l
 The faults stand in tools/faults/ROOM.json, a room of src/ or kernels/ each: {"name", "file", "find", "replace", "tests"}.
 `find` must occur exactly once in the file, so that a fault that no longer fits the code is an error here and not a silent
 pass. `tests` is a regular expression for whole names of ctest's tests, with or without their "_test", of which at least
-one must fail. Tests that draw their cases run all of them (HEDDLE_TEST_FULL) if the drawn ones find nothing; "full": true
+one must fail. The name of a program stands for its parts, too (heddle_test_part). Tests that draw their cases run all of them (HEDDLE_TEST_FULL) if the drawn ones find nothing; "full": true
 saves the first attempt, for faults that few cases find. A fault that does not compile does not count as found. Those of
 tools/faults/gpu.json need a GPU and are planted with --gpu alone.
 
@@ -103,27 +103,32 @@ def make_copy(tree):
     return configured.stdout[-4000:] if configured.returncode != 0 else ""
 
 
-def whole_names(tests):
-    """The expression for ctest -R."""
-    return f"^({tests})(_test)?$"
+def words_of_tests(tree):
+    """The words of each test's lines in CMake's files, the test's program first."""
+    words_of = {}
+    for file in sorted((tree / "build" / "release").rglob("CTestTestfile.cmake")):
+        for name, words in TEST_LINE.findall(file.read_text()):
+            words_of.setdefault(name, []).extend(
+                entry.rpartition("=")[2] for text in re.findall(r'"([^"]*)"', words) for entry in text.split(";")
+                # Where kernels are cached is nobody's target.
+                if "CACHE_DIR" not in entry)
+    return words_of
 
 
-def targets_of(tree, tests):
+def named_tests(words_of, tests):
+    """The names that the expression `tests` has, and the parts of the programs among them."""
+    named = {name for name in words_of if re.search(f"^({tests})(_test)?$", name)}
+    return named | {name for name, words in words_of.items() if words and pathlib.Path(words[0]).name in named}
+
+
+def targets_of(tree, words_of, tests):
     """What ninja must build before these tests can run: the files of the build that their commands and environments
     name. A test that names none, or a whole folder, needs everything. Read from CMake's files, since ctest itself keeps
     silent of programs that are not built yet."""
     folder = tree / "build" / "release"
-    words_of = {}
-    for file in folder.rglob("CTestTestfile.cmake"):
-        for name, words in TEST_LINE.findall(file.read_text()):
-            if re.search(whole_names(tests), name):
-                # Where kernels are cached is nobody's target.
-                words_of.setdefault(name, []).extend(
-                    entry.rpartition("=")[2] for text in re.findall(r'"([^"]*)"', words) for entry in text.split(";")
-                    if "CACHE_DIR" not in entry)
     targets = set()
-    for words in words_of.values():
-        paths = [path for path in map(pathlib.Path, words) if path == folder or folder in path.parents]
+    for test in tests:
+        paths = [path for path in map(pathlib.Path, words_of[test]) if path == folder or folder in path.parents]
         if not paths or any(path.is_dir() for path in paths):
             return ()
         targets.update(str(path.relative_to(folder)) for path in paths)
@@ -136,16 +141,18 @@ def plant(tree, fault, jobs):
     text = path.read_text()
     if text.count(fault["find"]) != 1:
         return "does not fit", f"{fault['file']} holds the searched text {text.count(fault['find'])} times"
+    words_of = words_of_tests(tree)
+    tests = named_tests(words_of, fault["tests"])
+    if not tests:
+        return "no such test", fault["tests"]
     path.write_text(text.replace(fault["find"], fault["replace"]))
     try:
-        built = build(tree, jobs, targets_of(tree, fault["tests"]))
+        built = build(tree, jobs, targets_of(tree, words_of, tests))
         if built.returncode != 0:
             return "does not compile", built.stdout[-800:]
         for cases in [{"HEDDLE_TEST_FULL": "1"}] if fault.get("full") else [{}, {"HEDDLE_TEST_FULL": "1"}]:
-            tested = run(["ctest", "--test-dir", "build/release", "-R", whole_names(fault["tests"]), f"-j{jobs}",
+            tested = run(["ctest", "--test-dir", "build/release", "-R", f"^({'|'.join(sorted(tests))})$", f"-j{jobs}",
                           "--stop-on-failure"], tree, 900, cases)
-            if "No tests were found" in tested.stdout:
-                return "no such test", fault["tests"]
             if tested.returncode == LATE:
                 return "too slow", tested.stdout
             if tested.returncode != 0:

@@ -146,6 +146,37 @@ std::optional<int> KeyBounds::follow_a_term(const LinearForm& form, std::vector<
 
 // ---- what they say
 
+const RangeProgram::Sum& KeyBounds::difference_of(const Bound& bound) const {
+  return std::get<RangeProgram::Comparison>(program_.steps()[static_cast<std::size_t>(bound.step)]).difference;
+}
+const RangeProgram::Sum& KeyBounds::sum_of(const Link& link) const {
+  return std::get<RangeProgram::Sum>(program_.steps()[static_cast<std::size_t>(link.step)]);
+}
+std::int64_t KeyBounds::coefficient(const RangeProgram::Sum& sum, int term) const {
+  return program_.terms(sum)[static_cast<std::size_t>(term)].coefficient;
+}
+
+bool KeyBounds::bounds_from_above(const Bound& bound) const {
+  const Interval ends = shared::differences(bound.relation);
+  bool below = ends.lo > -shared::kFar, above = ends.hi < shared::kFar;  // which ends the values have
+  const auto multiply = [&](std::int64_t by) {
+    if (by < 0) std::swap(below, above);
+  };
+  multiply(coefficient(difference_of(bound), bound.term));
+  for (const Link& link : bound.links) {
+    if (link.kind == Link::Kind::sum) multiply(coefficient(sum_of(link), link.term));
+    if (link.kind == Link::Kind::abs) below = true;
+  }
+  return !below;
+}
+
+bool KeyBounds::leaves_first_keys() const {
+  return std::ranges::all_of(steps_, [&](const Step& step) {
+    const auto* bound = std::get_if<Bound>(&step);
+    return bound == nullptr || bounds_from_above(*bound);
+  });
+}
+
 Interval KeyBounds::without(const RangeProgram::Sum& sum, int term, std::span<const Range> slots) const {
   Interval rest = {sum.constant, sum.constant};
   const std::span terms = program_.terms(sum);
@@ -158,19 +189,15 @@ Interval KeyBounds::without(const RangeProgram::Sum& sum, int term, std::span<co
 }
 
 KeyRuns KeyBounds::evaluate(const Bound& bound, Interval keys, std::span<const Range> slots) const {
-  const auto& comparison = std::get<RangeProgram::Comparison>(program_.steps()[static_cast<std::size_t>(bound.step)]);
-  const auto coefficient = [&](const RangeProgram::Sum& sum, int term) {
-    return program_.terms(sum)[static_cast<std::size_t>(term)].coefficient;
-  };
+  const RangeProgram::Sum& difference = difference_of(bound);
   if (!program_.is_exact(bound.step, slots)) return shared::all_keys(keys);
-  Interval found =
-      shared::terms_of_sum(shared::differences(bound.relation), coefficient(comparison.difference, bound.term),
-                           without(comparison.difference, bound.term, slots));
+  Interval found = shared::terms_of_sum(shared::differences(bound.relation), coefficient(difference, bound.term),
+                                        without(difference, bound.term, slots));
   for (const Link& link : bound.links) {
     const auto value = [&](int step) { return integers(slots[static_cast<std::size_t>(step)]); };
     switch (link.kind) {
       case Link::Kind::sum: {
-        const auto& sum = std::get<RangeProgram::Sum>(program_.steps()[static_cast<std::size_t>(link.step)]);
+        const RangeProgram::Sum& sum = sum_of(link);
         found = shared::terms_of_sum(found, coefficient(sum, link.term), without(sum, link.term, slots),
                                      without(sum, -1, slots));
         break;

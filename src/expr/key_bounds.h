@@ -38,6 +38,9 @@ class KeyBounds {
   bool bounds() const { return root_ != kAll; }
   /// The rest of the mask without the terms that bound nothing: "q_idx - kv_idx <= 128 and kv_idx <= q_idx".
   std::string text() const;
+  /// The keys that it leaves, if any, are one run from the first key on, whatever the lengths: a term bounds keys from
+  /// above alone.
+  bool leaves_first_keys() const;
   /// The keys for which the mask can be true where the leaves lie in these intervals, kv_idx in that of all keys.
   shared::KeyRuns operator()(const LeafRanges& leaves) const;
 
@@ -87,6 +90,10 @@ class KeyBounds {
   int add(Step step);
 
   shared::KeyRuns evaluate(const Bound& bound, Interval keys, std::span<const Range> slots) const;
+  const RangeProgram::Sum& difference_of(const Bound& bound) const;
+  const RangeProgram::Sum& sum_of(const Link& link) const;
+  std::int64_t coefficient(const RangeProgram::Sum& sum, int term) const;
+  bool bounds_from_above(const Bound& bound) const;
   Interval without(const RangeProgram::Sum& sum, int term, std::span<const Range> slots) const;
   std::string text_of(int step) const;
 

@@ -105,10 +105,23 @@ TEST(KeyBounds, SayWhatTheyAreOf) {
   EXPECT_EQ(bounds_of((q - kv) % 3 == 0).text(), "");
 }
 
+TEST(KeyBounds, KnowWhereTheyBeginWithTheFirstKey) {
+  for (const Expr& mask : {mods::causal(), mods::prefix_lm(30), !(kv > q), q - kv >= 2, (kv < 4) | (kv <= q),
+                           5 - kv >= 2, min(2 * kv, q) < 21, max(kv, 5) < 21, floor_div(kv, 64) <= floor_div(q, 64),
+                           (kv >> 3) < 9, (h < 2) & (kv < 5), kv * kv < 9}) {
+    EXPECT_TRUE(bounds_of(mask).leaves_first_keys()) << print(mask);
+  }
+  for (const Expr& mask : {mods::sliding_window(9), kv >= 3, !(kv < q), q - kv < 9, kv == q, abs(kv - 300) <= 20,
+                           mods::causal() & (kv > 7), (kv < 4) | (q - kv < 9), -2 * kv < 9 - q, min(5 - kv, q) < 3,
+                           floor_div(kv, 64) == floor_div(q, 64)}) {
+    EXPECT_FALSE(bounds_of(mask).leaves_first_keys()) << print(mask);
+  }
+}
+
 // Every key that a mask leaves some row and head is among the runs.
 TEST(KeyBounds, HoldEveryKeyThatIsLeft) {
   heddle::test::RandomMasks random(11);
-  int bounded = 0, left_out = 0;
+  int bounded = 0, left_out = 0, from_first = 0;
   for (int i = 0; i < 400; ++i) {
     const Expr mask = random.draw();
     const Expr bound = simplify(bind_params(mask, random.bindings()), Precision::f32);
@@ -118,6 +131,10 @@ TEST(KeyBounds, HoldEveryKeyThatIsLeft) {
     for (int round = 0; round < 4; ++round) {
       const std::int64_t q_len = 1 + random.below(5), kv_len = 1 + random.below(70), q_start = random.below(60);
       const KeyRuns runs = keys_of(bounds, {q_len, kv_len, q_start});
+      if (bounds.leaves_first_keys() && !runs.empty()) {
+        ++from_first;
+        ASSERT_TRUE(runs.first.begin == 0 && runs.second.empty()) << print(bound);
+      }
       const auto in = [](const KeyRun& run, std::int64_t key) { return run.begin <= key && key < run.end; };
       for (std::int64_t key = 0; key < kv_len; ++key) {
         if (in(runs.first, key) || in(runs.second, key)) continue;
@@ -138,6 +155,7 @@ TEST(KeyBounds, HoldEveryKeyThatIsLeft) {
   }
   EXPECT_GT(bounded, 100);
   EXPECT_GT(left_out, 5000);
+  EXPECT_GT(from_first, 100);
 }
 
 }  // namespace

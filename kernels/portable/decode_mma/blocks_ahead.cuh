@@ -58,7 +58,7 @@ class BlocksAhead {
     const bool asks = key < run.end && tiles_.has_queries(tile) && left_.has(place_.unit);
     left_.keep(asks);
     if constexpr (kConfig.boxes) {
-      asks ? ask_box(tile, key) : stream_.skip_block();
+      asks ? ask_box(tile, key, run.end) : stream_.skip_block();
     } else if (asks) {
       const KeysOf<kConfig> keys(params_, tile);
       const KeySource<kConfig> values(params_.v, params_.table, tile);
@@ -79,15 +79,16 @@ class BlocksAhead {
   __device__ __forceinline__ bool is_left() const { return left_.has_oldest(); }
 
  private:
-  __device__ __forceinline__ void ask_box(const Tile<kConfig>& tile, int key) {
+  /// A block of keys whose run ends at `run_end`: what stands behind that arrives as zeros.
+  __device__ __forceinline__ void ask_box(const Tile<kConfig>& tile, int key, int run_end) {
     const auto& params = static_cast<const typename shared::DecodeMmaParamsOf<kConfig.boxes>::Type&>(params_);
     if constexpr (kConfig.page_rows > 0) {
-      const int row = key % kConfig.page_rows, left = tile.kv_len - (key - row);
+      const int row = key % kConfig.page_rows, left = run_end - (key - row);
       const int end = left < kConfig.page_rows ? left : kConfig.page_rows;
       stream_.ask_box(params,
                       {params.longest - end + row, end, tile.kv_head, pages_.number(params.table, place_.unit)});
     } else {
-      stream_.ask_box(params, {params.longest - tile.kv_len + key, tile.kv_begin + tile.kv_len, tile.kv_head,
+      stream_.ask_box(params, {params.longest - run_end + key, tile.kv_begin + run_end, tile.kv_head,
                                tile.batch * params.batch_step});
     }
   }

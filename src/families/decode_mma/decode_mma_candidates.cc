@@ -342,10 +342,12 @@ std::vector<ForwardMmaConfig> with_copies(const AttentionProblem& problem, const
   return configs;
 }
 
-/// TMA brings whole blocks of keys. Rows before a run that a mask leaves would be read, too.
-bool come_in_boxes(const ForwardMmaConfig& config, const ConstTensorView& k,
+/// TMA brings whole blocks of keys, to the end of a run that the mask leaves. Rows of a block before a run would not
+/// become zeros.
+bool come_in_boxes(const ForwardMmaConfig& config, const Expr& mask, const ConstTensorView& k,
                    const std::optional<ConstTensorView>& k_rest) {
-  if (!config.takes_turns() || config.has_runs() || config.page_rows % config.block_keys() != 0) return false;
+  if (!config.takes_turns() || config.prefixed() || config.page_rows % config.block_keys() != 0) return false;
+  if (config.bounded && config.run_step() > 1 && !expr::KeyBounds(mask).leaves_first_keys()) return false;
   for (int axis = 0; k_rest && axis < 3; ++axis) {
     if (k_rest->shape[axis] != k.shape[axis]) return false;
   }
@@ -358,7 +360,7 @@ std::vector<ForwardMmaConfig> decode_mma_configs(const AttentionProblem& problem
                                                  const AttentionTensors& tensors, const AttentionOptions& options,
                                                  const device::CudaCaps& caps) {
   std::vector<ForwardMmaConfig> configs = with_copies(problem, mods, tensors, options, caps);
-  for (ForwardMmaConfig& config : configs) config.boxes = come_in_boxes(config, tensors.k, options.k_rest);
+  for (ForwardMmaConfig& config : configs) config.boxes = come_in_boxes(config, mods.mask, tensors.k, options.k_rest);
   return configs;
 }
 

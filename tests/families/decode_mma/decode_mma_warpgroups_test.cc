@@ -73,22 +73,34 @@ TEST(DecodeMmaWarpgroups, AreNotForOtherProblems) {
   EXPECT_EQ(count_by_warpgroups(many(16), "a100"), 0);
 }
 
-// TMA brings whole blocks of one page, of tensors that it takes, where no mask bounds the keys.
+// TMA brings whole blocks of one page, of tensors that it takes.
 TEST(DecodeMmaWarpgroups, TakeBlocksOfKeysByTma) {
-  HopperCall window = latent(16), apart = latent(16);
-  window.mask = leaf::kv_idx() > leaf::kv_len() - Expr(100);
+  HopperCall apart = latent(16);
   apart.k_rest = 64;
   EXPECT_TRUE(first_of(latent(16)).boxes);
   EXPECT_TRUE(first_of(invariant(latent())).boxes);
   EXPECT_TRUE(first_of(apart).boxes);
-  EXPECT_TRUE(first_of(window).takes_turns());
-  EXPECT_FALSE(first_of(window).boxes);
   EXPECT_FALSE(first_of(many(16)).boxes);
   EXPECT_FALSE(first_of(latent(16), "a100").boxes);
   for (const int page_rows : {16, 64, 96, 128}) {
     problem::AttentionProblem paged = latent(16).problem();
     paged.page_rows = page_rows;
     EXPECT_EQ(first_of(paged, latent(16).tensors(), {}).boxes, page_rows % 64 == 0) << page_rows;
+  }
+}
+
+// A block begins where a run of keys does, or, in a page, before it: boxes would bring the keys before the run, too.
+TEST(DecodeMmaWarpgroups, TakeRunsOfKeysByTmaWhereBlocksBeginWithThem) {
+  HopperCall first_keys = latent(16), window = latent(16);
+  first_keys.mask = mods::causal();
+  window.mask = leaf::kv_idx() > leaf::kv_len() - Expr(100);
+  for (const HopperCall* call : {&first_keys, &window}) {
+    EXPECT_TRUE(first_of(*call).bounded && first_of(*call).takes_turns());
+    EXPECT_TRUE(first_of(*call).boxes);
+    EXPECT_EQ(first_of(invariant(*call)).boxes, call == &first_keys);  // its units begin at multiples of a block
+    problem::AttentionProblem paged = call->problem();
+    paged.page_rows = 64;
+    EXPECT_EQ(first_of(paged, call->tensors(), {}).boxes, call == &first_keys);
   }
 }
 

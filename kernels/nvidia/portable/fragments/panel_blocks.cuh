@@ -24,7 +24,7 @@ class PanelBlocks {
     keys_.begin(keys, first, run.end, run.begin);
     if constexpr (!kConfig.wide()) values_.begin(values, first, run.end, run.begin);
   }
-  /// config.boxes: likewise, without rows outside of the sequence. `maps`: KeyBoxes'.
+  /// config.boxes: likewise, of a run that begins with the block or before. `maps`: KeyBoxes'.
   template <class Maps>
   __device__ __forceinline__ void ask_box(const Maps& maps, const BoxPlace& place) {
     boxes_.begin(maps, place);

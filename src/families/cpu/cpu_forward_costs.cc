@@ -80,7 +80,7 @@ Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMas
   for (std::int64_t index = 0; index < std::ssize(problem.sequences); ++index) {
     const Sequence& sequence = problem.sequences[static_cast<std::size_t>(index)];
     if (sequence.q_len == 0) continue;
-    if (!cpu_forward_in_place(problem, sequence, plan.tile.q)) {
+    if (!cpu_forward_in_place(problem, sequence, plan.tile.q, plan.part<CpuForwardPart>().bricks())) {
       share.tasks += problem.q_heads * round_up(sequence.q_len, plan.tile.q) / plan.tile.q;
       share.keys += problem.shared_kv ? 0 : problem.kv_heads * sequence.kv_len;
       longest = std::max(longest, sequence.kv_len);

@@ -45,9 +45,10 @@ device::MatrixUnit unit_of(const problem::AttentionProblem& problem, const devic
   return all_bf16 && problem.precision == expr::Precision::f32 ? caps.matrix_unit : device::MatrixUnit::none;
 }
 
-bool all_in_place(const problem::AttentionProblem& problem, std::int64_t rows) {
-  return std::ranges::all_of(problem.sequences,
-                             [&](const Sequence& sequence) { return cpu_forward_in_place(problem, sequence, rows); });
+bool all_in_place(const problem::AttentionProblem& problem, std::int64_t rows, bool bricks) {
+  return std::ranges::all_of(problem.sequences, [&](const Sequence& sequence) {
+    return cpu_forward_in_place(problem, sequence, rows, bricks);
+  });
 }
 
 /// Whether AMX would compute a tile of such a problem, all of whose tiles read in place.
@@ -111,9 +112,12 @@ std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem
   return cpu_forward_v_flags_offset(problem, keys, bricks) + round_up(round_up(keys, kPanel) / kPanel, kAlignment);
 }
 
-bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows) {
+bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows,
+                          bool bricks) {
   const std::int64_t sharing = problem.shared_kv && !problem.batch_invariant ? problem.batch : 1;
-  return sequence.q_len * problem.group() * sharing <= tile_rows;
+  const std::int64_t rows = sequence.q_len * problem.group() * sharing;
+  if (rows > tile_rows || bricks || rows < kPackedRows) return rows <= tile_rows;
+  return sequence.kv_len > rows * (problem.mask_mod.empty() ? kPackedKeys : kPackedKeysOfMask);
 }
 
 std::int64_t cpu_forward_most_pieces(const problem::AttentionProblem& problem, std::int64_t keys) {
@@ -143,7 +147,7 @@ CpuForwardPartials cpu_forward_partials(const problem::AttentionProblem& problem
 std::int64_t cpu_forward_pair_bytes(const problem::AttentionProblem& problem, std::int64_t tile_rows, bool bricks) {
   std::int64_t all = 0, largest = 0;
   for (const Sequence& sequence : problem.sequences) {
-    const std::int64_t pair = cpu_forward_in_place(problem, sequence, tile_rows)
+    const std::int64_t pair = cpu_forward_in_place(problem, sequence, tile_rows, bricks)
                                   ? cpu_forward_partials(problem, sequence).bytes
                                   : cpu_forward_packed_k_bytes(problem, sequence.kv_len, bricks) +
                                         cpu_forward_packed_v_bytes(problem, sequence.kv_len, bricks);
@@ -157,15 +161,15 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   std::vector<std::string> rejected;
   // Each accepted tile is replaced by the next smaller one only for a reason, which is kept.
   std::int64_t rows = kMostRows;
-  const bool decodes = !problem.batch_invariant && all_in_place(problem, kDecodeRows);
   const device::MatrixUnit unit = unit_of(problem, caps);
+  const bool decodes = !problem.batch_invariant && all_in_place(problem, kDecodeRows, unit != device::MatrixUnit::none);
   if (unit != device::MatrixUnit::none && (!decodes || some_rows_for_unit(problem))) {
     return plan_of(problem, threads, caps, decodes ? kDecodeRows : kUnitRows, unit);
   }
   for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
     // Where the next smaller tile would pack what few queries read, the cores share the pieces of the keys instead.
-    if (decodes && !all_in_place(problem, rows / 2)) break;
+    if (decodes && !all_in_place(problem, rows / 2, false)) break;
     if (bytes > caps.l2_bytes * 3 / 4) {
       rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows, bytes >> 10,
                                      caps.l2_bytes >> 10));
@@ -183,8 +187,10 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   }
   for (const Sequence& sequence : problem.sequences) {
     if (sequence.q_len == 0 || cpu_forward_in_place(problem, sequence, rows)) continue;
-    rejected.push_back(fmt::format("keys and values in place: {} queries of {} heads share them, more than a tile",
-                                   sequence.q_len, problem.group()));
+    rejected.push_back(
+        fmt::format("keys and values in place: {} queries of {} heads share {} keys, {}", sequence.q_len,
+                    problem.group(), sequence.kv_len,
+                    sequence.q_len * problem.group() > rows ? "more than a tile" : "which are few to read for each"));
     break;
   }
   Plan plan = plan_of(problem, threads, caps, rows);

@@ -4,8 +4,9 @@
 // A (sequence, kv head) pair goes one of two ways. Where many queries read its keys and values, these are packed once
 // into panels of kPanel columns:
 //   K  [ceil(keys / kPanel)][Dqk][kPanel]      V  [ceil(Dv / kPanel)][keys][kPanel], and a flag for each kPanel keys
-// Where all of its queries (of all heads of the group) fit in one tile, as in decoding, the tile reads them in place, a
-// chunk at a time, and the keys that attend are cut into pieces, whose partial results are merged by their maxima.
+// Where all of its queries (of all heads of the group) fit in one tile and are few beside the keys, as in decoding, the
+// tile reads them in place, a chunk at a time, and the keys that attend are cut into pieces, whose partial results are
+// merged by their maxima.
 // A worker's scratch holds one tile: its queries, a score buffer of kChunk columns, accumulators, row statistics.
 #pragma once
 
@@ -15,17 +16,20 @@
 
 namespace heddle::plan {
 
-inline constexpr std::int64_t kPanel = 64;         // columns of a packed panel
-inline constexpr std::int64_t kChunk = 128;        // keys of one step, at most
-inline constexpr std::int64_t kRowGroup = 6;       // rows of the micro-kernel; scratch holds whole groups
-inline constexpr std::int64_t kSplitKeys = 2048;   // keys of a piece, at most
-inline constexpr std::int64_t kLeastSplit = 512;   // keys of a piece, unless there are fewer
-inline constexpr std::int64_t kDecodeRows = 64;    // queries of a group's heads that are always read for in place
-inline constexpr std::int64_t kQuadKeys = 32;      // keys that stay in L1 while many rows of queries pass over them
-inline constexpr std::int64_t kStagedGap = 16;     // between staged values: powers of two would share few L1 sets
-inline constexpr std::int64_t kUnitRows = 32;      // of a tile whose products AMX computes: two of its registers
-inline constexpr std::int64_t kLeastUnitRows = 5;  // of a tile in place from which on AMX computes its products
-inline constexpr std::int64_t kAlignment = 64;     // bytes; every buffer starts at a multiple
+inline constexpr std::int64_t kPanel = 64;            // columns of a packed panel
+inline constexpr std::int64_t kChunk = 128;           // keys of one step, at most
+inline constexpr std::int64_t kRowGroup = 6;          // rows of the micro-kernel; scratch holds whole groups
+inline constexpr std::int64_t kSplitKeys = 2048;      // keys of a piece, at most
+inline constexpr std::int64_t kLeastSplit = 512;      // keys of a piece, unless there are fewer
+inline constexpr std::int64_t kDecodeRows = 64;       // queries of a group's heads whose keys are cut into pieces
+inline constexpr std::int64_t kPackedRows = 14;       // queries from which on few keys are packed
+inline constexpr std::int64_t kPackedKeys = 16;       // keys for each query up to which they are
+inline constexpr std::int64_t kPackedKeysOfMask = 4;  // likewise where a mask may leave few of them
+inline constexpr std::int64_t kQuadKeys = 32;         // keys that stay in L1 while many rows of queries pass over them
+inline constexpr std::int64_t kStagedGap = 16;        // between staged values: powers of two would share few L1 sets
+inline constexpr std::int64_t kUnitRows = 32;         // of a tile whose products AMX computes: two of its registers
+inline constexpr std::int64_t kLeastUnitRows = 5;     // of a tile in place from which on AMX computes its products
+inline constexpr std::int64_t kAlignment = 64;        // bytes; every buffer starts at a multiple
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
@@ -62,7 +66,8 @@ CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, 
                                       bool bricks = false);
 
 /// True when a sequence's keys and values are read in place.
-bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows);
+bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows,
+                          bool bricks = false);
 
 /// Bytes of a sequence's packed keys of one head; of its values and their flags.
 std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem, std::int64_t keys,

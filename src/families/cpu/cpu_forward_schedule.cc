@@ -28,7 +28,7 @@ Schedule::Schedule(const problem::AttentionProblem& problem, std::int64_t k_batc
       tile_rows_(tile_rows),
       block_keys_(block_mask != nullptr ? block_mask->block().kv : plan::kChunk) {
   for (const Sequence& sequence : problem.sequences) {
-    if (!plan::cpu_forward_in_place(problem, sequence, tile_rows)) {
+    if (!plan::cpu_forward_in_place(problem, sequence, tile_rows, bricks)) {
       longest_keys_ = std::max(longest_keys_, sequence.kv_len);
     }
     // A mask without its rows is a partial run over everything.
@@ -39,7 +39,7 @@ Schedule::Schedule(const problem::AttentionProblem& problem, std::int64_t k_batc
   for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
     for (std::int64_t i = 0; i < problem.batch; ++i) {
       if (sequence(i).q_len == 0) continue;
-      pairs_.push_back({i, head, plan::cpu_forward_in_place(problem, sequence(i), tile_rows)});
+      pairs_.push_back({i, head, plan::cpu_forward_in_place(problem, sequence(i), tile_rows, bricks)});
     }
   }
   split_into_waves(pair_bytes);

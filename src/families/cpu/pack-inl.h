@@ -17,6 +17,7 @@
 
 #include "families/cpu/storage_vectors-inl.h"
 #include "families/cpu/target_data.h"
+#include "families/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {
@@ -94,54 +95,6 @@ inline constexpr DType kDType = DType::f32;
 template <>
 inline constexpr DType kDType<double> = DType::f64;
 
-// Square blocks of 16 bytes a side are transposed in registers: kBlock elements.
-#if HWY_TARGET == HWY_SCALAR
-template <class T>
-inline constexpr std::int64_t kBlock = 1;
-
-template <class T>
-HWY_INLINE void TransposeBlock(const T* from, std::int64_t /*stride*/, T* to, std::int64_t /*to_stride*/) {
-  *to = *from;
-}
-#else
-template <class T>
-inline constexpr std::int64_t kBlock = 16 / sizeof(T);
-
-HWY_INLINE void TransposeBlock(const float* from, std::int64_t stride, float* to, std::int64_t to_stride) {
-  const hn::Full128<float> d;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
-  const auto r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
-  const auto even_low = hn::InterleaveLower(d, r0, r2), odd_low = hn::InterleaveLower(d, r1, r3);
-  const auto even_high = hn::InterleaveUpper(d, r0, r2), odd_high = hn::InterleaveUpper(d, r1, r3);
-  hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, to);
-  hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, to + to_stride);
-  hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, to + 2 * to_stride);
-  hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, to + 3 * to_stride);
-}
-
-HWY_INLINE void TransposeBlock(const double* from, std::int64_t stride, double* to, std::int64_t to_stride) {
-  const hn::Full128<double> d;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
-  hn::Store(hn::InterleaveLower(d, r0, r1), d, to);
-  hn::Store(hn::InterleaveUpper(d, r0, r1), d, to + to_stride);
-}
-#endif
-
-/// from [kPanel keys][stride] to [dims][kPanel keys].
-template <class T>
-void Transpose(const T* from, std::int64_t stride, std::int64_t dims, T* to) {
-  constexpr std::int64_t kStep = kBlock<T>;
-  std::int64_t dim = 0;
-  for (; dim + kStep <= dims; dim += kStep) {
-    for (std::int64_t key = 0; key < plan::kPanel; key += kStep) {
-      TransposeBlock(from + key * stride + dim, stride, to + dim * plan::kPanel + key, plan::kPanel);
-    }
-  }
-  for (; dim < dims; ++dim) {
-    for (std::int64_t key = 0; key < plan::kPanel; ++key) to[dim * plan::kPanel + key] = from[key * stride + dim];
-  }
-}
-
 /// True when one of `count` elements (a multiple of the vector) is NaN or infinite: 0 x is 0 for the others.
 template <class T>
 bool HasNonFinite(const T* row, std::int64_t count) {
@@ -156,44 +109,89 @@ bool HasNonFinite(const T* row, std::int64_t count) {
 
 }  // namespace detail
 
+namespace detail {
+
+/// Whether rows can be read where they stand.
+template <class T>
+bool IsPlain(const ConstRows& rows) {
+  return rows.dtype == kDType<T> && rows.pages.table == nullptr;
+}
+
+/// Keys [first, first + count) of PackKeys, count at most kColumnUnit, to the columns of a panel from `panel` on, and
+/// zeros behind them to a whole kColumnUnit.
+template <class T>
+void PackThroughStaging(const PackKeys<T>& keys, std::int64_t first, std::int64_t count, T* panel) {
+  for (std::int64_t dim = 0; dim < keys.dim; dim += plan::kPanel) {
+    const std::int64_t dims = std::min(plan::kPanel, keys.dim - dim);
+    for (std::int64_t key = 0; key < kColumnUnit; ++key) {
+      T* row = keys.staging + key * plan::kPanel;
+      if (key < count) {
+        LoadRow(keys.from, keys.rest, keys.dim, first + key, dim, dims, row);
+      } else if (dim == 0) {
+        std::fill_n(row, dims, T(0));
+      }
+    }
+    Transpose(keys.staging, plan::kPanel, dims, panel + dim * plan::kPanel, plan::kPanel);
+  }
+}
+
+}  // namespace detail
+
+/// Columns of the last panel are zeros behind the keys to a whole kColumnUnit, more than which no product reads.
 template <class T>
 void Pack(const PackKeys<T>& keys) {
-  for (std::int64_t first = keys.begin; first < keys.end; first += plan::kPanel) {
-    const std::int64_t count = std::min(plan::kPanel, keys.end - first);
-    T* panel = keys.panels + first * keys.dim;
-    if (count == plan::kPanel && keys.from.dtype == detail::kDType<T> && keys.from.pages.table == nullptr &&
-        keys.rest.columns == 0) {
+  const bool plain = detail::IsPlain<T>(keys.from) && keys.rest.columns == 0;
+  for (std::int64_t first = keys.begin; first < keys.end; first += kColumnUnit) {
+    T* panel = keys.panels + first / plan::kPanel * plan::kPanel * keys.dim + first % plan::kPanel;
+    const std::int64_t count = std::min(kColumnUnit, keys.end - first);
+    if (plain && count == kColumnUnit) {
       const T* rows = static_cast<const T*>(keys.from.data) + first * keys.from.stride;
-      detail::Transpose(rows, keys.from.stride, keys.dim, panel);
-      continue;
-    }
-    for (std::int64_t key = count; key < plan::kPanel; ++key) {
-      std::fill_n(keys.staging + key * plan::kPanel, std::min(plan::kPanel, keys.dim), T(0));
-    }
-    for (std::int64_t dim = 0; dim < keys.dim; dim += plan::kPanel) {
-      const std::int64_t dims = std::min(plan::kPanel, keys.dim - dim);
-      for (std::int64_t key = 0; key < count; ++key) {
-        LoadRow(keys.from, keys.rest, keys.dim, first + key, dim, dims, keys.staging + key * plan::kPanel);
-      }
-      detail::Transpose(keys.staging, plan::kPanel, dims, panel + dim * plan::kPanel);
+      detail::Transpose(rows, keys.from.stride, keys.dim, panel, plan::kPanel);
+    } else {
+      detail::PackThroughStaging(keys, first, count, panel);
     }
   }
 }
 
+namespace detail {
+
+/// A row of kPanel columns to `to`. Lanes of the result are NaN where an element is NaN or infinite, else 0.
+template <class T>
+HWY_INLINE auto CopyPanelRow(const T* from, T* to) {
+  const hn::ScalableTag<T> d;
+  const auto zero = hn::Zero(d);
+  auto sum = zero;
+  for (std::int64_t i = 0; i < plan::kPanel; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto x = hn::LoadU(d, from + i);
+    hn::Store(x, d, to + i);
+    sum = hn::MulAdd(x, zero, sum);
+  }
+  return sum;
+}
+
+}  // namespace detail
+
 template <class T>
 void Pack(const PackValues<T>& values) {
+  const hn::ScalableTag<T> d;
+  const bool plain = detail::IsPlain<T>(values.from);
   for (std::int64_t first = values.begin; first < values.end; first += plan::kPanel) {
-    bool non_finite = false;
-    for (std::int64_t key = first; key < std::min(first + plan::kPanel, values.end); ++key) {
-      for (std::int64_t dim = 0; dim < values.dim; dim += plan::kPanel) {
-        const std::int64_t dims = std::min(plan::kPanel, values.dim - dim);
+    auto sum = hn::Zero(d);
+    for (std::int64_t dim = 0; dim < values.dim; dim += plan::kPanel) {
+      const std::int64_t dims = std::min(plan::kPanel, values.dim - dim);
+      for (std::int64_t key = first; key < std::min(first + plan::kPanel, values.end); ++key) {
         T* row = values.panels + (dim * values.keys + key * plan::kPanel);
+        if (plain && dims == plan::kPanel) {
+          sum = hn::Add(
+              sum, detail::CopyPanelRow(static_cast<const T*>(values.from.data) + values.from.offset(key) + dim, row));
+          continue;
+        }
         LoadRow(values.from, key, dim, dims, row);
         std::fill(row + dims, row + plan::kPanel, T(0));
-        non_finite = detail::HasNonFinite(row, plan::kPanel) || non_finite;
+        sum = hn::Add(sum, detail::CopyPanelRow(row, row));
       }
     }
-    values.flags[first / plan::kPanel] = non_finite ? 1 : 0;
+    values.flags[first / plan::kPanel] = hn::AllFalse(d, hn::IsNaN(sum)) ? 0 : 1;
   }
 }
 

@@ -66,7 +66,8 @@ struct Product {
 };
 
 /// Keys [begin, end) of one sequence and head, `begin` a multiple of plan::kPanel, `end` too or the last key + 1.
-/// panels: all of the packed keys, [ceil(keys / kPanel)][dim][kPanel]; columns past the end become 0.
+/// panels: all of the packed keys, [ceil(keys / kPanel)][dim][kPanel]; columns past the end become 0 to a multiple of
+/// kColumnUnit, and behind that stay as they are.
 /// staging: [kPanel][kPanel].
 template <class T>
 struct PackKeys {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "families/cpu/cpu_forward_plans.h"
+#include "heddle/mods.h"
 
 namespace heddle::cpu {
 namespace {
@@ -214,6 +215,25 @@ TEST(CpuSchedule, SharedKeysArePackedOnceAWave) {
     EXPECT_EQ(wave.v_units[static_cast<std::size_t>(tile.v_unit)].kv_head, tile.head);
     EXPECT_EQ(wave.v_units[static_cast<std::size_t>(tile.v_unit)].sequence, tile.sequence);
   }
+}
+
+// Keys are packed where packing costs less than to read them in place for so many queries.
+TEST(Schedule, PacksFewKeysOfManyQueries) {
+  const auto in_place = [](std::int64_t queries, std::int64_t keys, const Expr& mask = {}, bool bricks = false) {
+    problem::AttentionProblem problem = problem_of(4, 2, {{.q_len = queries, .kv_len = keys}});
+    problem.mask_mod = mask;
+    return plan::cpu_forward_in_place(problem, problem.sequences[0], 96, bricks);
+  };
+  EXPECT_TRUE(in_place(6, 1));  // 12 rows of each KV head
+  EXPECT_FALSE(in_place(7, 1));
+  EXPECT_FALSE(in_place(7, 14 * 16));
+  EXPECT_TRUE(in_place(7, 14 * 16 + 1));
+  EXPECT_FALSE(in_place(7, 14 * 4, mods::causal()));
+  EXPECT_TRUE(in_place(7, 14 * 4 + 1, mods::causal()));  // of which a mask may leave few
+  EXPECT_FALSE(in_place(48, 96 * 16));
+  EXPECT_TRUE(in_place(48, 96 * 16 + 1));
+  EXPECT_FALSE(in_place(49, 1'000'000));   // more than a tile
+  EXPECT_TRUE(in_place(48, 1, {}, true));  // by AMX
 }
 
 }  // namespace

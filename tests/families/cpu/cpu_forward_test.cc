@@ -29,6 +29,20 @@ TEST(CpuForward, OddShapesOfEveryKind) {
   });
 }
 
+// Panels that keys fill in part, whose columns are transposed sixteen at a time.
+TEST(CpuForward, FewKeysOfManyQueries) {
+  on_every_target([&] {
+    for (const std::int64_t keys : {1, 15, 16, 17, 47, 64, 65, 97}) {
+      for (const std::int64_t dim : {3, 16, 39, 64, 72}) {
+        for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+          SCOPED_TRACE(testing::Message() << name(dtype) << ' ' << keys << " keys, D " << dim);
+          expect_plain(Attention({.q_heads = 2, .q_rows = 20, .kv_rows = keys, .qk_dim = dim, .v_dim = dim}, dtype));
+        }
+      }
+    }
+  });
+}
+
 TEST(CpuForward, ZeroSizes) {
   for (const Shape& shape : {Shape{.q_rows = 0, .kv_rows = 5}, Shape{.q_rows = 5, .kv_rows = 0}, Shape{.batch = 0}}) {
     expect_plain(Attention(shape));

@@ -117,7 +117,8 @@ bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequen
   const std::int64_t sharing = problem.shared_kv && !problem.batch_invariant ? problem.batch : 1;
   const std::int64_t rows = sequence.q_len * problem.group() * sharing;
   if (rows > tile_rows || bricks || rows < kPackedRows) return rows <= tile_rows;
-  return sequence.kv_len > rows * (problem.mask_mod.empty() ? kPackedKeys : kPackedKeysOfMask);
+  // About where both ways take as long, by measurement (docs/notes/cpu_forward.md).
+  return sequence.kv_len > rows * rows / (problem.mask_mod.empty() ? kPackedShare : kPackedShareOfMask);
 }
 
 std::int64_t cpu_forward_most_pieces(const problem::AttentionProblem& problem, std::int64_t keys) {

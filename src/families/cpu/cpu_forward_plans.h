@@ -16,20 +16,20 @@
 
 namespace heddle::plan {
 
-inline constexpr std::int64_t kPanel = 64;            // columns of a packed panel
-inline constexpr std::int64_t kChunk = 128;           // keys of one step, at most
-inline constexpr std::int64_t kRowGroup = 6;          // rows of the micro-kernel; scratch holds whole groups
-inline constexpr std::int64_t kSplitKeys = 2048;      // keys of a piece, at most
-inline constexpr std::int64_t kLeastSplit = 512;      // keys of a piece, unless there are fewer
-inline constexpr std::int64_t kDecodeRows = 64;       // queries of a group's heads whose keys are cut into pieces
-inline constexpr std::int64_t kPackedRows = 14;       // queries from which on few keys are packed
-inline constexpr std::int64_t kPackedKeys = 16;       // keys for each query up to which they are
-inline constexpr std::int64_t kPackedKeysOfMask = 4;  // likewise where a mask may leave few of them
-inline constexpr std::int64_t kQuadKeys = 32;         // keys that stay in L1 while many rows of queries pass over them
-inline constexpr std::int64_t kStagedGap = 16;        // between staged values: powers of two would share few L1 sets
-inline constexpr std::int64_t kUnitRows = 32;         // of a tile whose products AMX computes: two of its registers
-inline constexpr std::int64_t kLeastUnitRows = 5;     // of a tile in place from which on AMX computes its products
-inline constexpr std::int64_t kAlignment = 64;        // bytes; every buffer starts at a multiple
+inline constexpr std::int64_t kPanel = 64;             // columns of a packed panel
+inline constexpr std::int64_t kChunk = 128;            // keys of one step, at most
+inline constexpr std::int64_t kRowGroup = 6;           // rows of the micro-kernel; scratch holds whole groups
+inline constexpr std::int64_t kSplitKeys = 2048;       // keys of a piece, at most
+inline constexpr std::int64_t kLeastSplit = 512;       // keys of a piece, unless there are fewer
+inline constexpr std::int64_t kDecodeRows = 64;        // queries of a group's heads whose keys are cut into pieces
+inline constexpr std::int64_t kPackedRows = 6;         // queries from which on few keys are packed
+inline constexpr std::int64_t kPackedShare = 2;        // of the square of the queries: so many keys are
+inline constexpr std::int64_t kPackedShareOfMask = 8;  // likewise where a mask may leave few of them
+inline constexpr std::int64_t kQuadKeys = 32;          // keys that stay in L1 while many rows of queries pass over them
+inline constexpr std::int64_t kStagedGap = 16;         // between staged values: powers of two would share few L1 sets
+inline constexpr std::int64_t kUnitRows = 32;          // of a tile whose products AMX computes: two of its registers
+inline constexpr std::int64_t kLeastUnitRows = 5;      // of a tile in place from which on AMX computes its products
+inline constexpr std::int64_t kAlignment = 64;         // bytes; every buffer starts at a multiple
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 

@@ -224,16 +224,15 @@ TEST(Schedule, PacksFewKeysOfManyQueries) {
     problem.mask_mod = mask;
     return plan::cpu_forward_in_place(problem, problem.sequences[0], 96, bricks);
   };
-  EXPECT_TRUE(in_place(6, 1));  // 12 rows of each KV head
-  EXPECT_FALSE(in_place(7, 1));
-  EXPECT_FALSE(in_place(7, 14 * 16));
-  EXPECT_TRUE(in_place(7, 14 * 16 + 1));
-  EXPECT_FALSE(in_place(7, 14 * 4, mods::causal()));
-  EXPECT_TRUE(in_place(7, 14 * 4 + 1, mods::causal()));  // of which a mask may leave few
-  EXPECT_FALSE(in_place(48, 96 * 16));
-  EXPECT_TRUE(in_place(48, 96 * 16 + 1));
-  EXPECT_FALSE(in_place(49, 1'000'000));   // more than a tile
-  EXPECT_TRUE(in_place(48, 1, {}, true));  // by AMX
+  EXPECT_TRUE(in_place(2, 1));  // 4 rows of each KV head
+  EXPECT_FALSE(in_place(3, 6 * 6 / 2));
+  EXPECT_TRUE(in_place(3, 6 * 6 / 2 + 1));
+  EXPECT_FALSE(in_place(32, 64 * 64 / 2));
+  EXPECT_TRUE(in_place(32, 64 * 64 / 2 + 1));
+  EXPECT_FALSE(in_place(32, 64 * 64 / 8, mods::causal()));
+  EXPECT_TRUE(in_place(32, 64 * 64 / 8 + 1, mods::causal()));  // of which a mask may leave few
+  EXPECT_FALSE(in_place(49, 1'000'000));                       // more than a tile
+  EXPECT_TRUE(in_place(48, 1, {}, true));                      // by AMX
 }
 
 }  // namespace

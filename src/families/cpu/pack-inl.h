@@ -15,9 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "families/cpu/keys_to_columns-inl.h"
 #include "families/cpu/storage_vectors-inl.h"
 #include "families/cpu/target_data.h"
-#include "families/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace heddle::cpu::HWY_NAMESPACE {

@@ -1,11 +1,11 @@
 // Rows to columns, in registers.
 
 // A guard that toggles, as Highway's per-target headers have.
-#if defined(HEDDLE_BACKEND_CPU_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEDDLE_BACKEND_CPU_TRANSPOSE_INL_H_
-#undef HEDDLE_BACKEND_CPU_TRANSPOSE_INL_H_
+#if defined(HEDDLE_BACKEND_CPU_KEYS_TO_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_BACKEND_CPU_KEYS_TO_COLUMNS_INL_H_
+#undef HEDDLE_BACKEND_CPU_KEYS_TO_COLUMNS_INL_H_
 #else
-#define HEDDLE_BACKEND_CPU_TRANSPOSE_INL_H_
+#define HEDDLE_BACKEND_CPU_KEYS_TO_COLUMNS_INL_H_
 #endif
 
 #include <hwy/highway.h>

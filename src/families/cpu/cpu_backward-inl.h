@@ -240,25 +240,75 @@ void AddRow(const T* from, std::int64_t count, T* to) {
   for (; i < count; ++i) to[i] += from[i];
 }
 
+namespace detail {
+
+/// kPanel columns of a row, the sum of all parts times the factor. `to` has room for them.
+template <class T>
+HWY_INLINE void SumPanelRow(const StorePanels<T>& panels, const T* from, T* to) {
+  const hn::ScalableTag<T> tag;
+  const auto factor = hn::Set(tag, panels.factor);
+  for (std::int64_t c = 0; c < plan::kPanel; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
+    auto sum = panels.parts > 0 ? hn::Load(tag, from + c) : hn::Zero(tag);
+    for (std::int64_t part = 1; part < panels.parts; ++part) {
+      sum = hn::Add(sum, hn::Load(tag, from + part * panels.part_stride + c));
+    }
+    hn::StoreU(hn::Mul(sum, factor), tag, to + c);
+  }
+}
+
+/// Elements [first, first + count) of a row: where they stand, or widened to `to`.
+template <class T>
+HWY_INLINE const T* RowOf(const ConstRows& rows, std::int64_t row, std::int64_t first, std::int64_t count, T* to) {
+  if (rows.dtype == kDType<T>) return static_cast<const T*>(rows.data) + rows.offset(row) + first;
+  LoadRow(rows, row, first, count, to);
+  return to;
+}
+
+/// Adds the products of x and y to `sum`, which holds doubles by lane; returns those that fill no vector.
+template <class D, class V, class T>
+HWY_INLINE double AddProducts(D d, const T* x, const T* y, std::int64_t count, V& sum) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto load = [&](const T* from) {
+    if constexpr (sizeof(T) == 8) return hn::LoadU(d, from);
+    if constexpr (sizeof(T) == 4) return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), from));
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) sum = hn::MulAdd(load(x + i), load(y + i), sum);
+  double rest = 0;
+  for (; i < count; ++i) rest += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  return rest;
+}
+
+}  // namespace detail
+
+template <class T>
+double Dot(const RowPair<T>& rows) {
+  const hn::ScalableTag<double> d;
+  HWY_ALIGN T x_room[plan::kPanel], y_room[plan::kPanel];
+  auto sum = hn::Zero(d);
+  double rest = 0;
+  for (std::int64_t first = 0; first < rows.count; first += plan::kPanel) {
+    const std::int64_t count = std::min(plan::kPanel, rows.count - first);
+    rest += detail::AddProducts(d, detail::RowOf(rows.x, rows.row, first, count, x_room),
+                                detail::RowOf(rows.y, rows.row, first, count, y_room), count, sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum)) + rest;
+}
+
 template <class T>
 void Store(const StorePanels<T>& panels) {
+  const bool is_direct = panels.to.dtype == detail::kDType<T>;
   for (std::int64_t r = 0; r < panels.rows; ++r) {
-    std::fill_n(panels.staging, plan::round_up(panels.dim, plan::kPanel), T(0));
-    for (std::int64_t part = 0; part < panels.parts; ++part) {
-      const T* row = panels.from + part * panels.part_stride + (panels.first + r) * plan::kPanel;
-      for (std::int64_t d = 0; d < panels.dim; d += plan::kPanel) {
-        const hn::ScalableTag<T> tag;
-        const T* from = row + d * panels.panel_rows;
-        for (std::int64_t c = 0; c < plan::kPanel; c += static_cast<std::int64_t>(hn::Lanes(tag))) {
-          T* to = panels.staging + d + c;
-          hn::Store(hn::Add(hn::Load(tag, to), hn::Load(tag, from + c)), tag, to);
-        }
+    const T* from = panels.from + (panels.first + r) * plan::kPanel;
+    for (std::int64_t dim = 0; dim < panels.dim; dim += plan::kPanel, from += plan::kPanel * panels.panel_rows) {
+      const std::int64_t dims = std::min(plan::kPanel, panels.dim - dim);
+      if (is_direct && dims == plan::kPanel) {
+        detail::SumPanelRow(panels, from, static_cast<T*>(panels.to.data) + r * panels.to.stride + dim);
+      } else {
+        detail::SumPanelRow(panels, from, panels.staging);
+        StoreRow(panels.staging, dims, panels.to, r, dim);
       }
     }
-    if (panels.factor != T(1)) {
-      for (std::int64_t d = 0; d < panels.dim; ++d) panels.staging[d] *= panels.factor;
-    }
-    StoreRow(panels.staging, panels.dim, panels.to, r, 0);
   }
 }
 

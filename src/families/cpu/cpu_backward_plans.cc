@@ -139,8 +139,7 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   scratch.reads = reserve_bytes(reads * scratch.read_bytes);
   scratch.indices = reserve_bytes(reads > 0 ? rows * kScoreStride * 4 : 0);
   scratch.offsets = reserve_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
-  const std::int64_t rows_of_o = 2 * problem.v_dim * 8 / element;  // o and dO in f64
-  scratch.staging = reserve(std::max({kPanel * kPanel, qk_panels, v_panels, rows_of_o}));
+  scratch.staging = reserve(std::max({kPanel * kPanel, qk_panels, v_panels}));
   if (!split.bricks()) return scratch;
   const std::int64_t qk_columns = round_up(problem.qk_dim, kBrickColumns);
   const std::int64_t v_columns = round_up(problem.v_dim, kBrickColumns);

@@ -35,10 +35,9 @@ struct QueryMemory {
   TwoWayRows d_o_rows() const { return {get<std::uint16_t>(at->d_o), get<std::uint16_t>(at->d_o_columns)}; }
 };
 
-/// Rows [first, end), `first` a multiple of plan::kPanel. staging: [2][v_dim], aligned to 8 bytes.
+/// Rows [first, end), `first` a multiple of plan::kPanel.
 template <class T>
-void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end,
-                     double* staging);
+void prepare_queries(const QueryRows<T>& rows, const QueryMemory& memory, std::int64_t first, std::int64_t end);
 
 /// -sum_i exp((sink - lse_i) - lse_rest_i) delta_i over all rows, which are prepared.
 template <class T>

@@ -119,8 +119,17 @@ struct StorePanels {
   std::int64_t first, rows, dim;
   T factor;    // of the sums
   Rows to;     // row 0 is row `first` of the panels
-  T* staging;  // [dim, rounded up to kPanel]
+  T* staging;  // [kPanel]
 };
+/// Row `row` of both, `count` elements each. T holds every element exactly.
+template <class T>
+struct RowPair {
+  const ConstRows &x, &y;
+  std::int64_t row, count;
+};
+/// The sum of products in f64, whose order is its own.
+double dot(const RowPair<float>& rows);
+double dot(const RowPair<double>& rows);
 /// to[i] += from[i] for `count` elements.
 void add_row(const float* from, std::int64_t count, float* to);
 void add_row(const double* from, std::int64_t count, double* to);

@@ -14,6 +14,8 @@ void AddRowF32(const float* from, std::int64_t count, float* to) { AddRow(from, 
 void AddRowF64(const double* from, std::int64_t count, double* to) { AddRow(from, count, to); }
 void StorePanelsF32(const StorePanels<float>& panels) { Store(panels); }
 void StorePanelsF64(const StorePanels<double>& panels) { Store(panels); }
+double DotF32(const RowPair<float>& rows) { return Dot(rows); }
+double DotF64(const RowPair<double>& rows) { return Dot(rows); }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -27,6 +29,8 @@ HWY_EXPORT(AddRowF32);
 HWY_EXPORT(AddRowF64);
 HWY_EXPORT(StorePanelsF32);
 HWY_EXPORT(StorePanelsF64);
+HWY_EXPORT(DotF32);
+HWY_EXPORT(DotF64);
 
 void step(const BackwardStep<float>& step, const StepBuffers<float>& buffers) {
   HWY_DYNAMIC_DISPATCH(StepF32)(step, buffers);
@@ -38,6 +42,8 @@ void add_row(const float* from, std::int64_t count, float* to) { HWY_DYNAMIC_DIS
 void add_row(const double* from, std::int64_t count, double* to) { HWY_DYNAMIC_DISPATCH(AddRowF64)(from, count, to); }
 void store_panels(const StorePanels<float>& panels) { HWY_DYNAMIC_DISPATCH(StorePanelsF32)(panels); }
 void store_panels(const StorePanels<double>& panels) { HWY_DYNAMIC_DISPATCH(StorePanelsF64)(panels); }
+double dot(const RowPair<float>& rows) { return HWY_DYNAMIC_DISPATCH(DotF32)(rows); }
+double dot(const RowPair<double>& rows) { return HWY_DYNAMIC_DISPATCH(DotF64)(rows); }
 
 }  // namespace heddle::cpu
 #endif  // HWY_ONCE

@@ -71,10 +71,9 @@ QueryRows<T> WaveQueries<T>::rows_of_queries(const QueryUnit& unit) const {
 
 template <class T>
 void WaveQueries<T>::prepare(const BackwardWave& wave, int workers) {
-  for_blocks_of_rows(run_, wave, workers, [&](const QueryUnit& unit, std::int64_t first, std::int64_t end, int worker) {
+  for_blocks_of_rows(run_, wave, workers, [&](const QueryUnit& unit, std::int64_t first, std::int64_t end, int) {
     const QueryMemory memory = run_.memory_of(unit);
-    prepare_queries(rows_of_queries(unit), memory, first, end,
-                    run_.scratch<double>(worker, run_.backward.scratch.staging));
+    prepare_queries(rows_of_queries(unit), memory, first, end);
     const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
     const std::int64_t last = end == run_.sequence(unit.sequence).q_len ? memory.at->rows : end;
     for (std::int64_t piece = 0; run_.tensors.dq && piece < run_.split.pieces; ++piece) {

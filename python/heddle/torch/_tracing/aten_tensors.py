@@ -86,7 +86,7 @@ def split(x: Value, sizes: Any, axis: int = 0) -> list[Value]:
 
 op("cat", "concat")(lambda tensors, axis=0: values.concatenated(tensors, axis))
 op("stack")(lambda tensors, axis=0: values.concatenated([values.unsqueezed(x, axis) for x in tensors], axis))
-op("index", "_unsafe_index")(values.gathered)
+op("index", "_unsafe_index")(values.indexed)
 
 
 @op("unbind")
@@ -107,7 +107,7 @@ def index_select(x: Value, axis: int, index: Value) -> Value:
 
 
 op("embedding")(lambda table, index, *_: values.gathered(table, [index]))
-op("take")(lambda x, index: values.gathered(values.viewed(x, [-1]), [index]))
+op("take")(lambda x, index: values.indexed(values.viewed(x, [-1]), [index]))
 
 
 @op("gather")

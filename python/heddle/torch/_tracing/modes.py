@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _core
-from . import aten, aten_inverses, aten_tensors, own_operators, values  # noqa: F401  all but the last fill OPERATIONS
+from . import aten, aten_inverses, aten_tensors, narrow_integers, own_operators, values  # noqa: F401  all but the last fill OPERATIONS
 from .._private_names import is_wrapped as is_wrapped_tensor, set_grad_enabled, transforms
 from .contents import READERS, computed, content_of, depends_on_content, remember
 from .indexing import getitem, is_gather
@@ -283,6 +283,7 @@ class Functions(TorchFunctionMode):
         if not isinstance(x, Number):
             return x
         made = self.recording.wrapped(self.recording.param(x))
+        made._is_number = True
         remember(made, torch.tensor, (x,), {})
         return made
 
@@ -323,7 +324,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NoExpression(f"{name} of {args[0].numel()} captured elements is unrolled for no score", func)
         try:
             operands, named = tree_map(recording.operand, (args, kwargs))
+            narrow = narrow_integers.type_of(name[:-1] if in_place else name, args)
+            if narrow is not None:
+                operands = [narrow_integers.narrowed(one, narrow) for one in operands]
             value = operation(*operands, **named)
+            if narrow is not None:
+                value = narrow_integers.narrowed(value, narrow)
         except Unsupported as error:
             raise NoExpression(f"{error}{users_line()}", func) from None
         if in_place:
@@ -332,8 +338,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return written
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
         wide = any(one.dtype == torch.int64 for one in tensors)
-        memory = Memory.of(args[0]) if makes_view(func) else None
-        return recording.wrapped(value, kwargs.get("dtype"), wide, memory)
+        is_view = makes_view(func)
+        memory = Memory.of(args[0]) if is_view else None
+        dtype = args[0].dtype if is_view else kwargs.get("dtype", narrow)
+        return recording.wrapped(value, dtype, wide, memory)
 
     def python_value(self, func: Any, tensor: torch.Tensor) -> Any:
         content = content_of(tensor) if isinstance(tensor, Traced) else tensor

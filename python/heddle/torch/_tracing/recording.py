@@ -78,6 +78,7 @@ class Traced(torch.Tensor):
     _content: Any = None  # a function of nothing that gives what it holds (contents.py), if that is known
     _memory: Memory
     _known_writes: int
+    _is_number = False  # whether it stands for a number of Python's, which widens no type of torch's
     _is_detached = False  # whether it was computed under a torch.no_grad() of the mod's
 
     @staticmethod
@@ -123,7 +124,7 @@ class CaptureValue(Value):
 
     def __init__(self, recording: "Recording", tensor: torch.Tensor, capture: Any, prefix: tuple[Any, ...]) -> None:
         self.recording, self.tensor, self.capture, self.prefix = recording, tensor, capture, prefix
-        self._elements = self.at
+        self._elements = lambda index: self.capture[prefix + tuple(index)]
         self._scalar = None
         self._kind = None
 
@@ -138,17 +139,20 @@ class CaptureValue(Value):
         return self.tensor.dim() - len(self.prefix)
 
     def at(self, index: values.Index) -> Any:
-        return self.capture[tuple([from_the_front(one, lambda axis=axis: self._extent(axis))  # type: ignore[misc]
-                                   for axis, one in enumerate(self.prefix + tuple(index))])]
-
-    def _extent(self, axis: int) -> int:
-        self.recording.shape_matters(self.tensor)
-        return int(self.tensor.shape[axis])
+        return self.capture[self.prefix + tuple(index)]
 
     def indexed(self, index: tuple[Any, ...]) -> Value:
+        index = tuple([self._from_the_front(one, axis) for axis, one in enumerate(index, len(self.prefix))])
         if len(index) == self.rank:
             return Value.scalar(self.at(index))
         return CaptureValue(self.recording, self.tensor, self.capture, self.prefix + index)
+
+    def _from_the_front(self, index: Any, axis: int) -> Any:
+        return from_the_front(index, lambda: self._fixed_extent(axis), lambda: self.recording.extent(self.tensor, axis))
+
+    def _fixed_extent(self, axis: int) -> int:
+        self.recording.shape_matters(self.tensor)
+        return int(self.tensor.shape[axis])
 
 
 class Recording:
@@ -238,6 +242,15 @@ class Recording:
             name = self.params[recipe] = self._free(wanted)
         kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, float) else "i32"
         return Value.scalar(_core.param(name, kind))
+
+    def extent(self, tensor: torch.Tensor, axis: int) -> Any:
+        """The extent of an axis, as a param where later calls may have another."""
+        extent, position = tensor.shape[axis], self._positions.get(id(tensor))
+        if isinstance(extent, torch.SymInt):
+            return self.symbol(extent).expr
+        if position is None:
+            return values.literal(extent)
+        return self.param(Number(extent, ("extent", position, axis), self.guards)).expr
 
     def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
         """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""

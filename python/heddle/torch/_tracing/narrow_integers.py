@@ -13,8 +13,8 @@ from .values import Value, elementwise
 
 # Operations whose operands torch brings into one type, which is the result's.
 OF_ONE_TYPE = frozenset((
-    "abs", "add", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "clamp", "clamp_max", "clamp_min", "div", "floor_divide", "fmod", "maximum", "minimum", "mul", "neg", "pow",
+    "abs", "add", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "clamp", "clamp_max", "clamp_min", "div", "floor_divide", "fmod", "maximum", "minimum", "mul", "neg", "pow",
     "remainder", "rsub", "sign", "square", "sub", "where", "__lshift__", "__rshift__"))
 _PAIRS = {frozenset((torch.uint8, torch.int8)): torch.int16, frozenset((torch.uint8, torch.int16)): torch.int16,
           frozenset((torch.int8, torch.int16)): torch.int16}

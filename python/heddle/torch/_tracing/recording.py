@@ -24,7 +24,7 @@ MOST_LITERALS = 16
 MASK_PREFIX = "mask_"  # for all that a mask reads: in one call, names of score and mask differ
 # A tensor that the mod detaches has a name with this prefix, and no gradient by that name.
 DETACHED_PREFIX = "detached_"
-# A param, True, of a mod that detaches a computed value, which expressions cannot say. None reads it.
+# A param, True, of a mod that detaches a value of the score, which expressions cannot say. None reads it.
 HAS_DETACHED = "has_detached"
 
 
@@ -267,9 +267,37 @@ class Recording:
         """x.detach() as the mod sees it."""
         if not isinstance(x, Traced):
             return self.wrapped(self.value_of(x, True), x.dtype)
-        if x.dtype.is_floating_point:
-            self.params[None, True, "True"] = HAS_DETACHED
-        return self.wrapped(x.read(), x.dtype, memory=x._memory)
+        value = self.without_gradient(x.read()) if x.dtype.is_floating_point else x.read()
+        return self.wrapped(value, x.dtype, memory=x._memory)
+
+    def refuse_gradients(self) -> None:
+        self.params[None, True, "True"] = HAS_DETACHED
+
+    def without_gradient(self, value: Value) -> Value:
+        if isinstance(value, CaptureValue):
+            whole = self.value_of(value.tensor, True)
+            return CaptureValue(self, value.tensor, whole.capture, value.prefix) if isinstance(whole, CaptureValue) else whole
+        if not value.shape:
+            return Value.scalar(self.expr_without_gradient(value.expr))
+        return Value(value.shape, lambda index: self.expr_without_gradient(value.at(index)))
+
+    def expr_without_gradient(self, expr: Any) -> Any:
+        """The expression with its captures under their detached names. Expressions cannot say it of the score."""
+        text, captures, params = expr.__reduce__()[1]
+        if READS_SCORE.search(text):
+            self.refuse_gradients()
+            return expr
+        names = {name: key for key, name in self._names.items()}
+        renamed = {}
+        for name in captures:
+            tensor = self.captures.get(name)
+            if tensor is not None and tensor.dtype.is_floating_point and not names[name][1]:
+                self.value_of(tensor, True)
+                renamed[name] = self._names[id(tensor), True]
+        if not renamed:
+            return expr
+        text = re.sub(r"\b(" + "|".join(renamed) + r")\b", lambda found: renamed[found[1]], text)
+        return _core.parse(text, {renamed.get(name, name): of for name, of in captures.items()}, params)
 
     def has_gradients(self) -> bool:
         """Whether what the mod calls has gradients: not under a torch.no_grad() of its own."""
@@ -286,9 +314,7 @@ class Recording:
             return x
         if not isinstance(x, Traced):
             return self.detached(x) if x.requires_grad else x
-        if not x._is_detached and self.is_learned(x):
-            self.params[None, True, "True"] = HAS_DETACHED
-        return x
+        return x if x._is_detached or not self.is_learned(x) else self.detached(x)
 
     def is_learned(self, x: Traced) -> bool:
         """Whether a gradient may come from this value: of the score, or of a capture that requires one."""

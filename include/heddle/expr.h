@@ -239,7 +239,8 @@ void require_name(std::string_view what, std::string_view name);
 /// Throws invalid_argument if the text is longer than parse accepts even so.
 std::string print(const Expr& e);
 /// The least and the greatest value of an expression of type i32, as far as its text says: positions and lengths are 0
-/// or more, captures and params have any value. Where a sum may wrap that is any value, too.
+/// to 2^30, elements of captures have the values of their type (u8: 0 to 255), params any value. Where a sum may wrap
+/// that is any value, too.
 /// Throws invalid_argument for another type.
 std::pair<std::int32_t, std::int32_t> integer_range(const Expr& e);
 /// The captures and params that an expression reads. Throws invalid_argument when one name stands for two things.

@@ -26,13 +26,14 @@ constexpr std::size_t kMostCodes = 512, kMostVariants = 16;
 constexpr std::int64_t kLargestI32 = (std::int64_t{1} << 31) - 1;
 
 constexpr std::pair<const char*, StepKind> kStepNames[] = {
-    {"get", StepKind::get},     {"cell", StepKind::cell},         {"no_cell", StepKind::no_cell},
-    {"item", StepKind::item},   {"no_item", StepKind::no_item},   {"at", StepKind::at},
-    {"call", StepKind::call},   {"constant", StepKind::constant}, {"is", StepKind::is},
-    {"type", StepKind::type},   {"size", StepKind::size},         {"keys", StepKind::keys},
-    {"equal", StepKind::equal}, {"bits", StepKind::bits},         {"i32", StepKind::i32},
-    {"same", StepKind::same},   {"fresh", StepKind::fresh},       {"array", StepKind::array},
-    {"shape", StepKind::shape}, {"of_class", StepKind::of_class}, {"of_this_class", StepKind::of_this_class},
+    {"get", StepKind::get},       {"cell", StepKind::cell},         {"no_cell", StepKind::no_cell},
+    {"item", StepKind::item},     {"no_item", StepKind::no_item},   {"at", StepKind::at},
+    {"call", StepKind::call},     {"constant", StepKind::constant}, {"is", StepKind::is},
+    {"type", StepKind::type},     {"size", StepKind::size},         {"keys", StepKind::keys},
+    {"equal", StepKind::equal},   {"bits", StepKind::bits},         {"i32", StepKind::i32},
+    {"same", StepKind::same},     {"fresh", StepKind::fresh},       {"array", StepKind::array},
+    {"shape", StepKind::shape},   {"of_class", StepKind::of_class}, {"of_this_class", StepKind::of_this_class},
+    {"extent", StepKind::extent},
 };
 
 StepKind kind_named(const std::string& name) {
@@ -183,6 +184,8 @@ class Walk {
         return take_array(from, mod_.arrays[static_cast<std::size_t>(step.number)]);
       case StepKind::shape:
         return has_shape(arrays_[static_cast<std::size_t>(step.number)], step.slots);
+      case StepKind::extent:
+        return put(step, extent(arrays_[static_cast<std::size_t>(step.number)], step.slots.front()));
     }
     return false;
   }
@@ -248,6 +251,10 @@ class Walk {
     return true;
   }
 
+  static nb::object extent(const ReadOnly& array, std::int64_t axis) {
+    return nb::steal(PyLong_FromSize_t(array.shape(static_cast<std::size_t>(axis))));
+  }
+
   static ParamValue number_of(nb::handle value) {
     if (PyBool_Check(value.ptr())) return value.is(nb::handle(Py_True));
     if (PyFloat_Check(value.ptr())) return PyFloat_AsDouble(value.ptr());
@@ -298,6 +305,7 @@ Step step_of(const nb::object& given) {
       step.slots = nb::cast<std::vector<std::int64_t>>(what[1]);
       break;
     case StepKind::shape:
+    case StepKind::extent:
       step.number = nb::cast<std::int64_t>(what[0]);
       step.slots = nb::cast<std::vector<std::int64_t>>(what[1]);
       break;

@@ -44,6 +44,7 @@ enum class StepKind : std::uint8_t {
   fresh,          // from is none of the objects of `slots`
   array,          // from is array `number`: elements, rank and device are those that the mod was traced with
   shape,          // array `number` has the shape `slots`
+  extent,         // to = the extent of array `number` on axis slots[0]
 };
 
 struct Step {

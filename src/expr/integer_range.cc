@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <limits>
 #include <utility>
 
 #include "expr/ranges.h"
@@ -13,8 +12,9 @@ std::pair<std::int32_t, std::int32_t> integer_range(const Expr& e) {
   if (e.type() != ExprType::i32) {
     throw Error(ErrorCode::invalid_argument, fmt::format("e is of type {}; i32 is accepted", name(e.type())));
   }
+  constexpr double kMostRows = 1 << 30;  // so that a position plus a number does not wrap
   expr::LeafRanges leaves;
-  leaves.range.fill({0, std::numeric_limits<std::int32_t>::max()});
+  leaves.range.fill({0, kMostRows});
   leaves[expr::Leaf::score] = expr::Range::any(ExprType::f32);
   const expr::Range range = expr::RangeAnalysis(e, expr::Precision::f32, nullptr)(leaves);
   return {static_cast<std::int32_t>(range.lo), static_cast<std::int32_t>(range.hi)};

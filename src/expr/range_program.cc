@@ -42,6 +42,22 @@ Range constant_range(const Node& node, Precision precision) {
   return std::isnan(node.f32()) ? real::kNanOnly : Range::point(real::stored(node.f32(), precision));
 }
 
+/// The values that a read of a tensor of this type may give.
+Range range_of_elements(DType dtype) {
+  switch (dtype) {
+    case DType::i16:
+      return {-32768, 32767, false};
+    case DType::i8:
+      return {-128, 127, false};
+    case DType::u16:
+      return {0, 65535, false};
+    case DType::u8:
+      return {0, 255, false};
+    default:
+      return Range::any(read_type(dtype));
+  }
+}
+
 /// The comparison below any number of `not`s, and what it says with them.
 struct SignedComparison {
   const Node* comparison;
@@ -201,7 +217,10 @@ Range RangeProgram::evaluate(const Comparison& comparison, std::span<const Range
 
 Range RangeProgram::evaluate(const Read& read, std::span<const Range> slots) const {
   const auto rank = static_cast<std::size_t>(read.capture->rank);
-  if (bounds_ == nullptr) return Range::any(read.type);
+  if (bounds_ == nullptr) {
+    const Range elements = range_of_elements(read.capture->dtype);
+    return read.with_fill ? hull(elements, slots[static_cast<std::size_t>(read.operands[rank])]) : elements;
+  }
   std::array<Range, kMaxRank> indices;
   bool may_be_inside = true;
   bool may_be_outside = false;

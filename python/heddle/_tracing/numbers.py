@@ -18,6 +18,7 @@ from .rebound import Rebound, Slot
 # How a number is computed from the numbers of a walk:
 # - an int: the walk's number at this position
 # - ("item", position): the content of the walk's array at this position
+# - ("extent", position, axis): the extent of that array on this axis
 # - (None, value, text): a constant; the text tells 1, 1.0 and True apart, because equal recipes become one param
 # - (function, recipe, ...): the function of other recipes
 Recipe = Any
@@ -31,6 +32,8 @@ def computed(recipe: Recipe, numbers: Sequence[Any], arrays: Sequence[Any]) -> A
         return operands[0]
     if function == "item":
         return arrays[operands[0]].item()
+    if function == "extent":
+        return arrays[operands[0]].shape[operands[1]]
     return function(*(computed(one, numbers, arrays) for one in operands))
 
 

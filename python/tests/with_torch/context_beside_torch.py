@@ -3,6 +3,7 @@ parallel."""
 
 import copy
 import dataclasses
+import inspect
 import pickle
 
 import torch
@@ -134,7 +135,9 @@ def torchs_context_parallel():
         heddle.torch.clear_log()
         original = _attention._compiled_create_block_mask
         _attention._compiled_create_block_mask = flex.create_block_mask
-        mask = _attention._create_cp_block_mask(mask_of(problem), 1, 1, 512, 512, mesh, load_balancer=None)
+        has_blocks = "BLOCK_SIZE" in inspect.signature(_attention._create_cp_block_mask).parameters  # torch 2.15
+        mask = _attention._create_cp_block_mask(mask_of(problem), 1, 1, 512, 512, device_mesh=mesh, load_balancer=None,
+                                                **({"BLOCK_SIZE": (128, 128)} if has_blocks else {}))
         _attention._compiled_create_block_mask = original
         own = _attention._context_parallel_shard(mesh, [query, key, value], [2, 2, 2])
         own_query, own_key, own_value = own

@@ -220,6 +220,26 @@ def test_detach_inside_of_a_mod():
         flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + score.detach())
 
 
+table = random(4, 5, seed=9)
+DETACHED = {
+    "straight through": lambda s, b, h, i, j: s + (torch.round(slopes[h] * 3) - slopes[h] * 3).detach() * j + slopes[h] * j,
+    "of two captures": lambda s, b, h, i, j: s * (1 + (slopes[h] * table[h, j % 5]).detach()) + table[h, i % 5] * slopes[h],
+    "a row": lambda s, b, h, i, j: s + (table[h] * 2).detach()[j % 5] * table[h, i % 5],
+    "an indexed row": lambda s, b, h, i, j: s + table[h].detach()[j % 5] * table[h][i % 5],
+    "twice": lambda s, b, h, i, j: s + ((table[h, j % 5] * 2).detach() + slopes[h]).detach() * table[h, 0],
+    "of nothing learned": lambda s, b, h, i, j: s + (i - j).float().detach() * slopes[h],
+}
+
+
+@pytest.mark.parametrize("name", DETACHED)
+def test_values_of_captures_that_a_mod_detaches(name):
+    q, k, v = qkv()
+    table.requires_grad_()
+    mod = DETACHED[name]
+    leaves = [q, table] if "slopes" not in mod.__code__.co_names else [q, slopes, *([table] if "table" in mod.__code__.co_names else [])]
+    assert_gradients(lambda: [flex_attention(q, k, v, mod)], lambda: [dense(q, k, v, mod)[0]], leaves)
+
+
 def under_no_grad(score, b, h, q_idx, kv_idx):
     with torch.no_grad():
         fixed = slopes[h] * 2 + torch.sigmoid(slopes[h])
@@ -240,7 +260,17 @@ def under_inference_mode(score, b, h, q_idx, kv_idx):
     return score + fixed + far * slopes[h] + decorated(h)
 
 
-@pytest.mark.parametrize("mod", [under_no_grad, under_inference_mode])
+def in_place_under_no_grad(score, b, h, q_idx, kv_idx):
+    added = slopes.detach()[h] * kv_idx
+    with torch.no_grad():
+        added += slopes[h]
+        computed = slopes[h] * kv_idx
+    with torch.no_grad():
+        doubled = computed * 2
+    return score + added * slopes[h] + doubled
+
+
+@pytest.mark.parametrize("mod", [under_no_grad, under_inference_mode, in_place_under_no_grad])
 def test_no_grad_inside_of_a_mod(mod):
     q, k, v = qkv()
     with torch.no_grad():  # this trace serves no call with gradients
@@ -294,7 +324,10 @@ def test_a_backward_of_the_users_own_is_not_called():
 def test_detached_in_place():
     q, k, v = qkv()
     with pytest.raises(NotImplementedError, match="detaches a value"):
-        flex_attention(q, k, v, lambda score, b, h, i, j: score + (slopes[h] * j).detach_())
+        flex_attention(q, k, v, lambda score, b, h, i, j: score + (score * j).detach_())
+    in_place = lambda score, b, h, i, j: score + (slopes[h] * j).detach_() * slopes[h]  # noqa: E731
+    not_in_place = lambda score, b, h, i, j: score + slopes.detach()[h] * j * slopes[h]  # noqa: E731
+    assert_gradients(lambda: [flex_attention(q, k, v, in_place)], lambda: [dense(q, k, v, not_in_place)[0]], [q, slopes])
     with pytest.raises(NotImplementedError, match="write detach"):
         flex_attention(q, k, v, lambda score, b, h, i, j: score + slopes.detach_()[h])
 

@@ -195,13 +195,13 @@ def test_a_branch_names_the_line():
 def test_an_operation_without_an_expression_is_named():
     q, k, v = inputs()
 
-    def sorts(score, b, h, q_idx, kv_idx):
-        return torch.sort(q[0, 0, q_idx])[0][kv_idx % 8] + score
+    def largest(score, b, h, q_idx, kv_idx):
+        return torch.cummax(q[0, 0, q_idx], 0)[0][kv_idx % 8] + score
 
     refused(
         NotImplementedError,
-        r"sort has no expression.*test_torch_tracing.py:\d+: return torch.sort",
-        lambda: flex_attention(q, k, v, sorts),
+        r"cummax has no expression.*test_torch_tracing.py:\d+: return torch.cummax",
+        lambda: flex_attention(q, k, v, largest),
     )
     wide = torch.randn(16, 1000)
     refused(
@@ -289,10 +289,10 @@ def test_a_dense_bias_where_it_is_allowed():
     values = torch.randn(2, 16, 3)
 
     def score(score, b, h, q_idx, kv_idx):
-        return score + torch.sort(values[b, q_idx])[0][1] * kv_idx
+        return score + torch.cummax(values[b, q_idx], 0)[0][1] * kv_idx
 
-    refused(NotImplementedError, "sort has no expression", lambda: flex_attention(q, k, v, score))
-    bias = values.sort(-1)[0][:, None, :, 1, None] * torch.arange(16)
+    refused(NotImplementedError, "cummax has no expression", lambda: flex_attention(q, k, v, score))
+    bias = values.cummax(-1)[0][:, None, :, 1, None] * torch.arange(16)
     with heddle.torch.allow_dense():
         torch.testing.assert_close(
             flex_attention(q, k, v, score), torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
@@ -301,18 +301,18 @@ def test_a_dense_bias_where_it_is_allowed():
             ValueError,
             "more to a score than adding",
             lambda: flex_attention(
-                q, k, v, lambda score, b, h, q_idx, kv_idx: torch.sort(torch.stack([score, score * 2]))[0][0]
+                q, k, v, lambda score, b, h, q_idx, kv_idx: torch.cummax(torch.stack([score, score * 2]), 0)[0][1]
             ),
         )
         mask = create_block_mask(
-            lambda b, h, q_idx, kv_idx: torch.sort(values[b, q_idx])[0][0] * kv_idx > -3, 2, None, 16, 16, "cpu"
+            lambda b, h, q_idx, kv_idx: torch.cummax(values[b, q_idx], 0)[0][1] * kv_idx > -3, 2, None, 16, 16, "cpu"
         )
-    want = values.sort(-1)[0][:, None, :, 0, None] * torch.arange(16) > -3
+    want = values.cummax(-1)[0][:, None, :, 1, None] * torch.arange(16) > -3
     torch.testing.assert_close(
         flex_attention(q, k, v, block_mask=mask),
         torch.nn.functional.scaled_dot_product_attention(q, k, v, want).nan_to_num(0),
     )
-    refused(NotImplementedError, "sort has no expression", lambda: flex_attention(q, k, v, score))
+    refused(NotImplementedError, "cummax has no expression", lambda: flex_attention(q, k, v, score))
 
 
 def test_a_negative_number_indexes_from_the_end():

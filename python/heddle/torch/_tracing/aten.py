@@ -50,6 +50,28 @@ def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
     return elementwise(lambda x, y: as_number(y) - as_number(scaled(x, alpha)), x, y)
 
 
+def floor_divided(x: Any, y: Any) -> Any:
+    """x // y. torch's reals are floored exactly (1.0 // 0.1 is 9), NaN for an infinite x, and -1 for an infinite y of the
+    other sign."""
+    if x.type == "i32":
+        return x // y
+    divisor = number_of(y)
+    exact = _core.round((x - x % y) / y)
+    if divisor is not None and math.isfinite(divisor) and divisor != 0:
+        is_power_of_2 = abs(math.frexp(divisor)[0]) == 0.5  # then the quotient is exact
+        return _core.where(_core.isinf(x), math.nan, x // y) if is_power_of_2 else exact
+    by_infinity = _core.where((x == 0.0) | ((x < 0.0) == (y < 0.0)), 0.0, -1.0) + (x - x)
+    return _core.where(y == 0.0, x / y, _core.where(_core.isinf(y), by_infinity, exact))
+
+
+def number_of(x: Any) -> float | None:
+    """The number of an expression that is one."""
+    try:
+        return float(str(x))
+    except ValueError:
+        return None
+
+
 def multiplied(x: Any, y: Any) -> Any:
     x, y = literal(x), literal(y)
     return x & y if x.type == y.type == "bool" else as_number(x) * as_number(y)
@@ -62,7 +84,7 @@ define("abs", lambda x: _core.abs(as_number(x)))
 define("reciprocal", lambda x: 1.0 / as_f32(x))
 define("minimum", of_numbers(_core.minimum))
 define("maximum", of_numbers(_core.maximum))
-define("floor_divide", of_numbers(operator.floordiv))
+define("floor_divide", of_numbers(floor_divided))
 define("remainder", of_numbers(operator.mod))
 
 
@@ -102,7 +124,7 @@ define("fmod", of_numbers(truncated_remainder))
 @op("div", "divide", "true_divide")
 def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
-        return elementwise(of_numbers(operator.floordiv), x, y)
+        return elementwise(of_numbers(floor_divided), x, y)
     if rounding_mode == "trunc":
         return elementwise(of_numbers(truncated_division), x, y)
     return elementwise(of_reals(operator.truediv), x, y)
@@ -139,8 +161,14 @@ def product_power(x: Any, exponent: int) -> Any:
 
 define("pow", power)
 define("float_power", lambda x, y: power(as_f32(x), y))
-define("sign", lambda x: _core.sign(as_number(x)))
-define("sgn", lambda x: _core.sign(as_number(x)))
+def sign(x: Any) -> Any:
+    """0 of a NaN, as torch has it."""
+    x = as_number(x)
+    return _core.sign(x) if x.type == "i32" else as_f32(x > 0.0) - as_f32(x < 0.0)
+
+
+define("sign", sign)
+define("sgn", sign)
 
 
 def is_signed(x: Any) -> Any:

@@ -17,7 +17,8 @@ def hypot(x: Any, y: Any) -> Any:
     x, y = _core.abs(x), _core.abs(y)
     large, small = _core.maximum(x, y), _core.minimum(x, y)
     ratio = small / large
-    return _core.where((large == 0.0) | _core.isinf(large), large, large * _core.sqrt(ratio * ratio + 1.0))
+    length = _core.where(large == 0.0, large, large * _core.sqrt(ratio * ratio + 1.0))
+    return _core.where(_core.isinf(x) | _core.isinf(y), math.inf, length)  # beside a NaN, too
 
 
 def atan2(y: Any, x: Any) -> Any:
@@ -27,7 +28,9 @@ def atan2(y: Any, x: Any) -> Any:
     length = hypot(x, y)
     half = _core.where(x < 0.0, (length - x) / y, y / (length + x))
     behind = (y == 0.0) & (x < 0.0)  # the tangent is infinite, and the slope is not
-    return _core.where(length == 0.0, 0.0, _core.where(behind, math.pi + y / x, 2.0 * _core.atan(half)))
+    half_turn = _core.where(1.0 / y < 0.0, -math.pi, math.pi)  # of -0 the other one
+    at_zero = _core.where(1.0 / x < 0.0, half_turn, 0.0)
+    return _core.where(length == 0.0, at_zero, _core.where(behind, half_turn + y / x, 2.0 * _core.atan(half)))
 
 
 def asinh(x: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from ... import _core
 from . import values
 from .aten import multiplied, power
+from .aten_orders import first_of
 from .operations import OPERATIONS, Operation, cast, cast_to, op
 from .values import Unsupported, Value, as_bool, as_f32, as_number, elementwise, literal
 
@@ -86,7 +87,7 @@ def split(x: Value, sizes: Any, axis: int = 0) -> list[Value]:
 
 op("cat", "concat")(lambda tensors, axis=0: values.concatenated(tensors, axis))
 op("stack")(lambda tensors, axis=0: values.concatenated([values.unsqueezed(x, axis) for x in tensors], axis))
-op("index", "_unsafe_index")(values.gathered)
+op("index", "_unsafe_index")(values.indexed)
 
 
 @op("unbind")
@@ -107,7 +108,7 @@ def index_select(x: Value, axis: int, index: Value) -> Value:
 
 
 op("embedding")(lambda table, index, *_: values.gathered(table, [index]))
-op("take")(lambda x, index: values.gathered(values.viewed(x, [-1]), [index]))
+op("take")(lambda x, index: values.indexed(values.viewed(x, [-1]), [index]))
 
 
 @op("gather")
@@ -167,14 +168,13 @@ reduction("amin", shared_among_ties(_core.minimum), as_number, math.inf)
 
 
 def extremum(name: str) -> None:
-    """torch.max or torch.min: of all elements, or of two tensors."""
+    """torch.max or torch.min: of all elements, of an axis with their places, or of two tensors."""
     @op(name)
-    def of(x: Value, *rest: Any, keepdim: bool = False) -> Any:
-        if not rest:
-            return OPERATIONS[f"a{name}"](x)
-        if isinstance(rest[0], Value):
+    def of(x: Value, *rest: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if rest and isinstance(rest[0], Value):
             return OPERATIONS[f"{name}imum"](x, rest[0])
-        raise Unsupported(f"torch.{name} with an axis, for its indices: use torch.a{name}")
+        axis, keep = (*rest, keepdim)[:2] if rest else (dim, keepdim)
+        return OPERATIONS[f"a{name}"](x) if axis is None else list(first_of(x, axis, keep, name == "max"))
 
 
 extremum("max")

@@ -63,7 +63,7 @@ def indexed(value: Value, entries: list[Any]) -> Value:
             value = values.sliced(value, axis, begin, end, step or 1)
         gathers.append(gather_index(x, value.shape[axis]))
         axis += 1
-    return values.gathered(value, gathers) if any(x is not None for x in gathers) else value
+    return values.indexed(value, gathers) if any(x is not None for x in gathers) else value
 
 
 def gather_index(x: Any, extent: int) -> Value | None:

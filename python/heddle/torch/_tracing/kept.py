@@ -129,6 +129,8 @@ class Slots:
             return self._steps.to("constant", 0, operands[0])
         if function == "item":
             return self._steps.result(torch.Tensor.item, (self._steps.array_slots[operands[0]],))
+        if function == "extent":
+            return self._steps.to("extent", 0, (operands[0], (operands[1],)))
         return self._steps.result(function, tuple([self.of(one) for one in operands]))
 
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _core
-from . import aten, aten_inverses, aten_tensors, own_operators, values  # noqa: F401  all but the last fill OPERATIONS
+from . import aten, aten_inverses, aten_orders, aten_tensors, narrow_integers, own_operators, values  # noqa: F401  they fill OPERATIONS
 from .._private_names import is_wrapped as is_wrapped_tensor, set_grad_enabled, transforms
 from .contents import READERS, computed, content_of, depends_on_content, remember
 from .indexing import getitem, is_gather
@@ -141,6 +141,12 @@ def without_gradients(recording: Recording, func: Any, args: Any, kwargs: Any) -
         set_grad_enabled(True)
 
 
+def is_in_place(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    is_operator = name.startswith("__i") and name not in ("__invert__", "__int__", "__index__")
+    return is_operator or name.endswith("_") and not name.endswith("__")
+
+
 def is_of_tensors(result: Any) -> bool:
     if isinstance(result, (list, tuple)):
         return bool(result) and all(isinstance(one, torch.Tensor) for one in result)
@@ -186,7 +192,11 @@ class Functions(TorchFunctionMode):
         """What the mod calls under a torch.no_grad() of its own: nothing of it has a gradient."""
         recording = self.recording
         recording.is_kept = False  # what it depends on, requires_grad among it, is in no key
+        written = args[0] if args and isinstance(args[0], Traced) and is_in_place(func) else None
         args, kwargs = tree_map(recording.constant_for_gradients, (args, kwargs))
+        if written is not None and args[0] is not written:
+            recording.refuse_gradients()
+            args = (written, *args[1:])
         result = self.called(func, args, kwargs)
         for one in tree_leaves(result):
             if isinstance(one, Traced):
@@ -229,7 +239,7 @@ class Functions(TorchFunctionMode):
     def detached_in_place(self, x: Any) -> Any:
         if not isinstance(x, Traced):
             raise NotImplementedError(f"a mod writes into a tensor (detach_{users_line()}); write detach()")
-        self.recording.detached(x)
+        x._value = self.recording.detached(x)._value
         return x
 
     def of_contents(self, error: NoExpression, func: Any, args: Any, kwargs: Any) -> Any:
@@ -283,6 +293,7 @@ class Functions(TorchFunctionMode):
         if not isinstance(x, Number):
             return x
         made = self.recording.wrapped(self.recording.param(x))
+        made._is_number = True
         remember(made, torch.tensor, (x,), {})
         return made
 
@@ -319,11 +330,17 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.decomposed(func, args, kwargs)
         if in_place and Memory.of(args[0]).is_users:
             raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")
-        if name in aten_tensors.REDUCTIONS and args[0].numel() > MOST_LITERALS and depends_on_content((args, kwargs)):
+        unrolls = name in aten_tensors.REDUCTIONS or name in aten_orders.ORDERS
+        if unrolls and args[0].numel() > MOST_LITERALS and depends_on_content((args, kwargs)):
             raise NoExpression(f"{name} of {args[0].numel()} captured elements is unrolled for no score", func)
         try:
             operands, named = tree_map(recording.operand, (args, kwargs))
+            narrow = narrow_integers.type_of(name[:-1] if in_place else name, args)
+            if narrow is not None:
+                operands = [narrow_integers.narrowed(one, narrow) for one in operands]
             value = operation(*operands, **named)
+            if narrow is not None:
+                value = narrow_integers.narrowed(value, narrow)
         except Unsupported as error:
             raise NoExpression(f"{error}{users_line()}", func) from None
         if in_place:
@@ -332,8 +349,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return written
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
         wide = any(one.dtype == torch.int64 for one in tensors)
-        memory = Memory.of(args[0]) if makes_view(func) else None
-        return recording.wrapped(value, kwargs.get("dtype"), wide, memory)
+        is_view = makes_view(func)
+        memory = Memory.of(args[0]) if is_view else None
+        dtype = args[0].dtype if is_view else kwargs.get("dtype", narrow)
+        return recording.wrapped(value, dtype, wide, memory)
 
     def python_value(self, func: Any, tensor: torch.Tensor) -> Any:
         content = content_of(tensor) if isinstance(tensor, Traced) else tensor

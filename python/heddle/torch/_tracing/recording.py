@@ -24,7 +24,7 @@ MOST_LITERALS = 16
 MASK_PREFIX = "mask_"  # for all that a mask reads: in one call, names of score and mask differ
 # A tensor that the mod detaches has a name with this prefix, and no gradient by that name.
 DETACHED_PREFIX = "detached_"
-# A param, True, of a mod that detaches a computed value, which expressions cannot say. None reads it.
+# A param, True, of a mod that detaches a value of the score, which expressions cannot say. None reads it.
 HAS_DETACHED = "has_detached"
 
 
@@ -78,6 +78,7 @@ class Traced(torch.Tensor):
     _content: Any = None  # a function of nothing that gives what it holds (contents.py), if that is known
     _memory: Memory
     _known_writes: int
+    _is_number = False  # whether it stands for a number of Python's, which widens no type of torch's
     _is_detached = False  # whether it was computed under a torch.no_grad() of the mod's
 
     @staticmethod
@@ -123,7 +124,7 @@ class CaptureValue(Value):
 
     def __init__(self, recording: "Recording", tensor: torch.Tensor, capture: Any, prefix: tuple[Any, ...]) -> None:
         self.recording, self.tensor, self.capture, self.prefix = recording, tensor, capture, prefix
-        self._elements = self.at
+        self._elements = lambda index: self.capture[prefix + tuple(index)]
         self._scalar = None
         self._kind = None
 
@@ -138,17 +139,20 @@ class CaptureValue(Value):
         return self.tensor.dim() - len(self.prefix)
 
     def at(self, index: values.Index) -> Any:
-        return self.capture[tuple([from_the_front(one, lambda axis=axis: self._extent(axis))  # type: ignore[misc]
-                                   for axis, one in enumerate(self.prefix + tuple(index))])]
-
-    def _extent(self, axis: int) -> int:
-        self.recording.shape_matters(self.tensor)
-        return int(self.tensor.shape[axis])
+        return self.capture[self.prefix + tuple(index)]
 
     def indexed(self, index: tuple[Any, ...]) -> Value:
+        index = tuple([self._from_the_front(one, axis) for axis, one in enumerate(index, len(self.prefix))])
         if len(index) == self.rank:
             return Value.scalar(self.at(index))
         return CaptureValue(self.recording, self.tensor, self.capture, self.prefix + index)
+
+    def _from_the_front(self, index: Any, axis: int) -> Any:
+        return from_the_front(index, lambda: self._fixed_extent(axis), lambda: self.recording.extent(self.tensor, axis))
+
+    def _fixed_extent(self, axis: int) -> int:
+        self.recording.shape_matters(self.tensor)
+        return int(self.tensor.shape[axis])
 
 
 class Recording:
@@ -239,6 +243,15 @@ class Recording:
         kind = "bool" if isinstance(value, bool) else "f32" if isinstance(value, float) else "i32"
         return Value.scalar(_core.param(name, kind))
 
+    def extent(self, tensor: torch.Tensor, axis: int) -> Any:
+        """The extent of an axis, as a param where later calls may have another."""
+        extent, position = tensor.shape[axis], self._positions.get(id(tensor))
+        if isinstance(extent, torch.SymInt):
+            return self.symbol(extent).expr
+        if position is None:
+            return values.literal(extent)
+        return self.param(Number(extent, ("extent", position, axis), self.guards)).expr
+
     def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
         """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""
         is_real = isinstance(x, torch.SymFloat)
@@ -254,9 +267,37 @@ class Recording:
         """x.detach() as the mod sees it."""
         if not isinstance(x, Traced):
             return self.wrapped(self.value_of(x, True), x.dtype)
-        if x.dtype.is_floating_point:
-            self.params[None, True, "True"] = HAS_DETACHED
-        return self.wrapped(x.read(), x.dtype, memory=x._memory)
+        value = self.without_gradient(x.read()) if x.dtype.is_floating_point else x.read()
+        return self.wrapped(value, x.dtype, memory=x._memory)
+
+    def refuse_gradients(self) -> None:
+        self.params[None, True, "True"] = HAS_DETACHED
+
+    def without_gradient(self, value: Value) -> Value:
+        if isinstance(value, CaptureValue):
+            whole = self.value_of(value.tensor, True)
+            return CaptureValue(self, value.tensor, whole.capture, value.prefix) if isinstance(whole, CaptureValue) else whole
+        if not value.shape:
+            return Value.scalar(self.expr_without_gradient(value.expr))
+        return Value(value.shape, lambda index: self.expr_without_gradient(value.at(index)))
+
+    def expr_without_gradient(self, expr: Any) -> Any:
+        """The expression with its captures under their detached names. Expressions cannot say it of the score."""
+        text, captures, params = expr.__reduce__()[1]
+        if READS_SCORE.search(text):
+            self.refuse_gradients()
+            return expr
+        names = {name: key for key, name in self._names.items()}
+        renamed = {}
+        for name in captures:
+            tensor = self.captures.get(name)
+            if tensor is not None and tensor.dtype.is_floating_point and not names[name][1]:
+                self.value_of(tensor, True)
+                renamed[name] = self._names[id(tensor), True]
+        if not renamed:
+            return expr
+        text = re.sub(r"\b(" + "|".join(renamed) + r")\b", lambda found: renamed[found[1]], text)
+        return _core.parse(text, {renamed.get(name, name): of for name, of in captures.items()}, params)
 
     def has_gradients(self) -> bool:
         """Whether what the mod calls has gradients: not under a torch.no_grad() of its own."""
@@ -273,9 +314,7 @@ class Recording:
             return x
         if not isinstance(x, Traced):
             return self.detached(x) if x.requires_grad else x
-        if not x._is_detached and self.is_learned(x):
-            self.params[None, True, "True"] = HAS_DETACHED
-        return x
+        return x if x._is_detached or not self.is_learned(x) else self.detached(x)
 
     def is_learned(self, x: Traced) -> bool:
         """Whether a gradient may come from this value: of the score, or of a capture that requires one."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ... import _core
+from ..._tracing.negative_indices import from_the_front
 
 Index = tuple[Any, ...]
 MOST_UNROLLED = 256
@@ -254,6 +255,18 @@ def viewed(value: Value, shape: Sequence[int]) -> Value:
         return value.at(tuple(reversed(original)))
 
     return Value(whole, elements)
+
+
+def indexed(value: Value, indices: Sequence[Value | None]) -> Value:
+    """gathered() by indices of which the negative ones count from the end."""
+    return gathered(value, [one if one is None else from_the_front_of(one, value.shape[axis])
+                            for axis, one in enumerate(indices)])
+
+
+def from_the_front_of(index: Value, extent: int) -> Value:
+    if index.kind != "i32":
+        return index
+    return Value(index.shape, lambda at: from_the_front(index.at(at), lambda: extent, lambda: extent))
 
 
 def gathered(value: Value, indices: Sequence[Value | None]) -> Value:

@@ -86,11 +86,11 @@ KERNELS_MAY_INCLUDE = {
     "common/fragments": ("nvidia/ptx",),
     "common/sequences": (),
     "common/around": ("common/mods", "common/sequences", "nvidia/mods", "nvidia/ptx", "nvidia/fragments"),
-    "portable/fragments": ("nvidia/ptx", *PORTABLE),
+    "portable/fragments": ("common/fragments", "nvidia/ptx", *PORTABLE),
     "portable/rows": ("portable/fragments",),
     "nvidia/ptx": (),
     "nvidia/mods": ("nvidia/ptx",),
-    "nvidia/portable/fragments": ("nvidia/ptx", "portable/fragments"),
+    "nvidia/portable/fragments": ("common/fragments", "nvidia/ptx", "portable/fragments"),
     "nvidia/fragments": ("common/fragments", *COMMON_MODS),
     "nvidia/around": ("nvidia/fragments", *COMMON_MODS),
     "amd/language": ("amd/portable",),
@@ -104,7 +104,7 @@ KERNELS_MAY_INCLUDE = {
 # Rooms that the device code of a family may include, by the folder of kernels that its folder stands in.
 FAMILY_KERNELS_MAY_INCLUDE = {
     "portable": ("portable/rows", "common/sequences", *COMMON_MODS, *PORTABLE),
-    "nvidia": ("nvidia/fragments", *COMMON_MODS),
+    "nvidia": ("common/fragments", "nvidia/fragments", *COMMON_MODS),
 }
 
 # Prefix of a library's headers -> the folders that may use it. Libraries that are not listed are free to use.

@@ -10,6 +10,7 @@
 #include "backward_sm90/backward_role.cuh"
 #include "backward_sm90/read_index.cuh"
 #include "families/backward_sm90/shared/backward_reads_params.h"
+#include "fragments/lane_reductions.cuh"
 #include "fragments/output_elements.cuh"
 
 namespace heddle {
@@ -265,9 +266,7 @@ class BackwardReader : public BackwardRole<kConfig> {
                                  : static_cast<long long>(this->word(shared::kTileBatch)) * reads_.kv_rows;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float x = of_keys_[Read::kNumber][r];
-      x += __shfl_xor_sync(~0U, x, 1);
-      x += __shfl_xor_sync(~0U, x, 2);
+      const float x = quad_sum(of_keys_[Read::kNumber][r]);
       const int key = this->kv_first() + this->own_key() + 8 * r;
       if ((threadIdx.x & 3) != 0 || key >= this->word(shared::kTileKvLen)) continue;
       reads_.partials[Read::kNumber][head_ * reads_.all_keys + before + key] = x;

@@ -5,6 +5,7 @@
 #include "forward_sm90/consumer_tile.cuh"
 #include "forward_sm90/tma_output.cuh"
 #include "fragments/consumer_weights.cuh"
+#include "fragments/lane_reductions.cuh"
 #include "fragments/row_stores.cuh"
 #include "fragments/sink.cuh"
 
@@ -15,8 +16,8 @@ class ConsumerRows : protected ConsumerTile<kConfig, Params> {
  protected:
   using Tile = ConsumerTile<kConfig, Params>;
   using Tile::kV, Tile::kSoftmax, Tile::kMapped, Tile::kFoldsSafely, Tile::kNatural, typename Tile::RowWeights,
-      Tile::memory_, Tile::o_map_, Tile::params_, Tile::warpgroup_, Tile::suspect_, Tile::softmax_, Tile::s_,
-      Tile::o_, Tile::own_origin, Tile::own_sequence, Tile::own_factors, Tile::own_sink;
+      Tile::memory_, Tile::o_map_, Tile::params_, Tile::warpgroup_, Tile::suspect_, Tile::softmax_, Tile::s_, Tile::o_,
+      Tile::own_origin, Tile::own_sequence, Tile::own_factors, Tile::own_sink;
 
  public:
   using Tile::Tile;
@@ -81,7 +82,7 @@ class ConsumerRows : protected ConsumerTile<kConfig, Params> {
 
   /// 1 / l, and lse = m + ln l.
   __device__ __forceinline__ void close_softmax(unsigned tile, float (&factor)[2]) {
-    const float l[2] = {ptx::row_sum(softmax_.rows.l[0]), ptx::row_sum(softmax_.rows.l[1])};
+    const float l[2] = {quad_sum(softmax_.rows.l[0]), quad_sum(softmax_.rows.l[1])};
     factor[0] = l[0] > 0 ? ptx::reciprocal(l[0]) : l[0];  // NaN stays
     factor[1] = l[1] > 0 ? ptx::reciprocal(l[1]) : l[1];
     const TileOrigin at = own_origin(tile);

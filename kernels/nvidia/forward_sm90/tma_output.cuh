@@ -5,6 +5,7 @@
 #include "fragments/row_stores.cuh"
 #include "fragments/tile_rows.cuh"
 #include "ptx/math.cuh"
+#include "ptx/matrix_store.cuh"
 #include "ptx/tma.cuh"
 
 namespace heddle {
@@ -43,12 +44,9 @@ __device__ __forceinline__ void store_output(const SharedMemory<kConfig>& memory
         return ptx::pack<kConfig.f16>(o[d + i] * factor[i / 2 % 2], o[d + i + 1] * factor[i / 2 % 2]);
       };
       if (2 * d + 16 <= kConfig.v_columns()) {
-        asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(two(0)),
-                     "r"(two(2)), "r"(two(4)), "r"(two(6))
-                     : "memory");
+        ptx::store_matrices(to, {two(0), two(2), two(4), two(6)});
       } else if (2 * d < kConfig.v_columns()) {  // the last 8 columns
-        asm volatile("stmatrix.sync.aligned.x2.m8n8.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(two(0)), "r"(two(2))
-                     : "memory");
+        ptx::store_two_matrices(to, {two(0), two(2)});
       }
     }
     ptx::fence_for_tma();

@@ -4,8 +4,10 @@
 // in which the producer loads them, until it announces the end.
 #pragma once
 
-#include "shared/transposed_values.h"
 #include "forward_sm90/memory.cuh"
+#include "ptx/matrix_load.cuh"
+#include "ptx/matrix_store.cuh"
+#include "shared/transposed_values.h"
 
 namespace heddle {
 
@@ -64,7 +66,7 @@ class Transposer {
           const unsigned(&pairs)[4] = loaded[i];
           const unsigned words[4] = {__byte_perm(pairs[0], pairs[1], even), __byte_perm(pairs[0], pairs[1], odd),
                                      __byte_perm(pairs[2], pairs[3], even), __byte_perm(pairs[2], pairs[3], odd)};
-          store(to + (first + i) * 2 * 16 * shared::kSlots, words);
+          ptx::store_matrices(to + (first + i) * 2 * 16 * shared::kSlots, words);
         }
       }
       from += shared::kSlots * 128;
@@ -74,16 +76,7 @@ class Transposer {
 
   /// A half's columns number `sixteen`: two of 16, one of them the other half's, take 32 bytes of a panel's rows.
   __device__ __forceinline__ static void load(unsigned (&pairs)[4], ptx::Address from, int sixteen) {
-    const ptx::Address at = (from ^ (32 * (sixteen % 4))) + sixteen / 4 * kConfig.kv_block * 128;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-                 : "r"(at)
-                 : "memory");
-  }
-  __device__ __forceinline__ static void store(ptx::Address to, const unsigned (&words)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]),
-                 "r"(words[1]), "r"(words[2]), "r"(words[3])
-                 : "memory");
+    ptx::load_transposed((from ^ (32 * (sixteen % 4))) + sixteen / 4 * kConfig.kv_block * 128, pairs);
   }
 
   const Memory& memory_;

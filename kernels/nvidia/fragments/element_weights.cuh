@@ -10,6 +10,7 @@
 //   largest element so far.
 #pragma once
 
+#include "fragments/lane_reductions.cuh"
 #include "fragments/softmax.cuh"
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
@@ -80,7 +81,7 @@ struct ElementWeights {
   /// The factor that brings the o of row r back.
   __device__ __forceinline__ float factor(int r) const {
     if constexpr (kOwnPowers) return rows.m[r] == -ptx::infinity() ? 1.0F : power_of_two(rows.m[r]);
-    return kSums ? fmaf(ptx::row_sum(rows.l[r]), 0.0F, power_of_two(-kRaise)) : power_of_two(-kRaise);
+    return kSums ? fmaf(quad_sum(rows.l[r]), 0.0F, power_of_two(-kRaise)) : power_of_two(-kRaise);
   }
 
   /// As Softmax's: a sum of what is not negative is not below -1.
@@ -143,7 +144,7 @@ struct ElementWeights {
       for (int j = 0; j < kColumns / 8; ++j) {
         largest = fmaxf(largest, fmaxf(fabsf(p[4 * j + 2 * r]), fabsf(p[4 * j + 2 * r + 1])));
       }
-      largest = ptx::row_max(largest);
+      largest = quad_max(largest);
       const float exponent = static_cast<float>(static_cast<int>(__float_as_uint(largest) >> 23) - 127);
       const float power = fminf(fmaxf(exponent - kTop, kLeast), kMost);
       if (largest > 0 && power > rows.m[r]) rows.m[r] = power;

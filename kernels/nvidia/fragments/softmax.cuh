@@ -12,8 +12,8 @@
 //
 // Where scores are so large that m = fl(M c) is off by more than a weight can bear (M the row's largest score, c what
 // makes powers of two of it), or that M c leaves f32's range (masks that add the lowest number to a whole row), a row
-// makes its tile safe from its first block on. In a safe tile m is M itself, and exponents are (s - M) c: the difference
-// is exact where it counts. All scores of a safe tile therefore have one unit (Consumer::attend).
+// makes its tile safe from its first block on. In a safe tile m is M itself, and exponents are (s - M) c: the
+// difference is exact where it counts. All scores of a safe tile therefore have one unit (Consumer::attend).
 //
 // m never exceeds the true maximum by more than rounding, so no weight that counts vanishes. Two types need a distance
 // between m and the maximum besides:
@@ -23,6 +23,7 @@
 //   larger there).
 #pragma once
 
+#include "fragments/lane_reductions.cuh"
 #include "fragments/tilt.cuh"
 #include "ptx/math.cuh"
 #include "shared/storage.h"
@@ -122,7 +123,7 @@ struct Softmax {
   __device__ __forceinline__ void set_limit() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      limit[r] = kShare * ptx::row_sum(rows.l[r]);
+      limit[r] = kShare * quad_sum(rows.l[r]);
       if constexpr (kRange.bounded) limit[r] = fminf(limit[r], kLargestWeight);
     }
   }
@@ -229,18 +230,18 @@ struct Softmax {
         found = fmaxf(found, fmaxf(fmaf(s[i], scale_log2, tilt.at(i, tilt.base[r])),
                                    fmaf(s[i + 1], scale_log2, tilt.at(i + 1, tilt.base[r]))));
       }
-      return ptx::row_max(found);
+      return quad_max(found);
     } else if constexpr (kSigned && !kScoresAreT) {
       float found = s[2 * r] * scale_log2;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
         found = fmaxf(found, fmaxf(s[4 * j + 2 * r] * scale_log2, s[4 * j + 2 * r + 1] * scale_log2));
       }
-      found = ptx::row_max(found);
+      found = quad_max(found);
       if constexpr (ScoreTilt<kForm>::kAny) found += tilt.base[r];
       return found;
     } else {
-      const float found = ptx::row_max(largest_score(s, r));
+      const float found = quad_max(largest_score(s, r));
       float scaled = found * scale_log2;
       // Not what a row has that attends nothing.
       if constexpr (kScoresAreT) scaled = fmaxf(scaled, found == -ptx::infinity() ? found : -kLargestTerm);
@@ -263,7 +264,7 @@ struct Softmax {
     for (int r = 0; r < 2; ++r) {
       const float before = rows.m[r];
       if (safe) {
-        const float top = fmaxf(before, ptx::row_max(largest_score(s, r)));
+        const float top = fmaxf(before, quad_max(largest_score(s, r)));
         rows.m[r] = top;
         if (top > before) rows.l[r] *= ptx::exp2_fast((before - top) * scale_log2);
         const float from = top == -ptx::infinity() ? 0.0F : top;
@@ -292,7 +293,7 @@ struct Softmax {
       for (int j = 0; j < kColumns / 8; ++j) {
         found = ptx::max_positive(found, p[4 * j + 2 * r], p[4 * j + 2 * r + 1]);
       }
-      found = ptx::row_max(found);
+      found = quad_max(found);
       if (!(found > kTop)) continue;
       if (found > kLargestJump) {
         rows.l[r] = ptx::infinity();  // the tile will be repeated

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/barrier.cuh"
+#include "ptx/matrix_load.cuh"
 #include "shared/panels.h"
 
 namespace heddle {
@@ -31,10 +32,7 @@ class StreamedTile {
     const int panel = rest ? (i - kWhole * kEach) * (64 * kRestRow) : i / kEach * (64 * 128);
     const int first = rest ? 0 : i % kEach * Storage::kRead * 16;  // bytes
     if constexpr (kHalves) {
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(words_[0]), "=r"(words_[1]), "=r"(words_[2]), "=r"(words_[3])
-                   : "r"((row ^ first) + panel)
-                   : "memory");
+      ptx::load_matrices((row ^ first) + panel, words_);
     } else {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {

@@ -71,14 +71,4 @@ __device__ __forceinline__ float max_positive(float x, float y, float z) {
   return __uint_as_float(__vimax3_u32(__float_as_uint(x), __float_as_uint(y), __float_as_uint(z)));
 }
 
-/// Over the four threads that share a row of an accumulator.
-__device__ __forceinline__ float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
-}
-__device__ __forceinline__ float row_sum(float x) {
-  x += __shfl_xor_sync(~0U, x, 1);
-  return x + __shfl_xor_sync(~0U, x, 2);
-}
-
 }  // namespace heddle::ptx

@@ -19,5 +19,10 @@ __device__ __forceinline__ void store_matrices(Address to, const unsigned (&word
                "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
+/// Two matrices: lanes 0 to 15 name their rows.
+__device__ __forceinline__ void store_two_matrices(Address to, const unsigned (&words)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(words[0]), "r"(words[1])
+               : "memory");
+}
 
 }  // namespace heddle::ptx

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "fragments/lane_reductions.cuh"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
@@ -37,14 +38,8 @@ struct FmaFragments : PlainNumbers<kConfig.storage == shared::Storage::f64> {
     Real factor[kOwnRows];  // converts(): of the products of the thread's rows
   };
 
-  static __device__ __forceinline__ Real row_max(Real x) {
-    x = larger(x, __shfl_xor_sync(~0U, x, 1));
-    return larger(x, __shfl_xor_sync(~0U, x, 2));
-  }
-  static __device__ __forceinline__ Real row_sum(Real x) {
-    x += __shfl_xor_sync(~0U, x, 1);
-    return x + __shfl_xor_sync(~0U, x, 2);
-  }
+  static __device__ __forceinline__ Real row_max(Real x) { return quad_max(x); }
+  static __device__ __forceinline__ Real row_sum(Real x) { return quad_sum(x); }
 
   class Stream : public CopiedBlocks<kConfig, Stream> {
     using Blocks = CopiedBlocks<kConfig, Stream>;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "fragments/lane_reductions.cuh"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/plain_numbers.cuh"
@@ -34,14 +35,8 @@ struct DmmaFragments : PlainNumbers<true> {
   using Out = Scores;
   struct Queries {};  // in shared memory
 
-  static __device__ __forceinline__ double row_max(double x) {
-    x = larger(x, __shfl_xor_sync(~0U, x, 1));
-    return larger(x, __shfl_xor_sync(~0U, x, 2));
-  }
-  static __device__ __forceinline__ double row_sum(double x) {
-    x += __shfl_xor_sync(~0U, x, 1);
-    return x + __shfl_xor_sync(~0U, x, 2);
-  }
+  static __device__ __forceinline__ double row_max(double x) { return quad_max(x); }
+  static __device__ __forceinline__ double row_sum(double x) { return quad_sum(x); }
 
   struct alignas(16) Two {
     double x[2];

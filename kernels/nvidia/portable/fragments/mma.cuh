@@ -5,6 +5,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "fragments/lane_reductions.cuh"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/halves_of_eight_bits.cuh"
 #include "portable/fragments/own_elements.cuh"
@@ -73,8 +74,8 @@ struct MmaFragments : WarpOfThreads {
     return is_normal ? static_cast<float>(exponent) + ptx::log2_fast(near_1) : ptx::log2_fast(x);
   }
   static __device__ __forceinline__ float reciprocal(float x) { return ptx::reciprocal(x); }
-  static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
-  static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
+  static __device__ __forceinline__ float row_max(float x) { return quad_max(x); }
+  static __device__ __forceinline__ float row_sum(float x) { return quad_sum(x); }
 
   class Stream : public ChosenBlocks<kConfig, kConfig.own_blocks>::Type {
     using Blocks = typename ChosenBlocks<kConfig, kConfig.own_blocks>::Type;
@@ -191,7 +192,7 @@ struct MmaFragments : WarpOfThreads {
       float largest = 0;
 #pragma unroll kPairsAtOnce
       for (int i = 0; i < 2 * kSteps; ++i) largest = largest_with(largest, pair(i));
-      return power_for(ptx::row_max(largest));
+      return power_for(quad_max(largest));
     }
 
     /// Two neighbours of a query, as they are stored.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "fragments/lane_reductions.cuh"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/plain_numbers.cuh"
@@ -35,16 +36,9 @@ struct OuterFragments : PlainNumbers<false> {
   using Out = Scores;
   struct Queries {};  // in shared memory
 
-  static __device__ __forceinline__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0U, x, 2));
-    x = fmaxf(x, __shfl_xor_sync(~0U, x, 8));
-    return fmaxf(x, __shfl_xor_sync(~0U, x, 16));
-  }
-  static __device__ __forceinline__ float row_sum(float x) {
-    x += __shfl_xor_sync(~0U, x, 2);
-    x += __shfl_xor_sync(~0U, x, 8);
-    return x + __shfl_xor_sync(~0U, x, 16);
-  }
+  // The bits of key_lane().
+  static __device__ __forceinline__ float row_max(float x) { return max_over_lanes<2, 8, 16>(x); }
+  static __device__ __forceinline__ float row_sum(float x) { return sum_over_lanes<2, 8, 16>(x); }
 
   struct alignas(16) Four {
     float x[4];

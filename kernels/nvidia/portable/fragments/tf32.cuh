@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backend/portable/shared/forward_mma_config.h"
+#include "fragments/lane_reductions.cuh"
 #include "portable/fragments/copied_blocks.cuh"
 #include "portable/fragments/own_elements.cuh"
 #include "portable/fragments/plain_numbers.cuh"
@@ -38,8 +39,8 @@ struct Tf32Fragments : PlainNumbers<false> {
     char* half[2];
   };
 
-  static __device__ __forceinline__ float row_max(float x) { return ptx::row_max(x); }
-  static __device__ __forceinline__ float row_sum(float x) { return ptx::row_sum(x); }
+  static __device__ __forceinline__ float row_max(float x) { return quad_max(x); }
+  static __device__ __forceinline__ float row_sum(float x) { return quad_sum(x); }
 
   class Stream : public CopiedBlocks<kConfig, RowCopies<kConfig>> {
     using Blocks = CopiedBlocks<kConfig, RowCopies<kConfig>>;

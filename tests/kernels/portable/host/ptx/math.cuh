@@ -32,13 +32,4 @@ unsigned pack(float low, float high) {
   return static_cast<unsigned>(rounded<kF16>(high)) << 16 | rounded<kF16>(low);
 }
 
-inline float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
-}
-inline float row_sum(float x) {
-  x += __shfl_xor_sync(~0U, x, 1);
-  return x + __shfl_xor_sync(~0U, x, 2);
-}
-
 }  // namespace heddle::ptx

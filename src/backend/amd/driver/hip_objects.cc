@@ -4,9 +4,11 @@
 
 #include <array>
 #include <map>
-#include <new>
+#include <optional>
 
 #include "backend/amd/driver/hsa.h"
+#include "backend/libraries/found_devices.h"
+#include "backend/libraries/out_of_memory.h"
 #include "device/amd_architectures.h"
 #include "heddle/error.h"
 
@@ -47,13 +49,9 @@ device::AmdCaps caps_of(int index, const std::vector<HsaGpu>& gpus, std::map<std
           .runtime_version = version};
 }
 
-/// The devices, or why there are none.
-struct Found {
-  std::vector<device::AmdCaps> devices;
-  std::string missing;
-};
+using Found = libraries::FoundDevices<device::AmdCaps>;
 
-std::vector<device::AmdCaps> find_devices() {
+std::vector<device::AmdCaps> list_devices() {
   int count = 0;
   const HipError result = hip().GetDeviceCount(&count);
   if (result == kHipNoDevice) return {};
@@ -67,32 +65,15 @@ std::vector<device::AmdCaps> find_devices() {
 
 /// Looked for at the first call. Never destroyed: objects of static life free device memory while the process ends.
 const Found& found() {
-  static const Found& once = *new Found([] {
-    Found result;
-    try {
-      result.devices = find_devices();
-      if (result.devices.empty()) result.missing = "HIP lists no device";
-    } catch (const Error& error) {
-      result.missing = error.what();
-    }
-    return result;
-  }());
+  static const Found& once = *new Found(libraries::find_devices(list_devices, "HIP lists no device"));
   return once;
 }
 
-std::string size_text(std::size_t bytes) {
-  constexpr double kMebi = 1 << 20;
-  const double mebi = static_cast<double>(bytes) / kMebi;
-  return mebi < 1024 ? fmt::format("{:.1f} MiB", mebi) : fmt::format("{:.1f} GiB", mebi / 1024);
-}
-
 [[noreturn]] void throw_out_of_memory(int device, std::size_t bytes) {
-  std::size_t free = 0, total = 0;
-  const bool known = hip().MemGetInfo(&free, &total) == kHipSuccess;
-  const std::string rest =
-      known ? fmt::format("{} of {} are free", size_text(free), size_text(total)) : "HIP does not say what is free";
-  throw Error(ErrorCode::out_of_memory, fmt::format("cannot allocate {} bytes ({}) on ROCm device {}: {}", bytes,
-                                                    size_text(bytes), device, rest));
+  libraries::MemoryLeft left{};
+  const bool known = hip().MemGetInfo(&left.free, &left.total) == kHipSuccess;
+  libraries::throw_out_of_memory(bytes, fmt::format("ROCm device {}", device), "HIP",
+                                 known ? std::optional(left) : std::nullopt);
 }
 
 HipStream stream_of(void* stream) { return static_cast<HipStream>(stream); }
@@ -109,15 +90,7 @@ bool is_device_memory(int type) {
 
 const std::vector<device::AmdCaps>& devices() { return found().devices; }
 
-std::string hip_missing() {
-  try {
-    return found().missing;
-  } catch (const std::bad_alloc&) {
-    throw;  // it says nothing about what is missing
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
+std::string hip_missing() { return libraries::missing_of(found); }
 
 DeviceScope::DeviceScope(int device) {
   const Hip& api = hip();  // where there is none, its sentence says more than the number of devices

@@ -5,9 +5,11 @@
 #include <array>
 #include <atomic>
 #include <mutex>
-#include <new>
+#include <optional>
 #include <utility>
 
+#include "backend/libraries/found_devices.h"
+#include "backend/libraries/out_of_memory.h"
 #include "base/environment.h"
 #include "heddle/error.h"
 
@@ -39,13 +41,9 @@ device::CudaCaps caps_of(int index, int driver_version) {
           .driver_version = driver_version};
 }
 
-/// The devices, or why there are none.
-struct Found {
-  std::vector<device::CudaCaps> devices;
-  std::string missing;
-};
+using Found = libraries::FoundDevices<device::CudaCaps>;
 
-std::vector<device::CudaCaps> find_devices() {
+std::vector<device::CudaCaps> list_devices() {
   int version = 0;
   int count = 0;
   check(driver().DriverGetVersion(&version), "reading the version of the CUDA driver");
@@ -57,16 +55,7 @@ std::vector<device::CudaCaps> find_devices() {
 
 /// Looked for at the first call. Never destroyed: objects of static life free device memory while the process ends.
 const Found& found() {
-  static const Found& once = *new Found([] {
-    Found result;
-    try {
-      result.devices = find_devices();
-      if (result.devices.empty()) result.missing = "the CUDA driver lists no device";
-    } catch (const Error& error) {
-      result.missing = error.what();
-    }
-    return result;
-  }());
+  static const Found& once = *new Found(libraries::find_devices(list_devices, "the CUDA driver lists no device"));
   return once;
 }
 
@@ -83,20 +72,11 @@ PrimaryContexts& primary_contexts() {
   return once;
 }
 
-std::string size_text(std::size_t bytes) {
-  constexpr double kMebi = 1 << 20;
-  const double mebi = static_cast<double>(bytes) / kMebi;
-  return mebi < 1024 ? fmt::format("{:.1f} MiB", mebi) : fmt::format("{:.1f} GiB", mebi / 1024);
-}
-
 [[noreturn]] void throw_out_of_memory(int device, std::size_t bytes) {
-  std::size_t free = 0;
-  std::size_t total = 0;
-  const bool known = driver().MemGetInfo(&free, &total) == CUDA_SUCCESS;
-  const std::string rest = known ? fmt::format("{} of {} are free", size_text(free), size_text(total))
-                                 : "the driver does not say what is free";
-  throw Error(ErrorCode::out_of_memory, fmt::format("cannot allocate {} bytes ({}) on CUDA device {}: {}", bytes,
-                                                    size_text(bytes), device, rest));
+  libraries::MemoryLeft left{};
+  const bool known = driver().MemGetInfo(&left.free, &left.total) == CUDA_SUCCESS;
+  libraries::throw_out_of_memory(bytes, fmt::format("CUDA device {}", device), "the driver",
+                                 known ? std::optional(left) : std::nullopt);
 }
 
 /// Says what was under way when the driver refused a kernel. It loads kernels that an NVRTC of its own major version or
@@ -122,15 +102,7 @@ std::string architecture_of(int device) {
   return device::architecture_of(devices().at(static_cast<std::size_t>(device)));
 }
 
-std::string driver_missing() {
-  try {
-    return found().missing;
-  } catch (const std::bad_alloc&) {
-    throw;  // it says nothing about what is missing
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
+std::string driver_missing() { return libraries::missing_of(found); }
 
 CUcontext primary_context(int device) {
   driver();  // where there is none, its sentence says more than the number of devices

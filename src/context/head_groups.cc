@@ -95,6 +95,18 @@ void cut_descale(const char* name, std::optional<ConstTensorView>& view, std::in
   view = entries_of(*view, 1, first, count);
 }
 
+/// Cuts what a forward and a backward both have.
+template <class Tensors>
+Tensors cut_of_forward(Tensors part, const Cut& cut) {
+  cut("q", part.q);
+  cut("k", part.k, true);
+  cut("v", part.v, true);
+  cut("o", part.o);
+  cut("lse", part.lse);
+  cut("lse_rest", part.lse_rest);
+  return part;
+}
+
 }  // namespace
 
 HeadGroup head_group(std::int64_t i, std::int64_t groups, std::int64_t heads, std::int64_t kv_heads) {
@@ -103,29 +115,17 @@ HeadGroup head_group(std::int64_t i, std::int64_t groups, std::int64_t heads, st
 }
 
 AttentionTensors heads_of(const AttentionTensors& tensors, const HeadGroup& group) {
-  AttentionTensors part = tensors;
   const Cut cut{group, tensors.q.shape[1], tensors.k.shape[1]};
-  cut("q", part.q);
-  cut("k", part.k, true);
-  cut("v", part.v, true);
-  cut("o", part.o);
-  cut("lse", part.lse);
+  AttentionTensors part = cut_of_forward(tensors, cut);
   cut("max_scores", part.max_scores);
-  cut("lse_rest", part.lse_rest);
   return part;
 }
 
 BackwardTensors heads_of(const BackwardTensors& tensors, const HeadGroup& group) {
-  BackwardTensors part = tensors;
   const Cut cut{group, tensors.q.shape[1], tensors.k.shape[1]};
-  cut("q", part.q);
-  cut("k", part.k, true);
-  cut("v", part.v, true);
-  cut("o", part.o);
-  cut("lse", part.lse);
+  BackwardTensors part = cut_of_forward(tensors, cut);
   cut("d_o", part.d_o);
   cut("d_lse", part.d_lse);
-  cut("lse_rest", part.lse_rest);
   cut("dq", part.dq);
   cut("dk", part.dk, true);
   cut("dv", part.dv, true);

@@ -209,8 +209,7 @@ BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, con
 
 BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
                                             const BlockMask* block_mask) {
-  const DqRingShape shape = config.ring ? d_q_ring_shape(problem, config) : DqRingShape{};
-  return backward_sm90_schedule(problem, config, block_mask, shape);
+  return backward_sm90_schedule(problem, config, block_mask, d_q_ring_shape(problem, config));
 }
 
 shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {
@@ -221,7 +220,7 @@ BackwardSm90Workspace backward_sm90_workspace(const AttentionProblem& problem, c
   const std::int64_t blocks = count_row_blocks(problem) * problem.q_heads;
   BackwardSm90Workspace workspace{};
   workspace.d_q = aligned(blocks * shared::block_bytes(config.lse_rest));
-  const DqRingShape ring = config.ring ? d_q_ring_shape(problem, config) : DqRingShape{};
+  const DqRingShape ring = d_q_ring_shape(problem, config);
   const std::int64_t units = config.ring ? ring.ring_units() : config.d_q ? blocks : 0;
   workspace.sinks = workspace.d_q + units * config.panels() * shared::kPartBytes;
   workspace.drawn = workspace.sinks + (config.sinks ? aligned(blocks * 4) : 0);

@@ -205,6 +205,7 @@ bool prefers_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config&
 
 DqRingShape d_q_ring_shape(const AttentionProblem& problem, const BackwardSm90Config& config) {
   DqRingShape shape;
+  if (!config.ring) return shape;
   shape.sections = problem.batch * problem.kv_heads;
   for (const Sequence& sequence : problem.sequences) {
     shape.units = std::max(shape.units, blocks_of(problem, sequence) * problem.group());

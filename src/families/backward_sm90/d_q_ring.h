@@ -28,6 +28,7 @@ bool takes_d_q_ring(const problem::AttentionProblem& problem, const shared::Back
 /// Whether they are one by default: where it was measured to be faster (docs/notes/hopper_backward.md).
 bool prefers_d_q_ring(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
+/// All 0 if dQ's sums are no ring.
 DqRingShape d_q_ring_shape(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
 /// The turns of all tiles. Adds tiles without keys to the schedule, whose tiles stand in bundles of `shape.bundle`

@@ -84,10 +84,7 @@ void measure(const Case& c, int threads, double seconds) {
 
 int main(int count, char** arguments) {
   const CpuArguments asked = cpu_arguments(count, arguments);
-  print_head(asked.threads);
-  for (const Case& c : cases()) {
-    if (c.name.find(asked.filter) != std::string::npos) measure(c, asked.threads, asked.seconds);
-  }
+  measure_cases(asked, cases(), measure);
   return 0;
 }
 

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "cpu_windows.h"
 #include "heddle/heddle.h"
 
 namespace heddle::bench {
@@ -26,6 +28,15 @@ std::vector<Case> cases_of_each_shape(AddAll&& add_all) {
     }
   }
   return all;
+}
+
+/// A line of the table for each case that was asked for, by measure(case, threads, seconds).
+template <class Case, class Measure>
+void measure_cases(const CpuArguments& asked, const std::vector<Case>& cases, Measure&& measure) {
+  print_head(asked.threads);
+  for (const Case& c : cases) {
+    if (c.name.find(asked.filter) != std::string::npos) measure(c, asked.threads, asked.seconds);
+  }
 }
 
 }  // namespace heddle::bench

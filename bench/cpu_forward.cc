@@ -115,10 +115,7 @@ void measure(const Case& c, int threads, double seconds) {
 int main(int count, char** arguments) {
   const CpuArguments asked = cpu_arguments(count, arguments);
   fmt::print("one core reads {:.1f} GB/s of memory\n", read_gigabytes_per_second());
-  print_head(asked.threads);
-  for (const Case& c : cases()) {
-    if (c.name.find(asked.filter) != std::string::npos) measure(c, asked.threads, asked.seconds);
-  }
+  measure_cases(asked, cases(), measure);
   return 0;
 }
 

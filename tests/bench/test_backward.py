@@ -1,9 +1,7 @@
 """bench/compare.py --backward without a GPU: the grid, the criterion, contenders, verdicts, tables."""
 
 import collections
-import contextlib
 import importlib.util
-import io
 import itertools
 import math
 import os
@@ -15,6 +13,7 @@ from unittest import mock
 
 import bench_path  # noqa: F401
 import compare
+from compare_program import run_compare
 from comparison import library
 from comparison.backward import cells, contenders, report
 
@@ -322,35 +321,26 @@ class Run(unittest.TestCase):
 
 
 class Program(unittest.TestCase):
-    def run_main(self, *arguments):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                status = compare.main(list(arguments))
-            except SystemExit as leave:
-                status = leave.code
-        return status, out.getvalue(), err.getvalue()
-
     def test_bad_arguments(self):
         for arguments, sentence in {
             ("--deterministic",): "--deterministic is of --backward",
             ("--only", "D128/GQA"): "'GQA' in 'D128/GQA' is no part of a cell",
             ("--backward", "--only", "S512/GQA"): "no cell of the grid",
         }.items():
-            status, _, err = self.run_main(*arguments)
+            status, _, err = run_compare(*arguments)
             self.assertEqual(status, 2)
             self.assertIn(sentence, err)
 
     @unittest.skipUnless(HAS_TORCH, "PyTorch is not installed")
     def test_an_unknown_mod(self):
-        status, _, err = self.run_main("--backward", "--device", "cpu", "--mods", "nonsense")
+        status, _, err = run_compare("--backward", "--device", "cpu", "--mods", "nonsense")
         self.assertEqual(status, 2)
         self.assertIn("'nonsense' is none of 'full', 'causal'", err)
 
     @unittest.skipUnless(HAS_TORCH, "PyTorch is not installed")
     def test_a_cell(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.multiple("comparison.grid", TOKENS=512, WIDTH=128):
-            status, out, err = self.run_main(
+            status, out, err = run_compare(
                 *("--backward", "--device", "cpu", "--only", "D64/causal/S512", "--peers", "fa2", "--out", folder)
             )
             written = {path.name for path in Path(folder).iterdir()} - {"backward.svg"}

@@ -1,8 +1,6 @@
 """bench/compare.py without a GPU: the grid, the order of measuring, tables, verdicts, curves, arguments."""
 
-import contextlib
 import importlib.util
-import io
 import json
 import math
 import os
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import bench_path  # noqa: F401
 import compare
+from compare_program import run_compare
 from comparison import criterion, fp8, grid, mod_rows, mods, report, shapes, timing
 from comparison.decode import cells as decode_cells
 from comparison.decode import run as decode
@@ -318,17 +317,8 @@ class Criterion(unittest.TestCase):
 
 
 class Program(unittest.TestCase):
-    def run_main(self, *arguments):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                status = compare.main(list(arguments))
-            except SystemExit as leave:
-                status = leave.code
-        return status, out.getvalue(), err.getvalue()
-
     def test_help(self):
-        status, out, _ = self.run_main("--help")
+        status, out, _ = run_compare("--help")
         self.assertEqual(status, 0)
         self.assertIn("--draw", out)
 
@@ -338,12 +328,12 @@ class Program(unittest.TestCase):
             ("--only", "D96"): "no cell of the grid",
             ("--rounds", "0"): "--rounds is 0",
         }.items():
-            status, _, err = self.run_main(*arguments)
+            status, _, err = run_compare(*arguments)
             self.assertEqual(status, 2)
             self.assertIn(sentence, err)
 
     def test_a_library_that_is_not_there(self):
-        status, _, err = self.run_main("--device", "cpu", "--library", "/nowhere/libheddle_c.so")
+        status, _, err = run_compare("--device", "cpu", "--library", "/nowhere/libheddle_c.so")
         self.assertEqual(status, 2)
         self.assertRegex(err, "nowhere|torch")  # without PyTorch it says that first
 
@@ -358,7 +348,7 @@ class Program(unittest.TestCase):
                 for s in (512, 2048)
             ]
             path.write_text(json.dumps(results_of(*cells)))
-            self.assertEqual(self.run_main("--draw", str(path))[0], 0)
+            self.assertEqual(run_compare("--draw", str(path))[0], 0)
             picture = path.with_suffix(".svg").read_text()
             self.assertIn("<svg", picture)
             for text in ("D 128, causal", "Heddle", "cuDNN", "TFLOP/s"):
@@ -369,7 +359,7 @@ class Program(unittest.TestCase):
             path = Path(folder) / "compare.json"
             entry = {**entry_of("D128/full/S512", heddle=1, cudnn=1), "heads": 64, "kv_heads": 8}
             path.write_text(json.dumps(results_of(entry)))
-            status, _, err = self.run_main("--draw", str(path))
+            status, _, err = run_compare("--draw", str(path))
             self.assertEqual(status, 1 if "No module" in err else 0)
             self.assertFalse(path.with_suffix(".svg").exists())
 
@@ -378,7 +368,7 @@ class Program(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "compare.json"
             path.write_text(json.dumps(results_of(entry_of("D64/full/S512", heddle=1, cudnn=1))))
-            status, _, err = self.run_main("--draw", str(path))
+            status, _, err = run_compare("--draw", str(path))
             self.assertEqual(status, 1)
             self.assertIn("no curves: No module named 'matplotlib'", err)
 

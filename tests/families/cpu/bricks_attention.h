@@ -24,6 +24,19 @@ inline Attention of_bf16(const Shape& shape) {
   return a;
 }
 
+/// o by that unit, on one thread.
+inline Tensor output_by(device::MatrixUnit unit, const Attention& a) {
+  const Tensor o = nan_tensor(a.o_dtype, a.o_shape());
+  const AttentionTensors tensors = {a.q, a.k, a.v, o, {}};
+  const problem::AttentionProblem problem = problem::validate(tensors, a.options);
+  plan::Plan plan = plan::cpu_forward(problem, 1, cpu::cpu_caps());
+  plan.part<plan::CpuForwardPart>().unit = unit;
+  const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes});
+  cpu::prepare_forward({problem, plan, tensors, a.options, {}, nullptr})
+      ->launch({tensors, &a.options, &a.options.bindings, nullptr, workspace.data()});
+  return o;
+}
+
 /// The attention, which its plan computes with bricks.
 inline void expect_bricks(const Attention& a) {
   const AttentionPlan plan({a.q, a.k, a.v, nan_tensor(a.o_dtype, a.o_shape()), {}}, a.options);

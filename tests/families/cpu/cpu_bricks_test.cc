@@ -356,19 +356,8 @@ TEST_F(CpuBricks, AmxAndItsStandInComputeTheSameBits) {
   for (const std::int64_t dim : {8, 64, 80, 128}) {
     Attention a = of_bf16({.q_heads = 2, .kv_heads = 2, .q_rows = 177, .kv_rows = 500, .qk_dim = dim, .v_dim = dim});
     make_causal(a);
-    std::vector<Tensor> results;
-    for (const device::MatrixUnit unit : {device::MatrixUnit::amx, device::MatrixUnit::emulated}) {
-      const Tensor o = nan_tensor(DType::f32, a.o_shape());
-      const AttentionTensors tensors = {a.q, a.k, a.v, o, {}};
-      const problem::AttentionProblem problem = problem::validate(tensors, a.options);
-      plan::Plan plan = plan::cpu_forward(problem, 1, cpu::cpu_caps());
-      plan.part<plan::CpuForwardPart>().unit = unit;
-      const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes});
-      cpu::prepare_forward({problem, plan, tensors, a.options, {}, nullptr})
-          ->launch({tensors, &a.options, &a.options.bindings, nullptr, workspace.data()});
-      results.push_back(o);
-    }
-    EXPECT_EQ(bytes_of(results[0]), bytes_of(results[1])) << dim;
+    const Tensor by_amx = output_by(device::MatrixUnit::amx, a), emulated = output_by(device::MatrixUnit::emulated, a);
+    EXPECT_EQ(bytes_of(by_amx), bytes_of(emulated)) << dim;
   }
 }
 

@@ -8,24 +8,11 @@
 #include <tuple>
 
 #include "families/cpu/cpu_forward_plans.h"
+#include "families/cpu/scheduled_problem.h"
 #include "heddle/mods.h"
 
 namespace heddle::cpu {
 namespace {
-
-constexpr std::int64_t kTileRows = 48;
-
-problem::AttentionProblem problem_of(std::int64_t q_heads, std::int64_t kv_heads,
-                                     const std::vector<Sequence>& sequences) {
-  problem::AttentionProblem problem;
-  problem.batch = std::ssize(sequences);
-  problem.q_heads = q_heads;
-  problem.kv_heads = kv_heads;
-  problem.qk_dim = 24;
-  problem.v_dim = 40;
-  problem.sequences = sequences;
-  return problem;
-}
 
 const std::vector<Sequence> kSequences = {{.q_len = 100, .kv_len = 300},
                                           {.q_len = 0, .kv_len = 40},

@@ -12,23 +12,12 @@
 #include <vector>
 
 #include "families/cpu/cpu_forward_plans.h"
+#include "families/cpu/scheduled_problem.h"
 
 namespace heddle::cpu::steps {
 namespace {
 
-constexpr std::int64_t kTileRows = 48, kPackKeys = 128;
-
-problem::AttentionProblem problem_of(std::int64_t q_heads, std::int64_t kv_heads,
-                                     const std::vector<Sequence>& sequences) {
-  problem::AttentionProblem problem;
-  problem.batch = std::ssize(sequences);
-  problem.q_heads = q_heads;
-  problem.kv_heads = kv_heads;
-  problem.qk_dim = 24;
-  problem.v_dim = 40;
-  problem.sequences = sequences;
-  return problem;
-}
+constexpr std::int64_t kPackKeys = 128;
 
 /// Workers that take steps in their order, and end them in any.
 class Workers {

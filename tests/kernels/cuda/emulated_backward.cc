@@ -310,7 +310,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   const backend::PrepareArguments prepared = {
       problem, plan, forward, options, options.bindings, choice.block_mask.get(), &tensors};
   backward_sm90::BackwardConstants own = backward_sm90::backward_constants(prepared);
-  plan::DqRingShape ring = config.ring ? plan::d_q_ring_shape(problem, config) : plan::DqRingShape{};
+  plan::DqRingShape ring = plan::d_q_ring_shape(problem, config);
   if (run.small_ring) shrink(ring);
   const plan::BackwardSm90Schedule schedule =
       plan::backward_sm90_schedule(problem, config, choice.block_mask.get(), ring);

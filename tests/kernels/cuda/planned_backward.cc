@@ -9,30 +9,12 @@
 #include "families/backward_sm90/backward_sm90_arguments.h"
 #include "heddle/error.h"
 #include "plan/hopper.h"
+#include "problem/lengths_on_device.h"
 
 namespace heddle::test {
-namespace {
-
-/// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
-problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
-  const auto longest = [&](std::int64_t Sequence::*length, std::int64_t rows) {
-    return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
-  };
-  const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
-                     kv_len = longest(&Sequence::kv_len, problem.kv_rows);
-  problem.device_lengths = true;
-  problem.device_starts = options.q_start.has_value();
-  problem.device_kv_starts = options.kv_start.has_value();
-  if (problem.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
-  for (Sequence& sequence : problem.sequences) sequence = {.q_len = q_len, .kv_len = kv_len};
-  return problem;
-}
-
-}  // namespace
-
 PlannedBackward plan_backward(const BackwardTensors& tensors, const AttentionOptions& options, bool device_lengths) {
   problem::AttentionProblem problem = problem::validate(tensors, options);
-  if (device_lengths) problem = with_lengths_there(problem, options);
+  if (device_lengths) problem = with_lengths_on_device(problem, options);
   const AttentionTensors forward = problem::forward_tensors(tensors);
   const device::Machine machine{};
   const plan::Request request{problem, forward, options, machine, &tensors};

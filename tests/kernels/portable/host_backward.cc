@@ -17,6 +17,7 @@
 #include "heddle/check.h"
 #include "heddle/error.h"
 #include "kernels/portable/host_kernel.h"
+#include "problem/lengths_on_device.h"
 
 namespace heddle::test {
 namespace {
@@ -96,21 +97,6 @@ std::string text_of(const plan::BackwardMmaKernels& kernels, const plan::Backwar
   return text + "}\n";
 }
 
-/// As if lengths and starts were in a GPU's memory, which only says how long sequences may be.
-problem::AttentionProblem with_lengths_there(problem::AttentionProblem problem, const AttentionOptions& options) {
-  const auto longest = [&](std::int64_t Sequence::*length, std::int64_t rows) {
-    return problem.packed ? std::ranges::max(problem.sequences, {}, length).*length : rows;
-  };
-  const std::int64_t q_len = longest(&Sequence::q_len, problem.q_rows),
-                     kv_len = longest(&Sequence::kv_len, problem.kv_rows);
-  problem.device_lengths = true;
-  problem.device_starts = options.q_start.has_value();
-  problem.device_kv_starts = options.kv_start.has_value();
-  if (problem.device_kv_starts) problem.kv_start_dtype = options.kv_start->dtype;
-  for (Sequence& sequence : problem.sequences) sequence = {.q_len = q_len, .kv_len = kv_len};
-  return problem;
-}
-
 /// Does the work of list_backward_blocks and fill_backward_gaps before a run: `spans`, one more than there are
 /// sequences.
 void write_lists(const shared::BackwardListsParams& lists, const std::vector<shared::SequenceSpan>& spans) {
@@ -162,7 +148,7 @@ Bindings kv_start_bindings(const plan::KvStart& start, const problem::AttentionP
 std::string run_backward_on_host(const BackwardTensors& tensors, const AttentionOptions& options,
                                  const HostBackwardRun& run) {
   const problem::AttentionProblem known = problem::validate(tensors, options);
-  const problem::AttentionProblem problem = run.device_lengths ? with_lengths_there(known, options) : known;
+  const problem::AttentionProblem problem = run.device_lengths ? with_lengths_on_device(known, options) : known;
   const AttentionTensors forward = problem::forward_tensors(tensors);
   const device::Machine machine{};
   const plan::Request request{problem, forward, options, machine, &tensors};

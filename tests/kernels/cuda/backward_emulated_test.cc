@@ -11,7 +11,7 @@
 #include "engine/fill_cases.h"
 #include "engine/large_scores.h"
 #include "heddle/check.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_capture_specs.h"
 #include "kernels/cuda/emulated_backward.h"
 #include "sample.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_capture_specs.h"
 
 namespace heddle::test {
 

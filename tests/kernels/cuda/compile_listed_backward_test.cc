@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "heddle/error.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_capture_specs.h"
 #include "kernels/cuda/compile_table.h"
 #include "kernels/cuda/planned_backward.h"
 #include "sample.h"

@@ -14,7 +14,7 @@
 
 #include "engine/deck.h"
 #include "engine/large_scores.h"
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_capture_specs.h"
 #include "kernels/cuda/gpu_backward_case.h"
 #include "kernels/cuda/gpu_test.h"
 
@@ -93,7 +93,8 @@ void run_large(const Families& families, const std::vector<DType>& dtypes) {
           if (form == LargeForm::plain && !plain) continue;
           cases.push_back({fmt::format("{}, form {}, level {}", text, static_cast<int>(form), level),
                            std::abs(level) < 1000 ? 1e-4 : 4e-6,  // safe tiles begin at 2^10
-                           LargeScores(shape, [&](auto, auto) { return level; }, form)});
+                           LargeScores(
+                               shape, [&](auto, auto) { return level; }, form)});
         }
       }
       for (const double low : {-1e9, lowest}) {
@@ -162,7 +163,9 @@ TEST_F(GpuLseRestMma, Forwards) {
 class GpuLseRestBackward : public GpuTest {
   const ScopedVariable family_{"HEDDLE_FAMILY", "backward_sm90"};
 };
-TEST_F(GpuLseRestBackward, NearZero) { run_all_backwards(with_lse_rest(joined({ragged_ends(), masked(), sunk(), wide_tiles()}))); }
+TEST_F(GpuLseRestBackward, NearZero) {
+  run_all_backwards(with_lse_rest(joined({ragged_ends(), masked(), sunk(), wide_tiles()})));
+}
 TEST_F(GpuLseRestBackward, FarScores) { run_all_backwards(far_scores()); }
 TEST_F(GpuLseRestBackward, FarRows) { run_all_backwards(far_rows()); }
 TEST_F(GpuLseRestBackward, FarReads) { run_all_backwards(far_reads()); }

@@ -23,6 +23,7 @@
 
 #include "heddle/backward.h"
 #include "heddle/error.h"
+#include "kernels/cuda/backward_capture_specs.h"
 #include "kernels/cuda/gpu_backward_case.h"
 #include "kernels/cuda/gpu_grid.h"
 #include "kernels/portable/specs.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/backward_specs.h"
+#include "kernels/cuda/backward_capture_specs.h"
 #include "kernels/portable/host_backward.h"
 #include "kernels/portable/host_kernel.h"
 #include "problem/problem.h"

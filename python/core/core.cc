@@ -85,13 +85,34 @@ void translate(const std::exception_ptr& pointer, void*) {
   }
 }
 
+void add_counts(nb::module_& module) {
+  module.def("kernel_counts", [] {
+    const KernelCounts counts = kernel_counts();
+    return std::map<std::string, std::int64_t>{{"compiled", counts.compiled},
+                                               {"from_memory", counts.from_memory},
+                                               {"from_disk", counts.from_disk},
+                                               {"from_archive", counts.from_archive},
+                                               {"rejected", counts.rejected}};
+  });
+  module.def(
+      "plan_cache_counts",
+      [] {
+        const PlanCacheCounts counts = plan_cache_counts();
+        return std::map<std::string, std::int64_t>{{"hits", counts.hits},
+                                                   {"misses", counts.misses},
+                                                   {"evictions", counts.evictions},
+                                                   {"plans", counts.plans},
+                                                   {"bytes", counts.bytes}};
+      },
+      function_doc("plan_cache_counts"));
+}
+
 }  // namespace
 
 NB_MODULE(_core_of_main, module) {
-  nb::set_leak_warnings(false);  // torch.compile keeps what it has seen until the process ends
   nb::register_exception_translator(translate);
-  // At exit nanobind names what is still alive. With PyTorch imported that is much, since Python then does not take
-  // apart its modules; the tests, which import none, ask for the names.
+  // At exit nanobind names what is still alive. With PyTorch imported that is much: Python then does not take its
+  // modules apart, and torch.compile keeps what it has seen. The tests, which import no torch, ask for the names.
   nb::set_leak_warnings(false);
   module.def(
       "set_leak_warnings", [](bool wanted) { nb::set_leak_warnings(wanted); }, "wanted"_a);
@@ -121,25 +142,7 @@ NB_MODULE(_core_of_main, module) {
   module.def("cache_folder", &cache_folder);
   module.def("use_archive", &use_archive, "path"_a);
   module.def("set_event_listener", &set_listener, "listener"_a.none());
-  module.def("kernel_counts", [] {
-    const KernelCounts counts = kernel_counts();
-    return std::map<std::string, std::int64_t>{{"compiled", counts.compiled},
-                                               {"from_memory", counts.from_memory},
-                                               {"from_disk", counts.from_disk},
-                                               {"from_archive", counts.from_archive},
-                                               {"rejected", counts.rejected}};
-  });
-  module.def(
-      "plan_cache_counts",
-      [] {
-        const PlanCacheCounts counts = plan_cache_counts();
-        return std::map<std::string, std::int64_t>{{"hits", counts.hits},
-                                                   {"misses", counts.misses},
-                                                   {"evictions", counts.evictions},
-                                                   {"plans", counts.plans},
-                                                   {"bytes", counts.bytes}};
-      },
-      function_doc("plan_cache_counts"));
+  add_counts(module);
   module.def(
       "clear_plan_cache",
       [] {

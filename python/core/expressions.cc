@@ -211,9 +211,7 @@ Expr parsed(const std::string& text, const Declared& captures, const std::map<st
   return parse(text, symbols);
 }
 
-}  // namespace
-
-void add_expressions(nb::module_& module) {
+void add_expr(nb::module_& module) {
   nb::class_<Expr> type(module, "Expr", "A mod, or a part of one: built by operators and functions, immutable.");
   add_operators(type);
   type.def_prop_ro(
@@ -258,8 +256,9 @@ void add_expressions(nb::module_& module) {
               .c_str());
     });
   }
-  add_functions(module);
+}
 
+void add_capture(nb::module_& module) {
   nb::class_<Capture>(module, "Capture", "A tensor that a mod reads, by name.")
       .def(
           "__init__",
@@ -277,6 +276,14 @@ void add_expressions(nb::module_& module) {
       .def_prop_ro("name", [](const Capture& self) { return self.name(); })
       .def_prop_ro("dtype", [](const Capture& self) { return std::string(name(self.dtype())); })
       .def_prop_ro("rank", [](const Capture& self) { return self.rank(); });
+}
+
+}  // namespace
+
+void add_expressions(nb::module_& module) {
+  add_expr(module);
+  add_functions(module);
+  add_capture(module);
   module.def("leaf", &leaf_named, "name"_a);
   module.def(
       "param",

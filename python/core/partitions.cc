@@ -71,9 +71,7 @@ MadePartition make(const std::vector<SharedBlockMask>& masks, const std::vector<
   return make_partition(weighted, ranks, options);
 }
 
-}  // namespace
-
-void add_partitions(nb::module_& module) {
+void add_partition(nb::module_& module) {
   nb::class_<Partition> partition(module, "Partition", "Which rank holds which rows of a sequence.");
   partition.def_static("contiguous", &Partition::contiguous, "length"_a, "ranks"_a, "chunk"_a);
   partition.def_ro("length", &Partition::length);
@@ -87,25 +85,18 @@ void add_partitions(nb::module_& module) {
   partition.def("text", &Partition::text);
   partition.def(
       "equals", [](const Partition& self, const Partition& other) { return self == other; }, "other"_a);
+}
 
+void add_made_partition(nb::module_& module) {
   nb::class_<MadePartition> made(module, "MadePartition", "A placement of one sequence, and why it was taken.");
   made.def_ro("queries", &MadePartition::queries);
   made.def_ro("keys", &MadePartition::keys);
   made.def_ro("ranks_per_host", &MadePartition::ranks_per_host);
   made.def_prop_ro("balance", [](const MadePartition& self) { return self.candidates.front().balance; });
   made.def("text", &MadePartition::text);
-  module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
-  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a);
-  module.def(
-      "most_elements",
-      [](const Partition& queries, const SharedBlockMask& mask) {
-        const WithoutGil released;
-        return most_elements(queries, *mask.mask);
-      },
-      "queries"_a, "mask"_a);
-  module.def("make_partition", &make, "masks"_a, "weights"_a, "ranks"_a, "chunk"_a, "exchange_weight"_a, "seed"_a,
-             "placing"_a.none(), "ranks_per_host"_a, "host_exchange_weight"_a, "host_steps"_a);
+}
 
+void add_exchange_plan(nb::module_& module) {
   nb::class_<ExchangePlan> plan(module, "ExchangePlan", "The rows of keys and values that travel for one mask.");
   plan.def_static(
       "build",
@@ -133,14 +124,33 @@ void add_partitions(nb::module_& module) {
         return array_of(self.sent_rows(rank, keys));
       },
       "rank"_a, "keys"_a);
+  plan.def("predicted_seconds", &ExchangePlan::predicted_seconds, "row_bytes"_a, "ranks_per_host"_a);
+  plan.def_prop_ro("hash", &ExchangePlan::hash);
+  plan.def("text", &ExchangePlan::text, "row_bytes"_a);
+}
+
+}  // namespace
+
+void add_partitions(nb::module_& module) {
+  add_partition(module);
+  add_made_partition(module);
+  add_exchange_plan(module);
+  module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
+  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a);
+  module.def(
+      "most_elements",
+      [](const Partition& queries, const SharedBlockMask& mask) {
+        const WithoutGil released;
+        return most_elements(queries, *mask.mask);
+      },
+      "queries"_a, "mask"_a);
+  module.def("make_partition", &make, "masks"_a, "weights"_a, "ranks"_a, "chunk"_a, "exchange_weight"_a, "seed"_a,
+             "placing"_a.none(), "ranks_per_host"_a, "host_exchange_weight"_a, "host_steps"_a);
   module.def(
       "takes_two_steps",
       [](const MadePartition& partition_made, const ExchangePlan& direct, const ExchangePlan& two,
          std::int64_t row_bytes) { return takes_two_steps(partition_made.host_steps, direct, two, row_bytes); },
       "made"_a, "direct"_a, "two"_a, "row_bytes"_a);
-  plan.def("predicted_seconds", &ExchangePlan::predicted_seconds, "row_bytes"_a, "ranks_per_host"_a);
-  plan.def_prop_ro("hash", &ExchangePlan::hash);
-  plan.def("text", &ExchangePlan::text, "row_bytes"_a);
 }
 
 }  // namespace heddle::python

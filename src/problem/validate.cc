@@ -85,23 +85,14 @@ void check_descale(const AttentionProblem& problem, const Descaled& of, const st
   }
 }
 
-}  // namespace
-
-AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options) {
-  const bool paged = options.page_table.has_value();
-  if (options.page_starts && !paged) {
-    refuse("page_starts is given without page_table, the list of pages; both are accepted");
-  }
-  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v, options);
-  check_outputs(tensors, outputs);
-
-  AttentionProblem problem;
+/// Extents and types, as the tensors and their rests have them.
+void set_shapes(const AttentionTensors& tensors, const AttentionOptions& options, AttentionProblem& problem) {
   problem.device = device_of(tensors);
   problem.q_heads = tensors.q.shape[1];
   problem.kv_heads = tensors.k.shape[1];
   problem.q_rows = tensors.q.shape[2];
   problem.kv_rows = tensors.k.shape[2];
-  if (paged) resolve_pages(tensors, options, problem);
+  if (options.page_table) resolve_pages(tensors, options, problem);
   problem.q_rest_dim = rest_dim(options.q_rest);
   problem.k_rest_dim = rest_dim(options.k_rest);
   problem.qk_dim = tensors.q.shape[3] + problem.q_rest_dim;
@@ -114,8 +105,12 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
   problem.with_max_scores = tensors.max_scores.has_value();
   problem.with_lse_rest = tensors.lse_rest.has_value();
   problem.precision = tensors.q.dtype == DType::f64 ? expr::Precision::f64 : expr::Precision::f32;
+}
 
-  const std::int64_t tensor_batch = outputs.o_shape[0];
+/// Lengths, starts and prefixes of the sequences. `tensor_batch`: the batch of the tensors, as they are broadcast.
+void set_sequences(const AttentionTensors& tensors, const AttentionOptions& options, std::int64_t tensor_batch,
+                   AttentionProblem& problem) {
+  const bool paged = options.page_table.has_value();
   problem.packed = options.cu_seqlens_q.has_value() || options.cu_seqlens_kv.has_value();
   problem.shared_kv = !paged && tensor_batch > 1 && tensors.k.shape[0] == 1 && tensors.v.shape[0] == 1;
   ResolvedSequences resolved =
@@ -134,6 +129,20 @@ AttentionProblem validate(const AttentionTensors& tensors, const AttentionOption
     refuse("k has 0 pages, and sequences {} keys; at least 1 is accepted",
            problem.device_lengths ? "may have" : "have");
   }
+}
+
+}  // namespace
+
+AttentionProblem validate(const AttentionTensors& tensors, const AttentionOptions& options) {
+  if (options.page_starts && !options.page_table) {
+    refuse("page_starts is given without page_table, the list of pages; both are accepted");
+  }
+  const Outputs outputs = outputs_of(tensors.q, tensors.k, tensors.v, options);
+  check_outputs(tensors, outputs);
+
+  AttentionProblem problem;
+  set_shapes(tensors, options, problem);
+  set_sequences(tensors, options, outputs.o_shape[0], problem);
 
   problem.scale = resolve_scale(options, problem);
   check_enums(options);

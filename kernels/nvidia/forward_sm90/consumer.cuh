@@ -1,11 +1,13 @@
 // A consumer: one warpgroup, through all blocks of all tiles. Of each tile it owns 64 rows, from their first scores to
-// their o. The class is in three headers: consumer_tile.cuh has what it holds and reads, consumer_rows.cuh what it does
-// with rows that have seen their keys.
+// their o. The class is in three headers: consumer_tile.cuh has its state and its reads of the tile, consumer_rows.cuh
+// the end of rows that have seen all keys.
 //
 // Keep what reads its members as member functions: free functions that take several of them, or an object that holds
 // references to them, change the generated code of unmasked kernels (measured).
 #pragma once
 
+#include "forward_sm90/consumer_rows.cuh"
+#include "forward_sm90/products.cuh"
 #include "fragments/cap.cuh"
 #include "fragments/distances.cuh"
 #include "fragments/empty_rows.cuh"
@@ -14,8 +16,6 @@
 #include "fragments/tilt.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
-#include "forward_sm90/consumer_rows.cuh"
-#include "forward_sm90/products.cuh"
 
 namespace heddle {
 
@@ -25,14 +25,15 @@ template <auto kConfig, class Params>
 class Consumer : ConsumerRows<kConfig, Params> {
   using Tile = ConsumerTile<kConfig, Params>;
   using Rows = ConsumerRows<kConfig, Params>;
-  using Tile::kN, Tile::kMapped, Tile::kMaskedByBits, Tile::kHoles, Tile::kLimitsEachStep, Tile::kStreams,
-      Tile::kKeyed, Tile::kTermsAlone, Tile::kHoldsRows, Tile::kFoldsSafely, Tile::kNatural, typename Tile::Step, Tile::memory_, Tile::o_map_, Tile::params_, Tile::warpgroup_, Tile::tile_, Tile::q_,
-      Tile::begun_, Tile::k_, Tile::v_, Tile::key_slot_, Tile::row_terms_, Tile::streamed_, Tile::softmax_,
-      Tile::mask_, Tile::s_, Tile::p_, Tile::o_, typename Tile::BufferRing, Tile::kv_len, Tile::own_origin,
-      Tile::own_sequence, Tile::own_sink, Tile::release, Tile::is_safe, Tile::term_unit, Tile::factor,
-      Tile::cap_limit, Tile::wait_for_keys, Tile::read_step, Tile::wait_for_queries, Tile::release_keys,
-      Tile::release_values, Tile::wait_for_streamed, Tile::release_streamed, Tile::block_origin, Tile::key_position;
   using Rows::settle, Rows::close_rows, Rows::store_tile;
+  using Tile::kN, Tile::kMapped, Tile::kMaskedByBits, Tile::kHoles, Tile::kLimitsEachStep, Tile::kStreams, Tile::kKeyed,
+      Tile::kTermsAlone, Tile::kHoldsRows, Tile::kFoldsSafely, Tile::kNatural, typename Tile::Step, Tile::memory_,
+      Tile::o_map_, Tile::params_, Tile::warpgroup_, Tile::tile_, Tile::q_, Tile::begun_, Tile::k_, Tile::v_,
+      Tile::key_slot_, Tile::row_terms_, Tile::streamed_, Tile::softmax_, Tile::mask_, Tile::s_, Tile::p_, Tile::o_,
+      typename Tile::BufferRing, Tile::kv_len, Tile::own_origin, Tile::own_sequence, Tile::own_sink, Tile::release,
+      Tile::is_safe, Tile::term_unit, Tile::factor, Tile::cap_limit, Tile::wait_for_keys, Tile::read_step,
+      Tile::wait_for_queries, Tile::release_keys, Tile::release_values, Tile::wait_for_streamed, Tile::release_streamed,
+      Tile::block_origin, Tile::key_position;
 
  public:
   using Rows::Rows;
@@ -140,7 +141,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
         release_streamed();
       }
     }
-    // Not before the values have come: a buffer is given back once each time it was filled.
+    // Called after the values have come: a buffer is given back once for each time that it was filled.
     ptx::barrier_wait(memory_.v_full(ptx::slot_of(v_)), ptx::parity_of(v_));
     release_values();
     advance_key_numbers();
@@ -197,7 +198,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
                (step & (shared::kStepPartial << warpgroup_)) != 0);
   }
 
-  /// Computes what is known of a block's scores before they come, while the product runs.
+  /// Prepares a block's terms and mask bits while the product of its scores runs.
   __device__ __forceinline__ void expect_scores(Step step, bool new_tile) {
     if constexpr (kConfig.dropped) {
       if (new_tile) this->drops.begin_tile(params_.mod, block_origin(step));
@@ -232,6 +233,44 @@ class Consumer : ConsumerRows<kConfig, Params> {
     return shared::kStepRagged | (kConfig.masked ? shared::kStepPartial << warpgroup_ : 0);
   }
 
+  /// Maps the scores of a block by the mod. Streamed tiles of its captures are waited for and given back.
+  __device__ __forceinline__ void map_block(Step step, float factor) {
+    if constexpr (kStreams) wait_for_streamed();
+    map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_origin(step),
+                        memory_.streamed(streamed_.slot, warpgroup_), [&] {
+                          release_streamed();
+                          wait_for_streamed();
+                          return memory_.streamed(streamed_.slot, warpgroup_);
+                        });
+    if constexpr (kStreams) release_streamed();
+  }
+
+  /// A step of the softmax over scores that are so far from the cap that a series computes it.
+  __device__ __forceinline__ void step_far_from_cap(float factor) {
+    if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
+      const float square = factor * factor;
+      const float series[3] = {params_.cap.series[0] * factor, params_.cap.series[1] * (factor * square),
+                               params_.cap.series[2] * (factor * square * square)};
+      softmax_.step_capped(s_, series);
+    } else {
+      softmax_.step_capped(s_, params_.cap.series);
+    }
+  }
+
+  /// Masks the scores of a partial block. Returns which of a thread's scores attend, where the softmax skips the others
+  /// instead: they are not -inf then.
+  __device__ __forceinline__ unsigned mask_block(Step step) {
+    if constexpr (kHoles) {
+      if (!softmax_.exact && mask_.repeats_two()) return mask_.first_two();
+      mask_.apply(s_);
+    } else if constexpr (kMaskedByBits) {
+      mask_.apply(s_);
+    } else {
+      mask_scores<kConfig>(s_, params_.mod, block_origin(step));
+    }
+    return kAllAttend;
+  }
+
   /// Mods and softmax of the S that has arrived.
   __device__ __forceinline__ void attend(Step step, bool new_tile) {
     const int kv_first = (step >> shared::kStepFlagBits) * kN;
@@ -239,16 +278,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
     const bool natural = kNatural && is_safe(step);  // terms and scores are, not powers of two
     float scale_log2 = kMapped ? t_unit(kConfig.normalizer) : params_.scale_log2 * factor;
     if (kNatural && natural) scale_log2 = params_.scale * factor;
-    if constexpr (kMapped) {
-      if constexpr (kStreams) wait_for_streamed();
-      map_scores<kConfig>(s_, params_.mod, params_.scale * factor, block_origin(step),
-                          memory_.streamed(streamed_.slot, warpgroup_), [&] {
-                            release_streamed();
-                            wait_for_streamed();
-                            return memory_.streamed(streamed_.slot, warpgroup_);
-                          });
-      if constexpr (kStreams) release_streamed();
-    }
+    if constexpr (kMapped) map_block(step, factor);
     const int flags = this->key_flags();
     if (new_tile) {
       softmax_.rows = RowSums();
@@ -270,14 +300,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
     softmax_.begin_step((flags & shared::kKeyTermsRise) != 0);
     if constexpr (kConfig.capped) {
       if (!softmax_.exact && !(step & decided()) && are_far_from_cap<kConfig>(s_, cap_limit(factor))) {
-        if constexpr (kConfig.fp8()) {  // a series in products, of which the factor makes scores
-          const float square = factor * factor;
-          const float series[3] = {params_.cap.series[0] * factor, params_.cap.series[1] * (factor * square),
-                                   params_.cap.series[2] * (factor * square * square)};
-          softmax_.step_capped(s_, series);
-        } else {
-          softmax_.step_capped(s_, params_.cap.series);
-        }
+        step_far_from_cap(factor);
         return;
       }
       cap_scores<kConfig>(s_, params_.cap, factor);
@@ -314,19 +337,7 @@ class Consumer : ConsumerRows<kConfig, Params> {
     if (step & shared::kStepRagged) cut_scores<kConfig>(s_, kv_len(tile_) - kv_first);
     unsigned attending = kAllAttend;
     if constexpr (kConfig.masked) {
-      if (step & (shared::kStepPartial << warpgroup_)) {
-        if constexpr (kHoles) {
-          if (!softmax_.exact && mask_.repeats_two()) {
-            attending = mask_.first_two();
-          } else {
-            mask_.apply(s_);
-          }
-        } else if constexpr (kMaskedByBits) {
-          mask_.apply(s_);
-        } else {
-          mask_scores<kConfig>(s_, params_.mod, block_origin(step));
-        }
-      }
+      if (step & (shared::kStepPartial << warpgroup_)) attending = mask_block(step);
     }
     if constexpr (kHoles) {
       softmax_.step(s_, scale_log2, attending);
@@ -355,8 +366,6 @@ class Consumer : ConsumerRows<kConfig, Params> {
       for (int i = 0; i < kN / 4; ++i) p_[i] = ptx::pack<kConfig.f16>(s_[2 * i], s_[2 * i + 1]);
     }
   }
-
-
 };
 
 }  // namespace heddle

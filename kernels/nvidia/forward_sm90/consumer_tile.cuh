@@ -7,6 +7,7 @@
 #include "fragments/drop_weights.cuh"
 #include "fragments/found_mask_bits.cuh"
 #include "fragments/granule_positions.cuh"
+#include "fragments/row_stores.cuh"
 #include "fragments/scores.cuh"
 #include "fragments/tile_rows.cuh"
 #include "ptx/tma.cuh"
@@ -30,7 +31,7 @@ class ConsumerTile : protected DropsOf<kConfig.dropped> {
   static constexpr bool kMaskedByBits = kConfig.masked && kConfig.mask != shared::MaskForm::direct;
   using Bits = MaskBits<kConfig, kMaskedByBits>;
   static constexpr bool kHoles = kSoftmax && Bits::kRemembers;
-  // Where a mask leaves few keys of a tile's first block, their sum makes a limit that later weights soon exceed.
+  // If a mask leaves few keys of a tile's first block, their sum gives a limit that later weights soon exceed.
   // (Dilations, 8 bits: registers too many; for dilations nothing gained either.)
   static constexpr bool kLimitsEachStep = kSoftmax && kMaskedByBits && !kHoles && !kConfig.fp8();
   static constexpr bool kStreams = kConfig.streamed_bytes > 0;
@@ -94,7 +95,7 @@ class ConsumerTile : protected DropsOf<kConfig.dropped> {
     if constexpr (kConfig.packs()) at.head += head_of_warp<kConfig>(warpgroup_) + min(heads_left(tile, at) - 1, 0);
     return at;
   }
-  /// As sequence(); where this warp's rows are no head's, one without queries.
+  /// Like sequence(), but a sequence without queries if this warp's rows belong to no head.
   __device__ __forceinline__ TileSequence own_sequence(unsigned tile) const {
     TileSequence own = sequence(tile);
     if constexpr (kConfig.packs()) {

@@ -99,9 +99,10 @@ struct AttentionOptions {
   /// with sinks too.
   std::optional<ConstTensorView> q_lengths{}, kv_lengths{};
   /// Packed batches, both or none: i32 or i64 [N+1], where each sequence begins and, last, where the last one ends. B
-  /// is then 1: q is [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q]. Beside them
+  /// is then 1: q is [1, Hq, total_q, Dqk], k and v are [1, Hkv, total_kv, D], lse is [1, Hq, total_q]. With them,
   /// kv_lengths [N] says how many keys of each sequence count; the rows behind those are not read. Rows behind the last
-  /// sequence are nobody's: o = 0, lse = -inf, and gradients of 0. (With lengths from the host a GPU accepts none.)
+  /// sequence belong to no sequence: o = 0, lse = -inf, and gradients of 0. (With lengths from the host a GPU accepts
+  /// no such rows.)
   std::optional<ConstTensorView> cu_seqlens_q{}, cu_seqlens_kv{};
   /// Paged keys and values: i32 [B, max_pages] (packed queries: [N, max_pages]), on q's device. k and v are then
   /// [pages, Hkv, page_size, D]: page page_table[b, n] holds keys n * page_size to (n + 1) * page_size of sequence b,
@@ -159,8 +160,8 @@ struct AttentionOptions {
   /// Queries, or keys, as two tensors each: the last columns of every row stand in q_rest [B, Hq, Sq, R] and in k_rest
   /// [B, Hkv, Skv, R] (with a page_table [pages, Hkv, page_size, R]), the ones before in q and k, whose dtype and other
   /// extents they have. Dqk is the sum of both head dimensions. Each may be given without the other, and k_rest may be
-  /// cut elsewhere than q_rest. So multi-head latent attention needs no copy that puts its parts beside each other: v
-  /// is k then. Kernels read both places; a backward refuses them.
+  /// cut elsewhere than q_rest. So multi-head latent attention needs no copy that joins its parts: v is then k. A
+  /// backward refuses both tensors.
   std::optional<ConstTensorView> q_rest{}, k_rest{};
 
   /// A block mask made before. Its mask must be mask_mod, unless mask_mod is empty; its shape (heads, sequences) must
@@ -318,8 +319,8 @@ class AttentionPlan {
   void run(const Tensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-  /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run,
-  /// nor, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it waits, as above.
+  /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Do not call it during
+  /// a run or, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it waits, as above.
   void update(const Bindings& bindings);
 
   const BlockMask* block_mask() const;  // null when everything attends

@@ -18,9 +18,8 @@ namespace base {
 struct Content;
 }
 
-/// One sequence of the batch: where its rows stand in the tensors, how many there are, and what is added to its q_idx
-/// and its kv_idx.
-/// In a padded batch q_begin and kv_begin are 0 and the tensor's batch index is the sequence's number.
+/// One sequence of the batch: its first rows in the tensors, its lengths, and the numbers added to its q_idx and
+/// kv_idx. In a padded batch q_begin and kv_begin are 0 and the tensor's batch index is the sequence's number.
 struct Sequence {
   std::int64_t q_begin = 0, q_len = 0;
   std::int64_t kv_begin = 0, kv_len = 0;

@@ -37,8 +37,8 @@
 //              uncertain as what cancelled. For max_scores it counts wholly, among the scores that may be the largest:
 //              o and lse are means over keys, the largest score is a single one.
 //
-// Where e is above 2^-10, a row with softmax and without a sink that counts is looked at more closely. In two cases it
-// is known what the reals make of its scores:
+// If e is above 2^-10, a row with softmax and without a sink that counts is judged more closely. In two cases it is
+// known which result the reals give for its scores:
 //   exact      There is no score_mod, and every score that counts is exact in the reals in whatever order its products
 //              are added: they are multiples of one power of two, and their sum has no more digits than a number of the
 //              reals. m is then the largest difference of the row's scores, since softmax only sees differences.

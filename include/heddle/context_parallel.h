@@ -21,7 +21,7 @@
 namespace heddle {
 
 /// How ranks talk: two functions, over MPI, sockets, threads or NCCL. Both are collective: all ranks call them in one
-/// order, one at a time. What they throw passes through. On the CPU a call in several groups of heads calls exchange()
+/// order, one at a time. Their exceptions pass through. On the CPU a call in several groups of heads calls exchange()
 /// from a thread of its own; else only the thread calls them that calls a ContextAttention.
 class Communicator {
  public:
@@ -31,21 +31,20 @@ class Communicator {
   virtual std::int64_t size() const = 0;
   /// The device whose memory exchange() takes on this rank: that of all tensors of a ContextAttention.
   virtual Device device() const { return {}; }
-  /// Gives each rank r send_bytes[r] bytes of `send`, where they stand one rank's after the other's, and writes what
-  /// comes into `receive` likewise. Counts have an entry a rank, this one too, and both sides of a pair name the same;
-  /// any may be 0. On the CPU it returns when this rank's part is done. On a GPU it is done on the stream (null: the
-  /// default one): after what was enqueued before, and before what follows.
+  /// Gives each rank r send_bytes[r] bytes of `send`, which holds the bytes for rank 0 first, then those for rank 1,
+  /// and so on. Writes the bytes that come into `receive` in the same order. Counts have an entry for each rank, this
+  /// one included. Both sides of a pair give the same count; any may be 0. On the CPU it returns when this rank's part
+  /// is done. On a GPU it runs on the stream (null: the default one), behind the work that is enqueued there.
   virtual void exchange(const void* send, std::span<const std::int64_t> send_bytes, void* receive,
                         std::span<const std::int64_t> receive_bytes, void* stream) = 0;
   /// Whether all ranks give the same number. It waits for all ranks.
   virtual bool agree(std::uint64_t number) = 0;
 };
 
-/// Which calls compare what ranks must have in common.
-/// calls: each one. Where an error is raised on one rank, it is one on all.
+/// Which calls compare what ranks must have in common. calls: each one. An error on one rank is then an error on all.
 /// first: the first forward and the first backward of a ContextAttention. An error of one rank alone in a later call
-/// leaves the others in their exchange, so end that rank or its communicator.
-/// automatic: calls on CPUs; first on GPUs, where comparing waits for the device.
+/// leaves the others in their exchange, so end that rank or its communicator. automatic: calls on CPUs; first on GPUs,
+/// where comparing waits for the device.
 enum class ContextChecks : std::uint8_t { automatic, calls, first };
 
 /// In how many groups heads are exchanged on GPUs, each beside the attention of those before: the divisor of kv_heads
@@ -71,15 +70,15 @@ struct AddedGradients {
 /// backward() enqueue; the first ones, and those whose tensors are larger than before, also wait and compile.
 class ContextAttention {
  public:
-  /// `partition`: of as many ranks as the communicator has, the same on each. `mask`: over the whole sequence, as the
-  /// partition was made for; not of lists. Its content is copied.
+  /// `partition`: has the communicator's number of ranks, and is equal on each. `mask`: over the whole sequence, one
+  /// that the partition was made for; not of lists. Its content is copied.
   ///
   /// `options`: mods in the indices of the whole sequence, h and b as ever; values of all that they and the mask read,
   /// whole and the same on all ranks, on the communicator's device; scale, sinks, normalizer, threads, clamp_reads, and
-  /// the stream of all calls. Views must stay alive. Refused by name: what says how sequences lie (lengths, starts,
-  /// pages, prefixes), q_rest and k_rest, mask_mod and block_mask, which `mask` is, and backends of another device. Two
-  /// captures may be added, context_queries and context_keys, and a param, context_first_head. Refused is, too, a
-  /// sequence of fewer queries or keys than there are ranks.
+  /// the stream of all calls. Views must stay alive. Refused by name: options of sequences (lengths, starts, pages,
+  /// prefixes), q_rest and k_rest, mask_mod and block_mask (`mask` stands for both), and backends of another device.
+  /// Two captures may be added, context_queries and context_keys, and a param, context_first_head. A sequence with
+  /// fewer queries or keys than ranks is refused, too.
   ContextAttention(const MadePartition& partition, const BlockMask& mask, const AttentionOptions& options,
                    Communicator& communicator, ContextChecks checks = ContextChecks::automatic);
   ~ContextAttention();
@@ -88,17 +87,17 @@ class ContextAttention {
   /// q, o, lse, max_scores and lse_rest have this rank's rows of the partition's queries, k and v those of its keys, on
   /// the communicator's device; else all is as attention_into() has it. o and lse are whole.
   void forward(const AttentionTensors& own) const;
-  /// As attention_backward_into(). dk and dv have the terms of all ranks, added in f32 (f64 for f64), the own one
+  /// Like attention_backward_into(). dk and dv have the terms of all ranks, added in f32 (f64 for f64), the own one
   /// first, then in the order of the ranks (over several hosts: first within each host). d_sinks, d_captures and
   /// d_params are this rank's terms: add them over the ranks.
   ///
-  /// `added`: these of dq, dk and dv must be there and hold numbers, each element in memory of its own; what is found
-  /// is added to them. Its terms are summed first, as above, in f32 (f64 for f64 inputs); then the sum and what was
-  /// there are added in f32 (f64 if either is f64), and stored in the tensor's dtype. So each call rounds: sums of many
-  /// calls belong in f32. Each rank chooses for itself. dq then takes memory of B * (Hq / groups of heads) * rows * D
-  /// elements of f32 (f64) that is kept between calls; dk and dv take none. d_sinks, d_captures and d_params are
-  /// written, always. A call that throws once it has begun to send may have added some rows and not others: begin again
-  /// from tensors whose content is known.
+  /// `added`: those of dq, dk and dv to which the gradient is added. They must be there and hold numbers, each element
+  /// in memory of its own. The terms of a gradient are summed first, as above, in f32 (f64 for f64 inputs); then the
+  /// sum is added to the number in the tensor in f32 (f64 if either is f64), and stored in the tensor's dtype. So each
+  /// call rounds: sums of many calls belong in f32. Each rank chooses for itself. dq then takes memory of B * (Hq /
+  /// groups of heads) * rows * D elements of f32 (f64) that is kept between calls; dk and dv take none. d_sinks,
+  /// d_captures and d_params are written, always. A call that throws once it has begun to send may have added some rows
+  /// and not others: begin again from tensors whose content is known.
   void backward(const BackwardTensors& own, const AddedGradients& added = {}) const;
 
   /// In how many groups of heads later calls are exchanged and computed; a divisor of Hkv, the same on all ranks. While

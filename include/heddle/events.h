@@ -28,7 +28,7 @@ using EventListener = std::function<void(const std::string& event)>;
 /// Sets the process's listener, in place of the one before. Empty: none. Calls that go on may still reach the old one.
 void set_event_listener(EventListener listener);
 
-/// Counts of the kernels of all GPUs since the process began. They count whether somebody listens or not.
+/// Counts of the kernels of all GPUs since the process began. They count with and without a listener.
 struct KernelCounts {
   std::int64_t compiled = 0, from_memory = 0, from_disk = 0, from_archive = 0;  // how a kernel was got
   std::int64_t rejected = 0;  // by the judgement of the compiler's log

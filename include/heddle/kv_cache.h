@@ -48,7 +48,7 @@ struct AppendOptions {
   /// i.
   ConstTensorView kv_lengths;
   /// i32 or i64 [N + 1]: where the new rows of each sequence begin in a packed batch, and the end of the last ones.
-  /// Rows behind that are nobody's.
+  /// Rows behind that belong to no sequence.
   std::optional<ConstTensorView> cu_seqlens{};
   std::optional<ConstTensorView> page_table{};  // i32 [B, max_pages] (packed: [N, max_pages])
   /// i32 [B + 1] (packed: [N + 1]): page_table is a list [entries], as AttentionOptions::page_starts says.
@@ -60,8 +60,8 @@ struct AppendOptions {
   void* stream = nullptr;  // a GPU's, as AttentionOptions::stream
 };
 
-/// Writes k and v into the caches, and turned queries to q_out. Each element is rounded once, to nearest even, from
-/// f32 (f64 if a tensor is f64); in 8 bits, what is beyond the largest number becomes that one, and NaN stays.
+/// Writes k and v into the caches, and turned queries to q_out. Each element is rounded once, to nearest even, from f32
+/// (f64 if a tensor is f64); in 8 bits, larger magnitudes become the largest finite number, and NaN stays.
 ///
 /// On the CPU throws Error before anything is written: for lengths below 0, rows without room, pages that are not
 /// there, positions without an angle, and two new rows with one place. On a GPU it is one launch, which reads lengths
@@ -69,7 +69,7 @@ struct AppendOptions {
 /// a position that has none is the nearest one's. The first call of a process with these dtypes on a device also
 /// compiles and loads the kernel, and must not be captured in a graph.
 ///
-/// Caches and q_out share no byte with each other or with what is read.
+/// Caches and q_out share no byte with each other or with the tensors that are read.
 void append_kv(const AppendTensors& tensors, const AppendOptions& options);
 
 /// Groups of sequences whose first pages are the same, as AttentionOptions::prefix_group and prefix_len take them.

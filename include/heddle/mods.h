@@ -40,7 +40,7 @@ Tensor document_starts(const ConstTensorView& offsets);
 /// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
 Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
 /// Neighbourhood attention (NATTEN) in an image: each query sees kernel_y rows and kernel_x columns, itself in their
-/// middle; at the border as many, moved inside. Kernels are odd, and at most the extents.
+/// middle. At the border the window is moved inside and keeps its size. Kernels are odd, and at most the extents.
 Expr natten_2d(std::int64_t height, std::int64_t width, std::int64_t kernel_y, std::int64_t kernel_x);
 /// natten_2d in `depth` images of height x width.
 Expr natten_3d(std::int64_t depth, std::int64_t height, std::int64_t width, std::int64_t kernel_z,

@@ -38,8 +38,8 @@ class NcclCommunicator : public Communicator {
   /// invalid_argument for a rank or a device that is not there, Error(unsupported) where NCCL or the driver is missing.
   NcclCommunicator(const NcclId& id, std::int64_t rank, std::int64_t size, int device,
                    std::chrono::milliseconds timeout = kTimeout);
-  /// Takes an ncclComm_t of the caller's, who destroys it afterwards. If it was made blocking, NCCL's own calls may
-  /// wait longer than `timeout`.
+  /// Takes an ncclComm_t of the caller. The caller destroys it afterwards. If it was made blocking, NCCL's own calls
+  /// may wait longer than `timeout`.
   explicit NcclCommunicator(void* comm, std::chrono::milliseconds timeout = kTimeout);
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -52,7 +52,7 @@ class NcclCommunicator : public Communicator {
                 std::span<const std::int64_t> receive_bytes, void* stream) override;
   bool agree(std::uint64_t number) override;
 
-  /// Waits for what was enqueued on a stream, as cuStreamSynchronize does, but not for ever. A rank that is gone is
+  /// Waits for the work enqueued on a stream, as cuStreamSynchronize does, but not for ever. A rank that is gone is
   /// found here.
   void wait(void* stream) const;
 

@@ -115,8 +115,8 @@ struct MadePartition {
   Partition queries, keys;  // equal if there are as many keys as queries; else the keys are contiguous
   std::vector<RankLoad> loads;
   std::vector<PartitionCandidate> candidates;  // the taken one first, then by cost
-  /// With several hosts: what was weighed to place chunks on them, likewise; `candidates` then placed each host's
-  /// chunks on its ranks. Here a host counts as one rank, and its exchange is what comes from other hosts.
+  /// With several hosts: the candidates for placing chunks on hosts, the taken one first; `candidates` then placed each
+  /// host's chunks on its ranks. Here a host counts as one rank, and its exchange is the rows from other hosts.
   std::vector<PartitionCandidate> host_candidates;
   std::int64_t ranks_per_host = 0;  // 0: one host, or one rank on each
   HostSteps host_steps = HostSteps::automatic;
@@ -134,7 +134,7 @@ std::int64_t default_chunk(std::int64_t rows, std::int64_t ranks);
 /// same result on every machine. Chunks that are multiples of the mask's blocks of queries are counted exactly. All
 /// sequences of a padded batch share the placement. Takes no threads.
 ///
-/// With several hosts, chunks are placed on hosts first, by the time of a host's share of attention and of what comes
+/// With several hosts, chunks are placed on hosts first, by the time of a host's share of attention and of its rows
 /// from other hosts, then on the ranks of each host.
 ///
 /// Throws invalid_argument for no mask, masks of other lengths, packed sequences and sequences of several lengths,
@@ -151,8 +151,8 @@ std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk);
 /// mask's.
 double most_elements(const Partition& queries, const BlockMask& mask);
 
-/// The rows of keys and values that travel for one mask: for each rank the union of what its queries' blocks list, less
-/// what it holds.
+/// The rows of keys and values that travel for one mask: for each rank the union of the rows that its queries' blocks
+/// list, less the rows that it holds.
 ///
 /// With several hosts they travel in two steps, and each row crosses once to a host that reads it:
 /// 1. From its owner to the rank of the same number on that host (`crossing`).
@@ -168,7 +168,8 @@ struct ExchangePlan {
   std::vector<std::vector<std::vector<RowRange>>> crossing;
   std::int64_t ranks_per_host = 0;  // 0: one host
 
-  /// `ranks_per_host`: as PartitionOptions has it; 1 is as 0, because each row then crosses once to each reader anyway.
+  /// `ranks_per_host`: as PartitionOptions has it; 1 means the same as 0, because each row then crosses once to each
+  /// reader anyway.
   ///
   /// Throws invalid_argument for partitions of other lengths than the mask's or of unlike ranks, for masks that
   /// make_partition() refuses, and for a ranks_per_host that does not divide the ranks.
@@ -182,7 +183,7 @@ struct ExchangePlan {
   /// How many rows cross to `receiver` from `sender`; from all ranks. 0 with one host.
   std::int64_t crossing_rows(std::int64_t receiver, std::int64_t sender) const;
   std::int64_t crossing_rows(std::int64_t receiver) const;
-  /// How many rows would cross to all ranks together if each received what it reads from its owner.
+  /// How many rows would cross to all ranks together if each rank received its rows from their owners.
   std::int64_t crossing_rows_if_direct() const;
   /// The row of the whole sequence for each row that a rank receives: rank by rank, each ascending.
   std::vector<std::int64_t> received_positions(std::int64_t rank) const;
@@ -191,7 +192,7 @@ struct ExchangePlan {
   std::vector<std::int64_t> sent_rows(std::int64_t rank, const Partition& keys) const;
   /// Which local rows cross from a rank: receiver by receiver, each ascending.
   std::vector<std::int64_t> crossing_sent_rows(std::int64_t rank, const Partition& keys) const;
-  /// How long rows of so many bytes travel, in seconds: derived from 258 GB/s within a host, 50 GB/s a rank across
+  /// How long rows of row_bytes bytes travel, in seconds: derived from 258 GB/s within a host, 50 GB/s a rank across
   /// hosts, each way, and 55 us that a step takes for few bytes. The busiest rank counts; steps follow each other.
   /// `ranks_per_host`: of a plan that was built without it, whose ranks stand on several hosts all the same.
   double predicted_seconds(std::int64_t row_bytes, std::int64_t ranks_per_host = 0) const;
@@ -204,7 +205,7 @@ struct ExchangePlan {
   bool operator==(const ExchangePlan&) const = default;
 };
 
-/// Whether rows of so many bytes take two steps. `direct` and `two`: plans of one mask, built without and with
+/// Whether rows of row_bytes bytes take two steps. `direct` and `two`: plans of one mask, built without and with
 /// ranks_per_host. False if `two` has one step, too.
 bool takes_two_steps(HostSteps steps, const ExchangePlan& direct, const ExchangePlan& two, std::int64_t row_bytes);
 

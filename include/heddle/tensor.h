@@ -57,8 +57,7 @@ std::int64_t element_count(const Dims& shape);
 /// Row-major strides, in elements.
 Dims contiguous_strides(const Dims& shape);
 
-/// Memory that somebody else owns: data, element type, device, shape and strides in elements (any sign, zero to
-/// broadcast).
+/// Memory with another owner: data, element type, device, shape and strides in elements (any sign, zero to broadcast).
 template <class Void>
 struct BasicTensorView {
   Void* data = nullptr;
@@ -106,7 +105,7 @@ class Tensor {
   /// Uninitialised elements on that device, 256-byte aligned on a GPU. Throws unsupported for a device that is not
   /// there, with the reason.
   static Tensor empty_on(const Device& device, DType dtype, const Dims& shape);
-  /// A tensor over somebody's memory, which `owner` keeps alive.
+  /// A tensor over memory that `owner` keeps alive.
   static Tensor adopt(const TensorView& view, std::shared_ptr<void> owner);
 
   /// Takes over a DLPack tensor (its deleter runs when the last copy goes). Throws unsupported for an element type,

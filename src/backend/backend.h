@@ -24,7 +24,7 @@ struct RunArguments {
   const BackwardTensors* backward = nullptr;  // of a backward; `tensors` has what it shares with its forward
 };
 
-/// Arguments of prepare(). References live while it runs; the kernel copies what it needs later.
+/// Arguments of prepare(). The references are valid while it runs: the kernel copies the parts that it needs later.
 struct PrepareArguments {
   const problem::AttentionProblem& problem;
   const plan::Plan& plan;

@@ -55,7 +55,7 @@ struct MoveArguments {
   void* stream = nullptr;  // of a GPU's
 };
 
-/// A stream of a GPU beside the caller's, and marks on it: what is enqueued here runs beside what is there.
+/// A stream of a GPU beside the caller's, and marks on it. Work on the two streams runs side by side.
 class SideStream {
  public:
   virtual ~SideStream() = default;  // does not wait: what is enqueued still runs

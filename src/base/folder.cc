@@ -77,7 +77,7 @@ int opened(int folder, const char* name, int flags, mode_t mode = 0) {
 
 int open_folder(const std::filesystem::path& path) { return opened(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY); }
 
-/// Why what is open there cannot be trusted; empty when it can.
+/// Why an open file or folder cannot be trusted; empty if it can.
 std::string not_mine(const struct stat& status) {
   if (status.st_uid != ::geteuid()) {
     return fmt::format("belongs to user {}, not to user {}", status.st_uid, ::geteuid());

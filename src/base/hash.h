@@ -1,4 +1,4 @@
-// 64-bit content hashes: XXH64, well mixed, about the speed of memory. Not for adversaries.
+// 64-bit content hashes: XXH64, well mixed, about the speed of memory. Not safe against chosen collisions.
 #pragma once
 
 #include <cstddef>

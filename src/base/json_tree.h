@@ -29,7 +29,7 @@ class JsonTree {
   JsonTree(std::string_view text) : value_(std::string(text)) {}
   JsonTree(const char* text) : value_(std::string(text)) {}
   JsonTree(const std::vector<std::string>& texts) : value_(Array(texts.begin(), texts.end())) {}
-  // By themselves: a std::variant of GCC 12 that throws while it is copied destroys what it does not hold.
+  // Written by hand: in GCC 12 a std::variant that throws while it is copied destroys a member that it does not hold.
   JsonTree(const JsonTree& other);
   JsonTree(JsonTree&&) noexcept = default;
   JsonTree& operator=(const JsonTree& other) { return *this = JsonTree(other); }

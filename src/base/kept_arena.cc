@@ -10,7 +10,7 @@
 namespace heddle::base {
 namespace {
 
-/// At most so many wait for a call; one takes some 10 KB.
+/// The most arenas that wait for a call. One takes about 10 KB.
 constexpr std::size_t kMostIdle = 64;
 
 struct Idle {

@@ -5,8 +5,8 @@
 
 namespace heddle::base {
 
-/// The compiler took a kernel's source, but what it made is not acceptable: it spills, say. The sentence says why and
-/// holds the compiler's log. Whoever has another candidate tries that.
+/// The compiler took a kernel's source, but its machine code is not acceptable: it spills, for example. The sentence
+/// says why and holds the compiler's log. A caller that has another candidate tries it.
 class Rejected : public Error {
  public:
   using Error::Error;

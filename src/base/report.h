@@ -1,4 +1,4 @@
-// Events on their way to who hears them: heddle/events.h.
+// Events on their way to listeners and logs: heddle/events.h.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ extern std::atomic<Hearing> hearing;
 /// Reads HEDDLE_LOG. Throws io if its file cannot be opened.
 bool find_hearers();
 
-/// Whether somebody hears events. One relaxed load, but for the first call, which throws as find_hearers().
+/// Whether events are heard at all. One relaxed load, except for the first call, which throws as find_hearers() does.
 inline bool hears_events() {
   const Hearing known = hearing.load(std::memory_order_relaxed);
   return known == Hearing::unknown ? find_hearers() : known == Hearing::somebody;

@@ -6,8 +6,8 @@
 
 namespace heddle::base {
 
-/// Makes a call until no signal interrupts it, and returns its result. Not for close(), which Linux never repeats: its
-/// descriptor is free when a signal interrupts it.
+/// Makes a call until no signal interrupts it, and returns its result. Do not use it for close(): on Linux the
+/// descriptor is free even if a signal interrupts the call.
 template <class Call>
 auto uninterrupted(Call&& call) {
   for (;;) {

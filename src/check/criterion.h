@@ -17,9 +17,9 @@ inline constexpr double kSumUnit = 0x1p-21, kSumUnitF64 = 0x1p-50;
 /// of a GPU whose q, k and v all have 8 bits.
 inline constexpr double kFp8SumUnit = 0x1p-14;
 
-/// Where allow_tf32 is asked for: operands of products of f32, weights among them, may be rounded to 11 bits, by 2^-11
-/// of themselves each, so a product errs by up to 2^-10. A score then errs by 2^-10 of the sum of its terms'
-/// magnitudes, half of which are in m (check.h): 2^-9 of m.
+/// With allow_tf32, operands of products of f32, weights among them, may be rounded to 11 bits, by 2^-11 of themselves
+/// each, so a product errs by up to 2^-10. A score then errs by 2^-10 of the sum of its terms' magnitudes, half of
+/// which are in m (check.h): 2^-9 of m.
 inline constexpr double kTf32SumUnit = 0x1p-9;
 
 /// The rounding of one step of a sum in this attention. on_gpu: a GPU computed the result that is judged.

@@ -70,8 +70,8 @@ class Plain {
     const double largest = static_cast<double>(p_.empty() ? kMasked : *std::ranges::max_element(p_));
     if (m == kMasked) return without_lse(std::vector<double>(static_cast<std::size_t>(problem_.v_dim)), largest);
     Real l = std::exp(sink - m);
-    // A weight that is 1 is exact beside the row's maximum. Where all are 1, and a kernel began with another maximum,
-    // its weights are another number, and all round alike.
+    // A weight that is 1 is exact beside the row's maximum. If all are 1 and a kernel began with another maximum, its
+    // weights are another number, and all round alike.
     std::vector<bool> largest_of_row(p_.size());
     bool alike = true;
     for (std::size_t j = 0; j < p_.size(); ++j) {

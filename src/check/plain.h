@@ -22,7 +22,7 @@ PlainRow plain_row(const problem::AttentionProblem& problem, const reference::El
 
 /// Significand bits of a floating dtype, the implicit one included: 24 for f32. Unit roundoff is 2^-bits.
 int significand_bits(DType dtype);
-/// x rounded to nearest even at that many bits, without limits of exponent.
+/// x rounded to nearest even at `bits` bits, without limits of the exponent.
 double round_significand(double x, int bits);
 /// x stored as `dtype` and read back.
 double round_to(DType dtype, double x);

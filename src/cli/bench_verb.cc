@@ -70,7 +70,7 @@ void check(const BenchArguments& arguments) {
   }
 }
 
-/// So many that a run at 8192 and one at 512 take similar times, and that each thread has work.
+/// The heads of a case: enough that a run at 8192 takes about the time of one at 512, and that each thread has work.
 std::int64_t heads_of(const BenchArguments& arguments, int threads, std::int64_t length) {
   if (arguments.heads > 0) return arguments.heads;
   return std::max<std::int64_t>(std::clamp<std::int64_t>(4096 / length, 1, 8), (threads + 3) / 4);

@@ -34,7 +34,7 @@ void report_beside(const std::string& output) {
   }, standard{}, null{};
   const bool same = ::stat(path.c_str(), &given) == 0 && ::fstat(STDOUT_FILENO, &standard) == 0 &&
                     given.st_dev == standard.st_dev && given.st_ino == standard.st_ino;
-  // Where all of it is thrown away, nothing is mixed.
+  // Output to /dev/null is thrown away, so nothing is mixed there.
   const bool kept = ::stat("/dev/null", &null) != 0 || given.st_dev != null.st_dev || given.st_ino != null.st_ino;
   if (path == kStandardOutput || (same && kept)) reports_to_stderr = true;
 }

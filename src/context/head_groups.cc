@@ -22,7 +22,7 @@ std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_b
                     kv_heads, exchanged_bytes, tiles, flop));
   }
   constexpr double kRate = 800e12, kLink = 258e9, kStart = 55e-6;
-  // So many tiles' time is lost at the end of a call: 0.55 of a wave, from the times that the planner predicts for 1 to
+  // The end of a call loses the time of kTail tiles: 0.55 of a wave, from the times that the planner predicts for 1 to
   // 8 groups of causal masks.
   constexpr double kTail = 0.55 * 132;
   if (exchanged_bytes == 0 || tiles == 0) return 1;

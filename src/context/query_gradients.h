@@ -11,7 +11,7 @@ class QueryGradients {
   /// Room for dq of q, a group's, in f32 (f64 for f64), on its device; that of the groups before ends.
   QueryGradients(const ConstTensorView& q, KeptMemory& memory);
 
-  /// Where attention writes.
+  /// The tensor that attention writes.
   const TensorView& view() const { return view_; }
   /// Adds it to dq, of the group's heads. On a GPU it enqueues on the stream.
   void add_to(const TensorView& dq, void* stream) const;

@@ -16,8 +16,8 @@ namespace heddle::context {
 /// Memory on one device that is kept between calls, and grows.
 class KeptMemory {
  public:
-  /// At least so many bytes, all 0 if they are to be and were before. What others held may be lost. Growing frees, and
-  /// fills, which both wait for a GPU.
+  /// At least `count` bytes. With `zeros` they are all 0, provided that earlier users left them so. Other contents may
+  /// be lost. Growing frees and fills memory; both wait for a GPU.
   void* bytes(const Device& device, std::int64_t count, bool zeros = false);
 
  private:
@@ -46,8 +46,8 @@ class RowsOfKeys {
 
   /// Copies own rows, and receives the others from their ranks. Collective. On a GPU it enqueues on the stream.
   void bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream);
-  /// Sends gradients of received rows back, adds what comes to those of own rows, and stores these, or adds them to
-  /// what dk and dv hold. Collective, likewise.
+  /// Sends gradients of received rows back, adds the incoming ones to those of own rows, and stores these, or adds them
+  /// to dk and dv. Collective, likewise.
   void give_back(const std::optional<TensorView>& dk, const std::optional<TensorView>& dv, const AddedGradients& added,
                  Communicator& communicator, void* stream);
 

@@ -12,7 +12,7 @@ namespace heddle {
 namespace engine {
 namespace {
 
-/// Plans that are kept at most, and what they and their masks may hold in all. The latest is kept whatever it holds.
+/// The most plans that are kept, and the most bytes of them and their masks. The latest plan is kept whatever its size.
 constexpr std::int64_t kMostPlans = 256;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
 

@@ -18,9 +18,9 @@ struct Prepared {
 
 using Prepare = std::function<std::unique_ptr<backend::Kernel>(const plan::Choice&)>;
 
-/// The first choice whose kernel the compiler makes well (backend::Rejected: not); its plan's `rejected` tells of
-/// those before it. Where there is none, the first one that it makes at all: it spills, but is right. Throws
-/// Error(compile) with all reasons when there is none either; other errors pass.
+/// The first choice whose kernel the compiler makes well (backend::Rejected: not); its plan's `rejected` tells of those
+/// before it. If there is none, the first one that it makes at all: it spills, but is right. Throws Error(compile) with
+/// all reasons if the compiler makes none; other errors pass.
 Prepared prepare_first(std::vector<plan::Choice> choices, const Prepare& prepare);
 
 }  // namespace heddle::engine

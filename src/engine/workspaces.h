@@ -23,8 +23,8 @@ class Workspaces {
 
  public:
   /// At least `bytes` bytes on the device, of any content, for one run: until the lease ends on the CPU, until the work
-  /// that was enqueued on the stream during the lease is done on a GPU. Allocates, and frees what was too small, where
-  /// nothing that large is kept. Leases of one stream of a GPU wait for each other.
+  /// that was enqueued on the stream during the lease is done on a GPU. If no kept memory is that large, it allocates,
+  /// and frees a smaller one. Leases of one stream of a GPU wait for each other.
   class Lease {
    public:
     Lease(Workspaces& all, const Device& device, void* stream, std::int64_t bytes);

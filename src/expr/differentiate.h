@@ -9,19 +9,19 @@
 
 namespace heddle::expr {
 
-/// The reals for which a derivative is simplified. None: it stays as the rules wrote it, which the reference wants:
-/// a wrong rule of the simplifier must not reach both sides of a comparison.
+/// The reals for which a derivative is simplified. Without them the derivative stays as the rules wrote it. The
+/// reference wants that, so that a wrong rule of the simplifier does not reach both sides of a comparison.
 using SimplifiedFor = std::optional<Precision>;
 
-/// d e / d score. Kinks (abs, min, max, where, floor) take the derivative of the branch taken, and what a branch not
-/// taken would give, NaN or infinite, does not come through; at a tie of min and max half each, as PyTorch's maximum.
-/// A slope that has gone to 0 stays 0 where the derivative inside overflows. ops.def has the table. Masked elements are
-/// the caller's affair.
+/// d e / d score. Kinks (abs, min, max, where, floor) take the derivative of the branch taken; NaN and infinities of
+/// the other branch do not come through. At a tie, min and max give half to each, as PyTorch's maximum does. A slope
+/// that has gone to 0 stays 0 where the derivative inside overflows. ops.def has the table. Masked elements are the
+/// caller's affair.
 Expr d_score(const Expr& e, SimplifiedFor precision);
 
 /// One place where a capture is read: d e / d capture[indices] = `gradient`, to be added at `indices` for every
-/// element. Where an `at` took its fill, the gradient is 0 and the indices are outside the tensor: nothing is added,
-/// also if what the gradient is multiplied by is NaN.
+/// element. If an `at` took its fill, the gradient is 0 and the indices are outside the tensor: nothing is added, even
+/// if the incoming gradient is NaN.
 struct CaptureGradient {
   CaptureDecl capture;
   std::vector<Expr> indices;

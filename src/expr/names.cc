@@ -71,7 +71,7 @@ std::string unknown_name(std::string_view given, const Symbols& symbols) {
 }
 
 std::string unknown_function(std::string_view given) {
-  // Python's names for what is spelt otherwise here: the closest by letters would be another function.
+  // Python's names whose function has another name here: the closest by letters would be a different function.
   for (const auto& [python, own] : {std::pair("float", "f32"), std::pair("int", "i32")}) {
     if (given == python) return fmt::format("unknown function '{}'; did you mean '{}'?", given, own);
   }

@@ -88,9 +88,9 @@ class ReadChecker {
     }
   }
 
-  /// proven: the condition's own reads are checked without what it guards. where_read: they may need it, as those of
-  /// the terms of an `and` may need each other, so a comparison counts only once its reads are proven inside. Each
-  /// proof then rests on earlier ones.
+  /// proven: the condition's own reads are checked without the condition itself. where_read: they may need it, as the
+  /// terms of an `and` may need each other, so a comparison counts only once its reads are proven inside. Each proof
+  /// then rests on earlier ones.
   enum class Holds : std::uint8_t { proven, where_read };
 
   void visit_under(const Node* node, const Node& condition, bool value, Holds holds, std::size_t context) {

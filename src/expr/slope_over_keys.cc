@@ -13,7 +13,7 @@ bool reads_keys(const Node& node) { return node.uses.intersects({Leaf::kv_idx, L
 
 Expr zero(ExprType type) { return type == ExprType::i32 ? Expr(0) : Expr(0.0); }
 
-/// The slope of a node that reads keys; `slopes` are its operands', empty for what is no number.
+/// The slope of a node that reads keys; `slopes` are those of its operands; empty for an operand that is no number.
 std::optional<Expr> slope_of(const Node& node, std::span<const Expr> slopes, const LeafRanges& leaves) {
   const auto reads = [&](std::size_t i) { return reads_keys(*node.operands[i]); };
   switch (node.op) {

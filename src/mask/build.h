@@ -30,7 +30,7 @@ BlockMask build_elsewhere(const Expr& mask, const MaskShape& shape, BlockSize bl
 /// Every read of the mask is inside its tensor, whatever the captures hold.
 bool reads_inside_for_all_values(const Expr& mask, const MaskShape& shape, const Bindings& bindings);
 
-/// BlockMask::build and BlockMask::update, which state what is thrown.
+/// The work of BlockMask::build and BlockMask::update, which state the errors.
 BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings, int threads,
                 DType reals, const MakeEvaluator& make_evaluator, bool clamp_reads = false);
 void update(BlockMask& mask, const Bindings& bindings, int threads, const MakeEvaluator& make_evaluator);

@@ -40,13 +40,13 @@ struct PlacementProblem {
 
 /// How many chunks each rank may hold: equal numbers, one more for the first ones.
 std::vector<std::int64_t> rooms_of(const PlacementProblem& problem);
-/// Some chunks, ascending, and the ranks from `first` on that may hold so many of them each.
+/// Some chunks, ascending, and for each rank from `first` on the number of them that it may hold.
 struct Placeable {
   std::vector<std::int64_t> chunks, rooms;
   std::int32_t first = 0;
   std::int32_t rank(std::size_t i) const { return first + static_cast<std::int32_t>(i); }
 };
-/// Writes who holds these chunks.
+/// Writes the owners of these chunks.
 void place(const PlacementProblem& problem, const Placeable& part, Placing placing, Owners& owners);
 std::vector<RankLoad> loads_of(const PlacementProblem& problem, const Owners& owners);
 double cost_of(const PlacementProblem& problem, std::span<const RankLoad> loads);

@@ -239,7 +239,7 @@ class TypedZones final : public ZoneMap::Zones {
                    static_cast<std::size_t>(column_level)];
   }
 
-  /// Not by std::call_once: where memory is out, an exception that leaves it ends the process (glibc then opens a
+  /// std::call_once does not serve: if memory is out, an exception that leaves it ends the process (glibc then opens a
   /// library).
   void require_built() const {
     if (built_.load(std::memory_order_acquire)) return;

@@ -35,8 +35,8 @@ class ReadSlope {
   /// The magnitude of the terms that slope() is a sum and product of: 2 for 1 - tanh^2 where it is next to 0. 0 where
   /// slope() is exact.
   double slope_terms(const expr::Element& element) const { return terms_ ? terms_->real(element) : 0; }
-  /// The row-major number of the element that is read. As the interpreter reads: an index outside gives the nearest one
-  /// inside. None where nothing is read: the tensor is empty, or `at` took its fill, whose slope is 0.
+  /// The row-major number of the element that is read. An index outside counts as the nearest one inside, as in the
+  /// interpreter. Empty if nothing is read: the tensor has no element, or `at` took its fill, whose slope is 0.
   std::optional<std::int64_t> offset(const expr::Element& element, double slope) const;
 
  private:

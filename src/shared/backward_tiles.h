@@ -38,7 +38,7 @@ struct BackwardRowsParams {
   float* d_q;
   unsigned* drawn;  // becomes 0
   unsigned* turns;  // ordered: those of a block become 0
-  // Where dQ's sums are a ring: so many units of it, and so many counters, become 0.
+  // If dQ's sums are a ring: ring_units units of it and ring_counts counters become 0.
   long long ring_units, ring_counts;
   unsigned* ring_counters;
   float* sink_parts;  // [block][head]

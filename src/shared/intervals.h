@@ -11,7 +11,7 @@ struct Interval {
   constexpr bool operator==(const Interval&) const = default;
 };
 
-/// The possible values of a boolean. Neither: no element comes here.
+/// The possible values of a boolean. With neither, no element comes here.
 struct Truth {
   bool can_be_false, can_be_true;
   constexpr bool is_open() const { return can_be_false && can_be_true; }

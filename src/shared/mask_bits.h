@@ -38,7 +38,7 @@ constexpr MaskWords words_of_range(int least, int most, int first) {
   return {{first_bits(up_to) & ~first_bits(before), first_bits(up_to + 2) & ~first_bits(before + 2)}};
 }
 
-/// Whether a word says of all of a block's columns what it says of its first two.
+/// Whether a word repeats the bits of a block's first two columns for all columns.
 template <int kKeys>
 constexpr bool repeats_two(unsigned word) {
   return ((word ^ (word & 3) * 0x55555555U) & mask_bits_of(kKeys)) == 0;

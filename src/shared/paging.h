@@ -20,7 +20,7 @@ constexpr int page_start(const PageStarts& starts, int i) {
   const int start = starts.data[i * starts.stride];
   return start < 0 ? 0 : start < starts.entries ? start : starts.entries;
 }
-/// The most keys that a sequence may have of `most`: as many rows as its part of the list has.
+/// The most keys that a sequence may have: the rows of its part of the list, at most `most`.
 constexpr long long keys_in_pages(const PageStarts& starts, int sequence, int page_rows, long long most) {
   const long long pages = static_cast<long long>(page_start(starts, sequence + 1)) - page_start(starts, sequence);
   const long long rows = pages > 0 ? pages * page_rows : 0;
@@ -28,8 +28,8 @@ constexpr long long keys_in_pages(const PageStarts& starts, int sequence, int pa
 }
 
 /// Which page of k and v holds rows [n * page_rows, (n + 1) * page_rows) of a sequence: entry n of its row of a table,
-/// or of its part of a list. Entries past its end are not read, but for the first of a sequence without keys; what is
-/// no page's number counts as the nearest that is.
+/// or of its part of a list. Entries past its end are not read, but for the first of a sequence without keys; a number
+/// that is no page's counts as the nearest page.
 struct PageTable {
   const int* data;
   long long stride[2];     // of sequence (a list: 0), and of n; elements

@@ -75,8 +75,8 @@ struct RowSpan {
   int begin, end;
 };
 
-/// Where a sequence stands: nothing outside of the tensors, whatever `start` is; nor without keys, though TMA is to
-/// load a block of keys for each tile.
+/// The rows of a sequence. They lie inside the tensors whatever `start` is, even without keys: TMA loads a block of
+/// keys for each tile.
 constexpr SequenceSpan span_of(const SequencesParams& params, RowSpan q, RowSpan kv, long long start) {
   SequenceSpan span{};
   span.q_begin = q.begin;
@@ -112,14 +112,14 @@ constexpr int runs_before(const KvRun* runs, int count, int block) {
 constexpr WorkItem cut_item(const SequencesParams& params, WorkItem item, int kv_len) {
   const auto blocks_of = [&](int keys) { return (keys + params.kv_block - 1) / params.kv_block; };
   const int all = blocks_of(params.max_kv_len), here = blocks_of(kv_len);
-  // Where tiles descend, blocks are counted from the last one of the longest sequence.
+  // If tiles descend, blocks are counted from the last one of the longest sequence.
   const int first = params.descending ? all - here : 0, end = params.descending ? all : here;
   const KvRun* runs = params.runs + item.first_run;
   const unsigned* steps_before = params.steps_before + item.first_run;
   const int skipped = runs_before(runs, item.runs, first);
   int steps = 0;
   if (skipped < item.runs && runs[skipped].begin < end) {
-    // Whole runs first; then what is left of the next one.
+    // Whole runs first, then the part of the next one.
     const int whole = runs_before(runs, item.runs, end);
     steps = static_cast<int>(steps_before[whole] - steps_before[skipped]);
     if (whole < item.runs && runs[whole].begin < end) steps += end - runs[whole].begin;

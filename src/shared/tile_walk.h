@@ -5,8 +5,8 @@
 
 namespace heddle::shared {
 
-/// Key blocks [begin, end), in blocks of kv_block keys, each of which at least one warpgroup attends. Where tiles
-/// descend block n is the n-th from the last one.
+/// Key blocks [begin, end), in blocks of kv_block keys, each of which at least one warpgroup attends. If tiles descend,
+/// block n is the n-th from the last one.
 struct KvRun {
   int begin, end;
   int flags;       // of the steps before the last: kStepAttends, kStepPartial, kStepNextUneven

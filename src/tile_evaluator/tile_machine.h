@@ -44,9 +44,9 @@ class Machine {
  private:
   /// Row and diagonal values are made for this many rows at a time.
   static constexpr int kPanelRows = 256;
-  /// A register holds a strip: 8 KiB of floats, or of half as many doubles.
+  /// A register holds a strip: 8 KiB, 2048 floats or 1024 doubles.
   static constexpr int kRegisterBytes = 8192;
-  /// Rows of a strip that uses no register, but the caller's memory alone: only what is spread must fit the cache.
+  /// Rows of a strip that uses the caller's memory alone, without registers: only spread values must fit the cache.
   static constexpr int kRowsInPlace = 64;
 
   void bind_fixed(const FixedValue& value, const Bindings& bindings);

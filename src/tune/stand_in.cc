@@ -19,7 +19,7 @@ constexpr std::int64_t kAlignment = 64;
 
 std::int64_t rounded_up(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Normal numbers, or zeros of a type that is no real.
+/// Normally distributed numbers; zeros for types that are no reals.
 const Tensor& pattern_of(DType dtype) {
   static base::PerThread<std::map<DType, Tensor>> patterns;
   const auto found = patterns.here().try_emplace(dtype).first;

@@ -36,7 +36,7 @@ std::string text_of(const std::string& problem_class, const Record& record) {
 /// text or a number.
 class RecordReader : public nlohmann::json_sax<Json> {
  public:
-  /// Why what was read is no record; empty: it is one.
+  /// Why the text is no record; empty if it is one.
   std::string trouble() const {
     if (!trouble_.empty()) return trouble_;
     if (!has_problem_ || !has_planned_ || !has_kernels_) return "a member is missing";

@@ -22,7 +22,7 @@ struct Record {
 /// Nothing where no such record is kept. A record that is damaged, or of another class, counts as none, and `trouble`
 /// gets a sentence.
 std::optional<Record> load(const std::string& problem_class, std::string& trouble);
-/// Does what it can; `trouble` gets a sentence where that is nothing.
+/// If the record cannot be written, `trouble` gets a sentence.
 void store(const std::string& problem_class, const Record& record, std::string& trouble);
 
 }  // namespace heddle::tune

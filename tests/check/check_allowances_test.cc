@@ -1,4 +1,4 @@
-// What the criterion allows: roundings of f32 sums, of weights and of storage, and values that a tile's product reads.
+// The criterion allows roundings of f32 sums, of weights and of storage, and values that a tile's product reads.
 #include <gtest/gtest.h>
 
 #include <algorithm>

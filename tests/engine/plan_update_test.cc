@@ -1,4 +1,4 @@
-// What a plan is proven for: another param or capture of its mask is refused until update() has seen it.
+// A plan is proven for the params and captures of its mask: others are refused until update() has seen them.
 #include <gtest/gtest.h>
 
 #include "engine/plan_inputs.h"

@@ -110,9 +110,9 @@ struct Index {
 __device__ __forceinline__ unsigned workgroup_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 __device__ __forceinline__ unsigned workgroups() { return __builtin_amdgcn_grid_size_x() / workgroup_threads(); }
 
-/// Device code of CUDA reckons with warps of 32 threads. Where a wave has 64, it is two of them.
+/// Device code of CUDA reckons with warps of 32 threads. A wave of 64 lanes counts as two of 32.
 __device__ __forceinline__ int lane_of_32() { return thread() & 31; }
-/// As CUDA's: memory of all kinds.
+/// Like CUDA's: orders memory of all kinds.
 __device__ __forceinline__ void barrier_of_all() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   await_shared_stores();

@@ -29,14 +29,14 @@ __device__ __forceinline__ T from_lane(T x, int lane) {
 }
 __device__ __forceinline__ bool from_lane(bool x, int lane) { return amd::shuffle(x ? 1 : 0, lane) != 0; }
 
-/// Whether two values cannot be told apart by what is computed from them.
+/// Whether no computation tells the two values apart.
 template <class T>
 __device__ __forceinline__ bool same(T x, T y) {
   return x == y;
 }
 __device__ __forceinline__ bool same(float x, float y) { return __float_as_uint(x) == __float_as_uint(y); }
 
-/// So many bytes of memory that does not change while the kernel runs; 0, and no access, where not `readable`.
+/// Reads memory that does not change while the kernel runs. If not `readable`, gives 0 without an access.
 template <class Bits>
 __device__ __forceinline__ Bits read_global(unsigned long long address, bool readable) {
   Bits bits = 0;

@@ -1,8 +1,8 @@
 // Appends new rows of keys and values to a cache, in its type, and turns keys and queries by a rotary embedding.
 //
 // A row is one head's of k, v or q. A warp takes a few rows at a time, with `lanes` threads for each, and a thread
-// takes eight columns. Where a turned pair is halves of the row apart, a thread reads the eight partners of its
-// columns, too, and each thread writes its own columns alone.
+// takes eight columns. If the halves of a row hold turned pairs, a thread also reads the eight partners of its columns.
+// Each thread writes its own columns alone.
 //
 // The generated source includes this file last. It defines kNewType, kKeysType, kValuesType, kQueriesType and
 // kAnglesType before; the last two are `mixed` where there are none.
@@ -142,7 +142,7 @@ __device__ __forceinline__ void turn(const AppendParams& params, const AppendedR
   }
 }
 
-/// In 8 bits what is beyond the largest number becomes that one. NaN stays.
+/// In 8 bits, larger magnitudes become the largest finite number. NaN stays.
 template <StorageType kTo>
 __device__ __forceinline__ Real within(Real x) {
   if constexpr (kTo != StorageType::e4m3 && kTo != StorageType::e5m2) return x;

@@ -9,14 +9,14 @@ namespace heddle::ops {
 
 using shared::ModCapture;
 
-// Storage types: how far elements are apart, how many bytes of one are read, and what they mean.
+// Storage types: the distance between elements, the bytes of one that are read, and their value.
 struct F64 {
   static constexpr int kApart = 8, kRead = 8;
   static __device__ __forceinline__ float value(unsigned long long bits) {
     return __double2float_rn(__longlong_as_double(static_cast<long long>(bits)));
   }
 };
-/// Where reals are f64.
+/// f64 of captures if reals are f64: not rounded.
 struct ExactF64 {
   static constexpr int kApart = 8, kRead = 8;
   static __device__ __forceinline__ double value(unsigned long long bits) {

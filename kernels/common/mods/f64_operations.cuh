@@ -37,7 +37,7 @@ __device__ __forceinline__ double max(double x, double y) { return x > y || x !=
 #include "shared/real_functions.def"
 __device__ __forceinline__ double rsqrt(double x) { return f64::rsqrt(x); }
 __device__ __forceinline__ double pow(double x, double y) { return f64::pow(x, y); }
-/// As that of f32.
+/// Like the function of f32.
 __device__ __forceinline__ double sigmoid(double x) {
   const double small = f64::exp(-f64::fabs(x));
   return __ddiv_rn(x < 0 ? small : 1.0, __dadd_rn(1.0, small));
@@ -58,7 +58,7 @@ __device__ __forceinline__ int to_i32(double x) {
 __device__ __forceinline__ double f64_param(unsigned lower, unsigned upper) {
   return __longlong_as_double(static_cast<long long>(static_cast<unsigned long long>(upper) << 32 | lower));
 }
-/// Whether two values cannot be told apart by what is computed from them.
+/// Whether no computation tells the two values apart.
 __device__ __forceinline__ bool same(double x, double y) { return __double_as_longlong(x) == __double_as_longlong(y); }
 
 }  // namespace heddle::ops

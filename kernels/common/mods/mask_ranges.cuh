@@ -151,7 +151,7 @@ __device__ __forceinline__ auto element(const ops::ModCapture& capture, long lon
 inline constexpr int kScanned = 16;  // elements that are looked at one by one: more than a block of a few
 
 /// The elements whose index along each axis lies in `index`. Along axis kZone they may be many: `cells` is the tree of
-/// that axis. Where they are many along another, they can be anything.
+/// that axis. If there are many along another axis, they can be anything.
 template <class Storage, int kZone, int kRank>
 __device__ __forceinline__ auto read(const ops::ModCapture& capture, const ZoneCell* cells,
                                      const Interval (&index)[kRank]) {

@@ -1,4 +1,4 @@
-// Where a sequence stands whose lengths are in the device's memory.
+// The rows of a sequence whose lengths are in the device's memory.
 #pragma once
 
 #include "shared/sequences.h"

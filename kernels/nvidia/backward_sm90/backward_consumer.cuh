@@ -2,8 +2,8 @@
 // it computes S^T and dP^T of its keys, adds to its dV and dK, and leaves dS in shared memory; dQ = dS K, over the keys
 // of all warpgroups, follows one step behind.
 //
-// A step's products come in three bursts, and what is between them is arithmetic: dQ of the step before; dP and dV; dK
-// and the next step's S. Warpgroups meet at dS alone, by a barrier for each panel of 64 keys: no barrier stops all.
+// A step's products come in three bursts, with arithmetic between them: dQ of the step before; dP and dV; dK and the
+// next step's S. Warpgroups meet at dS alone, by a barrier for each panel of 64 keys: no barrier stops all.
 #pragma once
 
 #include "backward_sm90/backward_products.cuh"
@@ -67,7 +67,7 @@ class BackwardConsumer : public BackwardRole<kConfig> {
       TransposedOrigin at{};
       if constexpr (kNeedsOrigin) at = origin(slot);
       TransposedDrops drops{};
-      // Not beside dQ, whose registers they would need: here, and not where the bits are used.
+      // The bits are drawn here and not where they are used: beside dQ's product there are no registers for them.
       if constexpr (kConfig.dropped) {
         drops = draw_transposed(params_.mod, at);
         asm volatile("" : "+r"(drops.bits));

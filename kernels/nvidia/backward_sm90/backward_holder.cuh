@@ -137,8 +137,8 @@ class BackwardHolder : public BackwardRole<kConfig> {
     ptx::barrier_wait(memory_.d_s_empty(number_ % shared::kDsBuffers), (number_ / shared::kDsBuffers & 1) ^ 1);
   }
 
-  /// The last step's dV and dK have been asked for. dV is stored beside dK, both by way of the warpgroup's rows of V,
-  /// which nobody else reads, and it no more. TMA may write there next.
+  /// The last step's dV and dK have been asked for. dV is stored beside dK, both by way of the warpgroup's rows of V:
+  /// no other warpgroup reads them, and this one has finished with them. TMA may write there next.
   __device__ __forceinline__ void finish() {
     const ptx::Address stage = own_rows(memory_.values(slot_of(tiles_)));
     ptx::wgmma_wait<1>();

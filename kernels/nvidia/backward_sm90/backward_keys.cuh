@@ -10,7 +10,7 @@
 
 namespace heddle {
 
-/// Role: who derives from it, with word(), which reads the record of the tile at hand.
+/// Role: the class that derives from it. Its word() reads the current tile's record.
 template <auto kConfig, class KernelMemory, class Role>
 class BackwardKeys {
  public:

@@ -162,8 +162,8 @@ __device__ __forceinline__ void publish_tile(const BackwardMemory<kConfig>& memo
   ptx::barrier_arrive(full);
 }
 
-/// CTAs draw their first tiles, too, where tiles wait for each other: who waits for a tile before its own knows that it
-/// has begun, also where other kernels leave room for a part of the CTAs.
+/// If tiles wait for each other, CTAs draw their first tiles, too. A CTA that waits for an earlier tile then knows that
+/// a running CTA has it, even if other kernels leave room for only some of the CTAs.
 template <auto kConfig>
 constexpr bool kDrawsFirst = kConfig.ordered || (kConfig.ring && kConfig.draws());
 

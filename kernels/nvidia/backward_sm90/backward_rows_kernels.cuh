@@ -127,7 +127,7 @@ __device__ __forceinline__ BackwardRow numbers_of_row(const BackwardRowsParams& 
   const float lse = *reinterpret_cast<const float*>(row_of(params.lse, 4, block.batch, head, own));
   float sink = -ptx::infinity();
   if constexpr (kConfig.sinks) sink = params.sinks.data[head * params.sinks.stride];
-  // Where the sink is all that a row attends its o is 0, and its dO may be anything.
+  // If a row attends its sink alone, its o is 0, and its dO may be anything.
   const bool sunk = kConfig.sinks && lse == sink;
   float delta = product_of_row<kConfig>(row_of(params.o, kOBytes, block.batch, head, own),
                                         row_of(params.d_o, 2, block.batch, head, own), lane, sunk);

@@ -1,6 +1,6 @@
 // The backward on Hopper with head dims to 64, its five products those of backward_sm90/backward_sm90_kernel.cuh: dQ
 // has a warpgroup of its own. So the two that own keys wait less, and read less of shared memory
-// (backward_sm90/backward_holder.cuh); dQ's product is whole, and its stores stand in nobody else's way
+// (backward_sm90/backward_holder.cuh); dQ's product is whole, and its stores delay no other product
 // (backward_sm90/backward_queries.cuh). A CTA has two tiles' K and V, and draws tiles.
 //
 // Included last by a generated source, which defines kConfig, score_product(), held_score_product(),

@@ -25,7 +25,7 @@ using shared::ReadKind;
 
 inline constexpr int kThreads = shared::kReadThreads;
 
-/// Where one sequence stands, and of which head a CTA is.
+/// One sequence's rows, and the head of a CTA.
 struct ReadSequence {
   int batch, head;
   int q_len, kv_len, q_start, kv_begin;
@@ -77,7 +77,7 @@ __device__ __forceinline__ float closed_value(const BackwardSm90Params& params, 
   }
   if (reads.sinks.data != nullptr) {
     const float natural = reads.sinks.data[of.head * reads.sinks.stride], sink = natural * ptx::kLog2E;
-    // Where the sink is all that a row attends, delta is d_lse's alone.
+    // If a row attends its sink alone, delta comes from d_lse alone.
     if (!far && lse == sink && !(fabsf(delta) < ptx::infinity())) return 0;
     float power = sink - lse;
     if (far) power = fmaf(fmaf(-lse, reads.unit, natural), ptx::kLog2E, -low);

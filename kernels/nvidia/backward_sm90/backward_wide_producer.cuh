@@ -62,7 +62,7 @@ class WideProducer {
     return {min(first + word(shared::kTileKvBefore), params_.tensors.kv_len - 1), word(shared::kTileKvEnd)};
   }
 
-  /// So many panels of a tensor from panel `from` on.
+  /// Loads `panels` panels of a tensor, from panel `from` on.
   __device__ __forceinline__ void load(int panels, int from, ptx::Address to, const ptx::TensorMap& map,
                                        ptx::Address full, const Rows& rows, int head, int batched,
                                        unsigned long long priority) const {

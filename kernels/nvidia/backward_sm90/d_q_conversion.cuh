@@ -1,6 +1,6 @@
-// dQ's sums as a ring (families/backward_sm90/shared/d_q_ring_params.h). Who adds waits until its slot has been
-// cleared, and counts. Who converts waits until all have added, makes dq of a unit's sums and clears them; who draws
-// tiles counts it, so that nobody who multiplies waits for stores.
+// dQ's sums as a ring (families/backward_sm90/shared/d_q_ring_params.h). The thread that adds waits until its slot has
+// been cleared, and counts. The thread that converts waits until all parts have been added, makes dq of a unit's sums
+// and clears them. The thread that draws tiles counts the conversion, so that no product waits for stores.
 #pragma once
 
 #include "backward_sm90/backward_memory.cuh"
@@ -12,16 +12,16 @@
 
 namespace heddle {
 
-/// By who has added, behind its last part of a tile. Adds that have been waited for stand in the L2 cache, where the
-/// count goes too. A count that releases would wait for the stores of all others of the CTA: 16,000 clocks beside those
-/// of dK and dV.
+/// Called by the thread that added, after its last part of a tile. Adds that have been waited for stand in the L2
+/// cache, where the count goes too. A count that releases would wait for the stores of all others of the CTA: 16,000
+/// clocks beside those of dK and dV.
 __device__ __forceinline__ void count_parts(const shared::DqRing& ring, int section, int parts) {
   ptx::tma_store_wait();
   ptx::fence_for_bulk();
   ptx::add_count_of_bulk(ring.added + section, static_cast<unsigned>(parts));
 }
 
-/// By who adds, before a tile's first part: its slot has been cleared.
+/// Called by the thread that adds, before a tile's first part: waits until its slot has been cleared.
 template <auto kConfig>
 __device__ __forceinline__ void await_slot(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params, int tile) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void await_slot(const BackwardMemory<kConfig>& memory
   ptx::fence_for_bulk();
 }
 
-/// By who converts: all parts of the units that a tile's turn names have been added.
+/// Called by the thread that converts: waits until all parts of the units of a tile's turn have been added.
 template <auto kConfig>
 __device__ __forceinline__ void await_adds(const BackwardMemory<kConfig>& memory,
                                            const shared::BackwardSm90Params& params, int tile) {

@@ -110,7 +110,7 @@ class ConsumerRows : protected ConsumerTile<kConfig, Params> {
       constexpr float kLargest = RowWeights::kLargestSum;
       if (suspect_ && __any_sync(~0U, !((l[0] < kLargest) & (l[1] < kLargest)))) repeat(tile);
       if constexpr (kConfig.lse) {
-        // Where nothing attends m is -inf.
+        // m is -inf if nothing attends.
         const bool lower = threadIdx.x & 1;
         const float lse = lse_of_row(lower ? softmax_.rows.m[1] : softmax_.rows.m[0], lower ? l[1] : l[0]);
         store_own_lse(at, own_sequence(tile), lse);

@@ -6,7 +6,7 @@
 // read the same keys (fragments/tile_rows.cuh). The loop is one, over all blocks of all tiles: while a warpgroup does
 // the softmax of block j, the tensor cores run Q K^T of block j + 1 for another warpgroup and P V of block j - 1 for
 // its own, also where one tile ends and the next begins. Before a block that none of its rows attends a warpgroup ends
-// its stretch, and passes over it. Where storage has 8 bits warps transpose the values (forward_sm90/transposer.cuh).
+// its stretch, and passes over it. If storage has 8 bits, warps transpose the values (forward_sm90/transposer.cuh).
 //
 // Included last by a generated source, which defines kConfig, qk_product(), pv_product() and the mods' functions.
 #pragma once

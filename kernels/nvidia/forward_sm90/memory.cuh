@@ -39,7 +39,7 @@ struct SharedMemory {
     static_assert(kConfig.stages + 2 <= shared::kTileSlots);
     return base + kLayout.tiles + tile % shared::kTileSlots * static_cast<unsigned>(shared::tile_bytes(kConfig));
   }
-  /// Where sequences differ: the beginning of the tile's SequenceSpan.
+  /// If sequences differ: the beginning of the tile's SequenceSpan.
   __device__ __forceinline__ ptx::Address sequence(unsigned tile) const {
     return origin(tile) + static_cast<unsigned>(sizeof(shared::TileOrigin));
   }

@@ -268,8 +268,8 @@ class Producer {
   }
   /// Rows of the item's keys and values that are left, from the first of a block on.
   __device__ __forceinline__ int rows_left(int block, ptx::Address item) const {
-    // If only the device knows lengths, a sequence without keys has a step. Nobody reads its keys, but a page is found
-    // by a row: the first.
+    // If only the device knows lengths, a sequence without keys has a step. Its keys are not read, but a row is needed
+    // to find a page: the first one serves.
     const int rows = kv_len(item) - block * kConfig.kv_block;
     return kConfig.device_lengths ? max(rows, 1) : rows;
   }

@@ -84,7 +84,7 @@ struct ElementWeights {
     return kSums ? fmaf(quad_sum(rows.l[r]), 0.0F, power_of_two(-kRaise)) : power_of_two(-kRaise);
   }
 
-  /// As Softmax's: a sum of what is not negative is not below -1.
+  /// Like Softmax's: a sum of numbers that are not negative is never below -1.
   __device__ __forceinline__ void pin(unsigned shared_address) const {
     asm volatile(
         "{\n"
@@ -109,7 +109,7 @@ struct ElementWeights {
     for (int i = 0; i < kColumns / 2; ++i) {
       const float t = t_of(i, s[i], from[(i >> 1) & 1]);
       if constexpr (kSigmoid) {
-        // Where the power overflows, the weight is 0.
+        // If the power overflows, the weight is 0.
         s[i] = ptx::reciprocal(kBase + ptx::exp2_fast(-t));
         if constexpr (kSums) {
           rows.l[(i >> 1) & 1] += s[i];

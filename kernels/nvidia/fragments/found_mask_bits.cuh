@@ -32,7 +32,7 @@ template <auto kConfig>
 class MaskBits<kConfig, true> {
  public:
   static constexpr int kN = kConfig.kv_block;
-  /// Where there is nothing else than distances of any kind, the bits stay from block to block.
+  /// If a mask reads distances alone, the bits stay from block to block.
   static constexpr bool kRemembers = kConfig.mask == shared::MaskForm::distance && !kConfig.mask_range;
 
   /// Before a tile's first block.
@@ -60,7 +60,7 @@ class MaskBits<kConfig, true> {
 
   /// Stored: has the thread's words loaded, if they are wanted. Nothing waits for them before they are applied.
   __device__ __forceinline__ void load(const shared::MaskWords* words, bool wanted) {
-    // Where they are not: a value all the same, so that no register keeps the last block's.
+    // Set even if they are not wanted, so that no register keeps the last block's.
     bits_ = {{0, 0}};
     if (wanted) {
       asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
@@ -139,7 +139,7 @@ class MaskBits<kConfig, true> {
       const DistanceColumn column = distance_column(mod, uniform, at.batch, at.head, distance);
       return __ballot_sync(~0U, distance_element(mod, uniform, row, column, at.batch, at.head, 0, distance));
     };
-    // Where registers are few, one after the other.
+    // One after the other if registers are few.
     constexpr int kAtOnce = DistanceMod::kLongElement && kConfig.warpgroups == 3 ? 1 : shared::kDistanceWords;
     unsigned word = 0;
 #pragma unroll kAtOnce

@@ -11,7 +11,7 @@ template <auto kConfig>
 struct KeyPair {
   static constexpr int kNumbers = kConfig.key_numbers();
   static constexpr int kTerm = kConfig.key_factor ? 1 : 0, kEntry = kNumbers - 1;
-  // One key after the other; two numbers are as many as a kernel has.
+  // One key after the other. A kernel has at most two numbers.
   float number[2 * kNumbers];
   static_assert(kNumbers == 1 || kNumbers == 2);
 

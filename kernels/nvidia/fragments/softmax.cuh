@@ -243,7 +243,7 @@ struct Softmax {
     } else {
       const float found = quad_max(largest_score(s, r));
       float scaled = found * scale_log2;
-      // Not what a row has that attends nothing.
+      // Rows that attend nothing are left out.
       if constexpr (kScoresAreT) scaled = fmaxf(scaled, found == -ptx::infinity() ? found : -kLargestTerm);
       if constexpr (ScoreTilt<kForm>::kAny) return scaled + tilt.base[r];
       return scaled;
@@ -284,7 +284,7 @@ struct Softmax {
     }
   }
 
-  /// As raise_to_scores, but the scores are gone and P has come: the largest weight becomes kTop.
+  /// Like raise_to_scores, but P has replaced the scores: the largest weight becomes kTop.
   __device__ __forceinline__ void raise_to_weights(float (&p)[kColumns / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

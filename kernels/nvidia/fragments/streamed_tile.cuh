@@ -44,8 +44,9 @@ class StreamedTile {
       }
     }
   }
-  /// Before the tile is given back: TMA would overtake loads under way. A fence says so; for f32, whose loads are four
-  /// times as many, a store that never happens, but needs a word of each, takes less time (and a register more).
+  /// Before the tile is given back: TMA would overtake loads under way. A fence orders them. For f32, with four times
+  /// as many loads, a predicated store that never executes but depends on a word of each load takes less time (and one
+  /// register more).
   __device__ __forceinline__ void wait() const {
     if constexpr (kHalves) {
       ptx::fence_for_tma();

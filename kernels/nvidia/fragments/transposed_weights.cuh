@@ -211,7 +211,8 @@ class TransposedWeights {
     return fmaf(x - first, kPlain ? params.scale_log2 : ptx::kLog2E, -low);
   }
 
-  /// The thread's mods, made anew: what they keep of its keys is computed here, and not kept beside all products.
+  /// The thread's mods, made anew: their numbers of its keys are computed here instead of being kept beside all
+  /// products.
   template <class Own>
   static __device__ __forceinline__ Own here(const shared::ModValues& mod, TransposedOrigin at) {
     asm volatile("" : "+r"(at.batch), "+r"(at.head), "+r"(at.kv_idx)::"memory");

@@ -58,14 +58,14 @@ __device__ __forceinline__ T from_lane(T x, int lane) {
 }
 __device__ __forceinline__ bool from_lane(bool x, int lane) { return __shfl_sync(~0U, x ? 1 : 0, lane) != 0; }
 
-/// Whether two values cannot be told apart by what is computed from them.
+/// Whether no computation tells the two values apart.
 template <class T>
 __device__ __forceinline__ bool same(T x, T y) {
   return x == y;
 }
 __device__ __forceinline__ bool same(float x, float y) { return __float_as_uint(x) == __float_as_uint(y); }
 
-/// So many bytes of memory that does not change while the kernel runs; 0, and no access, where not `readable`. One
+/// Reads kBytes of memory that does not change while the kernel runs. If not `readable`, gives 0 without an access. One
 /// predicated instruction: a branch at every load takes a masked kernel hundreds of registers.
 template <int kBytes>
 __device__ __forceinline__ auto read_if(unsigned long long address, bool readable) {

@@ -3,7 +3,7 @@
 
 namespace heddle::ptx {
 
-/// Adds 1 and gives what was there before. What the thread, and those that met it at a barrier before, wrote is seen by
+/// Adds 1 and returns the number before. What the thread, and those that met it at a barrier before, wrote is seen by
 /// every thread that counts itself later, and by those that meet it at a barrier then.
 __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) {
   unsigned long long before;

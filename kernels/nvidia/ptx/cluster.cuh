@@ -18,7 +18,7 @@ __device__ __forceinline__ Address address_in(int rank, Address own) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
   return there;
 }
-/// Until all threads of all CTAs have come; what they wrote before is seen behind it.
+/// Waits until all threads of all CTAs have come. Their earlier writes are visible afterwards.
 __device__ __forceinline__ void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }

@@ -34,12 +34,12 @@ __device__ __forceinline__ void await_count(const unsigned* word, unsigned count
 }
 /// Makes the thread's stores to global memory before seen by bulk operations behind, and the other way round.
 __device__ __forceinline__ void fence_for_bulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-/// All that the thread did before, and others whom it has waited for, is seen by those that await the count.
+/// Threads that await the count see all that this thread did before, and all that it has waited for.
 __device__ __forceinline__ void add_count(unsigned* word, unsigned count) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(count) : "memory");
 }
 
-/// Counts bulk operations, for whose end the thread has waited: it waits for nobody else's stores.
+/// Counts bulk operations whose end the thread has waited for. It does not wait for the stores of other threads.
 __device__ __forceinline__ void add_count_of_bulk(unsigned* word, unsigned count) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(count) : "memory");
 }

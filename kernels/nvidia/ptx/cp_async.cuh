@@ -12,7 +12,7 @@ __device__ __forceinline__ void gather(Address to, unsigned long long from, int 
 }
 /// Makes a group of this thread's copies since the last group.
 __device__ __forceinline__ void gather_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until all but the latest kGroups groups of this thread have been written.
+/// Waits until all but the latest kGroups groups of this thread's copies have been written.
 template <int kGroups>
 __device__ __forceinline__ void gather_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");

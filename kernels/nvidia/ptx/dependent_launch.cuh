@@ -10,7 +10,8 @@ __device__ __forceinline__ void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-/// Until the kernel before has ended and its writes are seen. Nothing of the caller's may be read or written before.
+/// Waits until the kernel before has ended and its writes are visible. Nothing of the caller's may be read or written
+/// before.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -40,7 +40,7 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   return both;
 }
 
-/// Four floats rounded to 8 bits, `first` in the lowest ones; what is too large becomes the largest number.
+/// Four floats rounded to 8 bits, `first` in the lowest ones. Larger magnitudes become the largest finite number.
 template <bool kE5m2>
 __device__ __forceinline__ unsigned pack(float first, float second, float third, float fourth) {
   unsigned all;

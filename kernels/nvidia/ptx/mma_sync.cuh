@@ -127,7 +127,7 @@ __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-/// Until kThreads threads, whole warps of the CTA, have come to barrier `number`, from 1 to 15.
+/// Waits until kThreads threads (whole warps of the CTA) have come to barrier `number`, 1 to 15.
 template <int kThreads>
 __device__ __forceinline__ void barrier_of(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");

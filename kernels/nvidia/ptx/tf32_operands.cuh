@@ -5,8 +5,8 @@
 
 namespace heddle::ptx {
 
-/// To the nearest number of tf32, halves away from 0. Products leave out what stands behind its bits; infinities and
-/// NaN stay, which one addition to the bits would not grant them.
+/// To the nearest number of tf32, halves away from 0. Products ignore the bits behind its own. Infinities and NaN are
+/// kept: adding to their bits would change them.
 __device__ __forceinline__ unsigned to_tf32(float x) {
   const int bits = __float_as_int(x);
   constexpr int kHalf = 1 << 12;

@@ -29,8 +29,7 @@ __device__ __forceinline__ void tma_load(Address to, const TensorMap& map, Addre
 }
 
 /// Loads from a tensor whose map ends where a sequence does: its axes are column, row, the sequence's end, head and
-/// batch (backend/cuda/hopper/tensor_map.h). `row` counts from as many rows before that end as the longest sequence
-/// has.
+/// batch (backend/cuda/hopper/tensor_map.h). `row` counts from the end minus the rows of the longest sequence.
 __device__ __forceinline__ void tma_load_before(int end, Address to, const TensorMap& map, Address barrier, int column,
                                                 int row, int head, int batch, unsigned long long priority) {
   asm volatile(
@@ -47,7 +46,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, Address from, in
                "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
                : "memory");
 }
-/// As tma_load_before().
+/// Like tma_load_before().
 __device__ __forceinline__ void tma_store_before(int end, const TensorMap& map, Address from, int column, int row,
                                                  int head, int batch) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
@@ -55,9 +54,9 @@ __device__ __forceinline__ void tma_store_before(int end, const TensorMap& map, 
                : "memory");
 }
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until the stores of this thread have read their shared memory.
+/// Waits until this thread's stores have read their shared memory.
 __device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-/// Until they have written.
+/// Waits until they have written.
 __device__ __forceinline__ void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace heddle::ptx

@@ -98,7 +98,7 @@ class AddedQueries {
   static constexpr shared::Fragments kShape = kConfig.shape();
   static constexpr shared::BackwardMmaMemory kMemory = shared::backward_mma_memory(kConfig);
   static constexpr shared::StepFragments kStep = shared::step_fragments(kConfig);
-  // A thread has some values of each fragment; so many of them stand side by side in memory.
+  // kValues of a fragment belong to one thread; kTogether of them stand side by side in memory.
   static constexpr int kValues = F::kOwnRows * F::kOwnOuts, kFloats = kValues * kShape.wave,
                        kTogether = F::kFloatsAdded;
   static_assert(kValues % kTogether == 0);

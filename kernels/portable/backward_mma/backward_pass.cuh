@@ -5,14 +5,14 @@
 //
 // A step: its q (or k) have arrived, ask for its dO (or v); S; these have arrived, ask for the next q; dP; mods, P and
 // dS; dv += P^T dO; dk += dS^T q. A step has two barriers. After each, the arrived block is there for all waves, and
-// all waves have read the block that the next one overwrites. With one buffer of q a third barrier ends the step. Where
+// all waves have read the block that the next one overwrites. With one buffer of q a third barrier ends the step. If
 // the pass adds dq, q and dO arrive together, and dS is left between two barriers (walk_adding()).
 //
-// Where a tensor of batch 1 serves all sequences (kConfig.all_sequences), a CTA walks a tile of each of them, in their
+// If a tensor of batch 1 serves all sequences (kConfig.all_sequences), a CTA walks a tile of each of them, in their
 // order, and its gradients are the sums.
 //
-// Where a gradient has more columns than a thread has registers, CTAs share them (kConfig.slices): each computes S and
-// dP over all columns, and adds up and stores its own. The first one sums the reads.
+// If a gradient has more columns than a thread has registers, CTAs share them (kConfig.slices): each computes S and dP
+// over all columns, and adds up and stores its own. The first one sums the reads.
 #pragma once
 
 #include "portable/backward_mma/added_queries.cuh"

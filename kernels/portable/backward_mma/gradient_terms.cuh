@@ -90,7 +90,7 @@ struct ElementFactors {
   float scores, values, d_s, p_w;
 };
 
-/// Where an element is.
+/// The indices of an element.
 struct ElementIndices {
   int batch, head, q_idx, kv_idx;
 };

@@ -114,7 +114,7 @@ class PassTerms : RowShift<kConfig.of_keys ? kConfig.placed_keys : kConfig.place
            query % shared::kBlockRows;
   }
 
-  /// Where steps are queries: their numbers come to shared memory, by way of registers beside the product.
+  /// If steps are queries, their numbers come to shared memory by way of registers, beside the product.
   static constexpr bool kNumbers = kConfig.of_keys && kSoftmax;
   static constexpr int kStepNumbers = shared::row_numbers(kRest) * kConfig.step;
   static constexpr int kEach = (kStepNumbers + kConfig.threads() - 1) / kConfig.threads();

@@ -1,8 +1,9 @@
 // Gradients of captures and params, summed beside the gradients of rows. Each place where a mod reads one ("read")
 // gives each pair of a query and a key a gradient, dt times the mod's slope by what is read, which belongs to an
 // element of the capture. A thread adds up what belongs to its rows, while they stay the same, and then adds that to
-// the element; what belongs to pairs it adds one by one. The order of the adds is not fixed. Where the bits of the sums
-// must not depend on it, a pass before finds the largest part, and parts are added as integers (shared::ReadParts).
+// the element; what belongs to pairs it adds one by one. The order of the adds is not fixed. If the bits of the sums
+// must not depend on the order, a pass before finds the largest part, and parts are added as integers
+// (shared::ReadParts).
 //
 // The generated text defines the reads: classes with kSum, kAxes, kRows, kOfWeight, kSkipsOutside (an index outside
 // reads nothing), Slope, slope() and index() (src/backend/device_text/read_text.h).

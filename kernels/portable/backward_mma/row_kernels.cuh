@@ -144,8 +144,8 @@ class BackwardRows {
     return reinterpret_cast<const Real*>(params_.sinks.data)[head * params_.sinks.stride];
   }
 
-  /// Every sixteenth element's product, or 16 bytes'. Where the sink is all that a row attends (`sunk`) its o is 0, and
-  /// its dO may be anything: an o of 0 counts for nothing there.
+  /// Every sixteenth element's product, or 16 bytes'. If a row attends its sink alone (`sunk`), its o is 0, and its dO
+  /// may be anything: products with an o of 0 are then left out.
   __device__ __forceinline__ Real share_of(const shared::RowBlock& block, int head, int row, int share,
                                            bool sunk) const {
     const char* o = row_of(params_.o, O::kApart, block.batch, head, block.row + row);

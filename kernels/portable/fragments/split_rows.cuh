@@ -1,5 +1,5 @@
-// Rows that stand in two places: their first columns in one tensor, the ones behind them in another. Both places are
-// asked for by the same columns, so that who reads a row does not see where it is cut.
+// Rows that stand in two places: their first columns in one tensor, the ones behind them in another. Both are addressed
+// by the same columns, so that the code that reads a row does not see the cut.
 #pragma once
 
 namespace heddle::portable {
@@ -31,7 +31,7 @@ __device__ __forceinline__ const char* byte_of_if(bool there, const SplitRow<kFi
   return byte_of(row, there ? at : 0);
 }
 
-/// The row without its first bytes, as seen by who adds multiples of what divides kFirst.
+/// The row without its first bytes, for offsets that are multiples of a divisor of kFirst.
 __device__ __forceinline__ const char* behind(const char* row, int bytes) { return row + bytes; }
 template <int kFirst>
 __device__ __forceinline__ SplitRow<kFirst> behind(const SplitRow<kFirst>& row, int bytes) {

@@ -49,7 +49,7 @@ class RowWeights {
 
   /// `scale` makes t of scores.
   __device__ __forceinline__ explicit RowWeights(Real scale) : scale_(scale) { forget(); }
-  /// As if no key had been seen.
+  /// Back to the state in which no key has been seen.
   __device__ __forceinline__ void forget() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) m[i] = -F::infinity(), l[i] = 0;
@@ -89,7 +89,7 @@ class RowWeights {
       const Real unit = scale_ * static_cast<Real>(-kLog2E);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        // Where the power overflows, the weight is 0.
+        // If the power overflows, the weight is 0.
         for_row(s, i, [&](Real& x) { x = F::reciprocal(kBase + F::exp2(F::fused(x, unit, -Real(kRaise)))); });
       }
       follow_powers(s, o, share);

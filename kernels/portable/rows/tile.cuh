@@ -75,7 +75,7 @@ struct Tile : SequencesOfTile<kConfig.prefixed()> {
   __device__ __forceinline__ bool has_sequence(int row) const {
     return this->is_shared ? batch_of(row) == batch_at(row) : row < kConfig.own_rows();
   }
-  /// The sequence of a row. A row without one counts as the tile's first one's.
+  /// The sequence of a row. A row without a head counts as the first row's.
   __device__ __forceinline__ int batch_of(int row) const {
     if constexpr (kConfig.prefixed()) return is_row_of_another(row) ? batch_at(row) : batch;
     return batch;

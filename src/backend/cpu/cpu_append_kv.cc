@@ -31,7 +31,7 @@ void load_row(const ConstTensorView& from, std::int64_t at, std::vector<double>&
   });
 }
 
-/// In 8 bits what is beyond the largest number becomes that one.
+/// In 8 bits, larger magnitudes become the largest finite number.
 double within(DType dtype, double x) {
   const double most = dtype == DType::e4m3 ? 448 : dtype == DType::e5m2 ? 57344 : INFINITY;
   return x > most ? most : x < -most ? -most : x;

@@ -39,7 +39,7 @@ class CopiedTensors {
   std::int64_t bytes() const;
 
  private:
-  /// As planned; of a capture that of this run's, at the planned one's place.
+  /// The planned copy. For a capture: the copy of this run's tensor, at the planned offset.
   plan::TensorCopy own_copy(std::size_t number, const ConstTensorView& tensor) const;
 
   plan::TensorCopies copies_;

@@ -46,7 +46,7 @@ class Compiler {
   virtual Record judge(const Source& source, const Compilation& compilation) const = 0;
 
   virtual DumpSuffixes dump_suffixes() const = 0;
-  /// Writes a listing of machine code into a file. Where no program makes one, nothing.
+  /// Writes a listing of machine code into a file. Does nothing if no program makes one.
   virtual void disassemble(const std::filesystem::path& code, const std::filesystem::path& to) const = 0;
 };
 

@@ -20,8 +20,8 @@ struct Source {
   std::vector<Header> headers{};
   std::string architecture{};          // "sm_90a", "gfx1100"; must be set
   std::vector<std::string> options{};  // further options of the compiler
-  /// Products and sums that stand beside each other in the text may become one operation. Where not, kernels that say
-  /// the same of a row compute the same bits, whatever else is in them.
+  /// Products and sums that stand beside each other in the text may become one operation. If false, kernels whose texts
+  /// agree about a row compute the same bits of it, whatever else they hold.
   bool contracts = true;
   /// True if another kernel can do the same work: the builder then rejects this one if it spills registers, needs
   /// scratch memory (AMD) or has serialised products. A kernel without an alternative is taken: it is slow, but right.

@@ -56,7 +56,7 @@ class Attempts {
   std::string open(const std::string& file) {
     errno = 0;
     void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    // Not a reason to keep: a later search may find the library.
+    // Out of memory is no reason to remember: a later search may find the library.
     if (handle == nullptr && errno == ENOMEM) throw std::bad_alloc();
     if (handle == nullptr) return dlerror();
     Library library(handle, path_of(handle, file));
@@ -94,7 +94,7 @@ class Attempts {
            std::ranges::any_of(folders, [&](const fs::path& folder) { return open_in(folder, names); });
   }
 
-  /// From here on nothing is taken: what has a name of old versions is told of.
+  /// From here on no library is taken: those under names of old versions are only reported.
   void take_no_more() { takes_ = false; }
 
   const Library& found() const { return *found_; }

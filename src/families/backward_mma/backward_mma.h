@@ -64,7 +64,7 @@ std::string backward_mma_misfit(const BackwardMmaKernels& kernels, std::int64_t 
 BackwardSchedule backward_mma_schedule(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                                        const BlockMask* block_mask);
 
-/// CTAs of a pass whose schedule has so many items.
+/// CTAs of a pass whose schedule has `items` items.
 int backward_mma_ctas(const problem::AttentionProblem& problem, const shared::BackwardMmaConfig& pass,
                       std::int64_t items);
 

@@ -99,7 +99,7 @@ constexpr BackwardKernels kFmaKernels[] = {
     {kSharedColumns, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}, {2, 1, 16, true, 1, 1}},
     {kSharedColumns, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}, {1, 1, 16, true, 1, 1}},
 };
-/// f64: a row has twice as many registers, and bytes of shared memory.
+/// f64: a row takes twice the registers and twice the shared memory.
 constexpr BackwardKernels kF64Kernels[] = {
     {64, {4, 1, 32, true, 1, 1}, kNone, {4, 1, 32, true, 1, 1}},
     {64, {4, 1, 16, true, 1, 1}, kNone, {4, 1, 16, true, 1, 1}},

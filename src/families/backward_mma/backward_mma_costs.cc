@@ -55,9 +55,9 @@ constexpr std::array kMeasured = {
 constexpr double kLaunchSeconds = 15e-6;  // of all kernels of a run
 // The kernels around read and write memory at 2.6 TB/s on an H100: this share of what the chips' table says of it.
 constexpr double kOfMemory = 0.62;
-// Where a multiprocessor has one CTA, whose waves do not fill it, a tile takes this many times as long. A guess.
+// If a multiprocessor has one CTA, whose waves do not fill it, a tile takes this many times as long. A guess.
 constexpr double kAlone = 1.6;
-// Kernels that stand not in the table, by the best one of their kind. A guess.
+// Kernels that are not in the table, relative to the best one of their kind. A guess.
 constexpr double kUnmeasured = 0.8;
 
 int bound_of(const BackwardMmaConfig& pass) { return std::max(pass.qk_dim, pass.v_dim) <= 64 ? 64 : 128; }

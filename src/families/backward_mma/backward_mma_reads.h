@@ -41,7 +41,7 @@ std::string refuses_mma_reads(const MmaReads& reads);
 std::vector<std::string> describe_mma_reads(const MmaReads& reads);
 
 /// Which reads the passes sum: bits of their numbers. `d_k`, `d_q`: that gradient is asked for. A pass of queries is
-/// there for what it sums, too.
+/// made for sums of reads alone, too.
 struct ReadsOfPasses {
   int keys = 0, queries = 0;
 };

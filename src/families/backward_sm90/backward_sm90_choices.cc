@@ -44,7 +44,7 @@ constexpr double kStepClocks[] = {2250, 3480, 3950, 5050};  // of 64 queries x t
 constexpr double kTileClocks[] = {8300, 14600, 13000, 11500};
 /// The share of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
 constexpr double kReadsShare = 0.6;
-/// Where a warpgroup of its own computes dQ: fitted likewise, within 6 %.
+/// If a warpgroup of its own computes dQ; also fitted, within 6 %.
 constexpr double kApartStepClocks = 1960, kApartTileClocks = 5800;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
@@ -113,8 +113,8 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
   for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }
 
-/// The best first. Where the compiler finds no registers for a mod: without lse and delta in registers beside products,
-/// then with little of the mod's own there.
+/// The best first. For mods that need too many registers, candidates follow without lse and delta in registers beside
+/// products, then with little of the mod's own state there.
 std::vector<BackwardSm90Config> configs_of(const BackwardSm90Config& config) {
   std::vector<BackwardSm90Config> configs = with_d_q_apart(config);
   configs.push_back(config);

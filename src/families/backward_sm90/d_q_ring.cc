@@ -18,9 +18,9 @@ using shared::BackwardSm90Config;
 constexpr std::int64_t kTilesAtOneTime = 132;
 // Predicted times, in eighths of a step: of a step, of what a tile does besides, of a unit's conversion by consumers.
 constexpr std::int64_t kStepTime = 8, kTileTime = 20, kUnitTime = 4;
-// Sections are bundled until they have so many tiles: within a bundle long tiles come first.
+// Sections are bundled until they have this many tiles: within a bundle long tiles come first.
 constexpr std::int64_t kTilesOfBundle = 32;
-// The last bundle has so many: else a run ends with a tile that began late and is long.
+// Tiles of the last bundle. With fewer, a run ends with a long tile that began late.
 constexpr std::int64_t kTilesOfLastBundle = 128;
 // Slots of more rows leave the L2 cache too little (H200, 128 columns: 3 % slower than no ring at 4096, full).
 constexpr std::int64_t kMostRowsOfSection = 8192, kMostRowsOf128Columns = 2048;
@@ -180,8 +180,8 @@ class Dealer {
   DrawnTiles drawn_;
 };
 
-/// So many tiles pass between a section's last one and the next use of its slot: those that end it, and those that
-/// convert it. Measured on an H100, with 64 columns on an H200.
+/// Tiles that pass between a section's last one and the next use of its slot: those that end it, and those that convert
+/// it. Measured on an H100, with 64 columns on an H200.
 std::int64_t tiles_behind(const BackwardSm90Config& config, std::int64_t tiles_of_section) {
   return config.columns == 128 && tiles_of_section <= 8 ? 200 : 2 * kTilesAtOneTime;
 }
@@ -194,7 +194,7 @@ bool takes_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& c
 }
 
 bool prefers_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& config) {
-  // Where positions are looked up the compiler has no registers for both.
+  // If positions are looked up, the compiler has no registers for both.
   const bool placed = config.placed_queries || config.placed_keys;
   if (!takes_d_q_ring(problem, config) || config.ordered || placed) return false;
   const std::int64_t most = config.columns == 128 ? kMostRowsOf128Columns : kMostRowsOfSection;

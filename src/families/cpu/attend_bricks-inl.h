@@ -218,7 +218,7 @@ class BrickTile {
     }
   }
 
-  /// Where lse asks for exact sums. The scratch of tiles in place is free for two pairs of sums, which take turns.
+  /// If lse asks for exact sums. The scratch of tiles in place is free for two pairs of sums, which take turns.
   bool exact() const { return tile_.lse.data != nullptr; }
   BrickSums room(std::int64_t index) const {
     float* free = buffers_.chunk_keys + index * 2 * tile_.rows() * 16;
@@ -347,7 +347,7 @@ class BrickTile {
     FindAttending(buffers_.scores, tile_.rows(), columns, buffers_.attending);
   }
 
-  /// As add_values, from bricks without the keys of `columns`; each row then adds those of them that it attends.
+  /// Like add_values, but from bricks without the keys of `columns`. Each row then adds the ones that it attends.
   void add_special_values(const Chunk& chunk, const std::byte* bricks, const ColumnSet& columns) {
     const std::int64_t steps = plan::round_up(chunk.end - chunk.first, kBrickDepth) / kBrickDepth;
     auto* copy = reinterpret_cast<std::byte*>(buffers_.staging);

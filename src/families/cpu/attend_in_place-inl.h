@@ -45,13 +45,13 @@ inline constexpr std::int64_t kLeastQuadRows = 7, kLeastConvertedRows = kWideReg
 /// Rows from which on products take so long that lines fetched a phase ahead come in time, where registers are few.
 inline constexpr std::int64_t kFarRows = 16;
 
-/// Whether a walk looks at what is not finite, and what values are multiplied by if it does.
+/// Whether a walk looks for values that are not finite, and the factor of all values if it does.
 struct Care {
   bool on = false;
   float value_scale = 1;
 };
 
-/// How a tile's products read: in which way, and what is converted to f32 first (staged).
+/// How a tile's products read keys and values, and which of them are converted to f32 first (staged).
 struct InPlaceWay {
   Care care;
   bool quads;                      // scores come from Quads(), else from Dot()
@@ -296,8 +296,8 @@ inline bool FinishAccumulators(const Tile<float>& tile, const TileBuffers<float>
 /// How a walk ended.
 enum class WalkEnd : std::uint8_t { no_key, finished, not_finite };
 
-/// Keys [key_begin, key_end) of the tile, whose queries are loaded and whose rows have seen no key. not_finite: a row
-/// ends with what is not finite; it needs care, or had it.
+/// Keys [key_begin, key_end) of the tile, whose queries are loaded and whose rows have seen no key. not_finite: the
+/// result of a row is not finite. It needs care, or had it.
 inline WalkEnd WalkInPlace(const Tile<float>& tile, const TileBuffers<float>& buffers, std::int64_t key_begin,
                            std::int64_t key_end, const Care& care) {
   const InPlaceWay way(tile, care);

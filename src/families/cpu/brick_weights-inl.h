@@ -165,7 +165,7 @@ HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, c
   return failed;
 }
 
-/// Calls f with as many constants as there are values.
+/// Calls f with one constant for each value.
 template <class F>
 auto WithConstants(F&& f, bool first, bool second) {
   if (first) return second ? f(std::true_type(), std::true_type()) : f(std::true_type(), std::false_type());

@@ -205,7 +205,7 @@ struct BrickProduct {
   std::int64_t a_step = 64;  // from 32 steps of a's rows to the next
 };
 
-/// kRows x 16 rows. AMX does not rename its registers: what is stored at once waits for its products. So two sets of
+/// kRows x 16 rows. AMX does not rename its registers: a store right behind its products waits for them. So two sets of
 /// accumulators alternate, and each is stored among the products of the next.
 template <class Registers, int kRows>
 class BrickMultiply {

@@ -323,7 +323,7 @@ class BackwardLaunch {
   std::vector<BackwardWorkerMods> mods_;
 };
 
-/// As the forward's kernel, but for what it runs and says: a common class would hold two lines.
+/// The forward's kernel differs in what it runs and explains alone, but a common class would hold only two lines.
 class CpuBackwardKernel final : public backend::Kernel {
  public:
   explicit CpuBackwardKernel(const backend::PrepareArguments& arguments) : backward_(arguments) {}

@@ -169,7 +169,7 @@ Plan cpu_forward(const problem::AttentionProblem& problem, int threads, const de
   }
   for (; rows > kLeastRows; rows /= 2) {
     const std::int64_t bytes = working_set_bytes(problem, rows);
-    // Where the next smaller tile would pack what few queries read, the cores share the pieces of the keys instead.
+    // If the next smaller tile would pack keys that few queries read, the cores share pieces of the keys instead.
     if (decodes && !all_in_place(problem, rows / 2, false)) break;
     if (bytes > caps.l2_bytes * 3 / 4) {
       rejected.push_back(fmt::format("tile of {} queries: {} KiB do not stay in {} KiB of L2 cache", rows, bytes >> 10,

@@ -74,7 +74,7 @@ std::int64_t cpu_forward_packed_k_bytes(const problem::AttentionProblem& problem
                                         bool bricks = false);
 std::int64_t cpu_forward_packed_v_bytes(const problem::AttentionProblem& problem, std::int64_t keys,
                                         bool bricks = false);
-/// Where the flags start in packed values.
+/// The offset of the flags in packed values.
 std::int64_t cpu_forward_v_flags_offset(const problem::AttentionProblem& problem, std::int64_t keys,
                                         bool bricks = false);
 

@@ -86,7 +86,7 @@ WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::i
       ++order.packing[static_cast<std::size_t>(group)];
     }
   };
-  // Packs ahead of the tiles as many groups as keep the other workers busy meanwhile.
+  // Packs enough groups ahead of the tiles to keep the other workers busy.
   std::size_t packed = 0, most_ahead = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     std::int64_t ready = 0;  // tiles

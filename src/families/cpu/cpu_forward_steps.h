@@ -34,8 +34,8 @@ WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::i
 class StepsLeft {
  public:
   StepsLeft(const Wave& wave, const WaveOrder& order);
-  /// A step at work. Begins when the tile's keys and values are packed, or when the memory of what is packed is free;
-  /// ends in any case, for others wait for it.
+  /// A step at work. It begins when the tile's keys and values are packed, or when the memory for packing is free. It
+  /// ends in any case, even by an exception: other steps wait for it.
   class Turn {
    public:
     Turn(StepsLeft& left, const Step& step) : left_(left), step_(step) { left.wait_for_others(step); }

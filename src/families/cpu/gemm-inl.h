@@ -100,8 +100,8 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& p, std::int64_t row, std::int6
   }
 }
 
-/// As few rows as possible in blocks of fewer than kRowGroup - 1, whose accumulators do not hide a multiply-add's
-/// latency: 64 rows are 9 blocks of 6 and 2 of 5.
+/// Puts as few rows as possible into blocks of fewer than kRowGroup - 1, whose accumulators do not hide the latency of
+/// a multiply-add: 64 rows are 9 blocks of 6 and 2 of 5.
 template <int kVectors, ProductSide kSide, class T>
 void MultiplyColumns(const Product<T>& p, std::int64_t column) {
   constexpr std::int64_t kSmaller = plan::kRowGroup - 1;

@@ -114,18 +114,17 @@ struct ScoreProduct {
   bool* lost_nan;        // set if a key's NaN was read as a number
 };
 
-/// Blocks of one row are long enough to fetch on the way: little else is to be done there. So are those of wide
-/// registers.
+/// Whether a block fetches ahead while it multiplies. With one row, or with wide registers, it has little else to do.
 template <int kRows>
 inline constexpr bool kDotOnTheWay = kRows == 1 || kWideRegisters;
-/// Keys of a block, as many as registers hold sums for.
+/// Keys of a block: the registers hold the sums of this many.
 template <int kRows>
 inline constexpr int kDotKeys = kRows == 1 || (kRows == 2 && kWideRegisters) ? 8
                                 : kRows == 4 && !kWideRegisters              ? 2
                                                                              : 4;
 
-/// Scores of kRows rows and kKeys keys; `dim` is a multiple of a pair. One chain a lane. As many lines are fetched as
-/// are read.
+/// Scores of kRows rows and kKeys keys; `dim` is a multiple of a pair. One chain a lane. Fetches one line ahead for
+/// each line that it reads.
 template <class Storage, int kRows, int kKeys>
 HWY_INLINE void DotBlock(const ScoreProduct& p, std::int64_t row, std::int64_t column, Ahead& ahead,
                          LostNan<Storage, hn::ScalableTag<float>>& lost) {

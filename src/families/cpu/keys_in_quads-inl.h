@@ -40,7 +40,7 @@ struct QuadProduct {
 /// Rows of a vector; one: the target has no quads.
 inline constexpr std::int64_t kQuadRows =
     std::max<std::int64_t>(1, static_cast<std::int64_t>(hn::MaxLanes(hn::ScalableTag<float>())) / 4);
-/// Vectors of rows that one pass over a key computes: as many as registers hold for four keys.
+/// Vectors of rows that one pass over a key computes. The registers hold this many for four keys.
 inline constexpr std::int64_t kQuadVectors = kWideRegisters ? 4 : 2;
 /// Dimensions between two fetches.
 inline constexpr std::int64_t kQuadStep = 32;
@@ -136,8 +136,8 @@ HWY_NOINLINE void QuadColumns(const QuadProduct& p, std::int64_t row, std::int64
   if (lost.found()) *p.lost_nan = true;
 }
 
-/// Columns [first, last) for all rows. The first pass over the keys fetches those ahead, as many as it reads; the
-/// others have them in L1.
+/// Columns [first, last) for all rows. The first pass over the keys fetches one key ahead for each that it reads; later
+/// passes find them in L1.
 template <class Storage>
 void Quads(const QuadProduct& p, std::int64_t first, std::int64_t last, Ahead& ahead) {
   Ahead none;

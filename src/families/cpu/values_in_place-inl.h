@@ -67,7 +67,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
   using V = hn::Vec<hn::ScalableTag<float>>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kLoad = kThroughF16<Storage> && !kWideRegisters && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
-  // Where memory decides, lines are fetched one after the other; else all at once, which costs fewer instructions.
+  // If memory limits the speed, lines are fetched one after the other; else all at once, with fewer instructions.
   constexpr bool kOnTheWay = kWideRegisters || kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, float>);
   constexpr std::int64_t kSize = sizeof(Storage), kApproach = 8;  // columns
   constexpr std::int64_t kLines =
@@ -193,7 +193,7 @@ constexpr std::int64_t PartBytes(bool near, std::int64_t rows) {
   return !near || rows > 16 ? 32768 : rows > 8 ? 16384 : 8192;
 }
 
-/// O = scale O + P V. The lines that are fetched: as many as are read if they are near, else those that are left.
+/// O = scale O + P V. Fetches one line ahead for each line read if they are near, else all that are left.
 template <class Storage>
 void AddValuesInPlace(const ValueProduct& p, std::int64_t rows, Ahead& ahead) {
   const std::int64_t columns = p.last - p.first, blocks = (rows + kMostValueRows - 1) / kMostValueRows;

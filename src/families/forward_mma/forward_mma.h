@@ -28,7 +28,7 @@ std::string forward_mma_refuses(const problem::AttentionProblem& problem, const 
 std::string forward_mma_refuses(const problem::AttentionProblem& problem, const AttentionOptions& options,
                                 const device::AmdCaps& caps);
 
-/// The longest sequence has so many queries.
+/// The queries of the longest sequence.
 std::int64_t forward_mma_longest_queries(const problem::AttentionProblem& problem);
 
 /// The kernels for a problem on a GPU, best first: those for few queries before the others. What depends on the
@@ -52,7 +52,7 @@ std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const 
 std::vector<Choice> forward_mma(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                 const AttentionOptions& options, const device::AmdCaps& caps, const RowsOf& rows_of);
 
-/// Where CTAs share a tile's steps, or could: with half and with twice as many of them.
+/// Variants of plans in which CTAs share a tile's steps, or could: half and twice as many CTAs.
 std::vector<Choice> forward_mma_variants(const problem::AttentionProblem& problem, const AttentionTensors& tensors,
                                          const AttentionOptions& options, const device::CudaCaps& caps,
                                          const RowsOf& rows_of);

@@ -119,8 +119,9 @@ int fewer_heads_than(int packed_heads, const AttentionProblem& problem) {
   return packed_heads > 0 ? packed_heads / 2 : 1;
 }
 
-/// Buffers of a ring of blocks: as many as leave room for two CTAs on a multiprocessor; if that is one, as many as one
-/// CTA has room for. Elements at odd addresses come through registers, and nothing goes on beside the computing.
+/// Buffers of a ring of blocks: the most that leave room for two CTAs on a multiprocessor. If that is one buffer, the
+/// most that one CTA has room for. Elements at odd addresses come through registers, without copies beside the
+/// computing.
 int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
   constexpr int kMost = 4;
   if (!config.shape().ring || config.kv_bytes < 4) return 1;
@@ -133,8 +134,8 @@ int stages_of(ForwardMmaConfig config, std::int64_t shared_memory_bytes) {
   return 1;
 }
 
-/// Kernels of which a multiprocessor holds as many CTAs as their registers allow go before those that shared memory
-/// stops at fewer, as long as they are made for more than one.
+/// Among kernels made for more than one CTA on a multiprocessor, those that reach the number that registers allow go
+/// before those that shared memory limits to fewer.
 void put_residents_first(std::span<ForwardMmaConfig> configs, std::int64_t shared_memory_bytes) {
   const auto alone = std::ranges::find_if(configs, [](const ForwardMmaConfig& config) { return config.ctas < 2; });
   std::stable_partition(configs.begin(), alone, [&](const ForwardMmaConfig& config) {
@@ -239,7 +240,7 @@ std::vector<ForwardMmaConfig> forward_mma_configs(const AttentionProblem& proble
   if (!too_few) append_all(all.fragments);
   if (all.shape().plain_follow) append_all(FragmentKind::fma);
   if (too_few) append(all.fragments, 0, longest);
-  // Few queries of fewer heads, where a tile of as many as there may be has no room.
+  // If a tile of the most heads has no room: few queries of fewer heads.
   const auto has_room = [&](const ForwardMmaConfig& config) {
     return shared::forward_mma_memory(config).bytes <= shared_memory_bytes;
   };

@@ -27,7 +27,7 @@ constexpr std::array kMeasured = {
 constexpr double kPartial = 1.3;          // of a full step's time
 constexpr double kTileKeys = 128;         // what a tile costs beside its steps, as so many keys more
 constexpr double kLaunchSeconds = 13e-6;  // of few queries (forward_mma_plans.cc)
-// Where a multiprocessor has one CTA, whose waves do not fill it, a tile takes this many times as long. A guess.
+// If a multiprocessor has one CTA, whose waves do not fill it, a tile takes this many times as long. A guess.
 constexpr double kAlone = 1.6;
 // Kernels that stand not in the table, by the best one of their fragments and head dimensions. A guess.
 constexpr double kUnmeasured = 0.8;

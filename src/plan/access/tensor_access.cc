@@ -124,7 +124,7 @@ TensorAccesses with_pages(const TensorAccess& access, const AttentionTensors& te
   if (tensors.k.count() == 0) return {.ways = {pages}};
   const TensorAccess sequences = in_sequences(access, tensors, problem);
   const std::int64_t bytes = room_of(sequences.copies) - room_of(access.copies), most = most_copy_bytes();
-  // Where the pages must be copied anyway, no limit holds.
+  // If the pages must be copied anyway, there is no limit.
   const bool must_copy = room_of(pages.copies) > room_of(access.copies);
   if (bytes <= most || must_copy) return {.ways = {pages, sequences}};
   return {

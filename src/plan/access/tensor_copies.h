@@ -28,7 +28,7 @@ using TensorCopies = std::array<std::optional<TensorCopy>, 4>;
 inline constexpr std::size_t kCopiedCapture = 3;  // a forward's: the capture that is streamed
 inline constexpr std::size_t kCopiedDO = 3;       // a backward's, which streams no capture
 
-/// A tensor of four axes in rows that TMA takes; what has a stride of 0 stays shared.
+/// A copy of a tensor of four axes, in rows that TMA takes. Axes with a stride of 0 stay shared.
 TensorCopy copy_for(const ConstTensorView& tensor);
 /// The copy in that workspace.
 ConstTensorView copy_of(const TensorCopy& copy, DType dtype, const void* workspace);
@@ -42,7 +42,7 @@ struct CopyWork {
   double bytes = 0;                  // read and written
   double shares = 0;                 // that CTAs draw
 };
-/// Puts copies, whose offsets count from the first one's, behind the `before` bytes of workspace that are taken.
+/// Moves the copies' offsets, which count from the first copy, behind the `before` bytes of workspace in use.
 CopyWork place_copies(TensorCopies& copies, const problem::AttentionProblem& problem, std::int64_t before);
 
 }  // namespace heddle::plan

@@ -174,7 +174,7 @@ std::vector<Expr> conjuncts(const Expr& mask) {
   return found;
 }
 
-/// A long computation that many positions would repeat.
+/// Whether many positions would repeat a long computation.
 bool is_long_of_positions(const expr::Node& node) {
   using expr::Leaf;
   return node.uses.intersects({Leaf::q_idx, Leaf::kv_idx, Leaf::q_token, Leaf::kv_token}) && expr::is_long(node);

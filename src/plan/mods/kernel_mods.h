@@ -26,7 +26,7 @@ struct KernelMods {
   bool stores_mask = false;  // the mask's bits are to be stored, by kernels that can: a decision of the planner
   // In the other forms: mask = mask_distance and mask_rest, the former of kv_idx - q_idx alone; empty: true.
   Expr mask_distance, mask_rest;
-  // Where both are there: mask_distance says that kv_idx - q_idx is in [least, most], i32 of b and h.
+  // If both are set: mask_distance holds for kv_idx - q_idx in [least, most], i32 of b and h.
   Expr mask_least, mask_most;
   int mask_repeats_to =
       0;  // mask_distance: of any two kv_idx - q_idx up to this, whole periods apart, it says the same

@@ -16,12 +16,12 @@ using problem::AttentionProblem;
 
 // Q, dO and dQ's sums of the heads of a bundle stay in L2.
 constexpr std::int64_t kBundleBytes = 20'000'000;
-// The last bundle has so many tiles at least, so that a run does not end with a long one.
+// The least tiles of the last bundle, so that a run does not end with a long tile.
 constexpr std::size_t kTilesOfLastBundle = 256;
 
-// Tiles walk so many blocks of all heads of a group, then those before them, from the last ones down. So tiles that
-// begin at other queries walk the same ones at a time, which stay in L2. Long sequences have more blocks together, so
-// that lists stay short.
+// Tiles walk this many blocks of all heads of a group, then the blocks before them, from the last ones down. So tiles
+// that begin at other queries walk the same blocks at a time, and these stay in L2. Long sequences have more blocks
+// together, so that lists stay short.
 constexpr int kBlocksOfGroup = 8, kMostPartsOfGroup = 16;
 
 /// Keys in the place of queries.

@@ -17,8 +17,8 @@ struct BackwardSchedule {
   std::vector<shared::BackwardItem> items;
   std::vector<shared::QueryRun> runs;
   std::vector<int> ranks;  // ordered: of each run, how many tiles of the same keys' head visit its blocks before
-  // The blocks of each sequence, one sequence behind the other. Lengths on the device: as many as there may be, which
-  // each run writes.
+  // The blocks of each sequence, one sequence behind the other. With lengths on the device: room for the most blocks,
+  // which each run writes.
   std::vector<shared::RowBlock> blocks;
   std::vector<int> first_blocks;        // of each sequence: number of its first block
   std::int64_t steps = 0, longest = 0;  // of all items, and of the longest
@@ -28,8 +28,8 @@ struct BackwardSchedule {
 /// The rows of a tile; its steps are of the other kind.
 enum class TileRows : bool { queries, keys };
 
-/// Heads of keys whose tiles stand among each other in the list: so many, and the last ones together. 0 heads: as many
-/// as stay in L2, the last bundle with so many tiles that none of them begins late and long.
+/// How many heads of keys have their tiles mixed in the list: `heads` of them at a time, and the `last` ones together.
+/// With 0 heads, a bundle is what stays in L2, and the last bundle has enough tiles that no long one begins late.
 struct Bundles {
   std::int64_t heads = 0, last = 0;
 };

@@ -39,7 +39,7 @@ RowsKey rows_key(const Sequence& sequence, std::int64_t batch, const BlockMask* 
 KeyRows::KeyRows(const problem::AttentionProblem& problem, const shared::TileShape& tile, const TileClocks& clocks,
                  const BlockMask* block_mask)
     : tile_(tile), clocks_(clocks), group_(problem.group()), head_tiles_(head_tiles(problem, tile)) {
-  // Where many tiles have one idle warpgroup or more, keys and values are what binds. The measured costs are of tiles
+  // If many tiles have an idle warpgroup, loads of keys and values limit the speed. The measured costs are of tiles
   // without: there such steps are few.
   if (has_few_queries(problem)) least_step_ = clocks_.loads;
   const bool own_rows = block_mask != nullptr && !block_mask->shared_by_batch();

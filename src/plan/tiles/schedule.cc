@@ -95,8 +95,8 @@ std::vector<std::int64_t> keys_before(const problem::AttentionProblem& problem, 
   return keys;
 }
 
-/// Where sections end, in heads_by_keys(), which has `head_tiles` for a head of keys. Each has as many heads of keys as
-/// fit, but all about as many bytes of them: a last one of few would have too few tiles to even out the CTAs' loads.
+/// The ends of sections in heads_by_keys(), which has `head_tiles` for a head of keys. Sections are as few as fit into
+/// the budget and about equal in bytes: a small last one would have too few tiles to even out the CTAs' loads.
 std::vector<std::size_t> section_ends(const problem::AttentionProblem& problem, std::int64_t head_tiles,
                                       const device::GpuCaps& caps, const TileOrder& order) {
   const std::int64_t budget =
@@ -220,7 +220,7 @@ std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::At
   return elements;
 }
 
-/// The shortest tiles change to the end, the longest of them first: as many whole ranks as `share` of the work has.
+/// Moves the shortest tiles to the end, the longest of them first: the whole ranks that make up `share` of the work.
 /// They read few keys, so it costs little that these are no longer in L2.
 void put_short_ones_last(std::vector<Tile>& tiles, int ranks, double share) {
   std::vector<std::int64_t> clocks(static_cast<std::size_t>(ranks), 0);

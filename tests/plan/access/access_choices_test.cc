@@ -1,5 +1,5 @@
-// What the planner chooses where TMA does not reach the tensors: copies beside gathers, and the warps and the memory
-// that they leave.
+// The planner's choices where TMA does not reach the tensors: copies beside gathers, and the warps and the memory that
+// they leave.
 #include <gmock/gmock.h>
 
 #include <algorithm>

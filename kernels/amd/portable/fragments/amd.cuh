@@ -275,7 +275,7 @@ struct AmdFragments : OfEachThread {
       }
     }
 
-    /// Two neighbours of a row in global memory, of 8 bits as halves; what is not there is 0.
+    /// Two neighbours of a row in global memory, of 8 bits as halves; missing elements are 0.
     template <Elements kOf, class Row>
     __device__ __forceinline__ static unsigned two(const Row& from, int column, bool there) {
       constexpr bool kHas8Bits = kOf.type != shared::Fp8::none;

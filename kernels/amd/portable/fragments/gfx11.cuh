@@ -8,8 +8,8 @@
 #ifdef __AMDGCN__  // on the host, tests bring the instruction's twin
 namespace heddle::amd {
 
-/// c += a b, 16 x 16 x 16, 8 words of each operand. Named by the architecture, so that no other of as many words is
-/// taken for it.
+/// c += a b, 16 x 16 x 16, 8 words of each operand. Named after the architecture, so that overloads of equal width do
+/// not collide.
 template <bool kF16>
 __device__ __forceinline__ void multiply_gfx11(float (&c)[8], const unsigned (&a)[8], const unsigned (&b)[8]) {
 #if __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32)

@@ -8,8 +8,8 @@
 #ifdef __AMDGCN__  // on the host, tests bring the instruction's twin
 namespace heddle::amd {
 
-/// c += a b, 32 x 32 x 8, 2 words of each operand. Named by the architecture, so that no other of as many words is
-/// taken for it.
+/// c += a b, 32 x 32 x 8, 2 words of each operand. Named after the architecture, so that overloads of equal width do
+/// not collide.
 template <bool kF16>
 __device__ __forceinline__ void multiply_gfx9(float (&c)[16], const unsigned (&a)[2], const unsigned (&b)[2]) {
 #if __has_builtin(__builtin_amdgcn_mfma_f32_32x32x8f16)

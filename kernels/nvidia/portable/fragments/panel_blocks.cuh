@@ -1,6 +1,6 @@
 // Rings of blocks as warpgroups multiply them (panel_copies.cuh): of keys that are values, too, which all waves of a
-// CTA share (wide()); or of keys and values, each warpgroup's own. Each buffer has a barrier at which what threads
-// copy, or TMA brings (config.boxes), arrives, so nobody meets others to read a block.
+// CTA share (wide()); or of keys and values, each warpgroup's own. Each buffer has a barrier. The copies of threads, or
+// of TMA (config.boxes), arrive there, so that waves need not meet to read a block.
 #pragma once
 
 #include "portable/fragments/key_boxes.cuh"
@@ -35,9 +35,9 @@ class PanelBlocks {
     keys_.begin_none();
     if constexpr (!kConfig.wide()) values_.begin_none();
   }
-  /// Asks for the block's panels. takes_turns(): a warpgroup asks for those of its own columns of the values, which
-  /// nobody else has read since the scores of the block before were computed; columns that are no values are asked for
-  /// by the warpgroup whose block it is.
+  /// Asks for the block's panels. takes_turns(): a warpgroup asks for those of its own columns of the values, which no
+  /// other warpgroup has read since the scores of the block before were computed; columns that are no values are asked
+  /// for by the warpgroup whose block it is.
   __device__ __forceinline__ void copy_panels() const {
     const ptx::SharedAddress keys = base() + kMemory.k + asked_.at;
     if constexpr (kConfig.boxes) return ask_boxes(keys);
@@ -79,7 +79,7 @@ class PanelBlocks {
   }
   /// takes_turns(): the warpgroup computes the scores of the next block.
   __device__ __forceinline__ bool has_turn() const { return turn_of(next_) == warpgroup(); }
-  /// Until all waves of the warpgroup have read the block: what they copy may be asked for.
+  /// Waits until all waves of the warpgroup have read the block, so that its memory may be copied to.
   __device__ __forceinline__ void block_is_read() const { ptx::barrier_of<128>(kRead + warpgroup()); }
 
  protected:

@@ -16,26 +16,26 @@ struct WarpOfThreads {
   /// The wave's number, which the compiler knows to be one value for all its threads.
   static __device__ __forceinline__ int wave() { return __shfl_sync(~0U, static_cast<int>(threadIdx.x / 32), 0); }
 
-  /// If waves share rows, each brings their queries: all store the same.
+  /// Waves that share rows all bring the queries: they store equal values.
   static __device__ __forceinline__ bool brings_queries(int) { return true; }
 
   static __device__ __forceinline__ void barrier() { __syncthreads(); }
   static __device__ __forceinline__ void fence() { __threadfence(); }
-  /// In a part that few steps come to: the compiler is not to compute it for all, and then choose.
+  /// Marks a part that few steps reach: the compiler then branches, instead of computing it always and selecting.
   static __device__ __forceinline__ void fork() { asm volatile("" ::: "memory"); }
-  /// The compiler begins nothing that stands below before what stands above is done.
+  /// Keeps the order: the compiler moves no work from below this call above it.
   static __device__ __forceinline__ void step() { __syncwarp(__activemask()); }
-  /// Until all threads of the wave have come; what they wrote to shared memory is seen.
+  /// Waits until all threads of the wave have come, and sees what they wrote to shared memory.
   static __device__ __forceinline__ void wave_barrier() { __syncwarp(~0U); }
   static __device__ __forceinline__ bool any_of_wave(bool x) { return __any_sync(~0U, x) != 0; }
   static __device__ __forceinline__ unsigned long long compare_and_swap(unsigned long long* at, unsigned long long from,
                                                                         unsigned long long to) {
     return atomicCAS(at, from, to);
   }
-  /// Counts the CTA at a word (ptx/arrival.cuh); what was there before.
+  /// Counts the CTA at a word (ptx/arrival.cuh) and returns the count before.
   static __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) { return ptx::arrive(word); }
 
-  /// Until the kernel before on the stream has ended, where this one began before that.
+  /// Waits for the end of the kernel before on the stream, if this one began earlier.
   static __device__ __forceinline__ void wait_for_previous() { ptx::wait_for_previous(); }
 
   /// Adds neighbours to sums of global memory, in any order.

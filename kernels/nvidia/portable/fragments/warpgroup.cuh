@@ -1,9 +1,9 @@
 // Fragments of Hopper's tensor cores as four warps drive them together (wgmma): 64 rows, 16 of each warp. Rows without
-// a query are zeros. Two warpgroups have keys each. Where values are the first columns of the keys (kConfig.wide()),
-// they share a block: each multiplies all queries by its half of the keys, then all weights by its half of the columns.
-// Else each has blocks of its own, and sums of all columns. Keys, values and queries stand in shared memory in panels
-// (panel_copies.cuh), weights in registers. An accumulator's rows and
-// columns are a warp's own as in mma.sync, so scores, masks and states are those of MmaFragments. f16 and bf16.
+// a query are zeros. Two warpgroups have keys each. If values are the first columns of the keys (kConfig.wide()), both
+// warpgroups share a block: each multiplies all queries by its half of the keys, then all weights by its half of the
+// columns. Else each has blocks of its own, and sums of all columns. Keys, values and queries stand in shared memory in
+// panels (panel_copies.cuh), weights in registers. An accumulator's rows and columns are a warp's own as in mma.sync,
+// so scores, masks and states are those of MmaFragments. f16 and bf16.
 #pragma once
 
 #include "portable/fragments/mma.cuh"
@@ -71,7 +71,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       ptx::fence_for_tma();
       WarpOfThreads::barrier();
     }
-    /// Until they have arrived. The thread's products may read them then.
+    /// Waits until they have arrived. The thread's products may read them then.
     __device__ __forceinline__ void queries_arrive() {
       ptx::barrier_wait(Blocks::queries_arrival(), parity_);
       ptx::fence_for_tma();
@@ -93,7 +93,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       ptx::fence_for_tma();
       ptx::arrive_at<256>(kPassed + Blocks::warpgroup());
     }
-    /// Until the other one has passed it.
+    /// Waits until the other warpgroup has passed it.
     __device__ __forceinline__ void await_weights() const { ptx::barrier_of<256>(kPassed + 1 - Blocks::warpgroup()); }
 
    private:
@@ -175,7 +175,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
       ptx::add_product_of_128<kF16>(sums, ptx::descriptor(p + step * ptx::kNextColumns), of_v);
     });
   }
-  /// Until at most kLater groups of products that began later are in flight.
+  /// Waits until at most kLater groups of later products are in flight.
   template <int kLater = 0, int kOutFragments>
   static __device__ __forceinline__ void await_values(Out (&o)[1][kOutFragments]) {
     ptx::wgmma_wait<kLater>();

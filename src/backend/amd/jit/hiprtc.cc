@@ -16,7 +16,7 @@
 namespace heddle::amd {
 namespace {
 
-/// As HIP 5, 6 and 7 have them.
+/// The functions have these types in HIP 5, 6 and 7.
 using Functions = jit::RuntimeCompiler;
 
 struct Loaded {

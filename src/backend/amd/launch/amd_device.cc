@@ -32,7 +32,7 @@ DeviceInfo info_of(const device::AmdCaps& caps) {
       .memory_bytes = caps.memory_bytes};
 }
 
-/// As CudaDevice, in HIP's words: the calls of the two drivers have nothing in common but their order.
+/// CudaDevice in HIP's words: the calls of the two drivers have nothing in common but their order.
 class AmdDevice final : public DeviceInterface {
  public:
   DeviceKind kind() const override { return DeviceKind::rocm; }

@@ -23,7 +23,7 @@ using libraries::Library;
 // The oldest that was tried with what the kernels use of sm_90a.
 constexpr int kOldestMajor = 12, kOldestMinor = 3;
 
-/// As NVRTC's ABI has them since 11.1.
+/// The functions have these types in NVRTC's ABI since 11.1.
 using Functions = heddle::jit::RuntimeCompiler;
 
 struct Nvrtc {

@@ -97,8 +97,9 @@ struct ForwardMmaConfig {
     const int fragment = shape().columns;
     return (v_dim + fragment - 1) / fragment * fragment;
   }
-  /// As the list of tiles sees it. Tiles of fewer than 64 rows are those of few queries, or of a mask's blocks of as
-  /// few rows. Packed ones count as 64 rows: no sequence has more queries than the tile's own, so the others hold none.
+  /// The shape of a tile for the list of tiles. Tiles of fewer than 64 rows are those of few queries, or of a mask's
+  /// blocks of as few rows. Packed ones count as 64 rows: no sequence has more queries than the tile's own, so the
+  /// others hold none.
   constexpr TileShape tile() const {
     const int warpgroups = rows() < kWarpgroupRows ? 1 : rows() / kWarpgroupRows;
     TileShape shape = {warpgroups, kv_block, packs() ? kWarpgroupRows * warpgroups / packed_heads : 0};
@@ -118,8 +119,8 @@ constexpr int row_pitch(int columns, int element_bytes) { return ((columns * ele
 constexpr bool is_swizzled(int pitch) { return pitch % 128 == 0; }
 constexpr int turn_of(int row) { return row % 8 * 16; }
 
-/// backward_mma, tf32: dS of 16 queries for each key of a wave, so many bytes apart that mma's first operand is read
-/// without conflicts.
+/// backward_mma, tf32: the bytes from one key of a wave to the next, each with dS of 16 queries. At this pitch mma's
+/// first operand is read without bank conflicts.
 inline constexpr int kTurnedPitch = (16 + 4) * 4;
 
 /// Offsets in bytes. When a tile ends its waves' rows stand where keys and values were.

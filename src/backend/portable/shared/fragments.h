@@ -14,16 +14,16 @@ struct Fragments {
   bool transposed = false;     // values stand by columns in shared memory: the architecture has no transposing load
   bool ring = false;           // its Stream has a ring of blocks (kernels/portable/fragments/README.md)
   bool states_waves = false;   // a kernel must state how many of its waves share a SIMD (portable_text.h)
-  /// The families take the tables of kernels of these fragments, which have as many registers.
+  /// The families take the kernel tables of these fragments: both need the same registers.
   FragmentKind tables = FragmentKind::fma;
-  /// Where no kernel of these fits or does without scratch memory, plain multiply-adds compute.
+  /// If no kernel of these fits, or all need scratch memory, plain multiply-adds compute.
   bool plain_follow = false;
   /// backward_mma: a pass of keys can add dq to sums in memory.
   bool adds_queries = false;
-  /// Likewise: each wave multiplies dS of its own keys alone, which it turns so many queries at a time. 0: dS of all
+  /// Likewise: each wave multiplies dS of its own keys alone and turns it, this many queries at a time. 0: dS of all
   /// waves passes through shared memory, and they multiply it together.
   int turned_queries = 0;
-  /// For many rows alone: few are plain multiply-adds'.
+  /// These serve many rows alone. Few rows take plain multiply-adds.
   bool of_many_rows = false;
   /// Keys and values of 8 bits become f16 on their way into shared memory; else as they are read there.
   bool converts_first = false;
@@ -31,7 +31,7 @@ struct Fragments {
   int weight_keys = 0;
 };
 
-/// Without a name for a number that is no kind. Members that an entry leaves out are false.
+/// Has no name for a number that is no kind. Members that an entry leaves out are false.
 constexpr Fragments fragments_of(FragmentKind kind) {
   using enum FragmentKind;
   switch (kind) {

@@ -96,7 +96,7 @@ struct StepFragments {
 constexpr StepFragments step_fragments(const BackwardMmaConfig& config) {
   const Fragments shape = config.shape();
   StepFragments of{config.step / shape.rows, (config.qk_dim + shape.columns - 1) / shape.columns, 1, config.waves()};
-  // A wave reads as much of K as of dS where it has as many fragments of columns as of rows.
+  // A wave reads as much of K as of dS if it has equal numbers of fragments of columns and of rows.
   while (of.rows % (2 * of.row_parts) == 0 && of.column_parts % 2 == 0 && of.rows_of_wave() > of.columns_of_wave()) {
     of.row_parts *= 2;
     of.column_parts /= 2;
@@ -110,8 +110,8 @@ constexpr int d_q_floats(const BackwardMmaConfig& config) {
   return kBackwardBlock * ((config.qk_dim + shape.columns - 1) / shape.columns * shape.columns);
 }
 
-/// Numbers of a query that steps read: lse in powers of two and delta. With lse in two words: what scores are compared
-/// with, delta, and what is left of lse in powers of two.
+/// Numbers of a query that steps read: lse in powers of two and delta. With lse in two words: the number that scores
+/// are compared with, delta, and the rest of lse in powers of two.
 constexpr int row_numbers(bool lse_rest) { return lse_rest ? 3 : 2; }
 
 /// adds_alone(), and no weights pass through shared memory: bytes of half of a wave's turned dS.

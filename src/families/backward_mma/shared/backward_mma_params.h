@@ -21,7 +21,7 @@ constexpr const char* name(ReadRows rows) { return kReadRows[static_cast<int>(ro
 inline constexpr int kMostMmaReads = 16;
 inline constexpr int kMostMmaSums = 16;  // gradients of captures and params
 
-/// Words of 64 bits of an element's sum of integers: in f64 a second one has what is left of a part.
+/// Words of 64 bits of an element's sum of integers: in f64 a second word has the rest of a part.
 constexpr int words_of_integers(int real_bytes) { return real_bytes / 4; }
 
 /// The sum of the gradient of one capture or param: CTAs add to it in any order. Elements are numbered row by row.
@@ -51,8 +51,8 @@ struct BackwardScales {
 };
 
 struct BackwardMmaParams {
-  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts; all_sequences: of so many
-  // items as there are sequences, which stand beside each other. With lengths on the device the list is that for the
+  // CTA c computes slice c % slices of part c / slices % parts of item c / slices / parts; all_sequences: it does so
+  // for one item of each sequence; these stand beside each other. With lengths on the device the list is that for the
   // longest sequences: a tile, or a step, may lie past the end.
   const BackwardItem* items;
   const QueryRun* runs;   // their blocks are of the steps' rows; `head` is a query head in both passes

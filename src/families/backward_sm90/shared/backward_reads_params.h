@@ -69,7 +69,7 @@ struct BackwardReadsParams {
 };
 inline constexpr int kReadThreads = 256;  // of the kernels around the pass
 
-/// Where partials of rows begin, 64 floats each: of a block of rows (its number), a head, and 64 keys.
+/// The slot of 64 partial sums of rows (floats) for a block of rows, a head, and 64 keys.
 constexpr long long row_slot(int number, int heads, int head, int group, int groups, bool apart) {
   const long long own = static_cast<long long>(number) * heads + head;
   return apart ? own * groups + group : own;

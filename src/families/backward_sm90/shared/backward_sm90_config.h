@@ -31,7 +31,7 @@ struct BackwardSm90Config {
 #include "families/backward_sm90/shared/backward_sm90_config.def"
 #undef HEDDLE_FIELD
 
-  /// As KeyRows knows tiles: keys in the place of queries.
+  /// The shape of tiles for KeyRows: keys in the place of queries.
   constexpr TileShape tile() const { return {warpgroups, kStepQueries}; }
   constexpr int keys() const { return kWarpgroupRows * warpgroups; }
   /// Keys of a CTA: rows that TMA brings at once.
@@ -42,7 +42,7 @@ struct BackwardSm90Config {
   constexpr int panels() const { return columns / kPanelColumns; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
-  /// A step's dQ is 64 queries x columns. It leaves in as many parts as warpgroups compute it, each of so many columns.
+  /// A step's dQ is 64 queries x columns. Each warpgroup that computes it stores a part of d_q_columns() columns.
   constexpr int d_q_parts() const { return d_q_apart ? 1 : warpgroups; }
   constexpr int d_q_columns() const { return columns / d_q_parts(); }
   constexpr int d_q_part_floats() const { return kWarpgroupRows * d_q_columns(); }

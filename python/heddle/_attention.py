@@ -62,9 +62,10 @@ def attention(
     measured now. By default what HEDDLE_TUNING says, else "recorded".
 
     Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
-    returns. Beside `out` it writes each row's largest score into `max_scores`, an array like lse: -inf where nothing
-    attends, NaN where a score is NaN or +inf; sinks do not count. Beside `lse` it writes what its rounding leaves
-    out into `lse_rest`, an array like it. Gradients are right however large scores are if attention_backward gets both.
+    returns. With `out`, it also writes each row's largest score into `max_scores`, an array like lse: -inf where
+    nothing attends, NaN where a score is NaN or +inf; sinks do not count. With `lse`, it also writes the rest that
+    rounding lse leaves out into `lse_rest`, an array like it. Gradients are right however large scores are if
+    attention_backward gets both.
 
     Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
     and RuntimeError for anything else; then nothing was written. TypeError names an argument that is no array.

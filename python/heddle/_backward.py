@@ -26,7 +26,7 @@ WantedParams: TypeAlias = Iterable[str] | Mapping[str, Array]
 
 class Gradients:
     """The gradients that were asked for: dq, dk, dv and d_sinks, None if they were not; d_captures and d_params, dicts
-    by name. Each has the shape of what it is the gradient of."""
+    by name. Each has the shape of the tensor that it is the gradient of."""
 
     __slots__ = ("dq", "dk", "dv", "d_sinks", "d_captures", "d_params", "_captures")
 
@@ -188,10 +188,11 @@ def attention_backward(
       then terms of a sum over the parts.
 
     The derivatives of the mods are found by the library. Masks, indices, scale and lengths are constants. At a kink
-    (abs, max, where, floor) the derivative is that of the branch taken. New arrays have the dtype of what they are the
-    gradient of (bfloat16 for 8 bits; captures other than float64 to float16 and bfloat16: float32).
+    (abs, max, where, floor) the derivative is that of the branch taken. New arrays have their tensor's dtype
+    (bfloat16 for 8 bits; captures other than float64 to float16 and bfloat16: float32).
 
-    Raises as heddle.attention does, and ValueError for a gradient of what has none (an integer array, a mask's array).
+    Raises as heddle.attention does, and ValueError for the gradient of a name that has none (an integer array, a mask's
+    array).
 
     >>> import numpy as np, heddle
     >>> x = np.random.default_rng(0).standard_normal((4, 1, 2, 16, 8), np.float32)

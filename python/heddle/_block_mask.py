@@ -16,13 +16,13 @@ from ._types import Array, ModLike, ParamValue
 
 
 def read_now(captures: Mapping[str, Any], params: Mapping[str, ParamValue]) -> _core.NamedValues:
-    """The values, with copies of arrays that are not aligned: rows are found from what they hold at this time."""
+    """The values, with copies of arrays that are not aligned: rows are found from the content at this time."""
     return values_of({name: aligned(x) for name, x in captures.items()}, params)
 
 
 class Sequence(NamedTuple):
-    """One sequence of the batch: where its rows stand in the tensors (q_begin and kv_begin, 0 unless the batch is
-    packed), how many queries and keys it has (q_len, kv_len), and what is added to its q_idx and its kv_idx (q_start,
+    """One sequence of the batch: its first rows in the tensors (q_begin and kv_begin, 0 unless the batch is packed),
+    its numbers of queries and keys (q_len, kv_len), and the numbers added to its q_idx and its kv_idx (q_start,
     kv_start)."""
 
     q_begin: int
@@ -218,9 +218,9 @@ class BlockMask:
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
         threads: int = 0,
     ) -> None:
-        """Builds the rows again: for these captures and params, and for what was given before under the other names,
-        whose content may have changed in place. Plans that were made with this mask keep the old rows. `threads` is as
-        in `build`.
+        """Builds the rows again: for these captures and params, and for the earlier ones under the other names, whose
+        content may have changed in place. Plans that were made with this mask keep the old rows. `threads` is as in
+        `build`.
 
         Raises ValueError for a name that the mask does not read, and as `build`; then nothing has changed.
 
@@ -238,7 +238,7 @@ class BlockMask:
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     ) -> None:
         """Raises ValueError, naming the first one, if an array's content or a param differs from what the rows were
-        built from. Names that are not in captures and params stand for what was given before. Arrays on a GPU are not
+        built from. Names that are not in captures and params keep their earlier values. Arrays on a GPU are not
         compared.
 
         >>> import numpy as np, heddle

@@ -53,9 +53,9 @@ def merge_states(
 ) -> Any:
     """Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
 
-    o_parts: arrays [B, Hq, Sq, Dv] of floating dtypes; lse_parts: as many [B, Hq, Sq] of f32 or f64, on one device.
-    Returns o, of the first part's dtype, with return_lse (o, lse); or writes `out` and `lse`, which may be a part. On a
-    GPU it enqueues on `stream` (the number of a stream) and returns.
+    o_parts: arrays [B, Hq, Sq, Dv] of floating dtypes; lse_parts: for each of them an array [B, Hq, Sq] of f32 or f64,
+    on one device. Returns o, of the first part's dtype, with return_lse (o, lse); or writes `out` and `lse`, which may
+    be a part. On a GPU it enqueues on `stream` (the number of a stream) and returns.
     Raises ValueError for shapes and numbers of parts that do not fit.
 
     >>> import numpy as np, heddle

@@ -12,7 +12,7 @@ from ._core import DeviceInfo
 
 
 class Config(NamedTuple):
-    """What this install is and what it found. `print` shows it in lines.
+    """This install, and the devices and libraries that it found. `print` shows it in lines.
 
     - version: of the library. module: the file of the compiled module. python: the interpreter and the system.
     - devices: heddle.DeviceInfo each; a GPU's detail names its driver and the compiler of its kernels. missing: by kind

@@ -14,8 +14,8 @@ def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None
 
     Events are plans ("plan": its time, family, tile, workspace), kernels that were compiled or read from disk ("kernel")
     and refused calls ("refusal": the sentence). include/heddle/events.h lists their keys. A call whose plan is kept is
-    none. The listener is called on the thread whose call the event belongs to, from several at a time; what it raises
-    goes to sys.unraisablehook. The environment variable HEDDLE_LOG writes the same to a file.
+    none. The listener is called on the thread whose call the event belongs to, from several at a time; its exceptions
+    go to sys.unraisablehook. The environment variable HEDDLE_LOG writes the same to a file.
 
     >>> import numpy as np, heddle
     >>> seen = []

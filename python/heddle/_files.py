@@ -49,8 +49,8 @@ def save(
     with __dlpack__), and `metadata`, texts by name. It goes by a temporary file beside `path`: if anything fails, an
     old file stays as it was.
 
-    Raises OSError, NotImplementedError for memory of a GPU and element types that heddle does not have, TypeError for
-    what is no array.
+    Raises OSError, NotImplementedError for memory of a GPU and element types that heddle does not have, TypeError for a
+    value that is no array.
     """
     try:
         _core.save(os.fsdecode(path), {name: aligned(x) for name, x in tensors.items()}, dict(metadata or {}))

@@ -30,8 +30,8 @@ def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
 @checks_arguments
 def natten_2d(height: int, width: int, kernel_y: int, kernel_x: int) -> Mod:
     """Neighbourhood attention (NATTEN) in an image, row-major: each query sees kernel_y rows and kernel_x columns,
-    itself in their middle; at the border as many, moved inside. Raises ValueError for kernels that are even or larger
-    than height and width.
+    itself in their middle. At the border the window is moved inside and keeps its size. Raises ValueError for kernels
+    that are even or larger than height and width.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.natten_2d(1, 5, 1, 3), 5, 5, block=1))

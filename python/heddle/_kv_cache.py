@@ -22,7 +22,7 @@ def append_kv(
 
     - k [B, Hkv, n, Dqk], v [B, Hkv, n, Dv]: the new rows, of one floating dtype. v and v_cache may both be None.
     - k_cache [B, Hkv, rows, Dqk], v_cache [B, Hkv, rows, Dv]: written in place, in their dtypes; rounded once. In 8
-      bits what is beyond the largest number becomes that one.
+      bits, larger magnitudes become the largest finite number.
     - kv_lengths, i32 or i64 [B]: how many rows of each sequence count before. New row i becomes row kv_lengths[b] + i.
     - cu_seqlens, i32 or i64 [N + 1]: where sequences begin in packed rows k [1, Hkv, T, Dqk].
     - page_table, i32 [B, max_pages]: the caches are pages [pages, Hkv, page_size, D].
@@ -32,7 +32,7 @@ def append_kv(
       pairs of neighbours if rotary_interleaved, else halves of the R columns apart.
     - rotary_positions, i32 or i64 [B]: the position of each sequence's first new row; without them its row in the cache.
     - q, q_out [B, Hq, Sq, Dqk]: queries, and where they are written once they are turned. Row i has the position of new
-      row i; with queries_at_first all have the first one's.
+      row i; with queries_at_first all have that of the first new row.
 
     On a CPU raises ValueError, and writes nothing, for rows without room, pages that are not there, positions without
     an angle, and two new rows with one place. On a GPU it enqueues one kernel on `stream` and reads lengths and tables
@@ -78,7 +78,7 @@ def find_prefixes(page_table: Array, kv_lengths: Array, page_size: int, *, page_
 
     It compares the pages of neighbours, so sequences that share pages must stand beside each other. The groups save as
     many reads of keys as groups of neighbours can. prefix_group has the number of a group's first sequence, or -1 for a
-    sequence of none; prefix_len how many keys all sequences of the group share.
+    sequence without a group; prefix_len has the number of keys that all sequences of the group share.
 
     Raises ValueError for arrays of other shapes and dtypes, and for lengths of more rows than the pages have.
 

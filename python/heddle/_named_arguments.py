@@ -1,5 +1,5 @@
-"""Errors that name the argument: what Python and nanobind say about a value of another type names neither it nor what
-is accepted."""
+"""Errors that name the argument: those of Python and nanobind for a value of another type name neither the argument nor
+the accepted types."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def refuses_by_name(function: Function) -> Function:
 
 
 def checks_arguments(function: Function) -> Function:
-    """The function, which looks at its arguments' types before anything else, since what it makes is used later. A mod
-    that it makes knows its recipe."""
+    """The function, with a check of its arguments' types first: their errors would come later, where its result is
+    used. A mod that it makes knows its recipe."""
     parameters = inspect.signature(function).parameters
     names, tests = tuple(parameters), tuple([tests_of(one.annotation) for one in parameters.values()])
     defaults = {name: one.default for name, one in parameters.items() if one.default is not inspect.Parameter.empty}

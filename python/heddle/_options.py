@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ModOptions(TypedDict, total=False):
-    """The mods of a call, and what they read by name."""
+    """The mods of a call, and their captures and params by name."""
 
     score_mod: ModLike
     mask_mod: ModLike
@@ -149,7 +149,7 @@ def refuse_arrays(error: Exception, outputs: Mapping[str, Any], inputs: Mapping[
 
 
 def refuse_unreadable(name: str, value: Any) -> None:
-    """Raises TypeError for what is no array, and for arrays that cannot be read, by name."""
+    """Raises TypeError, by name, for values that are no arrays and for arrays that cannot be read."""
     if not hasattr(value, "__dlpack__"):
         refuse_type(name, value, _ARRAY)
     try:

@@ -1,4 +1,4 @@
-"""Attention planned once and run many times, and what was planned."""
+"""Attention planned once and run many times, and the decisions of its plan."""
 
 from __future__ import annotations
 

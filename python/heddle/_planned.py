@@ -15,7 +15,7 @@ from ._types import Array, ParamValue
 
 
 class Planned:
-    """A plan: its workspace, its mask's values, what was decided."""
+    """A plan: its workspace, its mask's values, its decisions."""
 
     __slots__ = ("__weakref__",)
     _plan: _core.AttentionPlan | _core.BackwardPlan

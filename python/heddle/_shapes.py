@@ -14,7 +14,7 @@ Integers: TypeAlias = Any  # one int, a sequence or an array of them
 
 
 def _each(name: str, given: Integers, count: int) -> list[int]:
-    """`count` ints from one int or from as many."""
+    """`count` ints, from one int or from a sequence of `count`."""
     if is_one(given):
         try:
             return [operator.index(given)] * count

@@ -41,8 +41,8 @@ class Tensor:
     @staticmethod
     def of(array: Any) -> Tensor:
         """The array's memory, which it shares; an array that can be written. Arrays of ml_dtypes (bfloat16,
-        float8_e4m3fn, float8_e5m2) are taken, too. Raises TypeError for what is no array, ValueError for read-only
-        ones and other element types.
+        float8_e4m3fn, float8_e5m2) are taken, too. Raises TypeError for a value that is no array, ValueError for
+        read-only arrays and other element types.
 
         >>> import numpy as np, heddle
         >>> heddle.Tensor.of(np.zeros((2, 3), np.float16))

@@ -198,7 +198,7 @@ def causal_chunks(chunk: int) -> Mod:
 @checks_arguments
 def documents(ids: Any) -> Mod:
     """Queries and keys see their own document. `ids` i32 or i64 [S], or [B, S]: the document of each token. Raises
-    TypeError for what is no array, and at the call ValueError for other element types and ranks.
+    TypeError for a value that is no array, and at the call ValueError for other element types and ranks.
 
     >>> import numpy as np, heddle
     >>> print(heddle.BlockMask.build(heddle.mods.documents(np.array([0, 0, 1, 1])), 4, 4, block=1))

@@ -148,8 +148,8 @@ def speed_curves(
     calls: Mapping[str, Callable[[int], Callable[[], Any]]], lengths: Sequence[int], *,
     flops: Callable[[int], float] | None = None, rounds: int = 5, axes: Axes | None = None,
 ) -> Axes:
-    """Times each of `calls` at each of `lengths` and draws the curves: TFLOP/s where `flops(length)` is given, else
-    milliseconds. calls[name](length) makes what is timed.
+    """Times each of `calls` at each of `lengths` and draws the curves: TFLOP/s if `flops(length)` is given, else
+    milliseconds. calls[name](length) makes the call that is timed.
 
     >>> import numpy as np, heddle.viz
     >>> def plain(length):

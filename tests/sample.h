@@ -15,7 +15,7 @@ inline bool takes_all() { return std::getenv("HEDDLE_TEST_FULL") != nullptr; }
 
 inline bool is_reduced() { return std::getenv("HEDDLE_TEST_REDUCED") != nullptr; }
 
-/// How many random cases a run takes where it takes so many by default.
+/// The random cases that a run takes; `count` is the default number.
 inline int random_cases(int count) { return is_reduced() ? count / 10 : count; }
 
 inline std::uint64_t sample_seed() {

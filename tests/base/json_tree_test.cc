@@ -68,7 +68,7 @@ TEST(JsonTree, IsRead) {
   expect_error([] { JsonTree(1).push_back(2); }, ErrorCode::internal, "a value of JSON is 1, not an array");
 }
 
-// Where memory is out, a tree is destroyed all the same.
+// A tree is destroyed even if memory is out.
 TEST(JsonTree, IsDestroyedWithoutAllocations) {
   auto* const made = new JsonTree(tree());
   EXPECT_EQ(test::allocations_of([&] { delete made; }), 0);

@@ -169,7 +169,7 @@ TEST(CheckAllowances, AllowsEqualWeightsToRoundAlike) {
   for (const double units : {0.99, -0.99}) EXPECT_FALSE(passes(different, units)) << units;
 }
 
-// Tensor cores keep 14 bits of sums of 8-bit products; nobody else is excused.
+// Tensor cores keep 14 bits of sums of 8-bit products. No other backend is excused.
 TEST(CheckAllowances, KnowsTheSumsOfAGpuInEightBits) {
   const auto passes = [](DType dtype, BackendChoice backend, double error) {
     Judged judged(dtype);

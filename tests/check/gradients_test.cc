@@ -25,7 +25,7 @@ TEST(CheckGradients, PassesATiledBackward) {
   }
 }
 
-// Where one key has most of the weight, dP is near delta, and what a rounded o costs is most of the error.
+// If one key has most of the weight, dP is near delta, and most of the error comes from rounding o.
 TEST(CheckGradients, PassesPeakedRows) {
   for (const DType dtype : kStorage) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
@@ -195,7 +195,7 @@ TEST(CheckGradients, FailsOneWrongElement) {
   }
 }
 
-// Rows in which nothing attends, and keys that nobody attends, have exact zeros.
+// Rows that attend nothing, and keys that no row attends, have exact zeros.
 TEST(CheckGradients, FailsWhatShouldBeZero) {
   AttentionOptions options;
   options.mask_mod = (leaf::q_idx() != 4) & (leaf::kv_idx() != 6);

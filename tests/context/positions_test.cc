@@ -1,5 +1,5 @@
-// Where a rank's rows stand, as kernels know it best: what is one piece needs no capture, and Hopper's kernels keep the
-// form of ALiBi over granules.
+// Positions of a rank's rows in the way that kernels know best: one piece needs no capture, and Hopper's kernels keep
+// the form of ALiBi over granules.
 #include "context/positions.h"
 
 #include <gmock/gmock.h>

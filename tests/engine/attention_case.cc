@@ -116,7 +116,7 @@ bool AttentionCase::counts(std::int64_t row) const {
   return false;
 }
 
-// Rows past the end of their sequence stay NaN, and those of pages that nobody has.
+// Rows past the end of their sequence stay NaN, as do those of pages without a sequence.
 void AttentionCase::fill(const GuardedTensor& tensor, double spread, const std::vector<std::int64_t>& lengths,
                          int row_axis) {
   const DType dtype = tensor.view().dtype;

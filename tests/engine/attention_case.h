@@ -103,7 +103,7 @@ class AttentionCase {
   std::int64_t most_keys() const {
     return spec_.page_rows > 0 && spec_.device_lengths ? table_columns() * spec_.page_rows : spec_.kv_rows;
   }
-  /// The largest kv_start, at least 0: a bias over keys has so many columns before the keys'.
+  /// The largest kv_start, at least 0: a bias over keys has this many columns before the keys'.
   std::int64_t largest_kv_start() const { return largest_kv_start_; }
 
  private:

@@ -61,7 +61,7 @@ Expr full_bias(AttentionCase& c) {
 // Columns that a bias must have: up to the last key that planning reckons with.
 std::int64_t bias_columns(AttentionCase& c) { return c.largest_kv_start() + c.most_keys(); }
 
-// Rows of so many elements; what lies past the keys is NaN.
+// Rows of `columns` elements; those past the keys are NaN.
 Tensor bias_values(AttentionCase& c, DType dtype, std::int64_t slices, std::int64_t columns) {
   const std::int64_t keys = c.largest_kv_start() + c.spec().kv_rows;
   Tensor tensor = random_reals(c, DType::f32, {slices, std::max<std::int64_t>(1, c.positions()), columns});

@@ -86,7 +86,7 @@ void AttentionCase::make_sequences() {
     if (spec_.q_start == "ahead") starts[i] = below(100);
     if (spec_.q_start == "aligned")
       starts[i] = std::max<std::int64_t>(0, kv_starts[i] + kv_lengths_[i] - q_lengths_[i]);
-    // On a device whose lengths nobody reads any row may be a query's or a key's.
+    // If lengths on the device are not read, any row may be a query's or a key's.
     const std::int64_t q_len = spec_.device_lengths ? spec_.q_rows : q_lengths_[i],
                        kv_len = spec_.device_lengths ? most_keys() : kv_lengths_[i];
     positions_ = std::max({positions_, starts[i] + q_len, kv_starts[i] + kv_len});
@@ -118,7 +118,7 @@ void AttentionCase::deal_granules() {
   }
 }
 
-// Pages of all sequences among each other, two that are nobody's, and entries past the ends that are no pages.
+// Pages of all sequences in mixed order, two without a sequence, and entries past the ends that are no pages.
 void AttentionCase::make_pages() {
   const std::int64_t rows = spec_.page_rows, columns = table_columns();
   std::int64_t pages = 2;

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using base::JsonTree;
 
-/// As users read it.
+/// The text as users read it.
 Json parsed(const JsonTree& explanation) { return Json::parse(explanation.dump(2)); }
 
 std::vector<std::string> keys_of(const Json& object) {

@@ -22,7 +22,7 @@ inline int scaled(int count) {
 /// Whether the run takes case `number` of a grid's scaled() ones: by default a third of them.
 inline bool is_taken(int number) { return is_reduced() || is_drawn(static_cast<std::uint64_t>(number), 3); }
 
-/// How many of so many the run takes.
+/// The part of `count` cases that the run takes.
 inline int taken_of(int count) {
   int taken = 0;
   for (int i = 0; i < count; ++i) taken += is_taken(i) ? 1 : 0;

@@ -1,4 +1,5 @@
-// Packed batches whose tensors have rows behind the last sequence: buffers of a fixed size. Such rows are nobody's.
+// Packed batches whose tensors have rows behind the last sequence: buffers of a fixed size. Such rows belong to no
+// sequence.
 #include <gtest/gtest.h>
 
 #include <cmath>

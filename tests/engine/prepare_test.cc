@@ -28,7 +28,7 @@ plan::Choice choice(std::int64_t keys, std::vector<std::string> rejected = {}) {
   return {plan, std::make_shared<BlockMask>()};
 }
 
-// Prepares tiles of so many keys or fewer; the compiler rejects the others.
+// Prepares tiles of at most that many keys; the compiler rejects larger ones.
 engine::Prepare accepts_up_to(std::int64_t keys) {
   return [keys](const plan::Choice& choice) -> std::unique_ptr<backend::Kernel> {
     const std::int64_t own = choice.plan.tile.kv;

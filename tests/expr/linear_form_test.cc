@@ -22,7 +22,7 @@ LinearForm form_of(const Expr& e) {
   return forms[e.node()];
 }
 
-// Where nodes lie in memory differs from process to process, and the kernels on disk are found by their text.
+// The addresses of nodes differ from process to process, and kernels on disk are found by their text.
 TEST(LinearForm, TermsAreInAnOrderOfContent) {
   std::vector<Expr> atoms;
   for (int i = 0; i < 12; ++i) atoms.push_back(param(fmt::format("p{}", i * 7 % 12), ExprType::i32));

@@ -1,4 +1,5 @@
-// The graph: equal expressions are one node, also between threads; the table forgets what nobody holds; walks.
+// The graph: equal expressions are one node, also between threads; the table forgets nodes that are no longer held;
+// walks.
 #include "expr/node.h"
 
 #include <gmock/gmock.h>

@@ -51,7 +51,7 @@ std::vector<Element> edge_elements(RandomExpressions& random, int count) {
   return elements;
 }
 
-/// Where the two differ, as a sentence; empty where they do not.
+/// A sentence that says where the two differ; empty if they do not.
 std::string difference(const Expr& before, const Expr& after, const std::vector<Element>& elements,
                        const Bindings& bindings, Precision precision) {
   if (before.type() != after.type()) return "the type changed";

@@ -212,7 +212,7 @@ TEST(Choose, FewQueriesGoWhereTheyArePredictedFaster) {
   EXPECT_EQ(chosen_for(33, 1024, 8).family->name, "forward_sm90");
   EXPECT_EQ(chosen_for(33, 65536, 1).family->name, "decode_mma");
   EXPECT_EQ(chosen_for(64, 8192, 8).family->name, "decode_mma");
-  // Where no times are predicted, more than 32 queries go to the other family.
+  // If no times are predicted, more than 32 queries go to the other family.
   HopperCall few = {.batch = 2, .q_heads = 32, .kv_heads = 8, .q_rows = 33, .kv_rows = 8192};
   device::CudaCaps ampere = h200();
   ampere.major = 8;
@@ -259,7 +259,7 @@ TEST(Choose, FewQueriesOnPages) {
   }
 }
 
-// Where none of a family's kernels fits, the next family takes the problem.
+// If none of a family's kernels fits, the next family takes the problem.
 TEST(Choose, AFamilyWithoutAFittingKernelIsPassedOver) {
   HopperCall call = {.q_rows = 300, .kv_rows = 300, .mask = mods::causal()};
   const problem::AttentionProblem problem = call.problem();

@@ -70,7 +70,7 @@ class Disk : public testing::Test {
   }
 };
 
-/// File permissions do not bind root, so these tests act as somebody else.
+/// File permissions do not bind root, so these tests act as another user.
 class WithoutPrivileges {
  public:
   WithoutPrivileges() { switched_ = ::geteuid() == 0 && ::seteuid(65534) == 0; }

@@ -253,7 +253,7 @@ TEST(Safetensors, SizesMustFitTheOffsets) {
           "tensor 'x' of shape [4294967296, 4294967296] has more than 2^63 - 1 bytes");
   refused(with("[0,9223372036854775807,9]", "[0,0]"),
           "tensor 'x' of shape [0, 9223372036854775807, 9] has more than 2^63 - 1 bytes");
-  // As large as a file can be said to be; nothing of that size is allocated.
+  // The largest size that a file can state. Nothing of that size is allocated.
   refused(with("[1152921504606846976]", "[0,4611686018427387904]"),
           "it is truncated: the tensors take 4611686018427387904 bytes, but 8 follow the header");
 }

@@ -11,7 +11,7 @@
 namespace heddle::mask {
 namespace {
 
-/// A capture in a GPU's memory, which nobody here may read.
+/// A capture in a GPU's memory, which must not be read here.
 Bindings on_gpu() {
   Bindings bindings;
   bindings.captures["doc"] = {reinterpret_cast<const void*>(std::uintptr_t{4096}), DType::i32, Dims{64}};

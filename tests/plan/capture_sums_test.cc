@@ -1,4 +1,4 @@
-// Where gradients of reads belong, and what tells the work of tasks apart.
+// The elements that gradients of reads belong to, and the axes that split their work into tasks.
 #include "plan/capture_sums.h"
 
 #include <gtest/gtest.h>

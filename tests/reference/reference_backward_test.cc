@@ -152,7 +152,7 @@ TEST(Backward, PackedBatches) {
   expect_right(MovableAttention({1, 2, 5, 2}, {1, 1, 6, 2}, {1, 1, 6, 2}, options));
 }
 
-// One page serves both sequences, one nobody.
+// One page serves both sequences, and one serves none.
 TEST(Backward, Pages) {
   const Tensor table = integers({2, 2}, {3, 1, 0, 3}), lengths = integers({2}, {3, 4});
   AttentionOptions options;

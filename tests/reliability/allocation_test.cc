@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where a test is, for its last words: a call that ends the process fails without any.
+/// The progress of a test, for its last words: a call that ends the process leaves no message.
 std::array<char, 200> place{};
 
 [[noreturn]] void last_words(int signal) {

@@ -69,7 +69,7 @@ void expect_no_conflict(const std::array<unsigned, kLanes>& addresses, unsigned 
 /// A value that tells key and column, as far as a byte can.
 std::uint8_t value_of(int key, int column) { return static_cast<std::uint8_t>(key * 37 + column * 101 + key * column); }
 
-/// As TMA leaves a block: panels of [keys][128], 16-byte chunks swapped by the row's number.
+/// A block as TMA leaves it: panels of [keys][128], 16-byte chunks swapped by the row's number.
 Memory loaded_block(const ForwardSm90Config& config) {
   Memory memory(static_cast<std::size_t>(config.v_panels() * config.kv_block * kPanelBytes));
   for (int key = 0; key < config.kv_block; ++key) {

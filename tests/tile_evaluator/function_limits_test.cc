@@ -154,7 +154,7 @@ void check(const Expr& e, const std::string& what, const Function& function, boo
     const test::OnTarget on(target);
     const std::vector<expr::Value> got = test::run_tile(e, kPrecision, {}, setting);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      // Where the value itself is no number, or infinite, the row is lost, and the slope means nothing.
+      // If the value itself is NaN or infinite, the row is lost, and the slope means nothing.
       const auto value = static_cast<T>(function.value(x[i]));
       if (slopes && !std::isfinite(value)) continue;
       const Wide exact = slopes ? function.slope(x[i]) : function.value(x[i]);

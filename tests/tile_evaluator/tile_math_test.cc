@@ -284,7 +284,7 @@ std::vector<Limit<T>> limits() {
           {"expm1", kSingle ? -18 : -38, -1}, {"exp", kSingle ? -104 : -746, 0}, {"exp2", kSingle ? -150 : -1075, 0}};
 }
 
-/// Where the limit stays an ulp away, 1 - tanh^2 and its like are no zero, and what they multiply grows without end.
+/// If the limit stays an ulp away, 1 - tanh^2 and the like are not zero, and their products grow without end.
 template <class T>
 void check_limits() {
   for (const Limit<T>& limit : limits<T>()) {

@@ -11,7 +11,7 @@
 namespace heddle::tune {
 namespace {
 
-/// An address that nobody may read or write.
+/// An address that must not be read or written.
 void* nowhere() { return reinterpret_cast<void*>(std::uintptr_t{64}); }
 
 TEST(StandIn, HasMemoryOfItsOwnForEachTensor) {

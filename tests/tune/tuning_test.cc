@@ -48,7 +48,7 @@ class TunedPlans : public testing::Test {
   }
   std::string file() const { return std::filesystem::directory_iterator(cache_)->path(); }
 
-  /// As if this machine had found it fastest.
+  /// Records it as the fastest on this machine.
   void keep(const std::string& kernel) {
     explained(Tuning::again);
     Json record = Json::parse(std::ifstream(file()));

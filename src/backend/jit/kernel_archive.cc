@@ -144,7 +144,7 @@ std::optional<ArchiveHead> decode_head(std::span<const char> head, std::uint64_t
     why = "is damaged: its head does not match its checksum";
     return std::nullopt;
   }
-  // A head whose checksum is right may still have been made by somebody who means ill.
+  // A head with a right checksum may still be malicious.
   why = "is damaged: its entries do not fit it";
   const std::size_t rest = head.size() - sizeof(FileStart);
   if (start.entries > rest / sizeof(EntryStart)) return std::nullopt;

@@ -39,7 +39,7 @@ std::string explained(const std::string& words, const std::string& file) {
       leads_nowhere ? "a link to a file that is not there" : "the file is there, made for another kind of machine");
 }
 
-/// Links that lead nowhere count: somebody put them there for a reason.
+/// Links that lead nowhere count: they were put there for a reason.
 bool is_there(const fs::path& file) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(file, ignored));

@@ -88,7 +88,7 @@ shared::MmaSumsParams sums_params(const plan::MmaReads& reads, const BackwardTen
   return params;
 }
 
-/// Where copies of tensors of 8 bits stand, for who writes and who reads them.
+/// The copies of tensors of 8 bits, for the kernels that write and read them.
 void set_copies(const plan::BackwardMmaKernels& kernels, const BackwardTensors& given, char* memory,
                 BackwardTensors& tensors, shared::MmaWidenParams& params) {
   const ConstTensorView* from[] = {&given.q, &given.k, &given.v};

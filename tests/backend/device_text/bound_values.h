@@ -6,8 +6,8 @@
 
 namespace heddle::device_text::test {
 
-/// As a launch packs them, but for the sequence's lengths; captures stay where they are, so the tensors must outlive
-/// it.
+/// Packs the values as a launch does, except for the sequence's lengths; captures stay where they are, so the tensors
+/// must outlive it.
 shared::ModValues bound_values(const ModLayout& layout, const Bindings& bindings);
 
 }  // namespace heddle::device_text::test

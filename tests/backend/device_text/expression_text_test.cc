@@ -42,7 +42,7 @@ void expect_golden(const std::string& file, const std::string& name, const Expr&
   expect_golden_text(file, text_of(name, mod));
 }
 
-// Where sequences differ, what is theirs is read once a tile from a list.
+// If sequences differ, their numbers are read once a tile from a list.
 TEST(ExpressionText, GoldenBySequence) {
   const Expr mask = expr::simplify((leaf::q_token() - leaf::kv_token() <= leaf::q_len()) &
                                        (q_idx() - leaf::q_start() >= kv_idx() + leaf::kv_len() - leaf::q_len()),

@@ -199,7 +199,7 @@ TEST_F(DiskCacheCase, AFileInTheFoldersPlaceIsNoError) {
   EXPECT_EQ(get(cache()), "a file");
 }
 
-/// As a user for whom modes count.
+/// Runs as a user who is bound by file modes.
 std::string as_nobody(const fs::path& folder, const std::function<std::string()>& work) {
   if (::geteuid() != 0) return Child(work).answer();
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {

@@ -105,7 +105,7 @@ inline void expect_plain(const Attention& a, const Attention::Result& result) {
   plain.k = a.k.to(DType::f64);
   plain.v = a.v.to(DType::f64);
   const double compute = a.q.dtype() == DType::f64 ? 0x1p-53 : 0x1p-24;
-  // Where the products are bf16's own, weights are rounded to it.
+  // If products multiply bf16, weights are rounded to it.
   const bool rounds = a.q.dtype() == DType::bf16 && cpu::cpu_caps().matrix_unit != device::MatrixUnit::none;
   const double weight = rounds ? test::unit_roundoff(DType::bf16) : 0;
   const double storage = test::unit_roundoff(a.o_dtype);

@@ -312,8 +312,7 @@ TEST_F(CpuBricks, ARowWithOtherScoresChangesNoBitOfOthers) {
   }
 }
 
-/// Bricks hold keys beside a block of a mask. Where no row of the block's chunk attends them, their values count
-/// nothing.
+/// Bricks hold keys beside a block of a mask. If no row of the block's chunk attends them, their values do not count.
 TEST_F(CpuBricks, PoisonBesideSmallBlocksReachesNothing) {
   Attention a = of_bf16({.q_rows = 70, .kv_rows = 150, .qk_dim = 8, .v_dim = 24});
   a.plain.mods.mask = [](auto, auto, auto i, auto j) { return (i + j) % 3 != 0; };

@@ -1,5 +1,5 @@
-// The order of a wave's work: however fast workers are, no tile reads what is not packed, nothing is packed over what a
-// tile still reads, and somebody can always go on.
+// The order of a wave's work: however fast workers are, no tile reads before the packing is done, nothing is packed
+// over memory that a tile still reads, and one worker can always go on.
 #include "families/cpu/cpu_forward_steps.h"
 
 #include <gtest/gtest.h>

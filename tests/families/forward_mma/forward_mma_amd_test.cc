@@ -57,7 +57,7 @@ TEST(ForwardMmaOnAmd, TakesAnAmdChipsOwnFragments) {
       const auto configs = offered_on_amd({.dim = dim}, row.gpu);
       EXPECT_EQ(configs.front().fragments, row.narrow) << row.gpu << " " << dim;
       EXPECT_EQ(configs.front().threads(), row.threads) << row.gpu << " " << dim;
-      // Where no kernel of matrix instructions does, plain ones may.
+      // If no kernel of matrix instructions fits, plain ones may.
       EXPECT_EQ(configs.back().fragments, FragmentKind::fma) << row.gpu << " " << dim;
     }
     for (const bool allow_tf32 : {false, true}) {

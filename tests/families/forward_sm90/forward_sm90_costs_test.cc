@@ -31,7 +31,7 @@ TEST(ForwardSm90Costs, GrowWithTheWork) {
   schedule.longest = 1e6;
   EXPECT_DOUBLE_EQ(plan::forward_sm90_seconds(schedule),
                    plan::kSm90Rates.launch_seconds + 1e6 / plan::kSm90Rates.clocks_per_second);
-  // A shape that nobody measured is no error.
+  // A shape without a measurement is no error.
   ForwardSm90Config other = narrow;
   other.kv_block = 112;
   EXPECT_GT(plan::forward_sm90_clocks(other).full_step, 1792);

@@ -47,9 +47,9 @@ NamedMods storing_mask(NamedMods mods);
 NamedMods with_normalizer(Normalizer normalizer, std::string name, const Expr& mask, const Expr& score = {},
                           const Expr& weight = {});
 
-/// Keys and values in pages of so many rows: boxes of TMA's, or gathered.
+/// Keys and values in pages of `rows` rows: in TMA's boxes, or gathered.
 shared::ForwardSm90Config paged(shared::ForwardSm90Config config, int rows, bool odd_o = false);
-/// As the planner does it where the tensor's strides allow it.
+/// Done by the planner, too, if the tensor's strides allow it.
 shared::ForwardSm90Config streaming(const shared::ForwardSm90Config& config, const NamedMods& named);
 
 jit::Source source_of(shared::ForwardSm90Config config, bool f16, const NamedMods& named, bool lse = true);

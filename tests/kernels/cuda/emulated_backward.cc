@@ -282,7 +282,7 @@ void sum_reads(const Reads& at, const MapBytes (&maps)[4], const backward_sm90::
   run_sums(&constants.main, &params, 3, params.ctas, 1, seed);
 }
 
-/// As few slots as may be, and no time for tiles to end before others convert their units.
+/// The fewest slots, and no time for tiles to end before others convert their units.
 void shrink(plan::DqRingShape& ring) {
   ring.bundle = 1;
   ring.last = std::min<std::int64_t>(ring.sections - 1, 1);

@@ -71,7 +71,7 @@ class GpuCase {
   AttentionOptions options_there();
   /// For any plan of the CUDA backend, of arbitrary content. Null where the case runs on the CPU.
   void* workspace() const { return workspace_ ? workspace_->data() : nullptr; }
-  /// The workspace, enlarged to at least so many bytes: plans with lengths on the device ask for more.
+  /// The workspace, enlarged to at least `bytes` bytes: plans with lengths on the device ask for more.
   void* workspace(std::int64_t bytes);
   void upload();
   void download();

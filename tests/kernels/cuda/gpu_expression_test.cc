@@ -107,8 +107,8 @@ class Group {
         tally_(tally) {
     case_.options().bindings = source_.bindings();
     draw_suitable();
-    // Where the blocks are those of a small tile, whose kernel has few elements a thread, it compiles in a tenth of the
-    // time; now and then the tile is the planner's.
+    // With the blocks of a small tile a kernel has few elements a thread and compiles in a tenth of the time. Now and
+    // then the tile is the planner's.
     own_blocks_ = number / static_cast<int>(kKinds.size()) % 4 != 3;
   }
 

@@ -46,8 +46,7 @@ TEST_F(GpuGrid, NumbersOfKeys) {
   for_each_spec(some_if_reduced(specs, 6), [](const CaseSpec& spec) { GpuCase(spec).run_and_judge(); });
 }
 
-/// Expects o to be the mean of values, for one head. Where |t| is the largest number, the criterion's floor allows o
-/// anything.
+/// Expects o to be the mean of values, for one head. If |t| is the largest number, the criterion's floor allows any o.
 void expect_means_of_values(const AttentionCase& c) {
   const TensorView &v = c.v.view(), &o = c.o.view();
   const auto at = [](const TensorView& view, std::int64_t row, std::int64_t column) {

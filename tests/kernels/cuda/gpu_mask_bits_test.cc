@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kLimit = "HEDDLE_MASK_BYTES";
 
-/// Draws cases. Where a kernel that finds bits in each run lacks registers or blocks, the planner chooses.
+/// Draws cases. If a kernel that finds bits in each run lacks registers or blocks, the planner chooses.
 void draw_masks(SpecSource& source, Deck<std::string>& mask, int count, std::vector<CaseSpec>& specs) {
   Deck<std::string> score({"", "", "", "", "alibi", "t5_bias"}, 36);
   Deck<std::string> starts({"none", "none", "ahead", "aligned"}, 44);  // captures have no negative indices

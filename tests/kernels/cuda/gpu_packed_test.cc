@@ -20,7 +20,7 @@ namespace {
 
 class GpuPacked : public GpuTest {};
 
-/// Where nobody has a query there is nothing to pack.
+/// Without queries there is nothing to pack.
 bool has_queries(const CaseSpec& spec) {
   if (spec.sequences != "lengths") return true;
   const AttentionCase drawn(spec);

@@ -88,7 +88,7 @@ TEST_F(GpuPagedLengths, TensorsThatAreCopied) {
   run_all(specs);
 }
 
-// Few CTAs with many tiles, some of them twice: rings of orders go round past steps that nobody attends.
+// Few CTAs with many tiles, some of them twice: rings of orders go round past steps that no row attends.
 TEST_F(GpuPagedLengths, GiveTheBitsOfTheHosts) {
   std::vector<CaseSpec> specs;
   Source source(122'000);

@@ -193,7 +193,7 @@ class FarApart {
   cuda::DeviceMemory memory_;
 };
 
-// Where keys are attended and, by the mask, the first 64 queries attend none.
+// Keys are attended, but by the mask the first 64 queries attend none.
 TEST_F(GpuPlan, FollowsStridesThat32BitsDoNotHold) {
   for (const bool batches : {true, false}) {
     CaseSpec spec = spec_of_plan(23, "");

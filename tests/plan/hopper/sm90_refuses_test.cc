@@ -142,7 +142,7 @@ TEST(ForwardSm90Refuses, NoMixtureOfEightBits) {
   }
 }
 
-// P of 8 bits has no room for weights that nobody knows.
+// P of 8 bits has no room for weights without a known bound.
 TEST(ForwardSm90Refuses, WeightsWithoutABoundInEightBits) {
   Refusal r;
   r.problem.q_dtype = r.problem.k_dtype = r.problem.v_dtype = DType::e4m3;

@@ -86,7 +86,7 @@ TEST(Places, MappedScoresAndTheirDerivativesReadPositions) {
   EXPECT_TRUE(same(mods.derivative, plain.derivative));
 }
 
-// As heddle.torch.context_parallel writes a mod for a group of heads (_context_positions.py).
+// A mod as heddle.torch.context_parallel writes it for a group of heads (_context_positions.py).
 TEST(Places, AreFoundInTheTextOfContextParallel) {
   Symbols symbols;
   symbols.params = {{"_first_head", ExprType::i32}};

@@ -76,8 +76,8 @@ TEST_F(StoredMask, TakesTheLargeTiles) {
   EXPECT_TRUE(any_spare) << "what reads in each run may spill all others";
 }
 
-// Every other block of 64 keys: what has blocks of 128 multiplies twice as much. Where they leave out little more,
-// finer blocks are not taken, whatever the model says of them.
+// Every other block of 64 keys: what has blocks of 128 multiplies twice as much. Finer blocks that leave out little
+// more are not taken, whatever the model predicts for them.
 TEST_F(StoredMask, TakesFinerBlocksWhereTheyLeaveOutMore) {
   const Expr q = leaf::q_idx(), kv = leaf::kv_idx();
   const Expr alternating = (floor_div(q, 64) + floor_div(kv, 64)) % 2 == 0 && kv % 3 != 1;

@@ -44,7 +44,7 @@ struct Step {
   int block, flags;
 };
 
-/// As the producer walks an item: its own run, then those of the list.
+/// Walks an item as the producer does: its own run, then those of the list.
 std::vector<Step> steps_of(const WorkItem& item, const std::vector<shared::KvRun>& runs) {
   std::vector<Step> steps;
   shared::KvRun run = item.run;

@@ -57,7 +57,7 @@ TEST(ForwardSm90Schedule, PutsTheShortestTilesLast) {
   const ForwardSm90Config config = config_of(128, 2, 128, true);
   EXPECT_EQ(drawn(call, config, kL2ForOneHead),
             "0.0.5 0.0.4 0.0.3 0.0.2 0.0.1 0.1.5 0.1.4 0.1.3 0.1.2 0.1.1 0.0.0 0.1.0");
-  // Where all are as long, none is.
+  // If all are equally long, none moves.
   call.mask = {};
   EXPECT_EQ(drawn(call, config, kL2ForOneHead),
             "0.0.0 0.0.1 0.0.2 0.0.3 0.0.4 0.0.5 0.1.0 0.1.1 0.1.2 0.1.3 0.1.4 0.1.5");

@@ -60,7 +60,7 @@ const Found& found() {
 }
 
 /// The primary contexts retained so far, by device. Reading one that is there takes no lock. Never destroyed, and the
-/// contexts never released: they are as many as devices, and other users of the process may outlive us.
+/// contexts never released: there is one a device, and other users of the process may outlive this library.
 struct PrimaryContexts {
   explicit PrimaryContexts(std::size_t count) : contexts(count) {}
   std::mutex mutex;

@@ -58,7 +58,7 @@ TEST_F(AmdBackward, SumsGradientsOfCaptures) {
   }
 }
 
-// As integers; both runs have the same bits.
+// Sums are integers, so both runs have the same bits.
 TEST_F(AmdBackward, SumsGradientsOfCapturesInOrder) {
   BackwardSpecs at = {test::captured("relative_bias", "", 32, "all")};
   at.spec.q_rows = 50;

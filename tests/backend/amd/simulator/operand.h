@@ -13,7 +13,7 @@ namespace heddle::amd::simulator {
 /// mix, m mask.
 Type type_of_letter(char letter);
 
-/// Registers that an operand of this type takes in a wave of so many lanes.
+/// Registers that an operand of this type takes in a wave of `lanes` lanes.
 int registers_of(Type type, int lanes);
 
 /// `text` is a register, a range of them or a constant, perhaps with `-`, `|x|` or `sext(x)` around it. A constant's

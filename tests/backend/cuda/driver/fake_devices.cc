@@ -55,7 +55,7 @@ bool inside(CUdeviceptr pointer, std::size_t bytes) {
   return block == nullptr || pointer + bytes <= block->first + block->second.bytes;
 }
 
-/// As real drivers go: before what was static when they started, and with all their memory.
+/// Real drivers end in this way: before objects that were static when they started, and with all their memory.
 void end_driver() {
   ended = true;
   const std::scoped_lock lock(mutex);

@@ -14,7 +14,7 @@ int device_count();
 /// The device of this thread's context; -1 without one.
 int current_device();
 
-// Handles are small numbers at addresses that nobody reads.
+// Handles are small numbers at addresses that are never read.
 template <class Handle>
 Handle handle_of(int number) {
   return reinterpret_cast<Handle>(std::uintptr_t{0x1000} * static_cast<std::uintptr_t>(number + 1));

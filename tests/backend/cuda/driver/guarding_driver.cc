@@ -18,7 +18,7 @@ namespace {
 using CUdeviceptr = unsigned long long;
 using CUresult = int;
 
-// As cuda.h has them.
+// The types are those of cuda.h.
 struct CUmemLocation {
   int type = 1;  // a device
   int id = 0;

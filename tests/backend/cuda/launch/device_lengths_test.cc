@@ -127,7 +127,7 @@ TEST_F(LaunchDeviceLengths, KvStartIsReadWhereItIs) {
   EXPECT_EQ(fake().placed.params.q_start.data, nullptr);
 }
 
-// 8 heads that read one, of so many sequences that packed tiles fill the device: a tile has 16 queries of each.
+// 8 heads that read one, and enough sequences that packed tiles fill the device: a tile has 16 queries of each head.
 TEST_F(LaunchDeviceLengths, OfFewQueriesOfHeadsThatArePacked) {
   const CallTensors call({.batch = 40, .q_heads = 16, .kv_heads = 2, .q_rows = 10, .kv_rows = 300});
   const Tensor kv = Tensor::zeros(DType::i32, {40}).to(kFirst);
@@ -218,8 +218,8 @@ TEST_F(LaunchDeviceLengths, BesideABiasThatIsStreamed) {
   EXPECT_THAT(inside.explain(), testing::HasSubstr("streamed by sequence device lengths sinks lse"));
 }
 
-// As an engine has them: pages of 64 rows or of 3, up to 5 a sequence, of which the device says how many keys it has.
-// Packed queries, too: their lengths are sums, those of keys are not.
+// The pages of an engine: 64 rows or 3 in each, up to 5 a sequence. The device has the number of keys. Packed queries,
+// too: their lengths are sums, those of keys are not.
 TEST_F(LaunchDeviceLengths, BesideAPageTable) {
   for (const bool packed : {false, true}) {
     for (const std::int64_t rows : {64, 3}) {

@@ -70,7 +70,7 @@ TEST(LaunchWithoutKernel, NoneThatIsMade) {
                     HasSubstr("forward_sm90 with tile 192 x 80: kernel"), HasSubstr("(C7602) no pipeline")));
 }
 
-// Where every planned kernel is slow the first one is taken all the same, and explain() says so.
+// If every planned kernel is slow, the first one is taken all the same, and explain() says so.
 TEST(LaunchWithoutKernel, NoneThatIsMadeWell) {
   const std::string text = in_child([] {
     set_compiler(FAKE_NVRTC, std::string(kFigures) + "//log (C7512) serialized\n//kernels\n");

@@ -9,8 +9,7 @@ namespace {
 
 class LaunchPacked : public LaunchCase {};
 
-/// 8 query heads a kv head, and so many sequences that there are fewer packed tiles than CTAs, but more tiles without
-/// packing.
+/// 8 query heads a kv head. There are fewer packed tiles than CTAs, but more tiles without packing.
 Call few_queries() { return {.batch = 40, .q_heads = 16, .kv_heads = 2, .q_rows = 10, .kv_rows = 300}; }
 
 TEST_F(LaunchPacked, BoxesHaveTheRowsOfAHead) {

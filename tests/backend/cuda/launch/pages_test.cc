@@ -13,7 +13,7 @@ namespace {
 
 class LaunchPages : public LaunchCase {};
 
-/// Two sequences, of five pages at most and of one key, in seven pages of so many rows.
+/// Two sequences, one of at most five pages and one of one key, in seven pages of `rows` rows.
 struct PagedCall {
   CallTensors call, pages;
   Tensor table = Tensor::empty_on(kFirst, DType::i32, {2, 5});

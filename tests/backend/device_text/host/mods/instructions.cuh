@@ -29,7 +29,7 @@ inline long long __double_as_longlong(double x) { return std::bit_cast<long long
 inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
-/// As the instruction: truncates, saturates, NaN gives 0.
+/// Like the instruction: truncates, saturates, NaN gives 0.
 inline int __float2int_rz(float x) {
   if (std::isnan(x)) return 0;
   if (x >= 2147483648.0F) return std::numeric_limits<int>::max();

@@ -1,6 +1,8 @@
 // Sums and maxima of a row over the lanes of a warp that share it.
 #pragma once
 
+#include "ptx/math.cuh"
+
 namespace heddle {
 
 /// Combines the numbers of the lanes whose indices differ in these bits alone, one bit after the other. Every lane gets

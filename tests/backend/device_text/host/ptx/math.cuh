@@ -1,5 +1,5 @@
 // Stands in for kernels/nvidia/ptx/math.cuh when the host's compiler compiles pieces of kernels: the same functions,
-// exact, flushing what the instructions flush; a row of an accumulator is one thread's.
+// exact, flushing what the instructions flush.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,6 @@ inline float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>
 inline float exp2_fast(float x) { return flushed(static_cast<float>(std::exp2(static_cast<double>(x)))); }
 inline float reciprocal(float x) { return flushed(1 / flushed(x)); }
 inline float log2_fast(float x) { return static_cast<float>(std::log2(static_cast<double>(flushed(x)))); }
-inline float row_max(float x) { return x; }
-inline float row_sum(float x) { return x; }
 inline float max_positive(float x, float y, float z) { return std::max({x, y, z}); }
 
 }  // namespace heddle::ptx

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/amd/launch/fake_device.h"
+#include "kernels/cuda/backward_capture_specs.h"
 #include "kernels/cuda/gpu_backward_case.h"
 #include "scoped_environment.h"
 

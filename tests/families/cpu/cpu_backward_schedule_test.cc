@@ -10,29 +10,18 @@
 
 #include "families/cpu/cpu_backward_plans.h"
 #include "families/cpu/cpu_forward_costs.h"
+#include "families/cpu/scheduled_problem.h"
 
 namespace heddle::cpu {
 namespace {
 
-problem::AttentionProblem problem_of(std::int64_t q_heads, std::int64_t kv_heads,
-                                     const std::vector<Sequence>& sequences) {
-  problem::AttentionProblem problem;
+problem::AttentionProblem backward_of(std::int64_t q_heads, std::int64_t kv_heads,
+                                      const std::vector<Sequence>& sequences) {
+  problem::AttentionProblem problem = problem_of(q_heads, kv_heads, sequences);
   problem.pass = problem::Pass::backward;
-  problem.batch = std::ssize(sequences);
-  problem.q_heads = q_heads;
-  problem.kv_heads = kv_heads;
-  problem.qk_dim = 24;
-  problem.v_dim = 40;
-  problem.sequences = sequences;
   problem.wanted.q = true;
   return problem;
 }
-
-const std::vector<Sequence> kSequences = {{.q_len = 100, .kv_len = 300},
-                                          {.q_len = 0, .kv_len = 40},
-                                          {.q_len = 7, .kv_len = 5000},
-                                          {.q_len = 49, .kv_len = 0},
-                                          {.q_len = 1, .kv_len = 2049}};
 
 plan::CpuBackwardSplit split_of(std::int64_t pieces) {
   plan::CpuBackwardSplit split;
@@ -87,12 +76,12 @@ void expect_covers(const problem::AttentionProblem& problem, const plan::CpuBack
 }
 
 TEST(BackwardSchedule, CoversEachTileOfKeysOnce) {
-  const problem::AttentionProblem problem = problem_of(4, 2, kSequences);
+  const problem::AttentionProblem problem = backward_of(4, 2, kSequences);
   for (const std::int64_t pieces : {1, 3, 8}) expect_covers(problem, split_of(pieces));
 }
 
 TEST(BackwardSchedule, UnitsTakeWhatTheSplitJoins) {
-  const problem::AttentionProblem problem = problem_of(4, 2, kSequences);
+  const problem::AttentionProblem problem = backward_of(4, 2, kSequences);
   plan::CpuBackwardSplit split = split_of(2);
   split.all_sequences = true;
   expect_covers(problem, split);
@@ -112,7 +101,7 @@ TEST(BackwardSchedule, UnitsTakeWhatTheSplitJoins) {
 
 TEST(BackwardSchedule, GoesInWavesThatFit) {
   // 3 times 8192 rows of 64 columns of 4 bytes a head: 6 MiB of q, dO and dq each.
-  const problem::AttentionProblem problem = problem_of(300, 300, {{.q_len = 8192, .kv_len = 8192}});
+  const problem::AttentionProblem problem = backward_of(300, 300, {{.q_len = 8192, .kv_len = 8192}});
   const plan::CpuBackwardSplit split = split_of(1);
   EXPECT_EQ(plan::cpu_backward_wave_bytes(problem, split), std::int64_t{512} << 20);
   EXPECT_EQ(BackwardSchedule(problem, split, nullptr).waves(), 4);
@@ -120,7 +109,7 @@ TEST(BackwardSchedule, GoesInWavesThatFit) {
 }
 
 TEST(BackwardSchedule, LanesTakeTheLongestTasksFirst) {
-  const problem::AttentionProblem problem = problem_of(4, 2, kSequences);
+  const problem::AttentionProblem problem = backward_of(4, 2, kSequences);
   plan::CpuBackwardSplit split = split_of(3);
   split.lanes = 4;
   expect_covers(problem, split);
@@ -132,7 +121,7 @@ TEST(BackwardSchedule, LanesTakeTheLongestTasksFirst) {
 }
 
 TEST(BackwardSchedule, TilesOfQueriesKeepToRowsOfTheBlockMask) {
-  const problem::AttentionProblem problem = problem_of(1, 1, {{.q_len = 250, .kv_len = 100}});
+  const problem::AttentionProblem problem = backward_of(1, 1, {{.q_len = 250, .kv_len = 100}});
   const MaskShape shape = {.heads = 1, .sequences = problem.sequences};
   const BlockMask mask = BlockMask::build(leaf::kv_idx() <= leaf::q_idx(), shape, {.q = 100, .kv = 64});
   const plan::CpuBackwardSplit split = split_of(1);
@@ -157,7 +146,7 @@ plan::Prediction predicted(std::int64_t queries, std::int64_t l3_bytes) {
   caps.cores = 1;
   caps.vector_bytes = 64;
   caps.l3_bytes = l3_bytes;
-  const problem::AttentionProblem problem = problem_of(8, 8, {{.q_len = queries, .kv_len = 1024}});
+  const problem::AttentionProblem problem = backward_of(8, 8, {{.q_len = queries, .kv_len = 1024}});
   return plan::cpu_backward_prediction(problem, plan, nullptr, caps);
 }
 
@@ -171,7 +160,7 @@ TEST(CpuBackwardPrediction, CountsKeysBesideElements) {
 // GFLOP/s of one thread, as docs/notes/cpu_amx.md has them.
 TEST(CpuBackwardPrediction, AmxTakesTheTimeThatWasMeasured) {
   for (const auto& [dim, gflops] : {std::pair{64, 329.0}, {128, 429.0}}) {
-    problem::AttentionProblem problem = problem_of(2, 2, {{.q_len = 2048, .kv_len = 2048}});
+    problem::AttentionProblem problem = backward_of(2, 2, {{.q_len = 2048, .kv_len = 2048}});
     problem.qk_dim = problem.v_dim = dim;
     plan::Plan plan;
     plan.threads = 1;

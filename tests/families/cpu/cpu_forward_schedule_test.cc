@@ -14,12 +14,6 @@
 namespace heddle::cpu {
 namespace {
 
-const std::vector<Sequence> kSequences = {{.q_len = 100, .kv_len = 300},
-                                          {.q_len = 0, .kv_len = 40},
-                                          {.q_len = 7, .kv_len = 5000},
-                                          {.q_len = 49, .kv_len = 0},
-                                          {.q_len = 1, .kv_len = 2049}};
-
 using Element = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // sequence, head, row
 
 /// The keys of a row's pieces, by the piece's number: together all, one after the other.

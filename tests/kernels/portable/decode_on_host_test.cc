@@ -149,6 +149,20 @@ CaseSpec latent(std::int64_t keys, std::int64_t heads, std::uint64_t seed) {
   return spec;
 }
 
+// A mask's run of keys ends within a block, whose other keys are poison: boxes bring zeros there.
+TEST(DecodeWideOnHost, BoxesEndWithTheMasksRun) {
+  for (const std::int64_t page_rows : {0, 64}) {
+    CaseSpec spec = latent(200, 16, 9);
+    spec.batch = 2;
+    spec.q_rows = 2;
+    spec.page_rows = page_rows;
+    spec.layout = page_rows > 0 ? Layout::bshd : Layout::bhsd;
+    spec.mask = "causal";
+    AttentionCase c(spec);
+    run_decode_on_host_and_judge(c, {.gpu = "h200", .gangs = 2, .runs = 1, .poisons = true});
+  }
+}
+
 // A ring of blocks goes on across sequences without keys, which have a unit without a block.
 TEST(DecodeWideOnHost, SequencesWithoutKeys) {
   for (const std::uint64_t seed : {1, 2, 3, 4}) {

@@ -6,7 +6,8 @@ Groups of cells:
 - window: the last 128 keys with sinks, 64 query heads on 8, D 64, as some layers of models have them;
 - bytes: e4m3 keys and values beside bf16 queries;
 - rows: 1 to 64 rows of each head of keys, of several queries with a causal mask or of several heads;
-- latent: multi-head latent attention, 576 and 512, whose values are the first columns of the keys;
+- latent: multi-head latent attention, 576 and 512, whose values are the first columns of the keys; one query, or two
+  with a causal mask;
 - pages: of 1, 64 and 256 keys;
 - mods: ALiBi, softcap, T5's biases;
 - ragged: lengths that differ, in pages of 16;
@@ -119,6 +120,8 @@ def of_rows():
 def of_latent():
     for heads in (16, 64, 128):
         yield Cell("latent", 128, 4096, page=64, q_heads=heads, kv_heads=1, qk_dim=576, v_dim=512)
+    for heads in (16, 64):  # a token and a guess at the next one
+        yield Cell("latent", 128, 4096, page=64, q_heads=heads, kv_heads=1, qk_dim=576, v_dim=512, q_len=2)
     for batch, s in ((1, 8192), (16, 8192)):
         yield Cell("latent", batch, s, q_heads=16, kv_heads=1, qk_dim=576, v_dim=512)
 

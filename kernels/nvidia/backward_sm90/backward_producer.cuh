@@ -323,7 +323,7 @@ __device__ __forceinline__ void add_parts_in_order(const BackwardMemory<kConfig>
         ptx::tma_store_wait();
         ptx::pass_turn(params.turns + part);
         if constexpr (kConfig.ring) {
-          ptx::add_count_of_bulk(params.ring.added + memory.turn_word(slot_of(tiles), shared::kTurnSection), 1);
+          ptx::add_count(params.ring.added + memory.turn_word(slot_of(tiles), shared::kTurnSection), 1);
         }
       }
     }

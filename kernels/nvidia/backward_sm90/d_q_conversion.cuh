@@ -12,13 +12,12 @@
 
 namespace heddle {
 
-/// Called by the thread that added, after its last part of a tile. Adds that have been waited for stand in the L2
-/// cache, where the count goes too. A count that releases would wait for the stores of all others of the CTA: 16,000
-/// clocks beside those of dK and dV.
+/// Called by a thread that added, after its last part of a tile. The count waits until others can see its adds, and
+/// with them the stores of the whole CTA.
 __device__ __forceinline__ void count_parts(const shared::DqRing& ring, int section, int parts) {
   ptx::tma_store_wait();
   ptx::fence_for_bulk();
-  ptx::add_count_of_bulk(ring.added + section, static_cast<unsigned>(parts));
+  ptx::add_count(ring.added + section, static_cast<unsigned>(parts));
 }
 
 /// Called by the thread that adds, before a tile's first part: waits until its slot has been cleared.
@@ -127,8 +126,7 @@ class DqConverter {
   int tile_, panel_;
 };
 
-/// By one thread, once all have converted a tile's units. It clears those that dQ's warpgroup has converted: stores of
-/// zeros by TMA end without a wait for the CTA's other stores.
+/// By one thread, once all have converted a tile's units. It clears those that dQ's warpgroup has converted.
 template <auto kConfig>
 __device__ __forceinline__ void count_units(const BackwardMemory<kConfig>& memory,
                                             const shared::BackwardSm90Params& params, int tile) {
@@ -149,12 +147,7 @@ __device__ __forceinline__ void count_units(const BackwardMemory<kConfig>& memor
     ptx::tma_store_wait();
     ptx::fence_for_bulk();
   }
-  unsigned* const converted = params.ring.converted + own(shared::kTurnConverted);
-  if constexpr (kConfig.queries_convert() && !kConfig.ordered) {
-    ptx::add_count_of_bulk(converted, static_cast<unsigned>(own(shared::kTurnCount)));
-  } else {
-    ptx::add_count(converted, static_cast<unsigned>(own(shared::kTurnCount)));
-  }
+  ptx::add_count(params.ring.converted + own(shared::kTurnConverted), static_cast<unsigned>(own(shared::kTurnCount)));
 }
 
 }  // namespace heddle

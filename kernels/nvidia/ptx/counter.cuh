@@ -34,14 +34,10 @@ __device__ __forceinline__ void await_count(const unsigned* word, unsigned count
 }
 /// Makes the thread's stores to global memory before seen by bulk operations behind, and the other way round.
 __device__ __forceinline__ void fence_for_bulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-/// Threads that await the count see all that this thread did before, and all that it has waited for.
+/// Threads that await the count see all that this thread did before, and all that it has waited for, bulk operations
+/// among them: the end of these alone lets no other thread see them, and a relaxed count came before some adds.
 __device__ __forceinline__ void add_count(unsigned* word, unsigned count) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(count) : "memory");
-}
-
-/// Counts bulk operations whose end the thread has waited for. It does not wait for the stores of other threads.
-__device__ __forceinline__ void add_count_of_bulk(unsigned* word, unsigned count) {
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(count) : "memory");
 }
 
 }  // namespace heddle::ptx

@@ -70,7 +70,7 @@ jit::Source reads_source(const BackwardSm90Config& config, const plan::BackwardM
   ModLayout own = layout;
   own.by_sequence = config.by_sequence;
   jit::Source source = source_before_kernel(config, mods, own, "backward_reads");
-  // A mapped score of four tensors beside lse in two words spills 16 bytes at head dimension 128.
+  // A mapped score of four tensors beside lse in two words stores and loads 16 bytes at head dimension 128.
   if (config.lse_rest) source.bearable_spill_bytes = 32;
   source.text = kIncludes + source.text + reads_text(reads, types, own) +
                 "#include \"backward_sm90/backward_reads_kernel.cuh\"\n";

@@ -313,7 +313,7 @@ void expect_reads_accepted(const std::string& score, const std::vector<std::pair
       fmt::print("D {}, {}: around {} registers, {:.0f} ms", dim, score, sums->registers, sums->compile_ms);
       if (reads.visits_pairs()) {
         const auto pass = jit::build(backward_sm90::reads_source(config, mods, reads, types, layout));
-        EXPECT_LE(pass->spill_bytes, config.lse_rest ? 16 : 0);
+        EXPECT_LE(pass->spill_bytes, config.lse_rest ? 32 : 0);  // stores and loads of 16 bytes
         fmt::print("; pass {} registers, {:.0f} ms", pass->registers, pass->compile_ms);
       }
       fmt::print("\n");

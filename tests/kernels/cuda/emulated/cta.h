@@ -64,6 +64,11 @@ struct Product {
   int rank = 0;    // of the warpgroup's CTA
 };
 
+/// Does it, once.
+inline void show(std::function<void()>& write) {
+  if (const auto once = std::exchange(write, nullptr)) once();
+}
+
 struct Thread {
   ucontext_t context;
   std::vector<char> stack;
@@ -72,9 +77,16 @@ struct Thread {
   std::deque<Product> products;     // not executed yet
   std::deque<int> groups;           // products left of each committed group, the oldest first
   int open = 0;                     // products of the group that is not committed
-  int adds = 0;                     // bulk adds that have not ended
+  int adds = 0;                     // bulk adds whose shared memory has not been read
+  std::vector<std::shared_ptr<std::function<void()>>> unseen;  // its bulk writes, in the order in which they were read
   unsigned word = 0, words[4] = {};
   unsigned address = 0;
+
+  /// Others see what it has waited for.
+  void release() {
+    for (auto& write : unseen) show(*write);
+    unseen.clear();
+  }
 };
 
 class Cta {

@@ -15,7 +15,8 @@ inline void bulk_load(Address to, const void* from, unsigned bytes, Address barr
     own.complete();
   });
 }
-/// Gives each float to `take(to, x)`, later.
+/// Gives each float to `take(to, x)`. Who waits for the end of a copy knows that its shared memory has been read; that
+/// other CTAs see it takes as long again, or until the thread releases.
 template <class Take>
 void bulk_out(float* to, Address from, unsigned bytes, const Take& take) {
   if (from % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<std::uintptr_t>(to) % 16 != 0) {
@@ -24,12 +25,13 @@ void bulk_out(float* to, Address from, unsigned bytes, const Take& take) {
   emulated::Thread* thread = &cta().own();
   ++thread->adds;
   cta().later([=] {
-    for (unsigned i = 0; i < bytes / 4; ++i) {
-      float x;
-      std::memcpy(&x, cta().at(from) + 4 * i, 4);
-      take(to[i], x);
-    }
+    std::vector<float> floats(bytes / 4);
+    std::memcpy(floats.data(), cta().at(from), bytes);
     --thread->adds;
+    thread->unseen.push_back(std::make_shared<std::function<void()>>([=, floats = std::move(floats)] {
+      for (std::size_t i = 0; i < floats.size(); ++i) take(to[i], floats[i]);
+    }));
+    cta().later([write = thread->unseen.back()] { emulated::show(*write); });
   });
 }
 inline void bulk_store(float* to, Address from, unsigned bytes) {

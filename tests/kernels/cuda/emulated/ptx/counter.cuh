@@ -10,6 +10,7 @@ inline void wait_for_turn(const unsigned* word, unsigned turn) {
   emulated::cta().wait_until([=] { return *word == turn; });
 }
 inline void pass_turn(unsigned* word) {
+  emulated::cta().own().release();
   ++*word;
   emulated::cta().progress();
 }
@@ -19,10 +20,9 @@ inline void await_count(const unsigned* word, unsigned count) {
 }
 inline void fence_for_bulk() {}
 inline void add_count(unsigned* word, unsigned count) {
+  emulated::cta().own().release();
   *word += count;
   emulated::cta().progress();
 }
-
-inline void add_count_of_bulk(unsigned* word, unsigned count) { add_count(word, count); }
 
 }  // namespace heddle::ptx

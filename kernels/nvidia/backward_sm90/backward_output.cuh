@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_staged(ptx::Address stage, const shared::R
     const int r = kRowsAtOnce * i + first, own = row + r;
     int words[4];
     ptx::load_words(stage + r * kRowBytes + ((chunk ^ (r & 7)) * 16), words);
-    if (own >= stored || 8 * chunk >= dim) continue;
+    if (own >= stored || first >= kRowsAtOnce || 8 * chunk >= dim) continue;
     const auto word = [&](int j) { return own < live ? static_cast<unsigned>(words[j]) : 0U; };
     *reinterpret_cast<uint4*>(to) = {word(0), word(1), word(2), word(3)};
   }

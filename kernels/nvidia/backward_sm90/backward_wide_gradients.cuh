@@ -29,7 +29,9 @@ class WideGradients : WideRole<kConfig> {
   __device__ __forceinline__ void run() {
     ptx::forget(d_k_);
     if (steps_ > 0) walk();
-    this->template leave<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale);
+    // By way of queries that came before the last ones: no others come.
+    const int slot = steps_ > 0 ? steps_ % kConfig.q_stages : 0;
+    this->template leave<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, memory_.queries(slot));
   }
 
  private:

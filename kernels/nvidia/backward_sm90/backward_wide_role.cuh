@@ -32,14 +32,14 @@ class WideRole : public BackwardKeys<kConfig, WideMemory<kConfig>, WideRole<kCon
     return __shfl_sync(~0U, flags, 0);
   }
 
-  /// Stores dK or dV of the thread's keys.
+  /// Stores dK or dV of the thread's keys. `stage`: memory for 64 keys x all columns that nothing else needs any more.
   template <shared::StorageType kType, int kCount>
-  __device__ __forceinline__ void leave(const shared::RowOutput& out, int dim, const float (&d)[kCount],
-                                        float factor) const {
+  __device__ __forceinline__ void leave(const shared::RowOutput& out, int dim, const float (&d)[kCount], float factor,
+                                        ptx::Address stage) const {
     if constexpr (kConfig.device_lengths) {
       if (steps_ < 0) return;  // no tile
     }
-    this->template store<kType>(out, dim, d, factor, steps_ > 0);
+    this->template store<kType, true>(out, dim, d, factor, steps_ > 0, stage);
   }
 
   int steps_;

@@ -21,7 +21,7 @@ class WideScores : WideRole<kConfig> {
   __device__ __forceinline__ void run() {
     ptx::forget(d_v_);
     if (steps_ > 0) walk();
-    this->template leave<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F);
+    this->template leave<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, memory_.d_o(slot_of(d_o_)));
   }
 
  private:
@@ -55,6 +55,9 @@ class WideScores : WideRole<kConfig> {
     add_to_d_v(steps_ - 1);
     ptx::wgmma_wait<0>();
     ptx::touch(d_v_);
+    // dV leaves by way of the last dO, once the gradients' warpgroup has read it, too.
+    ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
+    ptx::barrier_wait(memory_.d_o_empty(slot_of(d_o_)), parity_of(d_o_));
   }
 
   __device__ __forceinline__ void add_to_d_v(int number) {

@@ -68,6 +68,7 @@ struct InPlaceWay {
   std::int64_t k_dim, v_dim;   // of the rows that are read: padded if they are staged
   T k_scale = 1, v_scale = 1;  // kStoredScale of what is not staged
   bool near;                   // rows are read once, where they stand: they are fetched a short way ahead
+  bool by_pages;               // of rows that stand together only the beginnings of pages: memory limits the speed
 
   InPlaceWay(const Tile<T>& tile, const Care<T>& how) : care(how) {
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>())), rows = tile.rows();
@@ -79,6 +80,7 @@ struct InPlaceWay {
     restage_k = care.on && !stage_k && LosesNan(tile.k.dtype);
     stage_v = care.on || (rows >= kStageRows && size_of(tile.v.dtype) == 1) || tile.v_dim % (2 * lanes) != 0;
     near = !stage_k && !stage_v && (kWideRegisters || rows < kFarRows);
+    by_pages = near && 2 * rows <= size_of(tile.k.dtype) && FetchesByItself();
     k_dim = plan::round_up(tile.qk_dim, stage_k ? 2 * lanes : pair);
     v_dim = plan::round_up(tile.v_dim, 2 * lanes);
     if (!stage_k) k_scale = StoredScale(tile.k.dtype);
@@ -91,24 +93,6 @@ struct InPlaceWay {
     return scale;
   }
 };
-
-/// Addresses of keys from `first` on; the last of `count` serves the columns behind it.
-inline RowAddresses AddressesOf(const ConstRows& rows, std::int64_t dim, std::int64_t first, std::int64_t count) {
-  const std::int64_t size = size_of(rows.dtype);
-  const auto* data = static_cast<const std::byte*>(rows.data);
-  RowAddresses to;
-  to.bytes = dim * size;
-  for (std::int64_t i = 0; i < count;) {
-    const std::byte* row = data + rows.offset(first + i) * size;
-    std::int64_t here = count - i;  // rows up to the page's end
-    if (rows.pages.table != nullptr) {
-      here = std::min(here, rows.pages.rows - (rows.pages.first + first + i) % rows.pages.rows);
-    }
-    for (const std::int64_t end = i + here; i < end; ++i, row += rows.stride * size) to.row[i] = row;
-  }
-  std::fill(to.row + count, to.row + plan::kChunk, to.row[count - 1]);
-  return to;
-}
 
 /// Row `column` as T in its own order, padded with 0, NaN of e4m3 as NaN if `exact`.
 template <class T>
@@ -319,16 +303,17 @@ WalkEnd WalkInPlace(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int
   ChunkWalk walk(tile.runs, tile.block_keys, key_begin, key_end);
   if (walk.done()) return WalkEnd::no_key;
   ArrangeQueries(tile, buffers, way);
-  const auto keys_of = [&](const Chunk& chunk) {
-    return AddressesOf(tile.k, tile.qk_dim - tile.k_rest.columns, chunk.first, chunk.end - chunk.first);
+  RowAddresses keys, values;
+  const auto find_keys = [&](const Chunk& chunk) {
+    FindRows(tile.k, tile.qk_dim - tile.k_rest.columns, chunk.first, chunk.end - chunk.first, keys);
   };
-  RowAddresses keys = keys_of(walk.chunk()), values;
-  Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near);
+  find_keys(walk.chunk());
+  Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near, way.by_pages);
   if (way.near) ahead.fetch(kAheadLines);
   for (bool first = true; !walk.done(); first = false) {
     const Chunk chunk = walk.chunk();
     const std::int64_t begin = chunk.begin - chunk.first, end = chunk.end - chunk.first;
-    values = AddressesOf(tile.v, tile.v_dim, chunk.first, end);
+    FindRows(tile.v, tile.v_dim, chunk.first, end, values);
     bool lost_nan = way.stage_k && !care.on && HasNan(keys, tile.k.dtype, 0, end);
     ahead.then(values, end);
     ScoresInPlace(tile, buffers, way, keys, chunk, lost_nan, ahead);
@@ -342,7 +327,7 @@ WalkEnd WalkInPlace(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int
     lost_nan = lost_nan || (way.stage_v && !care.on && HasNan(values, tile.v.dtype, begin, end));
     walk.next();
     if (!walk.done()) {
-      keys = keys_of(walk.chunk());
+      find_keys(walk.chunk());
       ahead.then(keys, walk.chunk().end - walk.chunk().first);
     }
     ValuesInPlace(tile, buffers, way, values, chunk, left_out, first, lost_nan, ahead);

@@ -177,7 +177,12 @@ HWY_INLINE void DotBlock(const ScoreProduct<RealOf<Storage>>& p, std::int64_t ro
   if constexpr (kDotOnTheWay<kRows>) {
     for (; first + kStep <= p.dim; first += kStep) {
       ahead.fetch<kKeys * kLines>();
-      if (ahead.near()) p.keys->template approach<kKeys, kLines>(column + kKeys, first * kSize);
+      if (ahead.near() && p.keys->together) {
+        HWY_UNROLL(8)
+        for (int j = 0; j < kKeys; ++j) Approach<kLines>(key[j] + first, kKeys * p.keys->bytes);
+      } else if (ahead.near()) {
+        p.keys->template approach<kKeys, kLines>(column + kKeys, first * kSize);
+      }
       for (std::int64_t i = 0; i < kStep; i += kPairs * kPair) {
         DotStep<kPairs>(q, p.q_stride, key, first + i, sum, lost);
       }

@@ -55,16 +55,21 @@ inline constexpr std::int64_t kQuadStep = 8 * kQuadDims<T>;
 /// dimensions of each 8 are in the storage's order if they are even and odd ones. Rows past the last are 0.
 template <class T>
 void ArrangeQuads(const T* q, std::int64_t stride, std::int64_t rows, std::int64_t dim, bool even_odd, T* to) {
+  constexpr std::int64_t kDims = kQuadDims<T>;
   for (std::int64_t first = 0; first < rows; first += kQuadRows * kQuadVectors) {
     const std::int64_t here = std::min(plan::round_up(rows - first, kQuadRows), kQuadRows * kQuadVectors);
-    for (std::int64_t d = 0; d < dim; d += kQuadDims<T>) {
-      for (std::int64_t r = first; r < first + here; ++r) {
-        for (std::int64_t i = 0; i < kQuadDims<T>; ++i, ++to) {
-          const std::int64_t from = even_odd ? d / 8 * 8 + 2 * i + d % 8 / 4 : d + i;
-          *to = r < rows ? q[r * stride + from] : 0;
+    for (std::int64_t r = 0; r < here; ++r) {
+      const T* row = q + (first + r) * stride;
+      for (std::int64_t d = 0; d < dim; d += 2 * kDims) {
+        T *even = to + (d * here + r * kDims), *odd = even + kDims * here;
+        for (std::int64_t i = 0; i < kDims; ++i) {
+          const bool is_query = first + r < rows;
+          even[i] = is_query ? row[d + (even_odd ? 2 * i : i)] : 0;
+          odd[i] = is_query ? row[d + (even_odd ? 2 * i + 1 : kDims + i)] : 0;
         }
       }
     }
+    to += here * dim;
   }
 }
 

@@ -268,6 +268,19 @@ void StageRow(const Storage* from, std::int64_t count, std::int64_t padded, Real
 /// multiple of a pair; `to` is another row.
 template <class T>
 void OrderRow(const T* from, std::int64_t count, std::int64_t lanes, bool to_stored, T* to) {
+  const hn::ScalableTag<T> d;
+  const bool whole = lanes == static_cast<std::int64_t>(hn::Lanes(d));  // vectors
+  for (std::int64_t first = 0; whole && first < count; first += 2 * lanes) {
+    hn::Vec<decltype(d)> even, odd;
+    if (to_stored) {
+      hn::LoadInterleaved2(d, from + first, even, odd);
+      hn::StoreU(even, d, to + first);
+      hn::StoreU(odd, d, to + first + lanes);
+    } else {
+      hn::StoreInterleaved2(hn::LoadU(d, from + first), hn::LoadU(d, from + first + lanes), d, to + first);
+    }
+  }
+  if (whole) return;
   for (std::int64_t first = 0; first < count; first += 2 * lanes) {
     for (std::int64_t i = 0; i < lanes; ++i) {
       const std::int64_t stored[] = {first + i, first + lanes + i}, own[] = {first + 2 * i, first + 2 * i + 1};

@@ -150,9 +150,17 @@ bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t
 
 template <class T>
 double SumOf(const T* sums) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < kSumLanes<T>; ++i) sum += static_cast<double>(sums[i]);
-  return sum;
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<T, decltype(d)> own;
+  auto sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < kSumLanes<T>; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    if constexpr (std::is_same_v<T, double>) {
+      sum = hn::Add(sum, hn::Load(d, sums + i));
+    } else {
+      sum = hn::Add(sum, hn::PromoteTo(d, hn::Load(own, sums + i)));
+    }
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 /// A row's end: the factor of its accumulators, and its lse in two parts, m and ln l.

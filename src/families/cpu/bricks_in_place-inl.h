@@ -81,7 +81,7 @@ class BricksInPlace {
   }
   /// The keys of `chunk` are read next, and then its values.
   void start_chunk(const Chunk& chunk) {
-    values_ = AddressesOf(tile_.v, tile_.v_dim, chunk.first, chunk.end - chunk.first);
+    FindRows(tile_.v, tile_.v_dim, chunk.first, chunk.end - chunk.first, values_);
     ahead_.then(values_, chunk.end - chunk.first);
   }
   /// The values of `chunk` are read next, and then the keys of the chunk at which `next` stands, if there is one.
@@ -163,7 +163,7 @@ class BricksInPlace {
   void enter_keys(const Chunk& chunk) {
     keys_first_ = chunk.first;
     key_count_ = chunk.end - chunk.first;
-    keys_ = AddressesOf(tile_.k, tile_.qk_dim - tile_.k_rest.columns, keys_first_, key_count_);
+    FindRows(tile_.k, tile_.qk_dim - tile_.k_rest.columns, keys_first_, key_count_, keys_);
   }
   std::byte* query_bricks() const { return reinterpret_cast<std::byte*>(buffers_.quad_queries); }
 

@@ -1,4 +1,5 @@
-// The CPU backend's backward: packs queries, then runs tasks of tiles of keys on all threads, then adds up dq.
+// The CPU backend's backward: packs queries, then runs tasks of tiles of keys on all threads, then adds up dq; or each
+// task does all three for its own queries.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -47,13 +48,19 @@ class BackwardLaunch {
   void run(const BackwardWave& wave, std::int64_t index) {
     const int workers = workers_for(wave);
     while (std::ssize(mods_) < workers) mods_.emplace_back(run_.backward.programs, bindings_);
-    queries_.prepare(wave, workers);
+    const bool by_tasks = queries_.by_tasks(wave, workers);
+    if (!by_tasks) queries_.prepare(wave, workers);
     Progress progress(run_.options.progress, std::ssize(wave.lanes), index, run_.backward.schedule.waves());
     base::parallel_tasks(workers, std::ssize(wave.lanes), [&](int worker, std::int64_t lane) {
-      for (const KeyTask& task : wave.lanes[static_cast<std::size_t>(lane)]) run_task(wave, task, lane, worker);
+      for (const KeyTask& task : wave.lanes[static_cast<std::size_t>(lane)]) {
+        const TaskQueries queries{wave, by_tasks ? queries_.shift_of(wave, task, workers, worker) : 0};
+        if (by_tasks) queries_.prepare(queries, task);
+        run_task(queries, task, lane, worker);
+        if (by_tasks && run_.tensors.dq) queries_.store(queries, task, worker);
+      }
       progress.add_one();
     });
-    if (run_.tensors.dq) queries_.store(wave, workers);
+    if (run_.tensors.dq && !by_tasks) queries_.store(wave, workers);
   }
 
   int workers_for(const BackwardWave& wave) const {
@@ -85,17 +92,17 @@ class BackwardLaunch {
             {}};
   }
 
-  void run_task(const BackwardWave& wave, const KeyTask& task, std::int64_t lane, int worker) {
-    for (const KeyGroup& group : wave.units[static_cast<std::size_t>(task.unit)]) {
+  void run_task(const TaskQueries& queries, const KeyTask& task, std::int64_t lane, int worker) {
+    for (const KeyGroup& group : queries.wave.units[static_cast<std::size_t>(task.unit)]) {
       for (std::int64_t tile = task.first_tile; tile < task.end_tile; ++tile) {
         const std::int64_t first = tile * plan::kBackwardKeys;
-        if (first < group.keys) run_key_tile(wave, group, task.piece, first, lane, worker);
+        if (first < group.keys) run_key_tile(queries, group, task.piece, first, lane, worker);
       }
     }
   }
 
   /// dk and dv of the tile of keys at `first`. What broadcasts over the batch is packed and stored once.
-  void run_key_tile(const BackwardWave& wave, const KeyGroup& group, std::int64_t piece, std::int64_t first,
+  void run_key_tile(const TaskQueries& queries, const KeyGroup& group, std::int64_t piece, std::int64_t first,
                     std::int64_t lane, int worker) {
     KeyMemory memory = key_memory(worker);
     const bool several = group.sequences.size() > 1;
@@ -109,7 +116,7 @@ class BackwardLaunch {
       if (!begun || !v_shared) pack_values(index, group.kv_head, first, v_shared ? longest : keys, memory);
       begun = true;
       for (std::int64_t g = 0; g < run_.problem.group(); ++g) {
-        run_head(wave, index, group.kv_head * run_.problem.group() + g, piece, first, keys, lane, worker, memory);
+        run_head(queries, index, group.kv_head * run_.problem.group() + g, piece, first, keys, lane, worker, memory);
       }
       if (!k_shared)
         store_keys(run_.tensors.dk, memory.dk, run_.problem.qk_dim, index, group.kv_head, first, keys, memory);
@@ -191,9 +198,9 @@ class BackwardLaunch {
   }
 
   /// All steps of a head's queries against the tile of keys.
-  void run_head(const BackwardWave& wave, std::int64_t index, std::int64_t head, std::int64_t piece, std::int64_t first,
+  void run_head(const TaskQueries& unit, std::int64_t index, std::int64_t head, std::int64_t piece, std::int64_t first,
                 std::int64_t keys, std::int64_t lane, int worker, const KeyMemory& memory) {
-    const QueryMemory queries = run_.memory_of(run_.backward.schedule.query_unit(wave, index, head));
+    const QueryMemory queries = run_.memory_of(run_.backward.schedule.query_unit(unit.wave, index, head), unit.shift);
     BackwardWorkerMods& mods = mods_[static_cast<std::size_t>(worker)];
     std::vector<StepRead<T>> reads = step_reads(mods, worker);
     BackwardStep<T> step = head_step(index, head, first, memory);

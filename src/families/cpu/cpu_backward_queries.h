@@ -1,5 +1,5 @@
-// A backward's queries, prepared before its tasks begin: packed q and dO, lse, lse_rest, delta = dO.o - dlse, and the
-// gradient of the sinks, which needs nothing else.
+// A backward's queries, prepared before its tasks, or by each task for itself: packed q and dO, lse, lse_rest, delta =
+// dO.o - dlse, and the gradient of the sinks, which needs nothing else.
 #pragma once
 
 #include <cstddef>

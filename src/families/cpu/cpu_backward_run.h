@@ -71,8 +71,9 @@ struct BackwardRun {
   T* scratch(int worker, std::int64_t offset) const {
     return reinterpret_cast<T*>(workers + worker * backward.scratch.bytes + offset);
   }
-  QueryMemory memory_of(const QueryUnit& unit) const {
-    return {waves + unit.offset, &memory[static_cast<std::size_t>(unit.sequence)]};
+  /// shift: bytes from the unit's place in the wave to where a worker has its queries.
+  QueryMemory memory_of(const QueryUnit& unit, std::int64_t shift = 0) const {
+    return {waves + unit.offset + shift, &memory[static_cast<std::size_t>(unit.sequence)]};
   }
 };
 

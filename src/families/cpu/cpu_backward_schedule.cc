@@ -130,7 +130,8 @@ void BackwardSchedule::add_tasks(const Unit& unit, std::int64_t index, std::vect
     for (; end < tiles && (piece + 1 == split_.pieces || (before + own) * split_.pieces < total * (piece + 1)); ++end) {
       own += cost[static_cast<std::size_t>(end)] + kTileCost;
     }
-    if (end > begin) tasks.push_back({index, piece, begin, end, own});
+    // A unit's only task may prepare and store its queries, without a key, too.
+    if (end > begin || split_.pieces == 1) tasks.push_back({index, piece, begin, end, own});
     begin = end;
     before += std::exchange(own, 0);
   }
@@ -145,6 +146,7 @@ BackwardWave BackwardSchedule::wave(std::int64_t index) const {
     const Unit& unit = units_[static_cast<std::size_t>(i)];
     add_tasks(unit, std::ssize(wave.units), tasks);
     wave.units.push_back(unit);
+    wave.largest_unit = std::max(wave.largest_unit, query_bytes(unit));
     for (const KeyGroup& group : unit) {
       for (const std::int64_t b : group.sequences) {
         for (std::int64_t g = 0; g < problem_.group(); ++g) {

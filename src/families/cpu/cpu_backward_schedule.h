@@ -35,6 +35,7 @@ struct QueryUnit {
 struct BackwardWave {
   std::vector<std::vector<KeyGroup>> units;
   std::vector<QueryUnit> queries;
+  std::int64_t largest_unit = 0;            // bytes of the queries of one unit
   std::vector<std::vector<KeyTask>> lanes;  // the longest first
 };
 

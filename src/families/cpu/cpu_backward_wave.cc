@@ -41,6 +41,18 @@ void for_blocks_of_rows(const BackwardRun& run, const BackwardWave& wave, int wo
   });
 }
 
+/// Calls f for each query unit of the task.
+template <class F>
+void for_queries(const BackwardRun& run, const TaskQueries& queries, const KeyTask& task, F&& f) {
+  for (const KeyGroup& group : queries.wave.units[static_cast<std::size_t>(task.unit)]) {
+    for (const std::int64_t index : group.sequences) {
+      for (std::int64_t g = 0; g < run.problem.group(); ++g) {
+        f(run.backward.schedule.query_unit(queries.wave, index, group.kv_head * run.problem.group() + g));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -70,18 +82,69 @@ QueryRows<T> WaveQueries<T>::rows_of_queries(const QueryUnit& unit) const {
 }
 
 template <class T>
+bool WaveQueries<T>::by_tasks(const BackwardWave& wave, int workers) const {
+  // Few units leave workers idle that can prepare rows.
+  const bool enough = workers == 1 || std::ssize(wave.units) >= 2 * workers;
+  return enough && run_.split.pieces == 1 && !run_.split.q_broadcasts && !run_.tensors.d_sinks;
+}
+
+template <class T>
+void WaveQueries<T>::prepare(const QueryUnit& unit, const QueryMemory& memory, std::int64_t first,
+                             std::int64_t end) const {
+  prepare_queries(rows_of_queries(unit), memory, first, end);
+  const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
+  const std::int64_t last = end == run_.sequence(unit.sequence).q_len ? memory.at->rows : end;
+  for (std::int64_t piece = 0; run_.tensors.dq && piece < run_.split.pieces; ++piece) {
+    T* dq = memory.get<T>(memory.at->dq + piece * memory.at->part_bytes);
+    for (std::int64_t d = 0; d < columns; d += plan::kPanel) {
+      std::fill_n(dq + d * memory.at->rows + first * plan::kPanel, (last - first) * plan::kPanel, T(0));
+    }
+  }
+}
+
+template <class T>
+void WaveQueries<T>::store(const QueryUnit& unit, const QueryMemory& memory, std::int64_t first, std::int64_t end,
+                           int worker) const {
+  const Sequence& own = run_.sequence(unit.sequence);
+  store_panels(StorePanels<T>{
+      .from = memory.get<T>(memory.at->dq),
+      .parts = run_.split.pieces,
+      .part_stride = memory.at->part_bytes / static_cast<std::int64_t>(sizeof(T)),
+      .panel_rows = memory.at->rows,
+      .first = first,
+      .rows = end - first,
+      .dim = run_.problem.qk_dim,
+      .factor = static_cast<T>(run_.stored_factor()),
+      .to = rows_of<Rows>(*run_.tensors.dq, run_.batch_entry(unit.sequence), unit.head, own.q_begin + first),
+      .staging = run_.scratch<T>(worker, run_.backward.scratch.staging)});
+}
+
+template <class T>
+std::int64_t WaveQueries<T>::shift_of(const BackwardWave& wave, const KeyTask& task, int workers, int worker) const {
+  if (workers * wave.largest_unit > run_.backward.wave_bytes) return 0;
+  std::int64_t place = run_.backward.wave_bytes;
+  for_queries(run_, {wave, 0}, task, [&](const QueryUnit& unit) { place = std::min(place, unit.offset); });
+  return worker * wave.largest_unit - place;
+}
+
+template <class T>
+void WaveQueries<T>::prepare(const TaskQueries& queries, const KeyTask& task) const {
+  for_queries(run_, queries, task, [&](const QueryUnit& unit) {
+    prepare(unit, run_.memory_of(unit, queries.shift), 0, run_.sequence(unit.sequence).q_len);
+  });
+}
+
+template <class T>
+void WaveQueries<T>::store(const TaskQueries& queries, const KeyTask& task, int worker) const {
+  for_queries(run_, queries, task, [&](const QueryUnit& unit) {
+    store(unit, run_.memory_of(unit, queries.shift), 0, run_.sequence(unit.sequence).q_len, worker);
+  });
+}
+
+template <class T>
 void WaveQueries<T>::prepare(const BackwardWave& wave, int workers) {
   for_blocks_of_rows(run_, wave, workers, [&](const QueryUnit& unit, std::int64_t first, std::int64_t end, int) {
-    const QueryMemory memory = run_.memory_of(unit);
-    prepare_queries(rows_of_queries(unit), memory, first, end);
-    const std::int64_t columns = plan::round_up(run_.problem.qk_dim, plan::kPanel);
-    const std::int64_t last = end == run_.sequence(unit.sequence).q_len ? memory.at->rows : end;
-    for (std::int64_t piece = 0; run_.tensors.dq && piece < run_.split.pieces; ++piece) {
-      T* dq = memory.get<T>(memory.at->dq + piece * memory.at->part_bytes);
-      for (std::int64_t d = 0; d < columns; d += plan::kPanel) {
-        std::fill_n(dq + d * memory.at->rows + first * plan::kPanel, (last - first) * plan::kPanel, T(0));
-      }
-    }
+    prepare(unit, run_.memory_of(unit), first, end);
   });
   if (!run_.tensors.d_sinks) return;
   for (const QueryUnit& unit : wave.queries) {
@@ -93,19 +156,7 @@ template <class T>
 void WaveQueries<T>::store(const BackwardWave& wave, int workers) const {
   if (run_.split.q_broadcasts) return store_broadcast(wave, workers);
   for_blocks_of_rows(run_, wave, workers, [&](const QueryUnit& unit, std::int64_t first, std::int64_t end, int worker) {
-    const QueryMemory memory = run_.memory_of(unit);
-    const Sequence& own = run_.sequence(unit.sequence);
-    store_panels(StorePanels<T>{
-        .from = memory.get<T>(memory.at->dq),
-        .parts = run_.split.pieces,
-        .part_stride = memory.at->part_bytes / static_cast<std::int64_t>(sizeof(T)),
-        .panel_rows = memory.at->rows,
-        .first = first,
-        .rows = end - first,
-        .dim = run_.problem.qk_dim,
-        .factor = static_cast<T>(run_.stored_factor()),
-        .to = rows_of<Rows>(*run_.tensors.dq, run_.batch_entry(unit.sequence), unit.head, own.q_begin + first),
-        .staging = run_.scratch<T>(worker, run_.backward.scratch.staging)});
+    store(unit, run_.memory_of(unit), first, end, worker);
   });
 }
 

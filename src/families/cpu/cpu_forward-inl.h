@@ -4,10 +4,10 @@
 //   S [rows][kChunk] = Q K^T      score mod, or mask and score mod; -inf: does not attend
 //   P = exp(S - max), in place    O [rows][Dv] = O exp(old max - max) + P V
 //
-// Keys and values come packed, or the tile reads them in place (families/cpu/cpu_forward_plans.h says when): in f32
-// from where they stand (attend_in_place-inl.h), in f64 it packs each chunk for itself. Numbers that must not reach a
-// result are kept out by selection, never by multiplication with 0: masked scores and the lanes beside a chunk become
-// -inf, and values that are not finite reach the rows that attend them and no other (values-inl.h).
+// Keys and values come packed, or the tile reads them in place (attend_in_place-inl.h; cpu_forward_plans.h says when).
+// Numbers that must not reach a result are kept out by selection, never by multiplication with 0: masked scores and the
+// lanes beside a chunk become -inf, and values that are not finite reach the rows that attend them and no other
+// (values-inl.h).
 //
 // Sums of p v may leave the range of T although o does not: o is their quotient by l, and an o of f64 reaches beyond
 // f32. Where a finished row holds something that is not finite, the tile is computed once more with scaled values, and
@@ -79,27 +79,6 @@ void StartRows(const Tile<T>& tile, const TileBuffers<T>& buffers) {
   std::fill(buffers.row_sums, buffers.row_sums + tile.rows() * kSumLanes<T>, T(0));
 }
 
-/// The chunk's own keys and values, packed; flags [kChunk / kPanel].
-template <class T>
-PackedHead<T> PackChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, std::uint8_t* flags) {
-  const std::int64_t first = chunk.first / plan::kPanel * plan::kPanel, end = chunk.end - first;
-  Pack(PackKeys<T>{.from = SkipRows(tile.k, first),
-                   .begin = 0,
-                   .end = end,
-                   .dim = tile.qk_dim,
-                   .panels = buffers.chunk_keys,
-                   .staging = buffers.staging,
-                   .rest = SkipRows(tile.k_rest, first)});
-  Pack(PackValues<T>{.from = SkipRows(tile.v, first),
-                     .begin = 0,
-                     .end = end,
-                     .dim = tile.v_dim,
-                     .keys = plan::kChunk,
-                     .panels = buffers.chunk_values,
-                     .flags = flags});
-  return {.k = buffers.chunk_keys, .v = buffers.chunk_values, .v_flags = flags, .v_keys = plan::kChunk, .first = first};
-}
-
 /// S = Q K^T over the panels that the chunk touches.
 template <class T>
 void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuffers<T>& buffers, const Chunk& chunk) {
@@ -132,8 +111,7 @@ void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuf
 template <class T>
 void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk& chunk, const TileMod& mod,
                  T value_scale, bool first) {
-  std::uint8_t flags[plan::kChunk / plan::kPanel];
-  const PackedHead<T> head = tile.head.k != nullptr ? tile.head : PackChunk(tile, buffers, chunk, flags);
+  const PackedHead<T>& head = tile.head;
   ComputeScores(tile, head, buffers, chunk);
   ApplyMods(tile, buffers, chunk, mod);
   ColumnSet columns;
@@ -151,17 +129,15 @@ bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t
                 T value_scale) {
   LoadQueries(tile, buffers);
   StartRows(tile, buffers);
-  if constexpr (std::is_same_v<T, float>) {
-    if (tile.head.k == nullptr) {
-      WalkEnd end =
-          WalkInPlace(tile, buffers, key_begin, key_end, {.on = value_scale != 1, .value_scale = value_scale});
-      if (end == WalkEnd::not_finite && value_scale == 1) {
-        LoadQueries(tile, buffers);
-        StartRows(tile, buffers);
-        end = WalkInPlace(tile, buffers, key_begin, key_end, {.on = true});
-      }
-      return end != WalkEnd::no_key;
+  if (tile.head.k == nullptr) {
+    const Care<T> care = {.on = value_scale != 1, .value_scale = value_scale};
+    WalkEnd end = WalkInPlace(tile, buffers, key_begin, key_end, care);
+    if (end == WalkEnd::not_finite && !care.on) {
+      LoadQueries(tile, buffers);
+      StartRows(tile, buffers);
+      end = WalkInPlace(tile, buffers, key_begin, key_end, Care<T>{.on = true});
     }
+    return end != WalkEnd::no_key;
   }
   bool first = true;
   for (ChunkWalk walk(tile.runs, tile.block_keys, key_begin, key_end); !walk.done(); walk.next()) {
@@ -174,9 +150,17 @@ bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t
 
 template <class T>
 double SumOf(const T* sums) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < kSumLanes<T>; ++i) sum += static_cast<double>(sums[i]);
-  return sum;
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<T, decltype(d)> own;
+  auto sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < kSumLanes<T>; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    if constexpr (std::is_same_v<T, double>) {
+      sum = hn::Add(sum, hn::Load(d, sums + i));
+    } else {
+      sum = hn::Add(sum, hn::PromoteTo(d, hn::Load(own, sums + i)));
+    }
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 /// A row's end: the factor of its accumulators, and its lse in two parts, m and ln l.

@@ -91,7 +91,7 @@ Share share_of(const AttentionProblem& problem, const Plan& plan, const BlockMas
     for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
       const std::int64_t seen = rows != nullptr ? seen_keys(problem, *rows, index, head) : sequence.kv_len;
       share.keys += seen;
-      share.in_place += problem.precision == expr::Precision::f64 ? 0 : seen;
+      share.in_place += seen;
     }
   }
   if (problem.shared_kv) share.keys += problem.kv_heads * longest;

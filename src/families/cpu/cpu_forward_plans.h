@@ -55,7 +55,7 @@ struct CpuForwardScratch {
   std::int64_t infinite;      // [rows][kChunk] bits
   std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
   // Where keys and values are read in place:
-  std::int64_t chunk_keys;    // [kChunk][q_stride]: the chunk's keys as rows or as panels
+  std::int64_t chunk_keys;    // [kChunk][q_stride]: the chunk's keys where they are staged
   std::int64_t chunk_values;  // [kChunk][o_stride + kStagedGap]
   std::int64_t quad_queries;  // [padded_rows][q_stride]: the queries in blocks of four dimensions
   std::int64_t bytes;         // of all of it

@@ -100,18 +100,43 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& p, std::int64_t row, std::int6
   }
 }
 
+/// The rows in blocks of nearly one size of 5 to 8, whose accumulators hide the latency of a multiply-add although a
+/// row has but one vector or two. Returns the rows that are left: at most 4.
+template <int kVectors, ProductSide kSide, class T>
+std::int64_t MultiplyTallBlocks(const Product<T>& p, std::int64_t column) {
+  std::int64_t row = 0;
+  for (std::int64_t blocks = (p.rows + 7) / 8; p.rows - row >= 5; --blocks) {
+    const std::int64_t now = (p.rows - row + blocks - 1) / blocks;
+    if (now == 8) {
+      MultiplyBlock<8, kVectors, kSide>(p, row, column);
+    } else if (now == 7) {
+      MultiplyBlock<7, kVectors, kSide>(p, row, column);
+    } else if (now == 6) {
+      MultiplyBlock<6, kVectors, kSide>(p, row, column);
+    } else {
+      MultiplyBlock<5, kVectors, kSide>(p, row, column);
+    }
+    row += now;
+  }
+  return p.rows - row;
+}
+
 /// Puts as few rows as possible into blocks of fewer than kRowGroup - 1, whose accumulators do not hide the latency of
 /// a multiply-add: 64 rows are 9 blocks of 6 and 2 of 5.
 template <int kVectors, ProductSide kSide, class T>
 void MultiplyColumns(const Product<T>& p, std::int64_t column) {
   constexpr std::int64_t kSmaller = plan::kRowGroup - 1;
-  const std::int64_t smaller = (plan::kRowGroup - p.rows % plan::kRowGroup) % plan::kRowGroup;
-  const std::int64_t even = p.rows >= smaller * kSmaller ? smaller : 0;
   std::int64_t row = 0;
-  for (; row + plan::kRowGroup <= p.rows - even * kSmaller; row += plan::kRowGroup) {
-    MultiplyBlock<plan::kRowGroup, kVectors, kSide>(p, row, column);
+  if constexpr (kBlockVectors == 4 && kVectors == 1 && kSide == ProductSide::rows) {
+    row = p.rows - MultiplyTallBlocks<kVectors, kSide>(p, column);
+  } else {
+    const std::int64_t smaller = (plan::kRowGroup - p.rows % plan::kRowGroup) % plan::kRowGroup;
+    const std::int64_t even = p.rows >= smaller * kSmaller ? smaller : 0;
+    for (; row + plan::kRowGroup <= p.rows - even * kSmaller; row += plan::kRowGroup) {
+      MultiplyBlock<plan::kRowGroup, kVectors, kSide>(p, row, column);
+    }
+    for (std::int64_t i = 0; i < even; ++i, row += kSmaller) MultiplyBlock<kSmaller, kVectors, kSide>(p, row, column);
   }
-  for (std::int64_t i = 0; i < even; ++i, row += kSmaller) MultiplyBlock<kSmaller, kVectors, kSide>(p, row, column);
   for (; row + 2 <= p.rows; row += 2) MultiplyBlock<2, kVectors, kSide>(p, row, column);
   if (row < p.rows) MultiplyBlock<1, kVectors, kSide>(p, row, column);
 }

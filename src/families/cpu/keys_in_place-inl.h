@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "families/cpu/row_addresses-inl.h"
 #include "families/cpu/stored_rows-inl.h"
@@ -26,25 +27,27 @@ namespace detail {
 
 /// Sums of the lanes of four vectors.
 #if HWY_TARGET == HWY_SCALAR
+template <class T>
 struct FourSums {
-  float sums[4];
+  T sums[4];
 };
 template <class V>
-HWY_INLINE FourSums SumsOfFour(V a, V b, V c, V e) {
-  return {{hn::GetLane(a), hn::GetLane(b), hn::GetLane(c), hn::GetLane(e)}};
+HWY_INLINE auto SumsOfFour(V a, V b, V c, V e) {
+  return FourSums<hn::TFromV<V>>{{hn::GetLane(a), hn::GetLane(b), hn::GetLane(c), hn::GetLane(e)}};
 }
-HWY_INLINE void StoreFour(const FourSums& x, float factor, float* to) {
+template <class T>
+HWY_INLINE void StoreFour(const FourSums<T>& x, T factor, T* to) {
   for (int i = 0; i < 4; ++i) to[i] = factor * x.sums[i];
 }
-HWY_INLINE void StoreTwoRows(const FourSums& x, const float* factors, float* to) {
+template <class T>
+HWY_INLINE void StoreTwoRows(const FourSums<T>& x, const T* factors, T* to) {
   for (int i = 0; i < 4; ++i) to[i / 2 * plan::kChunk + i % 2] = factors[i / 2] * x.sums[i];
 }
 #else
-using FourSums = hn::Vec<hn::Full128<float>>;
 template <class V>
-HWY_INLINE FourSums Halved(V x) {
+HWY_INLINE auto Halved(V x) {
   const hn::DFromV<V> d;
-  if constexpr (hn::MaxLanes(d) <= 4) {
+  if constexpr (hn::MaxLanes(d) <= 16 / sizeof(hn::TFromV<V>)) {
     return x;
   } else {
     const hn::Half<decltype(d)> half;
@@ -60,9 +63,35 @@ HWY_INLINE V SumsInBlocks(V a, V b, V c, V e) {
   const auto ce = hn::BitCast(wide, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
   return hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(wide, ab, ce)));
 }
+/// Sums over each block of two lanes: those of a and b stand in the block's lanes.
 template <class V>
-HWY_INLINE FourSums SumsOfFour(V a, V b, V c, V e) {
-  return Halved(SumsInBlocks(a, b, c, e));
+HWY_INLINE V SumsInBlocks(V a, V b) {
+  const hn::DFromV<V> d;
+  return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+}
+
+/// One vector of f32, or two of f64.
+using FourSums = hn::Vec<hn::Full128<float>>;
+struct FourSumsF64 {
+  hn::Vec<hn::Full128<double>> ab, ce;
+};
+template <class V>
+HWY_INLINE auto SumsOfFour(V a, V b, V c, V e) {
+  if constexpr (std::is_same_v<hn::TFromV<V>, double>) {
+    return FourSumsF64{Halved(SumsInBlocks(a, b)), Halved(SumsInBlocks(c, e))};
+  } else {
+    return Halved(SumsInBlocks(a, b, c, e));
+  }
+}
+HWY_INLINE void StoreFour(const FourSumsF64& x, double factor, double* to) {
+  const hn::Full128<double> d;
+  hn::StoreU(hn::Mul(x.ab, hn::Set(d, factor)), d, to);
+  hn::StoreU(hn::Mul(x.ce, hn::Set(d, factor)), d, to + 2);
+}
+HWY_INLINE void StoreTwoRows(const FourSumsF64& x, const double* factors, double* to) {
+  const hn::Full128<double> d;
+  hn::StoreU(hn::Mul(x.ab, hn::Set(d, factors[0])), d, to);
+  hn::StoreU(hn::Mul(x.ce, hn::Set(d, factors[1])), d, to + plan::kChunk);
 }
 HWY_INLINE void StoreFour(FourSums x, float factor, float* to) {
   const hn::Full128<float> d;
@@ -81,9 +110,10 @@ HWY_INLINE void StoreTwoRows(FourSums x, const float* factors, float* to) {
 
 /// sum += products of kRows rows and kKeys keys over kPairs pairs of vectors from dimension `first` on.
 template <int kPairs, class Storage, int kRows, int kKeys, class V>
-HWY_INLINE void DotStep(const float* HWY_RESTRICT q, std::int64_t q_stride, const Storage* const (&key)[kKeys],
-                        std::int64_t first, V (&sum)[kRows][kKeys], LostNan<Storage, hn::ScalableTag<float>>& lost) {
-  const hn::ScalableTag<float> d;
+HWY_INLINE void DotStep(const RealOf<Storage>* HWY_RESTRICT q, std::int64_t q_stride,
+                        const Storage* const (&key)[kKeys], std::int64_t first, V (&sum)[kRows][kKeys],
+                        LostNan<Storage, RealTag<Storage>>& lost) {
+  const RealTag<Storage> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   HWY_UNROLL(8)
   for (int j = 0; j < kKeys; ++j) {
@@ -104,14 +134,15 @@ HWY_INLINE void DotStep(const float* HWY_RESTRICT q, std::int64_t q_stride, cons
 }
 
 /// The data of S = Q K^T. Keys are `dim` elements long, a multiple of a pair.
+template <class T>
 struct ScoreProduct {
-  const float* q;  // [rows][q_stride], in the storage's order
+  const T* q;  // [rows][q_stride], in the storage's order
   std::int64_t q_stride;
   const RowAddresses* keys;
   std::int64_t dim;
-  const float* factors;  // [rows]
-  float* scores;         // [rows][kChunk]
-  bool* lost_nan;        // set if a key's NaN was read as a number
+  const T* factors;  // [rows]
+  T* scores;         // [rows][kChunk]
+  bool* lost_nan;    // set if a key's NaN was read as a number
 };
 
 /// Whether a block fetches ahead while it multiplies. With one row, or with wide registers, it has little else to do.
@@ -126,19 +157,19 @@ inline constexpr int kDotKeys = kRows == 1 || (kRows == 2 && kWideRegisters) ? 8
 /// Scores of kRows rows and kKeys keys; `dim` is a multiple of a pair. One chain a lane. Fetches one line ahead for
 /// each line that it reads.
 template <class Storage, int kRows, int kKeys>
-HWY_INLINE void DotBlock(const ScoreProduct& p, std::int64_t row, std::int64_t column, Ahead& ahead,
-                         LostNan<Storage, hn::ScalableTag<float>>& lost) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<hn::ScalableTag<float>>;
+HWY_INLINE void DotBlock(const ScoreProduct<RealOf<Storage>>& p, std::int64_t row, std::int64_t column, Ahead& ahead,
+                         LostNan<Storage, RealTag<Storage>>& lost) {
+  const RealTag<Storage> d;
+  using V = hn::Vec<RealTag<Storage>>;
   constexpr std::int64_t kSize = sizeof(Storage), kPair = 2 * static_cast<std::int64_t>(hn::MaxLanes(d));
   constexpr int kPairs = kThroughF16<Storage> && !kWideRegisters ? 2 : 1;
   constexpr std::int64_t kStep = std::max(kLineBytes / kSize, kPairs * kPair), kLines = kStep * kSize / kLineBytes;
-  const float* HWY_RESTRICT q = p.q + row * p.q_stride;
+  const RealOf<Storage>* HWY_RESTRICT q = p.q + row * p.q_stride;
   const Storage* key[kKeys];
   V sum[kRows][kKeys];
   HWY_UNROLL(8)
   for (int j = 0; j < kKeys; ++j) {
-    key[j] = p.keys->at<Storage>(column + j);
+    key[j] = p.keys->template at<Storage>(column + j);
     HWY_UNROLL(8)
     for (int i = 0; i < kRows; ++i) sum[i][j] = hn::Zero(d);
   }
@@ -146,7 +177,12 @@ HWY_INLINE void DotBlock(const ScoreProduct& p, std::int64_t row, std::int64_t c
   if constexpr (kDotOnTheWay<kRows>) {
     for (; first + kStep <= p.dim; first += kStep) {
       ahead.fetch<kKeys * kLines>();
-      if (ahead.near()) p.keys->approach<kKeys, kLines>(column + kKeys, first * kSize);
+      if (ahead.near() && p.keys->together) {
+        HWY_UNROLL(8)
+        for (int j = 0; j < kKeys; ++j) Approach<kLines>(key[j] + first, kKeys * p.keys->bytes);
+      } else if (ahead.near()) {
+        p.keys->template approach<kKeys, kLines>(column + kKeys, first * kSize);
+      }
       for (std::int64_t i = 0; i < kStep; i += kPairs * kPair) {
         DotStep<kPairs>(q, p.q_stride, key, first + i, sum, lost);
       }
@@ -158,8 +194,8 @@ HWY_INLINE void DotBlock(const ScoreProduct& p, std::int64_t row, std::int64_t c
     DotStep<kPairs>(q, p.q_stride, key, first, sum, lost);
   }
   for (; first < p.dim; first += kPair) DotStep<1>(q, p.q_stride, key, first, sum, lost);
-  const float* factors = p.factors + row;
-  float* HWY_RESTRICT scores = p.scores + row * plan::kChunk + column;
+  const RealOf<Storage>* factors = p.factors + row;
+  RealOf<Storage>* HWY_RESTRICT scores = p.scores + row * plan::kChunk + column;
   if constexpr (kKeys == 2) {
     HWY_UNROLL(8)
     for (int i = 0; i + 2 <= kRows; i += 2) {
@@ -180,10 +216,10 @@ HWY_INLINE void DotBlock(const ScoreProduct& p, std::int64_t row, std::int64_t c
 
 /// Scores of rows [row, row + kRows) and columns [first, last), a multiple of 16 of them.
 template <class Storage, int kRows>
-HWY_NOINLINE void DotColumns(const ScoreProduct& p, std::int64_t row, std::int64_t first, std::int64_t last,
-                             Ahead& ahead) {
+HWY_NOINLINE void DotColumns(const ScoreProduct<RealOf<Storage>>& p, std::int64_t row, std::int64_t first,
+                             std::int64_t last, Ahead& ahead) {
   constexpr int kKeys = kDotKeys<kRows>;
-  LostNan<Storage, hn::ScalableTag<float>> lost;
+  LostNan<Storage, RealTag<Storage>> lost;
   Ahead fetching = ahead;
   for (std::int64_t column = first; column < last; column += kKeys) {
     DotBlock<Storage, kRows, kKeys>(p, row, column, fetching, lost);
@@ -193,8 +229,8 @@ HWY_NOINLINE void DotColumns(const ScoreProduct& p, std::int64_t row, std::int64
 }
 
 template <class Storage>
-void Dot(const ScoreProduct& p, std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t last,
-         Ahead& ahead) {
+void Dot(const ScoreProduct<RealOf<Storage>>& p, std::int64_t row, std::int64_t rows, std::int64_t first,
+         std::int64_t last, Ahead& ahead) {
   Ahead none;
   for (bool once = true; rows > 0; once = false) {
     Ahead& fetching = once ? ahead : none;  // the first block of rows reads the keys, the others have them in L1

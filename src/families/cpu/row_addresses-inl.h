@@ -33,10 +33,32 @@ inline constexpr bool kWideRegisters = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
 /// entries for misses, so lines go to L1 at once.
 inline constexpr std::int64_t kAheadLines = kWideRegisters ? 256 : 128;
 
+/// Whether the processor fetches rows that stand together by itself, but for the beginning of a page of memory: then
+/// fetching each line costs a tenth of the time of few rows (docs/notes/cpu_decode.md). Measured on Intel's with
+/// AVX-512; by AVX2 it is slower there.
+inline bool FetchesByItself() {
+#if HWY_ARCH_X86
+  return kWideRegisters && __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
+/// Fetches kLines lines `bytes` behind `from`, from L2 into L1.
+template <std::int64_t kLines>
+HWY_INLINE void Approach(const void* from, std::int64_t bytes) {
+  if constexpr (!kWideRegisters) return;
+  HWY_UNROLL(8)
+  for (std::int64_t line = 0; line < kLines; ++line) {
+    __builtin_prefetch(static_cast<const std::byte*>(from) + bytes + line * kLineBytes, 0, 3);
+  }
+}
+
 /// Where the rows of a chunk start, one a score column. Columns past the last key repeat its row.
 struct RowAddresses {
   const std::byte* row[plan::kChunk];
-  std::int64_t bytes;  // of a row
+  std::int64_t bytes;     // of a row
+  bool together = false;  // each row begins where the one before it ends
 
   template <class Storage>
   const Storage* at(std::int64_t column) const {
@@ -57,11 +79,52 @@ struct RowAddresses {
   }
 };
 
+/// Addresses of rows `step` bytes apart, from `row` on.
+inline void FillAddresses(const std::byte* row, std::int64_t step, std::int64_t count, const std::byte** to) {
+  static_assert(sizeof(row) == sizeof(std::uint64_t));
+  const hn::ScalableTag<std::uint64_t> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i < std::min(lanes, count); ++i, row += step) to[i] = row;
+  if (i < lanes) return;
+  auto addresses = hn::LoadU(d, reinterpret_cast<const std::uint64_t*>(to));
+  const auto next = hn::Set(d, static_cast<std::uint64_t>(lanes * step));
+  for (; i + lanes <= count; i += lanes) {
+    addresses = hn::Add(addresses, next);
+    hn::StoreU(addresses, d, reinterpret_cast<std::uint64_t*>(to + i));
+  }
+  for (row = to[i - 1]; i < count; ++i) to[i] = row += step;
+}
+
+/// Addresses of keys from `first` on; the last of `count` serves the columns behind it, as far as products and
+/// RowAddresses::approach() reach.
+inline void FindRows(const ConstRows& rows, std::int64_t dim, std::int64_t first, std::int64_t count,
+                     RowAddresses& to) {
+  const std::int64_t size = size_of(rows.dtype), step = rows.stride * size;
+  const auto* data = static_cast<const std::byte*>(rows.data);
+  to.bytes = dim * size;
+  to.together = rows.pages.table == nullptr && step == to.bytes;
+  for (std::int64_t i = 0; i < count;) {
+    std::int64_t here = count - i;  // rows up to the page's end
+    if (rows.pages.table != nullptr) {
+      here = std::min(here, rows.pages.rows - (rows.pages.first + first + i) % rows.pages.rows);
+    }
+    FillAddresses(data + rows.offset(first + i) * size, step, here, to.row + i);
+    i += here;
+  }
+  const std::int64_t end = std::min(plan::round_up(count, kColumnUnit) + kColumnUnit, plan::kChunk);
+  std::fill(to.row + count, to.row + end, to.row[count - 1]);
+}
+
 /// Rows that are fetched while others are computed on, line after line, since in any other order the hardware's own
 /// prefetching does not join in: those of a phase, and then those of the next.
 class Ahead {
  public:
-  Ahead(const RowAddresses& rows, std::int64_t columns, bool near) : near_(near) { begin(rows, columns); }
+  /// by_pages: of rows that stand together, only the first lines of each page of memory are fetched.
+  Ahead(const RowAddresses& rows, std::int64_t columns, bool near, bool by_pages = false)
+      : near_(near), by_pages_(by_pages) {
+    begin(rows, columns);
+  }
   Ahead() = default;
 
   /// True: a short way ahead, kAheadLines. False: a phase ahead, to L2.
@@ -81,6 +144,7 @@ class Ahead {
     if (near_ && rows_ != &rows) begin(rows, columns);
   }
   HWY_INLINE void fetch(std::int64_t count) {
+    if (in_pages_) return fetch_pages(count);
     while (count > 0 && left_ > 0) {
       const std::int64_t now = std::min(count, left_);
       for (std::int64_t i = 0; i < now; ++i) fetch_line(line_ + i * kLineBytes);
@@ -94,6 +158,7 @@ class Ahead {
   template <std::int64_t kCount>
   HWY_INLINE void fetch() {
     constexpr std::int64_t kHalf = kCount / 2;
+    if (in_pages_) return fetch_pages(kCount);
     if (left_ >= kCount) return fetch_of_row<kCount>();
     if constexpr (kCount % 2 == 0) {
       HWY_UNROLL(2)
@@ -107,6 +172,19 @@ class Ahead {
   HWY_INLINE void fetch_line(const std::byte* line) const {
     near_ && !kWideRegisters ? __builtin_prefetch(line, 0, 3) : __builtin_prefetch(line, 0, 2);
   }
+  /// Steps over `count` lines of rows that stand together.
+  HWY_INLINE void fetch_pages(std::int64_t count) {
+    if (left_ == 0) return;
+    constexpr std::uintptr_t kPage = 4096;
+    const std::byte* end = line_ + count * kLineBytes;
+    const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(end) / kPage * kPage;
+    if (reinterpret_cast<std::uintptr_t>(line_) < page) {
+      for (std::int64_t i = 0; i < 4; ++i) fetch_line(reinterpret_cast<const std::byte*>(page) + i * kLineBytes);
+    }
+    line_ = end;
+    left_ = std::max<std::int64_t>(left_ - count, 0);
+    if (left_ == 0) next_row();
+  }
   /// Lines that the row has.
   template <std::int64_t kCount>
   HWY_INLINE void fetch_of_row() {
@@ -118,8 +196,9 @@ class Ahead {
   }
   void begin(const RowAddresses& rows, std::int64_t columns) {
     rows_ = &rows;
-    row_lines_ = (rows.bytes + kLineBytes - 1) / kLineBytes;
-    columns_ = columns;
+    in_pages_ = by_pages_ && rows.together;
+    columns_ = rows.together ? std::min<std::int64_t>(columns, 1) : columns;  // rows together are as one
+    row_lines_ = ((rows.together ? columns : 1) * rows.bytes + kLineBytes - 1) / kLineBytes;
     column_ = -1;
     next_ = nullptr;
     next_row();
@@ -140,7 +219,7 @@ class Ahead {
   const RowAddresses* rows_ = nullptr;
   const RowAddresses* next_ = nullptr;
   std::int64_t column_ = 0, columns_ = 0, next_columns_ = 0, row_lines_ = 0;
-  bool near_ = false;
+  bool near_ = false, by_pages_ = false, in_pages_ = false;
 };
 
 }  // namespace detail

@@ -114,9 +114,13 @@ HWY_INLINE hn::VFromD<hn::RebindToUnsigned<D>> NarrowBf16(D d, hn::VFromD<D> x) 
 
 }  // namespace detail
 
-/// Lanes(d) elements as f32. `from` need not be aligned.
+/// Lanes(d) elements as f32, those of f64 as they are. `from` need not be aligned.
 template <class D>
 HWY_INLINE hn::VFromD<D> LoadReal(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::VFromD<D> LoadReal(D d, const double* from) {
   return hn::LoadU(d, from);
 }
 template <class D>

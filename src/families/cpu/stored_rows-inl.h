@@ -1,6 +1,6 @@
-// Rows of keys and values as they are stored, converted to f32 in registers. Two vectors come from one load, in the
-// order that costs least: for some types the even elements and then the odd ones. Sums over a row do not depend on that
-// order if both factors have it, and what has an element a lane is put in order at its end.
+// Rows of keys and values as they are stored, converted to f32 in registers; f64 stays f64. Two vectors come from one
+// load, in the order that costs least: for some types the even elements and then the odd ones. Sums over a row do not
+// depend on that order if both factors have it, and what has an element a lane is put in order at its end.
 
 // A guard that toggles, as Highway's per-target headers have.
 #if defined(HEDDLE_CPU_STORED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,20 +26,30 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-/// f(std::type_identity<Storage>) for the storage of a problem that is computed in f32.
-template <class F>
-void WithStorage(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f16:
-      return f(std::type_identity<f16>{});
-    case DType::bf16:
-      return f(std::type_identity<bf16>{});
-    case DType::e4m3:
-      return f(std::type_identity<e4m3>{});
-    case DType::e5m2:
-      return f(std::type_identity<e5m2>{});
-    default:
-      return f(std::type_identity<float>{});
+/// The type that a storage type is computed in.
+template <class Storage>
+using RealOf = std::conditional_t<std::is_same_v<Storage, double>, double, float>;
+template <class Storage>
+using RealTag = hn::ScalableTag<RealOf<Storage>>;
+
+/// f(std::type_identity<Storage>) for the storage of a problem that is computed in T.
+template <class T, class F>
+void WithStorage([[maybe_unused]] DType dtype, F&& f) {
+  if constexpr (std::is_same_v<T, double>) {
+    f(std::type_identity<double>{});
+  } else {
+    switch (dtype) {
+      case DType::f16:
+        return f(std::type_identity<f16>{});
+      case DType::bf16:
+        return f(std::type_identity<bf16>{});
+      case DType::e4m3:
+        return f(std::type_identity<e4m3>{});
+      case DType::e5m2:
+        return f(std::type_identity<e5m2>{});
+      default:
+        return f(std::type_identity<float>{});
+    }
   }
 }
 
@@ -164,16 +174,17 @@ HWY_INLINE void LoadPairs(D d, const Storage* from, hn::VFromD<D>* x, LostNan<St
   LoadPair(d, from + 2 * hn::Lanes(d), x[2], x[3], lost);
 }
 
-/// 8 elements in the storage's order, four of them in each block of four lanes of a and of b: for the types that have
-/// pairs, even elements and then odd ones.
+/// Two blocks of 128 bits in the storage's order, the first in each block of a and the second in each of b: 8 elements,
+/// of f64 4. For the types that have pairs, even elements and then odd ones.
 template <class Storage, class D>
 HWY_INLINE void LoadQuads(D d, const Storage* from, hn::VFromD<D>& a, hn::VFromD<D>& b,
                           [[maybe_unused]] LostNan<Storage, D>& lost) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
+  constexpr std::size_t kBlock = 16 / sizeof(hn::TFromD<D>);
+  if constexpr (hn::MaxLanes(d) <= kBlock) {
     LoadPair(d, from, a, b, lost);
-  } else if constexpr (std::is_same_v<Storage, float>) {
+  } else if constexpr (std::is_same_v<Storage, hn::TFromD<D>>) {
     a = hn::LoadDup128(d, from);
-    b = hn::LoadDup128(d, from + 4);
+    b = hn::LoadDup128(d, from + kBlock);
   } else if constexpr (std::is_same_v<Storage, bf16>) {
     const hn::RebindToUnsigned<D> du;
     const auto words = hn::LoadDup128(du, reinterpret_cast<const std::uint32_t*>(from));
@@ -240,21 +251,36 @@ bool HasNan(RowOf&& row_of, std::int64_t first, std::int64_t last, std::int64_t 
   return any;
 }
 
-/// One row of `count` elements as f32 in their own order, and 0 up to `padded`, a multiple of Lanes(d).
+/// One row of `count` elements as they are computed in, in their own order, and 0 up to `padded`, a multiple of
+/// Lanes(d).
 template <class Storage>
-void StageRow(const Storage* from, std::int64_t count, std::int64_t padded, float* to) {
-  const hn::ScalableTag<float> d;
+void StageRow(const Storage* from, std::int64_t count, std::int64_t padded, RealOf<Storage>* to) {
+  const RealTag<Storage> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t i = 0;
   for (; i + lanes <= count; i += lanes) hn::Store(LoadInOrder(d, from + i), d, to + i);
   if (i == padded) return;
-  std::fill(to + i, to + padded, 0.0F);
+  std::fill(to + i, to + padded, RealOf<Storage>(0));
   WidenRow(from + i, count - i, to + i);
 }
 
 /// A row of pairs of `lanes` even and odd elements each becomes one in its own order, or the other way round. count: a
 /// multiple of a pair; `to` is another row.
-inline void OrderRow(const float* from, std::int64_t count, std::int64_t lanes, bool to_stored, float* to) {
+template <class T>
+void OrderRow(const T* from, std::int64_t count, std::int64_t lanes, bool to_stored, T* to) {
+  const hn::ScalableTag<T> d;
+  const bool whole = lanes == static_cast<std::int64_t>(hn::Lanes(d));  // vectors
+  for (std::int64_t first = 0; whole && first < count; first += 2 * lanes) {
+    hn::Vec<decltype(d)> even, odd;
+    if (to_stored) {
+      hn::LoadInterleaved2(d, from + first, even, odd);
+      hn::StoreU(even, d, to + first);
+      hn::StoreU(odd, d, to + first + lanes);
+    } else {
+      hn::StoreInterleaved2(hn::LoadU(d, from + first), hn::LoadU(d, from + first + lanes), d, to + first);
+    }
+  }
+  if (whole) return;
   for (std::int64_t first = 0; first < count; first += 2 * lanes) {
     for (std::int64_t i = 0; i < lanes; ++i) {
       const std::int64_t stored[] = {first + i, first + lanes + i}, own[] = {first + 2 * i, first + 2 * i + 1};

@@ -26,15 +26,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 namespace detail {
 
 /// The data of O = scale O + P V for columns [first, last) of a chunk.
+template <class T>
 struct ValueProduct {
-  const float* p;  // [rows][kChunk]
+  const T* p;  // [rows][kChunk]
   const RowAddresses* values;
   std::int64_t first, last, dim;
-  const float* scales;  // [rows], or null: o is overwritten
-  float stored_scale;
-  float* o;  // [rows][o_stride], in the storage's order
+  const T* scales;  // [rows], or null: o is overwritten
+  T stored_scale;
+  T* o;  // [rows][o_stride], in the storage's order
   std::int64_t o_stride;
-  float* sums;     // [rows][o_stride]: scratch, or null: the columns are one part
+  T* sums;         // [rows][o_stride]: scratch, or null: the columns are one part
   bool* lost_nan;  // set if a value's NaN was read as a number
 };
 
@@ -61,21 +62,21 @@ struct BlockLines {
 
 /// kRows rows, kVectors vectors from dimension `dim` on: one chain a lane over the chunk's keys.
 template <class Storage, int kRows, int kVectors>
-HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part, std::int64_t row, std::int64_t dim,
-                             const BlockLines& lines, Ahead& ahead) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<hn::ScalableTag<float>>;
+HWY_NOINLINE void ValueBlock(const ValueProduct<RealOf<Storage>>& product, const ValuePart& part, std::int64_t row,
+                             std::int64_t dim, const BlockLines& lines, Ahead& ahead) {
+  const RealTag<Storage> d;
+  using V = hn::Vec<RealTag<Storage>>;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kLoad = kThroughF16<Storage> && !kWideRegisters && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
   // If memory limits the speed, lines are fetched one after the other; else all at once, with fewer instructions.
-  constexpr bool kOnTheWay = kWideRegisters || kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, float>);
+  constexpr bool kOnTheWay = kWideRegisters || kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, RealOf<Storage>>);
   constexpr std::int64_t kSize = sizeof(Storage), kApproach = 8;  // columns
   constexpr std::int64_t kLines =
       std::max<std::int64_t>(1, kVectors * static_cast<std::int64_t>(hn::MaxLanes(d)) * kSize / kLineBytes);
-  const float* HWY_RESTRICT p = product.p + row * plan::kChunk;
+  const RealOf<Storage>* HWY_RESTRICT p = product.p + row * plan::kChunk;
   const std::int64_t o_stride = product.o_stride, at = row * o_stride + dim;
   V sum[kRows][kVectors];
-  LostNan<Storage, hn::ScalableTag<float>> lost;
+  LostNan<Storage, RealTag<Storage>> lost;
   HWY_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
     HWY_UNROLL(8)
@@ -91,9 +92,10 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
     ahead.fetch(lines.all);
   }
   for (std::int64_t column = part.first; column < part.last; ++column) {
-    const Storage* value = product.values->at<Storage>(column) + dim;
+    const Storage* value = product.values->template at<Storage>(column) + dim;
     if constexpr (kOnTheWay) now == kLines ? fetching.fetch<kLines>() : fetching.fetch(now);
-    if (kOnTheWay && row == 0 && fetching.near()) product.values->approach<1, kLines>(column + kApproach, dim * kSize);
+    if (kOnTheWay && row == 0 && fetching.near())
+      product.values->template approach<1, kLines>(column + kApproach, dim * kSize);
     HWY_UNROLL(4)
     for (int n = 0; n < kVectors; n += kLoad) {
       V x[kLoad];
@@ -115,7 +117,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
   const bool last = part.last == product.last;
   HWY_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
-    float* HWY_RESTRICT to = (last ? product.o : product.sums) + at + i * o_stride;
+    RealOf<Storage>* HWY_RESTRICT to = (last ? product.o : product.sums) + at + i * o_stride;
     HWY_UNROLL(8)
     for (int n = 0; n < kVectors; ++n) {
       V x = sum[i][n];
@@ -131,9 +133,9 @@ HWY_NOINLINE void ValueBlock(const ValueProduct& product, const ValuePart& part,
 }
 
 template <class Storage, int kRows>
-void ValueRows(const ValueProduct& p, const ValuePart& part, std::int64_t row, Ahead& ahead) {
+void ValueRows(const ValueProduct<RealOf<Storage>>& p, const ValuePart& part, std::int64_t row, Ahead& ahead) {
   constexpr int kVectors = kValueVectors<kRows>;
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(RealTag<Storage>()));
   const std::int64_t vectors = p.dim / lanes;
   // Asked once for all blocks of a size: a division takes as long as a column.
   const auto lines_of = [&](std::int64_t block) {
@@ -157,7 +159,8 @@ void ValueRows(const ValueProduct& p, const ValuePart& part, std::int64_t row, A
 
 /// All rows, in `blocks` blocks of nearly one size.
 template <class Storage>
-void ValuesOfPart(const ValueProduct& p, const ValuePart& part, std::int64_t rows, std::int64_t blocks, Ahead& ahead) {
+void ValuesOfPart(const ValueProduct<RealOf<Storage>>& p, const ValuePart& part, std::int64_t rows, std::int64_t blocks,
+                  Ahead& ahead) {
   for (std::int64_t row = 0, now = 0; row < rows; row += now, --blocks) {
     now = (rows - row) / blocks;
     switch (now) {
@@ -195,7 +198,7 @@ constexpr std::int64_t PartBytes(bool near, std::int64_t rows) {
 
 /// O = scale O + P V. Fetches one line ahead for each line read if they are near, else all that are left.
 template <class Storage>
-void AddValuesInPlace(const ValueProduct& p, std::int64_t rows, Ahead& ahead) {
+void AddValuesInPlace(const ValueProduct<RealOf<Storage>>& p, std::int64_t rows, Ahead& ahead) {
   const std::int64_t columns = p.last - p.first, blocks = (rows + kMostValueRows - 1) / kMostValueRows;
   const std::int64_t step =
       p.sums == nullptr ? columns : std::max<std::int64_t>(8, PartBytes(ahead.near(), rows) / p.values->bytes);

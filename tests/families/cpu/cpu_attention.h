@@ -47,8 +47,12 @@ Tensor tensor_of(DType dtype, const std::vector<T>& values) {
 inline void poke(const Tensor& x, const Dims& index, double value) {
   std::int64_t offset = 0;
   for (int axis = 0; axis < index.size(); ++axis) offset += index[axis] * x.view().strides[axis];
-  ASSERT_EQ(x.dtype(), DType::f32);
-  static_cast<float*>(x.data())[offset] = static_cast<float>(value);
+  ASSERT_TRUE(x.dtype() == DType::f32 || x.dtype() == DType::f64);
+  if (x.dtype() == DType::f64) {
+    static_cast<double*>(x.data())[offset] = value;
+  } else {
+    static_cast<float*>(x.data())[offset] = static_cast<float>(value);
+  }
 }
 
 inline std::vector<std::byte> bytes_of(const Tensor& x) {

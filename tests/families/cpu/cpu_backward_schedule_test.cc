@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -30,6 +31,26 @@ plan::CpuBackwardSplit split_of(std::int64_t pieces) {
   return split;
 }
 
+using Unit = std::vector<KeyGroup>;
+
+std::int64_t most_keys(const Unit& unit) {
+  std::int64_t keys = 0;
+  for (const KeyGroup& group : unit) keys = std::max(keys, group.keys);
+  return keys;
+}
+
+std::int64_t query_bytes(const problem::AttentionProblem& problem, const plan::CpuBackwardSplit& split,
+                         const Unit& unit) {
+  std::int64_t bytes = 0;
+  for (const KeyGroup& group : unit) {
+    for (const std::int64_t sequence : group.sequences) {
+      const std::int64_t q_len = problem.sequences[static_cast<std::size_t>(sequence)].q_len;
+      bytes += problem.group() * plan::cpu_backward_queries(problem, split, q_len).bytes;
+    }
+  }
+  return bytes;
+}
+
 using Tile = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // sequence, kv head, tile of keys
 
 /// Each tile of keys once, with the queries of all heads of its group.
@@ -38,6 +59,9 @@ void expect_covers(const problem::AttentionProblem& problem, const plan::CpuBack
   std::map<Tile, int> tiles;
   for (std::int64_t i = 0; i < schedule.waves(); ++i) {
     const BackwardWave wave = schedule.wave(i);
+    std::int64_t largest = 0;
+    for (const Unit& unit : wave.units) largest = std::max(largest, query_bytes(problem, split, unit));
+    EXPECT_EQ(wave.largest_unit, largest);
     std::int64_t end = 0;
     std::map<std::int64_t, std::int64_t> units;
     for (const QueryUnit& unit : wave.queries) {
@@ -50,11 +74,16 @@ void expect_covers(const problem::AttentionProblem& problem, const plan::CpuBack
       end = offset + bytes;
     }
     EXPECT_LE(end, plan::cpu_backward_wave_bytes(problem, split));
+    std::vector<int> tasks(wave.units.size());
     for (const std::vector<KeyTask>& lane : wave.lanes) {
       for (const KeyTask& task : lane) {
         EXPECT_LT(task.piece, split.pieces);
-        EXPECT_LT(task.first_tile, task.end_tile);
-        for (const KeyGroup& group : wave.units[static_cast<std::size_t>(task.unit)]) {
+        const Unit& unit = wave.units[static_cast<std::size_t>(task.unit)];
+        if (split.pieces > 1 || most_keys(unit) > 0) {
+          EXPECT_LT(task.first_tile, task.end_tile);
+        }
+        ++tasks[static_cast<std::size_t>(task.unit)];
+        for (const KeyGroup& group : unit) {
           for (const std::int64_t sequence : group.sequences) {
             for (std::int64_t tile = task.first_tile; tile < task.end_tile; ++tile) {
               ++tiles[{sequence, group.kv_head, tile}];
@@ -62,6 +91,10 @@ void expect_covers(const problem::AttentionProblem& problem, const plan::CpuBack
           }
         }
       }
+    }
+    // A unit's only task prepares and stores its queries, without a key, too.
+    if (split.pieces == 1) {
+      EXPECT_EQ(std::ranges::count(tasks, 1), std::ssize(wave.units));
     }
   }
   for (std::int64_t b = 0; b < problem.batch; ++b) {

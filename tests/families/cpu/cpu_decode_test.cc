@@ -67,23 +67,61 @@ TEST(CpuForward, DecodesWithTheOtherNormalizersAndTheSameBitsForAnyNumberOfThrea
   }
 }
 
+/// Poison that no row attends reaches no bit; poison that rows attend reaches them. Head dimensions of whole vectors
+/// and of less, which are staged.
 TEST(CpuForward, DecodingKeepsPoisonOut) {
   on_every_target([] {
-    Attention a({.q_heads = 2, .q_rows = 2, .kv_rows = 5000, .qk_dim = 8, .v_dim = 8});
-    a.options.mask_mod = mask_mod([](Expr, Expr, Expr i, Expr j) { return (j % 100 == 7) & (j > i * 2500); });
-    a.plain.mods.mask = [](auto, auto, auto i, auto j) { return j % 100 == 7 && j > i * 2500; };
-    const std::vector<std::byte> clean = bytes_of(a.run().o);
-    for (std::int64_t h = 0; h < 1; ++h) {
-      for (std::int64_t j = 0; j < 5000; ++j) {
-        if (j % 100 == 7) continue;
-        poke(a.k, {0, h, j, 3}, kNan);
-        poke(a.v, {0, h, j, 5}, j % 2 == 0 ? kNan : kInfinity);
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      for (const std::int64_t dim : {8, 64}) {
+        SCOPED_TRACE(testing::Message() << name(dtype) << " dim " << dim);
+        Attention a({.q_heads = 2, .q_rows = 2, .kv_rows = 5000, .qk_dim = dim, .v_dim = dim}, dtype);
+        a.options.mask_mod = mask_mod([](Expr, Expr, Expr i, Expr j) { return (j % 100 == 7) & (j > i * 2500); });
+        a.plain.mods.mask = [](auto, auto, auto i, auto j) { return j % 100 == 7 && j > i * 2500; };
+        const std::vector<std::byte> clean = bytes_of(a.run().o);
+        for (std::int64_t j = 0; j < 5000; ++j) {
+          if (j % 100 == 7) continue;
+          poke(a.k, {0, 0, j, 3}, kNan);
+          poke(a.v, {0, 0, j, 5}, j % 2 == 0 ? kNan : kInfinity);
+        }
+        EXPECT_EQ(bytes_of(a.run().o), clean);
+        poke(a.v, {0, 0, 4907, 2}, kInfinity);
+        poke(a.q, {0, 1, 1, 0}, kNan);
+        poke(a.k, {0, 0, 107, 3}, kNan);
+        expect_plain(a);
       }
     }
-    EXPECT_EQ(bytes_of(a.run().o), clean);
-    poke(a.q, {0, 1, 1, 0}, kNan);
-    poke(a.k, {0, 0, 107, 3}, kNan);
-    expect_plain(a);
+  });
+}
+
+/// Every number of rows up to several blocks of them, by dot products and by quads, at head dimensions of whole pairs
+/// of vectors, of whole quads and of neither.
+TEST(CpuForward, DecodesF64InEveryBlockOfRows) {
+  on_every_target([] {
+    for (const std::int64_t dim : {32, 20, 13}) {
+      for (std::int64_t rows = 1; rows <= 18; ++rows) {
+        SCOPED_TRACE(testing::Message() << rows << " rows, dim " << dim);
+        expect_plain(
+            Attention({.q_heads = rows, .q_rows = 1, .kv_rows = 171, .qk_dim = dim, .v_dim = dim}, DType::f64));
+      }
+    }
+  });
+}
+
+/// Sums of values near the end of f64's range leave it, although their mean does not.
+TEST(CpuForward, DecodesLargeValuesOfF64) {
+  on_every_target([] {
+    for (const std::int64_t dim : {32, 13}) {
+      Attention a({.q_heads = 3, .q_rows = 1, .kv_rows = 300, .qk_dim = dim, .v_dim = dim}, DType::f64);
+      auto* values = static_cast<double*>(a.v.data());
+      for (std::int64_t i = 0; i < a.v.count(); ++i) values[i] = i % 3 == 0 ? 0.875 : -0.875 / static_cast<double>(i);
+      const Tensor o = a.run().o;
+      for (std::int64_t i = 0; i < a.v.count(); ++i) values[i] = std::ldexp(values[i], 1023);
+      const Tensor large = a.run().o;
+      for (std::int64_t i = 0; i < o.count(); ++i) {
+        const double expected = static_cast<const double*>(o.data())[i];
+        EXPECT_NEAR(std::ldexp(static_cast<const double*>(large.data())[i], -1023), expected, 1e-13) << i;
+      }
+    }
   });
 }
 

@@ -47,7 +47,7 @@ TYPED_TEST_SUITE(CpuKernels, Reals);
 TYPED_TEST(CpuKernels, MultiplyIsThePlainProductAtEverySize) {
   using T = TypeParam;
   on_every_target([] {
-    for (const std::int64_t rows : {1, 2, 3, 5, 6, 7, 13}) {
+    for (const std::int64_t rows : {1, 2, 3, 5, 6, 7, 9, 13, 16, 17}) {
       for (const std::int64_t columns : {16, 32, 48, 64}) {
         for (const std::int64_t depth : {0, 1, 2, 5, 67}) {
           for (const bool scaled : {false, true}) {

@@ -59,7 +59,7 @@ void check_threads(int threads) {
               fmt::format("threads is {}; 0 to {} are accepted, 0 for all cores", threads, kMostThreads));
 }
 
-void parallel_tasks(int threads, std::int64_t count, const std::function<void(int worker, std::int64_t task)>& body) {
+void parallel_tasks(int threads, std::int64_t count, const TaskBody& body) {
   const std::int64_t wanted = threads > 0 ? threads : available_cores();
   const int workers = static_cast<int>(std::min(wanted, count));
   if (workers <= 1) {
@@ -82,7 +82,7 @@ void parallel_tasks(int threads, std::int64_t count, const std::function<void(in
     }
   };
   try {
-    fork_join(workers, work);
+    fork_join(workers, std::ref(work));
   } catch (...) {  // of the threads, since work() throws nothing
   }
   work(0);  // where they are too few, this thread does what is left

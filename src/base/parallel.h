@@ -16,6 +16,12 @@ void check_threads(int threads);
 /// lowest), on up to `threads` workers (0: available_cores()); worker is in [0, threads). The first exception stops the
 /// rest and is rethrown here. With one thread or one task everything runs on the caller's thread, and so do the
 /// remaining tasks if the system starts no more threads.
-void parallel_tasks(int threads, std::int64_t count, const std::function<void(int worker, std::int64_t task)>& body);
+using TaskBody = std::function<void(int worker, std::int64_t task)>;
+void parallel_tasks(int threads, std::int64_t count, const TaskBody& body);
+/// Likewise. The body is not copied, so nothing is allocated for it.
+template <class Body>
+void parallel_tasks(int threads, std::int64_t count, const Body& body) {
+  parallel_tasks(threads, count, TaskBody(std::ref(body)));
+}
 
 }  // namespace heddle::base

@@ -44,25 +44,41 @@ TileProgram& TileProgram::operator=(TileProgram&&) noexcept = default;
 ExprType TileProgram::type() const { return code_->root.type(); }
 std::string TileProgram::text() const { return to_string(code_->guarded); }
 
+std::size_t TileProgram::register_bytes() const { return Machine::register_bytes(code_->guarded, code_->precision); }
+
 struct TileProgram::Scratch::Registers {
+  /// A machine, made and bound for the first tile that needs it: most small runs need one.
+  struct Lazy {
+    std::optional<Machine> machine{};
+    bool bound = false;
+
+    Machine& get(const Program& program, const Registers& own) {
+      if (!machine) machine.emplace(program, own.code.precision);
+      if (!bound) machine->bind(*own.bindings);
+      bound = true;
+      return *machine;
+    }
+  };
   const Code& code;
-  const Bindings& bindings;
-  std::optional<Machine> guarded{}, plain{};  // made for the first tile that needs them: most small runs need one
+  const Bindings* bindings = nullptr;
+  Lazy guarded{}, plain{};
 
   /// The machine that may run this tile, entered.
   Machine& enter(const TilePosition& at) {
-    if (!guarded) guarded.emplace(code.guarded, code.precision, bindings);
-    if (guarded->enter(at)) return *guarded;
-    if (!plain) plain.emplace(*code.plain, code.precision, bindings);
-    plain->enter(at);
-    return *plain;
+    Machine& first = guarded.get(code.guarded, *this);
+    if (first.enter(at)) return first;
+    Machine& second = plain.get(*code.plain, *this);
+    second.enter(at);
+    return second;
   }
 };
 
-TileProgram::Scratch::Scratch(const TileProgram& program, const Bindings& bindings) {
-  const Code& code = *program.code_;
-  expr::check_bound(code.symbols, bindings);
-  registers_ = std::make_unique<Registers>(Registers{code, bindings});
+TileProgram::Scratch::Scratch(const TileProgram& program)
+    : registers_(std::make_unique<Registers>(Registers{*program.code_})) {}
+void TileProgram::Scratch::bind(const Bindings& bindings) {
+  expr::check_bound(registers_->code.symbols, bindings);
+  registers_->bindings = &bindings;
+  registers_->guarded.bound = registers_->plain.bound = false;
 }
 TileProgram::Scratch::~Scratch() = default;
 TileProgram::Scratch::Scratch(Scratch&&) noexcept = default;

@@ -24,14 +24,20 @@ class TileProgram {
   ExprType type() const;
   /// The program as text, an instruction a line, with each operand's class; for explain and tests.
   std::string text() const;
+  /// Of the registers of one Scratch, once it has run.
+  std::size_t register_bytes() const;
 
-  /// One thread's registers, and the values that the program's names have in one run. Throws as expr::Interpreter's
-  /// constructor does for a name without a value. The program and the bindings outlive it. The captures' memory is
-  /// read when the program runs.
+  /// One thread's registers, and the values that the program's names have in one run. The program outlives it. The
+  /// captures' memory is read when the program runs.
   class Scratch {
    public:
-    Scratch(const TileProgram& program, const Bindings& bindings);
+    /// Without values: bind() comes before a run.
+    explicit Scratch(const TileProgram& program);
+    Scratch(const TileProgram& program, const Bindings& bindings) : Scratch(program) { bind(bindings); }
     Scratch(const TileProgram& program, const Bindings&& gone) = delete;
+    /// Takes the values of another run, in the same registers. Throws as expr::Interpreter's constructor does for a
+    /// name without a value. The bindings outlive the runs.
+    void bind(const Bindings& bindings);
     ~Scratch();
     Scratch(Scratch&&) noexcept;
 

@@ -27,38 +27,53 @@ void Machine::FreeAligned::operator()(std::byte* memory) const {
   ::operator delete (memory, std::align_val_t{kAlignment});
 }
 
-Machine::Machine(const Program& program, expr::Precision precision, const Bindings& bindings)
-    : program_(&program),
-      kernels_(precision == expr::Precision::f32 ? &tile_kernels_f32() : &tile_kernels_f64()),
-      real_bytes_(precision == expr::Precision::f32 ? 4 : 8) {
+Machine::Layout Machine::layout_of(const Program& program, int real_bytes) {
   constexpr int kDiagonals = kPanelRows + kMaxColumns + 2 * kColumnStep;
   const std::array<int, kExtentCount> elements = {kSpreadElements, kPanelRows + kColumnStep, kMaxColumns + kColumnStep,
                                                   kDiagonals, 0};
-  std::ptrdiff_t total = 0;
-  std::array<std::ptrdiff_t, kExtentCount> begin{};
+  Layout layout;
   for (std::size_t extent = 0; extent < kExtentCount; ++extent) {
-    slot_bytes_[extent] = extent == index(Extent::tile) ? kRegisterBytes + kRegisterGap
-                                                        : round_up(elements[extent] * real_bytes_, kSpreadBytes);
-    begin[extent] = total;
-    total += slot_bytes_[extent] * program.slots[extent];
+    layout.slot_bytes[extent] = extent == index(Extent::tile) ? kRegisterBytes + kRegisterGap
+                                                              : round_up(elements[extent] * real_bytes, kSpreadBytes);
+    layout.begin[extent] = layout.total;
+    layout.total += layout.slot_bytes[extent] * program.slots[extent];
   }
-  const int most_rows = std::max(kRowsInPlace, kRegisterBytes / real_bytes_ / kColumnStep);
-  spread_bytes_ = std::ptrdiff_t{most_rows} * kSpreadBytes;
-  const std::ptrdiff_t spread_begin = total;
-  total += spread_bytes_ * static_cast<std::ptrdiff_t>(program.spread.size());
+  const int most_rows = std::max(kRowsInPlace, kRegisterBytes / real_bytes / kColumnStep);
+  layout.spread_bytes = std::ptrdiff_t{most_rows} * kSpreadBytes;
+  layout.spread = layout.total;
+  layout.total += layout.spread_bytes * static_cast<std::ptrdiff_t>(program.spread.size());
+  return layout;
+}
 
-  memory_.reset(
-      static_cast<std::byte*>(::operator new (static_cast<std::size_t>(total), std::align_val_t{kAlignment})));
+std::size_t Machine::register_bytes(const Program& program, expr::Precision precision) {
+  return static_cast<std::size_t>(layout_of(program, precision == expr::Precision::f32 ? 4 : 8).total);
+}
+
+Machine::Machine(const Program& program, expr::Precision precision)
+    : program_(&program),
+      kernels_(precision == expr::Precision::f32 ? &tile_kernels_f32() : &tile_kernels_f64()),
+      real_bytes_(precision == expr::Precision::f32 ? 4 : 8) {
+  const Layout layout = layout_of(program, real_bytes_);
+  slot_bytes_ = layout.slot_bytes;
+  spread_bytes_ = layout.spread_bytes;
+  const auto bytes = static_cast<std::size_t>(layout.total);
+  memory_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kAlignment})));
   // Lanes past the end of a row or column are computed and never used: they had better hold numbers.
-  std::memset(memory_.get(), 0, static_cast<std::size_t>(total));
-  for (std::size_t extent = 0; extent < kExtentCount; ++extent) slots_[extent] = memory_.get() + begin[extent];
-  spread_ = memory_.get() + spread_begin;
+  std::memset(memory_.get(), 0, bytes);
+  for (std::size_t extent = 0; extent < kExtentCount; ++extent) slots_[extent] = memory_.get() + layout.begin[extent];
+  spread_ = memory_.get() + layout.spread;
 
-  for (const FixedValue& value : program.fixed) bind_fixed(value, bindings);
-  for (const expr::CaptureDecl& capture : program.captures) bind_capture(bindings.captures.at(capture.name));
-  for (std::size_t extent = 0; extent < kExtentCount; ++extent) steps_[extent] = bind(program.steps[extent]);
-  std::vector<Step> once = bind(program.once);
-  run_flat(once, kSpreadElements);
+  captures_.resize(program.captures.size());
+  for (std::size_t extent = 0; extent < kExtentCount; ++extent) steps_[extent] = steps_of(program.steps[extent]);
+  once_ = steps_of(program.once);
+}
+
+void Machine::bind(const Bindings& bindings) {
+  for (const FixedValue& value : program_->fixed) bind_fixed(value, bindings);
+  for (std::size_t i = 0; i < captures_.size(); ++i) {
+    captures_[i] = bound(bindings.captures.at(program_->captures[i].name));
+  }
+  run_flat(once_, kSpreadElements);
 }
 
 void Machine::bind_fixed(const FixedValue& value, const Bindings& bindings) {
@@ -86,7 +101,7 @@ void Machine::bind_fixed(const FixedValue& value, const Bindings& bindings) {
   }
 }
 
-void Machine::bind_capture(const ConstTensorView& view) {
+BoundCapture Machine::bound(const ConstTensorView& view) {
   BoundCapture capture{.data = static_cast<const std::byte*>(view.data), .dtype = view.dtype, .rank = view.rank()};
   double reach = 0;  // exact where it matters, and cannot overflow
   for (int axis = 0; axis < view.rank(); ++axis) {
@@ -98,7 +113,7 @@ void Machine::bind_capture(const ConstTensorView& view) {
     if (view.shape[axis] == 1) capture.stride[static_cast<std::size_t>(axis)] = 0;
   }
   capture.narrow = reach <= std::numeric_limits<std::int32_t>::max();
-  captures_.push_back(capture);
+  return capture;
 }
 
 std::byte* Machine::slot(const Source& source) const {
@@ -234,7 +249,7 @@ void Machine::prepare_panel(int first_row, int rows) {
   run_flat(steps_[index(Extent::diagonal)], rows - 1 + columns_);
 }
 
-std::vector<Machine::Step> Machine::bind(const std::vector<Instruction>& instructions) const {
+std::vector<Machine::Step> Machine::steps_of(const std::vector<Instruction>& instructions) const {
   std::vector<Step> steps;
   for (const Instruction& instruction : instructions) {
     Step step{&instruction, kernel(instruction), {}, {}};

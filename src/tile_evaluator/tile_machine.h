@@ -15,8 +15,14 @@ namespace heddle::cpu {
 
 class Machine {
  public:
-  /// `bindings` has a value for every name (expr::check_bound). The program outlives the machine.
-  Machine(const Program& program, expr::Precision precision, const Bindings& bindings);
+  /// The program outlives the machine. bind() comes before the first tile.
+  Machine(const Program& program, expr::Precision precision);
+
+  /// Of the registers of a machine.
+  static std::size_t register_bytes(const Program& program, expr::Precision precision);
+  /// Takes the values of a run, and computes what depends on them alone; allocates nothing. `bindings` has a value for
+  /// every name (expr::check_bound).
+  void bind(const Bindings& bindings);
 
   /// Begins a tile: computes its scalars. False when a guard fails; the tile then needs another program.
   bool enter(const TilePosition& at);
@@ -50,7 +56,13 @@ class Machine {
   static constexpr int kRowsInPlace = 64;
 
   void bind_fixed(const FixedValue& value, const Bindings& bindings);
-  void bind_capture(const ConstTensorView& view);
+  static BoundCapture bound(const ConstTensorView& view);
+  /// Where registers stand, in bytes.
+  struct Layout {
+    std::array<std::ptrdiff_t, kExtentCount> begin{}, slot_bytes{};
+    std::ptrdiff_t spread = 0, spread_bytes = 0, total = 0;
+  };
+  static Layout layout_of(const Program& program, int real_bytes);
 
   int strip_rows(bool to_caller) const;
   void prepare_columns();
@@ -63,7 +75,7 @@ class Machine {
     TileArguments arguments;
     std::vector<std::size_t> moving;
   };
-  std::vector<Step> bind(const std::vector<Instruction>& instructions) const;
+  std::vector<Step> steps_of(const std::vector<Instruction>& instructions) const;
   void run_flat(std::vector<Step>& steps, int count);
 
   void set_leaf(const LeafValue& leaf);
@@ -81,8 +93,9 @@ class Machine {
   const Program* program_;
   const TileKernels* kernels_;
   int real_bytes_;
-  std::vector<BoundCapture> captures_;
+  std::vector<BoundCapture> captures_;                 // steps point there
   std::array<std::vector<Step>, kExtentCount> steps_;  // by extent
+  std::vector<Step> once_;                             // computed once a run
 
   struct FreeAligned {
     void operator()(std::byte* memory) const;

@@ -30,7 +30,9 @@ template <class T>
 class BackwardLaunch {
  public:
   BackwardLaunch(const CpuBackward& backward, const backend::RunArguments& arguments)
-      : run_(backward, arguments), bindings_(*arguments.bindings), queries_(run_), sums_(run_.split, run_.sums) {}
+      : run_(backward, arguments), bindings_(*arguments.bindings), queries_(run_), sums_(run_.split, run_.sums) {
+    for (BackwardWorkerMods& mods : run_.memory.mods) mods.bind(bindings_);
+  }
 
   void run() {
     sums_.clear();
@@ -47,7 +49,10 @@ class BackwardLaunch {
  private:
   void run(const BackwardWave& wave, std::int64_t index) {
     const int workers = workers_for(wave);
-    while (std::ssize(mods_) < workers) mods_.emplace_back(run_.backward.programs, bindings_);
+    while (std::ssize(run_.memory.mods) < workers) {
+      run_.memory.mods.emplace_back(run_.backward.programs).bind(bindings_);
+    }
+    if (std::ssize(reads()) < workers) reads().resize(static_cast<std::size_t>(workers));
     const bool by_tasks = queries_.by_tasks(wave, workers);
     if (!by_tasks) queries_.prepare(wave, workers);
     Progress progress(run_.options.progress, std::ssize(wave.lanes), index, run_.backward.schedule.waves());
@@ -201,10 +206,9 @@ class BackwardLaunch {
   void run_head(const TaskQueries& unit, std::int64_t index, std::int64_t head, std::int64_t piece, std::int64_t first,
                 std::int64_t keys, std::int64_t lane, int worker, const KeyMemory& memory) {
     const QueryMemory queries = run_.memory_of(run_.backward.schedule.query_unit(unit.wave, index, head), unit.shift);
-    BackwardWorkerMods& mods = mods_[static_cast<std::size_t>(worker)];
-    std::vector<StepRead<T>> reads = step_reads(mods, worker);
+    BackwardWorkerMods& mods = run_.memory.mods[static_cast<std::size_t>(worker)];
     BackwardStep<T> step = head_step(index, head, first, memory);
-    step.reads = reads;
+    step.reads = step_reads(mods, worker);
     step.slope = mods.slope();
     step.weight = mods.mods().weight();
     const StepBuffers<T> buffers = step_buffers(worker);
@@ -298,8 +302,10 @@ class BackwardLaunch {
 
   // Reads.
 
-  std::vector<StepRead<T>> step_reads(BackwardWorkerMods& mods, int worker) const {
-    std::vector<StepRead<T>> reads;
+  ReadsOfWorkers<T>& reads() const { return std::get<ReadsOfWorkers<T>>(run_.memory.reads); }
+  std::vector<StepRead<T>>& step_reads(BackwardWorkerMods& mods, int worker) const {
+    std::vector<StepRead<T>>& reads = this->reads()[static_cast<std::size_t>(worker)];
+    reads.clear();
     for (std::size_t i = 0; i < run_.backward.programs.reads.size(); ++i) {
       const std::int64_t offset =
           run_.backward.scratch.reads + static_cast<std::int64_t>(i) * run_.backward.scratch.read_bytes;
@@ -327,7 +333,6 @@ class BackwardLaunch {
   const Bindings& bindings_;
   WaveQueries<T> queries_;
   GradientSums<T> sums_;
-  std::vector<BackwardWorkerMods> mods_;
 };
 
 /// The forward's kernel differs in what it runs and explains alone, but a common class would hold only two lines.
@@ -341,6 +346,11 @@ class CpuBackwardKernel final : public backend::Kernel {
     } else {
       BackwardLaunch<float>(backward_, arguments).run();
     }
+  }
+
+  /// Of the registers that one run leaves for the next.
+  std::int64_t held_bytes() const override {
+    return backward_.plan.threads * static_cast<std::int64_t>(backward_.programs.register_bytes());
   }
 
   base::JsonTree facts() const override {

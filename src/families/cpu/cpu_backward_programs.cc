@@ -35,6 +35,15 @@ BackwardPrograms::BackwardPrograms(const problem::AttentionProblem& problem, con
   }
 }
 
+std::size_t BackwardPrograms::register_bytes() const {
+  std::size_t bytes = mods.register_bytes() + (slope ? slope->register_bytes() : 0);
+  for (const ReadProgram& read : reads) {
+    if (read.slope) bytes += read.slope->register_bytes();
+    for (const TileProgram& index : read.indices) bytes += index.register_bytes();
+  }
+  return bytes;
+}
+
 std::vector<std::pair<std::string, std::vector<std::string>>> BackwardPrograms::text() const {
   std::vector<std::pair<std::string, std::vector<std::string>>> programs = mods.text();
   if (slope) programs.emplace_back("derivative of the score mod", lines_of(slope->text()));
@@ -44,16 +53,24 @@ std::vector<std::pair<std::string, std::vector<std::string>>> BackwardPrograms::
   return programs;
 }
 
-BackwardWorkerMods::BackwardWorkerMods(const BackwardPrograms& programs, const Bindings& bindings)
-    : programs_(&programs), mods_(programs.mods, bindings) {
-  if (programs.slope) slope_.emplace(*programs.slope, bindings);
+BackwardWorkerMods::BackwardWorkerMods(const BackwardPrograms& programs) : programs_(&programs), mods_(programs.mods) {
+  if (programs.slope) slope_.emplace(*programs.slope);
   for (const ReadProgram& read : programs.reads) {
     ReadScratch& scratch = reads_.emplace_back();
-    if (read.slope) scratch.slope.emplace(*read.slope, bindings);
-    for (const TileProgram& index : read.indices) scratch.indices.emplace_back(index, bindings);
+    if (read.slope) scratch.slope.emplace(*read.slope);
+    for (const TileProgram& index : read.indices) scratch.indices.emplace_back(index);
     for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
       scratch.index_mods.push_back({&read.indices[axis], &scratch.indices[axis]});
     }
+  }
+}
+
+void BackwardWorkerMods::bind(const Bindings& bindings) {
+  mods_.bind(bindings);
+  if (slope_) slope_->bind(bindings);
+  for (ReadScratch& scratch : reads_) {
+    if (scratch.slope) scratch.slope->bind(bindings);
+    for (TileProgram::Scratch& index : scratch.indices) index.bind(bindings);
   }
 }
 

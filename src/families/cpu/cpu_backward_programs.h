@@ -29,14 +29,18 @@ struct BackwardPrograms {
   std::vector<ReadProgram> reads;
 
   BackwardPrograms(const problem::AttentionProblem& problem, const plan::CpuBackwardSplit& split);
+  /// What one worker's registers take.
+  std::size_t register_bytes() const;
   /// A title and the lines of its instructions for each.
   std::vector<std::pair<std::string, std::vector<std::string>>> text() const;
 };
 
-/// One worker's registers for the programs of one run.
+/// One worker's registers for the programs, which outlive it.
 class BackwardWorkerMods {
  public:
-  BackwardWorkerMods(const BackwardPrograms& programs, const Bindings& bindings);
+  explicit BackwardWorkerMods(const BackwardPrograms& programs);
+  /// Takes the values of a run, which outlive it.
+  void bind(const Bindings& bindings);
 
   WorkerMods& mods() { return mods_; }
   TileMod slope() { return slope_ ? TileMod{&*programs_->slope, &*slope_} : TileMod{}; }

@@ -3,15 +3,35 @@
 
 #include <cstddef>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/kept.h"
 #include "families/cpu/cpu_backward_plans.h"
 #include "families/cpu/cpu_backward_programs.h"
 #include "families/cpu/cpu_backward_queries.h"
 #include "families/cpu/cpu_backward_schedule.h"
+#include "families/cpu/cpu_backward_step.h"
 
 namespace heddle::cpu {
+
+/// Some rows of a unit's queries.
+struct QueryBlock {
+  const QueryUnit* unit;
+  std::int64_t first;
+};
+
+template <class T>
+using ReadsOfWorkers = std::vector<std::vector<StepRead<T>>>;
+
+/// What a run leaves for the next one of its plan.
+struct BackwardRunMemory {
+  std::vector<BackwardWorkerMods> mods;  // of each worker
+  std::tuple<ReadsOfWorkers<float>, ReadsOfWorkers<double>> reads;
+  std::vector<QueryBlock> blocks;  // of a wave
+  std::vector<double> sinks;       // their gradients, one for each query head
+};
 
 /// State that all runs of a plan share. Not copied: the schedule points into it.
 struct CpuBackward {
@@ -22,7 +42,9 @@ struct CpuBackward {
   plan::CpuBackwardScratch scratch;
   std::int64_t sum_bytes, wave_bytes;  // of the workspace, in this order; the workers' scratch follows
   BackwardSchedule schedule;
-  std::optional<BackwardWave> only_wave;  // where there is one
+  std::optional<BackwardWave> only_wave;          // where there is one
+  std::vector<plan::CpuBackwardQueries> queries;  // of each sequence
+  mutable base::Kept<BackwardRunMemory> memory;
 
   explicit CpuBackward(const backend::PrepareArguments& arguments)
       : problem(arguments.problem),
@@ -33,6 +55,9 @@ struct CpuBackward {
         wave_bytes(plan::cpu_backward_wave_bytes(problem, split)),
         schedule(problem, split, arguments.block_mask) {
     if (schedule.waves() == 1) only_wave = schedule.wave(0);
+    for (const Sequence& own : problem.sequences) {
+      queries.push_back(plan::cpu_backward_queries(problem, split, own.q_len));
+    }
   }
   CpuBackward(const CpuBackward&) = delete;
   CpuBackward& operator=(const CpuBackward&) = delete;
@@ -44,8 +69,9 @@ struct BackwardRun {
   const plan::CpuBackwardSplit& split;
   const BackwardTensors& tensors;
   const AttentionOptions& options;
-  std::byte *sums, *waves, *workers;             // parts of the workspace
-  std::vector<plan::CpuBackwardQueries> memory;  // of each sequence's queries
+  std::byte *sums, *waves, *workers;  // parts of the workspace
+  const base::Kept<BackwardRunMemory>::Lease lease;
+  BackwardRunMemory& memory;
 
   BackwardRun(const CpuBackward& plan, const backend::RunArguments& arguments)
       : backward(plan),
@@ -55,11 +81,9 @@ struct BackwardRun {
         options(*arguments.options),
         sums(static_cast<std::byte*>(arguments.workspace)),
         waves(sums + plan.sum_bytes),
-        workers(waves + plan.wave_bytes) {
-    for (const Sequence& own : problem.sequences) {
-      memory.push_back(plan::cpu_backward_queries(problem, split, own.q_len));
-    }
-  }
+        workers(waves + plan.wave_bytes),
+        lease(plan.memory.take()),
+        memory(*lease) {}
 
   const Sequence& sequence(std::int64_t index) const { return problem.sequences[static_cast<std::size_t>(index)]; }
   std::int64_t batch_entry(std::int64_t index) const { return problem.packed ? 0 : index; }
@@ -73,7 +97,7 @@ struct BackwardRun {
   }
   /// shift: bytes from the unit's place in the wave to where a worker has its queries.
   QueryMemory memory_of(const QueryUnit& unit, std::int64_t shift = 0) const {
-    return {waves + unit.offset + shift, &memory[static_cast<std::size_t>(unit.sequence)]};
+    return {waves + unit.offset + shift, &backward.queries[static_cast<std::size_t>(unit.sequence)]};
   }
 };
 

@@ -25,11 +25,8 @@ void add_panel_row(const T* panels, std::int64_t rows, std::int64_t row, std::ve
 /// Calls f(unit, first row, end, worker) for a few rows at a time of each unit, on all workers.
 template <class F>
 void for_blocks_of_rows(const BackwardRun& run, const BackwardWave& wave, int workers, F&& f) {
-  struct Block {
-    const QueryUnit* unit;
-    std::int64_t first;
-  };
-  std::vector<Block> blocks;
+  std::vector<QueryBlock>& blocks = run.memory.blocks;
+  blocks.clear();
   for (const QueryUnit& unit : wave.queries) {
     for (std::int64_t first = 0; first < run.sequence(unit.sequence).q_len; first += kRowsAtATime) {
       blocks.push_back({&unit, first});

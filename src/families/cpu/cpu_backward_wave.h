@@ -17,8 +17,9 @@ struct TaskQueries {
 template <class T>
 class WaveQueries {
  public:
-  explicit WaveQueries(const BackwardRun& run)
-      : run_(run), sinks_(static_cast<std::size_t>(run.problem.wanted.sinks ? run.problem.q_heads : 0)) {}
+  explicit WaveQueries(const BackwardRun& run) : run_(run), sinks_(run.memory.sinks) {
+    sinks_.assign(static_cast<std::size_t>(run.problem.wanted.sinks ? run.problem.q_heads : 0), 0);
+  }
 
   /// Whether the tasks of a wave prepare and store their queries: each unit is one task, and there are enough of them.
   bool by_tasks(const BackwardWave& wave, int workers) const;
@@ -42,7 +43,7 @@ class WaveQueries {
   void store_broadcast(const BackwardWave& wave, int workers) const;
 
   const BackwardRun& run_;
-  std::vector<double> sinks_;
+  std::vector<double>& sinks_;
 };
 
 }  // namespace heddle::cpu

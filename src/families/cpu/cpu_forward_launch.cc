@@ -7,7 +7,9 @@
 #include <optional>
 #include <type_traits>
 
+#include "base/counters.h"
 #include "base/element.h"
+#include "base/kept.h"
 #include "base/parallel.h"
 #include "families/cpu/cpu_choices.h"
 #include "families/cpu/cpu_facts.h"
@@ -29,6 +31,13 @@ constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
 /// A guess: AMX multiplies some ten times as fast, and the softmax takes as long as before.
 constexpr std::int64_t kBrickSerialWork = 4 * kSerialWork;
 
+/// What a run leaves for the next one of its plan.
+struct RunMemory {
+  std::vector<WorkerMods> mods;  // of each worker
+  base::Counters merged;         // pieces that have ended, of each tile in pieces
+  StepsLeft left;
+};
+
 /// State that all runs of a plan share. Not copied: the schedule points into it.
 struct CpuForward {
   problem::AttentionProblem problem;
@@ -40,6 +49,7 @@ struct CpuForward {
   Schedule schedule;
   std::optional<Wave> only_wave;  // where there is one
   std::optional<WaveOrder> only_order;
+  mutable base::Kept<RunMemory> memory;
 
   explicit CpuForward(const backend::PrepareArguments& arguments)
       : problem(arguments.problem),
@@ -92,7 +102,10 @@ class Launch {
         pair_bytes_(forward.pair_bytes),
         schedule_(forward.schedule),
         workspace_(static_cast<std::byte*>(run.workspace)),
-        programs_(forward.programs) {}
+        lease_(forward.memory.take()),
+        memory_(*lease_) {
+    for (WorkerMods& mods : memory_.mods) mods.bind(*run.bindings);
+  }
 
   void run() {
     fill_padding();
@@ -106,15 +119,17 @@ class Launch {
  private:
   void run(const Wave& wave, const WaveOrder& order, std::int64_t index) {
     const int workers = forward_.workers_for(wave);
-    while (std::ssize(mods_) < workers) mods_.emplace_back(programs_, *run_.bindings);
+    while (std::ssize(memory_.mods) < workers) {
+      memory_.mods.emplace_back(forward_.programs).bind(*run_.bindings);
+    }
     Progress progress(run_.options->progress, std::ssize(wave.tiles), index, schedule_.waves());
-    std::vector<std::atomic<std::int32_t>> ended(wave.merges.size());
-    StepsLeft left(wave, order);
+    memory_.merged.clear(wave.merges.size());
+    memory_.left.begin(wave, order);
     base::parallel_tasks(workers, std::ssize(order.steps), [&](int worker, std::int64_t index_of_step) {
       const Step& step = order.steps[static_cast<std::size_t>(index_of_step)];
-      const StepsLeft::Turn turn(left, step);
+      const StepsLeft::Turn turn(memory_.left, step);
       if (step.kind != Step::Kind::tile) return pack_step(wave, order, step, worker);
-      attend_step(wave, order, wave.tiles[static_cast<std::size_t>(step.index)], worker, ended);
+      attend_step(wave, order, wave.tiles[static_cast<std::size_t>(step.index)], worker);
       progress.add_one();
     });
   }
@@ -203,12 +218,11 @@ class Launch {
   }
 
   /// The worker that ends a tile's last piece merges them all, in the pieces' order.
-  void attend_step(const Wave& wave, const WaveOrder& order, const TileTask& task, int worker,
-                   std::vector<std::atomic<std::int32_t>>& ended) {
+  void attend_step(const Wave& wave, const WaveOrder& order, const TileTask& task, int worker) {
     attend_tile(tile_of(wave, order, task, worker), buffers(worker));
     if (task.merge < 0) return;
     const auto merge = static_cast<std::size_t>(task.merge);
-    if (ended[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
+    if (memory_.merged[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
       merge_pieces(tile_of(wave, order, wave.merges[merge], worker), buffers(worker));
     }
   }
@@ -228,7 +242,7 @@ class Launch {
     const std::int64_t entry = batch_entry(task.sequence), kv_head = task.head / problem_.group();
     const std::int64_t row = own.q_begin + task.q_first;
     const AttentionOptions& options = *run_.options;
-    WorkerMods& mods = mods_[static_cast<std::size_t>(worker)];
+    WorkerMods& mods = memory_.mods[static_cast<std::size_t>(worker)];
 
     Tile<T> tile{};
     tile.at = {.b = static_cast<std::int32_t>(task.sequence),
@@ -347,8 +361,8 @@ class Launch {
   std::int64_t pair_bytes_;
   const Schedule& schedule_;
   std::byte* workspace_;
-  const ModPrograms& programs_;
-  std::vector<WorkerMods> mods_;
+  const base::Kept<RunMemory>::Lease lease_;
+  RunMemory& memory_;
 };
 
 /// CpuBackwardKernel has the same frame: a common class would hold two lines.
@@ -362,6 +376,11 @@ class CpuForwardKernel final : public backend::Kernel {
     } else {
       Launch<float>(forward_, arguments).run();
     }
+  }
+
+  /// Of the registers that one run leaves for the next.
+  std::int64_t held_bytes() const override {
+    return forward_.plan.threads * static_cast<std::int64_t>(forward_.programs.register_bytes());
   }
 
   base::JsonTree facts() const override {

@@ -108,21 +108,23 @@ WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::i
   return order;
 }
 
-StepsLeft::StepsLeft(const Wave& wave, const WaveOrder& order)
-    : wave_(wave), order_(order), packing_(order.packing.size()), tiles_(order.tiles.size()) {
-  for (std::size_t i = 0; i < packing_.size(); ++i) packing_[i] = order.packing[i];
-  for (std::size_t i = 0; i < tiles_.size(); ++i) tiles_[i] = order.tiles[i];
+void StepsLeft::begin(const Wave& wave, const WaveOrder& order) {
+  wave_ = &wave, order_ = &order;
+  packing_.clear(order.packing.size());
+  tiles_.clear(order.tiles.size());
+  for (std::size_t i = 0; i < order.packing.size(); ++i) packing_[i] = order.packing[i];
+  for (std::size_t i = 0; i < order.tiles.size(); ++i) tiles_[i] = order.tiles[i];
 }
 
 bool StepsLeft::is_ready(const Step& step) const {
   const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
   const auto is_done = [](const std::atomic<std::int32_t>& left) { return left.load(std::memory_order_acquire) == 0; };
   if (step.kind == Step::Kind::tile) {
-    const TileTask& tile = wave_.tiles[at(step.index)];
-    return tile.k_unit < 0 || (is_done(packing_[at(order_.k_groups[at(tile.k_unit)])]) &&
-                               is_done(packing_[at(order_.v_groups[at(tile.v_unit)])]));
+    const TileTask& tile = wave_->tiles[at(step.index)];
+    return tile.k_unit < 0 || (is_done(packing_[at(order_->k_groups[at(tile.k_unit)])]) &&
+                               is_done(packing_[at(order_->v_groups[at(tile.v_unit)])]));
   }
-  return order_.slots == 0 || step.group < order_.slots || is_done(tiles_[at(step.group - order_.slots)]);
+  return order_->slots == 0 || step.group < order_->slots || is_done(tiles_[at(step.group - order_->slots)]);
 }
 
 void StepsLeft::wait_for_others(const Step& step) const {

@@ -2,10 +2,10 @@
 // held those of a pair whose tiles have ended: so what is packed stays in the L2 cache.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "base/counters.h"
 #include "families/cpu/cpu_forward_schedule.h"
 
 namespace heddle::cpu {
@@ -33,7 +33,8 @@ WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::i
 /// Steps that wait for others. Threads share it.
 class StepsLeft {
  public:
-  StepsLeft(const Wave& wave, const WaveOrder& order);
+  /// Forgets the steps of the run before. Both outlive this one's.
+  void begin(const Wave& wave, const WaveOrder& order);
   /// A step at work. It begins when the tile's keys and values are packed, or when the memory for packing is free. It
   /// ends in any case, even by an exception: other steps wait for it.
   class Turn {
@@ -55,9 +56,9 @@ class StepsLeft {
  private:
   void wait_for_others(const Step& step) const;
 
-  const Wave& wave_;
-  const WaveOrder& order_;
-  std::vector<std::atomic<std::int32_t>> packing_, tiles_;  // by group
+  const Wave* wave_ = nullptr;
+  const WaveOrder* order_ = nullptr;
+  base::Counters packing_, tiles_;  // by group
 };
 
 }  // namespace heddle::cpu

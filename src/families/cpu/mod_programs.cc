@@ -38,6 +38,12 @@ ModPrograms::ModPrograms(const problem::AttentionProblem& problem) {
     weight.emplace(expr::simplify(problem.weight_mod, problem.precision), problem.precision);
 }
 
+std::size_t ModPrograms::register_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto* program : {&full, &partial, &weight}) bytes += *program ? (*program)->register_bytes() : 0;
+  return bytes;
+}
+
 std::vector<std::pair<std::string, std::vector<std::string>>> ModPrograms::text() const {
   std::vector<std::pair<std::string, std::vector<std::string>>> programs;
   const auto add = [&](const char* title, const std::optional<TileProgram>& program) {
@@ -49,10 +55,16 @@ std::vector<std::pair<std::string, std::vector<std::string>>> ModPrograms::text(
   return programs;
 }
 
-WorkerMods::WorkerMods(const ModPrograms& programs, const Bindings& bindings) : programs_(&programs) {
-  if (programs.full) full_.emplace(*programs.full, bindings);
-  if (programs.partial) partial_.emplace(*programs.partial, bindings);
-  if (programs.weight) weight_.emplace(*programs.weight, bindings);
+WorkerMods::WorkerMods(const ModPrograms& programs) : programs_(&programs) {
+  if (programs.full) full_.emplace(*programs.full);
+  if (programs.partial) partial_.emplace(*programs.partial);
+  if (programs.weight) weight_.emplace(*programs.weight);
+}
+
+void WorkerMods::bind(const Bindings& bindings) {
+  for (Scratch* scratch : {&full_, &partial_, &weight_}) {
+    if (*scratch) (*scratch)->bind(bindings);
+  }
 }
 
 }  // namespace heddle::cpu

@@ -19,6 +19,8 @@ struct ModPrograms {
   std::optional<TileProgram> weight;
 
   explicit ModPrograms(const problem::AttentionProblem& problem);
+  /// What one worker's registers take.
+  std::size_t register_bytes() const;
   /// A title and the lines of its instructions for each.
   std::vector<std::pair<std::string, std::vector<std::string>>> text() const;
 };
@@ -26,10 +28,12 @@ struct ModPrograms {
 /// The lines of a program's text that are not empty.
 std::vector<std::string> lines_of(const std::string& text);
 
-/// One worker's registers for the programs of one run.
+/// One worker's registers for the programs, which outlive it.
 class WorkerMods {
  public:
-  WorkerMods(const ModPrograms& programs, const Bindings& bindings);
+  explicit WorkerMods(const ModPrograms& programs);
+  /// Takes the values of a run, which outlive it.
+  void bind(const Bindings& bindings);
 
   TileMod full() { return mod(programs_->full, full_); }
   TileMod partial() { return programs_->partial ? mod(programs_->partial, partial_) : full(); }

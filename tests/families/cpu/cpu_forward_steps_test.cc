@@ -27,9 +27,10 @@ class Workers {
       : problem_(problem),
         wave_(wave),
         order_(order_of(wave, workers, kPackKeys, pair_bytes)),
-        left_(wave, order_),
         workers_(workers),
-        rng_(seed) {}
+        rng_(seed) {
+    left_.begin(wave, order_);
+  }
 
   void run() {
     std::size_t next = 0;

@@ -215,7 +215,7 @@ void ScoresInPlace(const Tile<T>& tile, const TileBuffers<T>& buffers, const InP
       Dot<Storage>(product, 0, tile.rows(), first, last, ahead);
     });
   }
-  if (!ahead.near()) ahead.fetch(ahead.lines());
+  if (!ahead.near()) ahead.fetch_lines(ahead.lines());
 }
 
 /// A walk with care changes a row of values that was staged for a product.
@@ -309,7 +309,7 @@ WalkEnd WalkInPlace(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int
   };
   find_keys(walk.chunk());
   Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near, way.by_pages);
-  if (way.near) ahead.fetch(kAheadLines);
+  if (way.near) ahead.fetch_lines<true>(kAheadLines);
   for (bool first = true; !walk.done(); first = false) {
     const Chunk chunk = walk.chunk();
     const std::int64_t begin = chunk.begin - chunk.first, end = chunk.end - chunk.first;

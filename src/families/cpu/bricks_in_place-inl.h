@@ -77,7 +77,7 @@ class BricksInPlace {
   void start_walk(const Chunk& chunk) {
     enter_keys(chunk);
     ahead_ = Ahead(keys_, key_count_, true);
-    ahead_.fetch(kAheadLines);
+    ahead_.fetch_lines(kAheadLines);
   }
   /// The keys of `chunk` are read next, and then its values.
   void start_chunk(const Chunk& chunk) {
@@ -100,7 +100,7 @@ class BricksInPlace {
     Product before;
     bool odd = false, any = false;
     for (std::int64_t column = 0; column < columns; column += 2 * kBrickColumns) {
-      ahead.fetch(2 * kBrickColumns * lines);
+      ahead.fetch_lines(2 * kBrickColumns * lines);
       Product product = {.keys = {group(column, 0), group(std::min(column + kBrickColumns, columns - 16), 1)},
                          .column = column,
                          .groups = column + kBrickColumns < columns ? 2 : 1};
@@ -132,7 +132,7 @@ class BricksInPlace {
     std::byte* to = value_bricks();
     for (std::int64_t column = first; column < end; column += 2, to += 64) {
       if (column > first && column % kBrickDepth == 0) to += (v_columns_ - 1) * kBrickBytes;
-      ahead_.fetch(2 * lines);
+      ahead_.fetch_lines(2 * lines);
       const std::uint16_t *even = row(column), *odd = row(column + 1);
       for (std::int64_t dim = 0; dim < tile_.v_dim; dim += kBrickDepth) {
         const __m512i a = even == nullptr ? _mm512_setzero_si512() : LoadElements(even + dim, tile_.v_dim - dim);

@@ -176,7 +176,7 @@ HWY_INLINE void DotBlock(const ScoreProduct<RealOf<Storage>>& p, std::int64_t ro
   std::int64_t first = 0;
   if constexpr (kDotOnTheWay<kRows>) {
     for (; first + kStep <= p.dim; first += kStep) {
-      ahead.fetch<kKeys * kLines>();
+      ahead.fetch<kKeys * kLines, kByPages<Storage, kRows>>();
       if (ahead.near() && p.keys->together) {
         HWY_UNROLL(8)
         for (int j = 0; j < kKeys; ++j) Approach<kLines>(key[j] + first, kKeys * p.keys->bytes);
@@ -188,7 +188,7 @@ HWY_INLINE void DotBlock(const ScoreProduct<RealOf<Storage>>& p, std::int64_t ro
       }
     }
   } else {
-    ahead.fetch(kKeys * (p.keys->bytes + kLineBytes - 1) / kLineBytes);
+    ahead.fetch_lines(kKeys * (p.keys->bytes + kLineBytes - 1) / kLineBytes);
   }
   for (; first + kPairs * kPair <= p.dim; first += kPairs * kPair) {
     DotStep<kPairs>(q, p.q_stride, key, first, sum, lost);

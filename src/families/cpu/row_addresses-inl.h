@@ -44,6 +44,10 @@ inline bool FetchesByItself() {
 #endif
 }
 
+/// Whether products of kRows rows with such keys or values may fetch by pages: memory limits the speed of these alone.
+template <class Storage, int kRows>
+inline constexpr bool kByPages = kWideRegisters && 2 * kRows <= static_cast<int>(sizeof(Storage));
+
 /// Fetches kLines lines `bytes` behind `from`, from L2 into L1.
 template <std::int64_t kLines>
 HWY_INLINE void Approach(const void* from, std::int64_t bytes) {
@@ -143,8 +147,12 @@ class Ahead {
   void enter(const RowAddresses& rows, std::int64_t columns) {
     if (near_ && rows_ != &rows) begin(rows, columns);
   }
-  HWY_INLINE void fetch(std::int64_t count) {
-    if (in_pages_) return fetch_pages(count);
+  /// kMayStep: by pages, if so the rows are fetched. Code that never does so is much smaller.
+  template <bool kMayStep = false>
+  HWY_INLINE void fetch_lines(std::int64_t count) {
+    if constexpr (kMayStep) {
+      if (in_pages_) return fetch_pages(count);
+    }
     while (count > 0 && left_ > 0) {
       const std::int64_t now = std::min(count, left_);
       for (std::int64_t i = 0; i < now; ++i) fetch_line(line_ + i * kLineBytes);
@@ -154,17 +162,20 @@ class Ahead {
       if (left_ == 0) next_row();
     }
   }
-  /// fetch(kCount) for rows of that many lines or of half as many, without asking for each line whether its row ends.
-  template <std::int64_t kCount>
+  /// fetch_lines(kCount) for rows of that many lines or of half as many, without asking for each line whether its row
+  /// ends.
+  template <std::int64_t kCount, bool kMayStep = false>
   HWY_INLINE void fetch() {
     constexpr std::int64_t kHalf = kCount / 2;
-    if (in_pages_) return fetch_pages(kCount);
+    if constexpr (kMayStep) {
+      if (in_pages_) return fetch_pages(kCount);
+    }
     if (left_ >= kCount) return fetch_of_row<kCount>();
     if constexpr (kCount % 2 == 0) {
       HWY_UNROLL(2)
-      for (int half = 0; half < 2; ++half) left_ >= kHalf ? fetch_of_row<kHalf>() : fetch(kHalf);
+      for (int half = 0; half < 2; ++half) left_ >= kHalf ? fetch_of_row<kHalf>() : fetch_lines(kHalf);
     } else {
-      fetch(kCount);
+      fetch_lines(kCount);
     }
   }
 

@@ -69,6 +69,7 @@ HWY_NOINLINE void ValueBlock(const ValueProduct<RealOf<Storage>>& product, const
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr int kLoad = kThroughF16<Storage> && !kWideRegisters && kVectors % 4 == 0 ? 4 : 2;  // vectors of one load
   // If memory limits the speed, lines are fetched one after the other; else all at once, with fewer instructions.
+  constexpr bool kMayStep = kByPages<Storage, kRows>;
   constexpr bool kOnTheWay = kWideRegisters || kRows == 1 || (kRows <= 4 && std::is_same_v<Storage, RealOf<Storage>>);
   constexpr std::int64_t kSize = sizeof(Storage), kApproach = 8;  // columns
   constexpr std::int64_t kLines =
@@ -89,11 +90,11 @@ HWY_NOINLINE void ValueBlock(const ValueProduct<RealOf<Storage>>& product, const
   if constexpr (kOnTheWay) {
     fetching = ahead;
   } else {
-    ahead.fetch(lines.all);
+    ahead.fetch_lines(lines.all);
   }
   for (std::int64_t column = part.first; column < part.last; ++column) {
     const Storage* value = product.values->template at<Storage>(column) + dim;
-    if constexpr (kOnTheWay) now == kLines ? fetching.fetch<kLines>() : fetching.fetch(now);
+    if constexpr (kOnTheWay) now == kLines ? fetching.fetch<kLines, kMayStep>() : fetching.fetch_lines<kMayStep>(now);
     if (kOnTheWay && row == 0 && fetching.near())
       product.values->template approach<1, kLines>(column + kApproach, dim * kSize);
     HWY_UNROLL(4)

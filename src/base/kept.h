@@ -1,4 +1,4 @@
-// What one run leaves for the next: so that repeated runs allocate nothing.
+// Memory that a run leaves for the next one, so that repeated runs allocate nothing.
 #pragma once
 
 #include <algorithm>

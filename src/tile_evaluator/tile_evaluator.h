@@ -24,7 +24,7 @@ class TileProgram {
   ExprType type() const;
   /// The program as text, an instruction a line, with each operand's class; for explain and tests.
   std::string text() const;
-  /// Of the registers of one Scratch, once it has run.
+  /// The size of the registers of one Scratch, once it has run.
   std::size_t register_bytes() const;
 
   /// One thread's registers, and the values that the program's names have in one run. The program outlives it. The

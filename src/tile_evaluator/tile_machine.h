@@ -18,7 +18,7 @@ class Machine {
   /// The program outlives the machine. bind() comes before the first tile.
   Machine(const Program& program, expr::Precision precision);
 
-  /// Of the registers of a machine.
+  /// The size of a machine's registers.
   static std::size_t register_bytes(const Program& program, expr::Precision precision);
   /// Takes the values of a run, and computes what depends on them alone; allocates nothing. `bindings` has a value for
   /// every name (expr::check_bound).

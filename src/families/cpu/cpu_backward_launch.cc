@@ -348,7 +348,7 @@ class CpuBackwardKernel final : public backend::Kernel {
     }
   }
 
-  /// Of the registers that one run leaves for the next.
+  /// Registers stay for the next run.
   std::int64_t held_bytes() const override {
     return backward_.plan.threads * static_cast<std::int64_t>(backward_.programs.register_bytes());
   }

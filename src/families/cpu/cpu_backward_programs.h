@@ -29,7 +29,7 @@ struct BackwardPrograms {
   std::vector<ReadProgram> reads;
 
   BackwardPrograms(const problem::AttentionProblem& problem, const plan::CpuBackwardSplit& split);
-  /// What one worker's registers take.
+  /// The size of one worker's registers.
   std::size_t register_bytes() const;
   /// A title and the lines of its instructions for each.
   std::vector<std::pair<std::string, std::vector<std::string>>> text() const;

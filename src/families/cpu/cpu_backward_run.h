@@ -25,7 +25,7 @@ struct QueryBlock {
 template <class T>
 using ReadsOfWorkers = std::vector<std::vector<StepRead<T>>>;
 
-/// What a run leaves for the next one of its plan.
+/// Memory that a run leaves for the next one of its plan.
 struct BackwardRunMemory {
   std::vector<BackwardWorkerMods> mods;  // of each worker
   std::tuple<ReadsOfWorkers<float>, ReadsOfWorkers<double>> reads;

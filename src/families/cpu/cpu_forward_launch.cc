@@ -31,7 +31,7 @@ constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
 /// A guess: AMX multiplies some ten times as fast, and the softmax takes as long as before.
 constexpr std::int64_t kBrickSerialWork = 4 * kSerialWork;
 
-/// What a run leaves for the next one of its plan.
+/// Memory that a run leaves for the next one of its plan.
 struct RunMemory {
   std::vector<WorkerMods> mods;  // of each worker
   base::Counters merged;         // pieces that have ended, of each tile in pieces
@@ -378,7 +378,7 @@ class CpuForwardKernel final : public backend::Kernel {
     }
   }
 
-  /// Of the registers that one run leaves for the next.
+  /// Registers stay for the next run.
   std::int64_t held_bytes() const override {
     return forward_.plan.threads * static_cast<std::int64_t>(forward_.programs.register_bytes());
   }

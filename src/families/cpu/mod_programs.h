@@ -19,7 +19,7 @@ struct ModPrograms {
   std::optional<TileProgram> weight;
 
   explicit ModPrograms(const problem::AttentionProblem& problem);
-  /// What one worker's registers take.
+  /// The size of one worker's registers.
   std::size_t register_bytes() const;
   /// A title and the lines of its instructions for each.
   std::vector<std::pair<std::string, std::vector<std::string>>> text() const;

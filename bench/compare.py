@@ -12,6 +12,7 @@ its C interface, as any program would call it. A contender or a cell that fails 
     compare.py --fp8                          e4m3 beside an e4m3 GEMM instead (comparison/fp8.py)
     compare.py --decode [GROUP...]            few queries beside a plain read instead (groups: comparison/decode/cells.py)
     compare.py --backward [--deterministic]   the backward instead, without autograd (comparison/backward)
+    compare.py [--backward] --sustained       calls in a row for 0.3 s, L2 not flushed: files are named *_sustained
     compare.py --backward --mods              the backward with mods and masks, and gradients of what they read
     compare.py --family portable              the portable families beside PyTorch's attention (comparison/portable):
                                               bf16, f32 and tf32, both passes, mods, memory, compile times
@@ -72,6 +73,11 @@ def read_arguments(arguments):
         "--deterministic", action="store_true", help="with --backward: deterministic modes beside the free ones"
     )
     parser.add_argument(
+        "--sustained",
+        action="store_true",
+        help="forward or --backward: samples of 0.3 s of calls in a row, L2 not flushed",
+    )
+    parser.add_argument(
         "--family", choices=("portable",), help="the table of the portable families; cells such as backward/f32/D64"
     )
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw the curves of that run, beside it")
@@ -82,6 +88,8 @@ def read_arguments(arguments):
             parser.error(f"--peers: '{name}' is none of {', '.join(contenders.CONTENDERS[1:])}")
     if chosen.deterministic and not chosen.backward:
         parser.error("--deterministic is of --backward")
+    if chosen.sustained and (chosen.mods is not None or chosen.fp8 or chosen.decode is not None or chosen.family):
+        parser.error("--sustained is of the forward's and the backward's cells")
     try:
         if chosen.family is not None:
             trial = chosen.device == "cpu" and not chosen.only
@@ -108,7 +116,7 @@ class Comparison:
         from comparison import timing
 
         self.arguments, self.torch = arguments, torch
-        self.clock = timing.HostClock() if arguments.device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, arguments.device, arguments.sustained)
         self.library = lib
         self.names = ["heddle", *(name for name in arguments.peers if name != "heddle")]
         self.shared = {}
@@ -123,7 +131,8 @@ class Comparison:
             "versions": f"Heddle {self.library.version()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
             f"cuDNN {torch.backends.cudnn.version()}",
             "method": f"TFLOP/s (causal counts half), batch · S = {grid.TOKENS}, H · D = {grid.WIDTH}, [B, S, H, D] "
-            f"strides, random normal inputs; median of {arguments.rounds} interleaved rounds.",
+            f"strides, random normal inputs; {timing.method(arguments.sustained)} median of {arguments.rounds} "
+            "interleaved rounds.",
             "rounds": arguments.rounds,
             "geomean_target": grid.GEOMEAN_TARGET,
             "contenders": self.names,
@@ -207,8 +216,9 @@ class Comparison:
         out = self.arguments.out
         if out:
             out.mkdir(parents=True, exist_ok=True)
-            (out / "compare.json").write_text(json.dumps(self.results, indent=1))
-            (out / "compare.md").write_text(report.markdown(self.results))
+            name = named("compare", self.arguments)
+            (out / f"{name}.json").write_text(json.dumps(self.results, indent=1))
+            (out / f"{name}.md").write_text(report.markdown(self.results))
 
 
 def draw(results, path):
@@ -293,12 +303,13 @@ def compare_backward(chosen, torch, lib):
         name, text, failed = "backward_mods", mods.markdown(results), mods.failed(results)
     else:
         results = run.Comparison(torch, lib, chosen, say).run(
-            lambda now: save(chosen, "backward", now, backward_report.markdown(now))
+            lambda now: save(chosen, named("backward", chosen), now, backward_report.markdown(now))
         )
-        name, text, failed = "backward", backward_report.markdown(results), backward_report.failed(results)
+        name = named("backward", chosen)
+        text, failed = backward_report.markdown(results), backward_report.failed(results)
     save(chosen, name, results, text)
     if chosen.out and chosen.mods is None:
-        draw(results, chosen.out / "backward.svg")
+        draw(results, chosen.out / f"{name}.svg")
     print(json.dumps(results, indent=1) if chosen.json else text, flush=True)
     return 1 if failed else 0
 
@@ -313,6 +324,11 @@ def compare_portable(chosen, torch, lib):
     save(chosen, "portable", results, text)
     print(json.dumps(results, indent=1) if chosen.json else text, flush=True)
     return 1 if portable_report.failed(results) else 0
+
+
+def named(name, chosen):
+    """The stem of the files of cells that were timed in this way."""
+    return f"{name}_sustained" if chosen.sustained else name
 
 
 def save(chosen, name, results, text):
@@ -350,7 +366,7 @@ def main(arguments):
     say(f"{comparison.results['device']}; {comparison.results['versions']}")
     results = comparison.run()
     if chosen.out:
-        draw(results, chosen.out / "compare.svg")
+        draw(results, chosen.out / f"{named('compare', chosen)}.svg")
     print(json.dumps(results, indent=1) if chosen.json else report.markdown(results), flush=True)
     verdicts = report.summary(results)["verdicts"]
     return 1 if verdicts["WRONG"] or verdicts["ERROR"] or verdicts["UNCHECKED"] else 0

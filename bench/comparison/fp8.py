@@ -92,7 +92,7 @@ class Comparison:
     def __init__(self, torch, lib, device, rounds, say, lengths=(2048, 8192, 16384), tokens=TOKENS):
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
         self.cells = [Cell(causal, s, tokens) for causal in (False, True) for s in lengths]
-        self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, device)
 
     def run(self):
         entries = []

@@ -109,7 +109,7 @@ class Comparison:
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
         self.length, self.peers, self.shared = length, [name for name in mod_peers.NAMES if name in peers], {}
         self.missing = {}  # peers that are not installed, and why
-        self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, device)
 
     def run(self, dims=(64, 128), mods=MODS):
         return [entry for d in dims for entry in self.compare(ModCell(d, self.length), mods)]

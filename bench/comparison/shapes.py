@@ -157,7 +157,7 @@ class Comparison:
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
         self.length, self.peers = length, [name for name in PEERS if name in peers]
         self.missing = {}  # peers that are not installed, and why
-        self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, device)
 
     def run(self):
         entries, timed = [], {}

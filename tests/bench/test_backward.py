@@ -162,7 +162,14 @@ def small_cell(causal=False, kv_heads=4, s=64):
 
 def chosen_with(peers=(), deterministic=False, mods=None):
     return types.SimpleNamespace(
-        device="cpu", rounds=1, peers=peers, deterministic=deterministic, mods=mods, seconds=math.inf, cells=[]
+        device="cpu",
+        sustained=False,
+        rounds=1,
+        peers=peers,
+        deterministic=deterministic,
+        mods=mods,
+        seconds=math.inf,
+        cells=[],
     )
 
 
@@ -341,11 +348,13 @@ class Program(unittest.TestCase):
     def test_a_cell(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.multiple("comparison.grid", TOKENS=512, WIDTH=128):
             status, out, err = run_compare(
-                *("--backward", "--device", "cpu", "--only", "D64/causal/S512", "--peers", "fa2", "--out", folder)
+                *("--backward", "--device", "cpu", "--only", "D64/causal/S512", "--peers", "fa2", "--out", folder),
+                "--sustained",
             )
-            written = {path.name for path in Path(folder).iterdir()} - {"backward.svg"}
-            self.assertEqual(written, {"backward.md", "backward.json"})
-            self.assertEqual(Path(folder, "backward.md").read_text(), out[:-1])
+            written = {path.name for path in Path(folder).iterdir()} - {"backward_sustained.svg"}
+            self.assertEqual(written, {"backward_sustained.md", "backward_sustained.json"})
+            self.assertEqual(Path(folder, "backward_sustained.md").read_text(), out[:-1])
+        self.assertIn("calls in a row for 0.3 s, L2 not flushed; median of", out)
         self.assertEqual(status, 0, err)
         self.assertRegex(out, r"\| 64 \| causal \| 512 \| \d+ \| \d+!? \| [\d.]+ \| - \| - \| 1.25 \| - \|")
         self.assertRegex(out, r"cold compile of forward and backward together \(D\d+/\w+/S2048\)")

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import tempfile
+import types
 import unittest
 from pathlib import Path
 
@@ -97,6 +98,8 @@ class Grid(unittest.TestCase):
 
 
 class FakeClock:
+    sample_ms, most_calls = timing.SAMPLE_MS, timing.MOST_CALLS
+
     def __init__(self, log):
         self.log = log
 
@@ -134,6 +137,26 @@ class Timing(unittest.TestCase):
         failed = timing.interleave(timed, 5)
         self.assertEqual(list(failed), ["bad"])
         self.assertEqual(len(timed["good"].samples), 5)
+
+    def test_sustained_clock(self):
+        """A quarter of the calls come before the first event; nothing is flushed between the others."""
+        log = []
+
+        class Event:
+            def __init__(self, enable_timing):
+                self.at = None
+
+            def record(self):
+                log.append("event")
+
+            def elapsed_time(self, end):
+                return 6.0
+
+        cuda = types.SimpleNamespace(Event=Event, synchronize=lambda: log.append("wait"))
+        clock = timing.SustainedClock(types.SimpleNamespace(cuda=cuda))
+        self.assertEqual(clock.milliseconds(lambda: log.append("call"), 6), 1.0)
+        self.assertEqual(log, ["call"] * 2 + ["event"] + ["call"] * 6 + ["event", "wait"])
+        self.assertEqual(timing.Timed(lambda: None, clock).count, 150)  # 300 ms of calls of 6 / 3 ms
 
     def test_host_clock(self):
         self.assertGreater(timing.HostClock().milliseconds(lambda: math.fsum(range(1000)), 3), 0)
@@ -228,6 +251,7 @@ class Program(unittest.TestCase):
             ("--peers", "cudnn,fa9"): "'fa9' is none of",
             ("--only", "D96"): "no cell of the grid",
             ("--rounds", "0"): "--rounds is 0",
+            ("--sustained", "--decode"): "--sustained is of the forward's and the backward's cells",
         }.items():
             status, _, err = run_compare(*arguments)
             self.assertEqual(status, 2)

@@ -92,7 +92,7 @@ class Comparison:
         self.mods = [mod for mod in MODS if not chosen.mods or mod.name in chosen.mods]
         self.deterministic, self.seconds = chosen.deterministic, chosen.seconds
         self.length = forward.LENGTH if self.device == "cuda" else TRIAL_LENGTH
-        self.clock = timing.HostClock() if self.device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, self.device)
         torch.backends.cuda.matmul.allow_tf32 = False  # plain is f32
 
     def run(self):

@@ -15,7 +15,7 @@ class Comparison:
     def __init__(self, torch, lib, chosen, say):
         self.torch, self.lib, self.device, self.rounds = torch, lib, chosen.device, chosen.rounds
         self.chosen, self.say, self.shared = chosen, say, {}
-        self.clock = timing.HostClock() if self.device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, self.device, chosen.sustained)
         self.names = ["heddle", *(name for name in contenders.PEERS if name in chosen.peers)]
         self.deterministic = []
         if chosen.deterministic:
@@ -29,8 +29,8 @@ class Comparison:
             "versions": versions(torch, lib),
             "method": f"TFLOP/s of the backward alone (five products; causal counts half), batch · S = {grid.TOKENS}, "
             f"H · D = {grid.WIDTH} (GQA: {' query heads on '.join(map(str, cells.GROUPED_HEADS))} KV heads), "
-            f"[B, S, H, D] strides, random normal inputs, L2 flushed before each call; median of {self.rounds} shuffled "
-            "rounds.",
+            f"[B, S, H, D] strides, random normal inputs, {timing.method(chosen.sustained)} median of {self.rounds} "
+            "shuffled rounds.",
             "rounds": self.rounds,
             "contenders": self.names + (["gemm"] if "gemm" in chosen.peers else []),
             "deterministic": self.deterministic,

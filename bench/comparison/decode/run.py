@@ -44,7 +44,7 @@ class Comparison:
     def __init__(self, torch, lib, device, rounds, say, chosen, seconds=math.inf, families=FAMILIES):
         self.torch, self.lib, self.device, self.rounds, self.say = torch, lib, device, rounds, say
         self.cells, self.seconds, self.families = chosen, seconds, families
-        self.clock = timing.HostClock() if device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, device)
         self.missing = {}
 
     def run(self, save=lambda entries: None):

@@ -21,7 +21,7 @@ class Comparison:
     def __init__(self, torch, lib, chosen, say):
         self.torch, self.lib, self.device, self.rounds = torch, lib, chosen.device, chosen.rounds
         self.chosen, self.say = chosen, say
-        self.clock = timing.HostClock() if self.device == "cpu" else timing.GpuClock(torch)
+        self.clock = timing.clock_of(torch, self.device)
         self.mod_rows = mod_rows.LENGTH if self.device == "cuda" else 256
         self.results = {
             "device": machine(torch, self.device),

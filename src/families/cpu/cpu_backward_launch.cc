@@ -37,10 +37,8 @@ class BackwardLaunch {
   void run() {
     sums_.clear();
     clear_unread(run_.problem, run_.tensors);
-    if (run_.backward.only_wave) {
-      run(*run_.backward.only_wave, 0);
-    } else {
-      for (std::int64_t i = 0; i < run_.backward.schedule.waves(); ++i) run(run_.backward.schedule.wave(i), i);
+    for (std::size_t i = 0; i < run_.backward.waves.size(); ++i) {
+      run(run_.backward.waves[i], static_cast<std::int64_t>(i));
     }
     if (run_.tensors.d_sinks) base::store_row_major(queries_.sinks().data(), *run_.tensors.d_sinks);
     sums_.store(run_.tensors);

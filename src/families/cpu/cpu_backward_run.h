@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -42,7 +41,7 @@ struct CpuBackward {
   plan::CpuBackwardScratch scratch;
   std::int64_t sum_bytes, wave_bytes;  // of the workspace, in this order; the workers' scratch follows
   BackwardSchedule schedule;
-  std::optional<BackwardWave> only_wave;          // where there is one
+  std::vector<BackwardWave> waves;
   std::vector<plan::CpuBackwardQueries> queries;  // of each sequence
   mutable base::Kept<BackwardRunMemory> memory;
 
@@ -54,7 +53,7 @@ struct CpuBackward {
         sum_bytes(split.lanes * plan::cpu_backward_lane_bytes(split) + plan::cpu_backward_owned_bytes(problem, split)),
         wave_bytes(plan::cpu_backward_wave_bytes(problem, split)),
         schedule(problem, split, arguments.block_mask) {
-    if (schedule.waves() == 1) only_wave = schedule.wave(0);
+    for (std::int64_t i = 0; i < schedule.waves(); ++i) waves.push_back(schedule.wave(i));
     for (const Sequence& own : problem.sequences) {
       queries.push_back(plan::cpu_backward_queries(problem, split, own.q_len));
     }

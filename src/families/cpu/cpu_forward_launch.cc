@@ -47,8 +47,8 @@ struct CpuForward {
   plan::CpuForwardScratch scratch;
   std::int64_t pair_bytes;  // the workspace's first part; the workers' scratch follows
   Schedule schedule;
-  std::optional<Wave> only_wave;  // where there is one
-  std::optional<WaveOrder> only_order;
+  std::vector<Wave> waves;
+  std::vector<WaveOrder> orders;  // of the waves
   mutable base::Kept<RunMemory> memory;
 
   explicit CpuForward(const backend::PrepareArguments& arguments)
@@ -60,9 +60,9 @@ struct CpuForward {
         pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
         schedule(problem, kv_batch(arguments.tensors.k), kv_batch(arguments.tensors.v), plan.tile.q, pair_bytes,
                  arguments.block_mask, part.bricks()) {
-    if (schedule.waves() != 1) return;
-    only_wave = schedule.wave(0);
-    only_order = order_for(*only_wave);
+    for (std::int64_t i = 0; i < schedule.waves(); ++i) {
+      orders.push_back(order_for(waves.emplace_back(schedule.wave(i))));
+    }
   }
   int workers_for(const Wave& wave) const {
     std::int64_t scores = 0;
@@ -109,10 +109,8 @@ class Launch {
 
   void run() {
     fill_padding();
-    if (forward_.only_wave) return run(*forward_.only_wave, *forward_.only_order, 0);
-    for (std::int64_t i = 0; i < schedule_.waves(); ++i) {
-      const Wave wave = schedule_.wave(i);
-      run(wave, forward_.order_for(wave), i);
+    for (std::size_t i = 0; i < forward_.waves.size(); ++i) {
+      run(forward_.waves[i], forward_.orders[i], static_cast<std::int64_t>(i));
     }
   }
 

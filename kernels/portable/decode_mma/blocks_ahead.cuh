@@ -29,6 +29,7 @@ class BlocksAhead {
         unit_(unit),
         end_(end),
         own_keys_(own_keys) {
+    if constexpr (kConfig.boxes) stream_.set_maps(boxed());
     find_blocks();
   }
 
@@ -81,16 +82,18 @@ class BlocksAhead {
  private:
   /// A block of keys whose run ends at `run_end`: what stands behind that arrives as zeros.
   __device__ __forceinline__ void ask_box(const Tile<kConfig>& tile, int key, int run_end) {
-    const auto& params = static_cast<const typename shared::DecodeMmaParamsOf<kConfig.boxes>::Type&>(params_);
+    const auto& params = boxed();
     if constexpr (kConfig.page_rows > 0) {
       const int row = key % kConfig.page_rows, left = run_end - (key - row);
       const int end = left < kConfig.page_rows ? left : kConfig.page_rows;
-      stream_.ask_box(params,
-                      {params.longest - end + row, end, tile.kv_head, pages_.number(params.table, place_.unit)});
+      stream_.ask_box({params.longest - end + row, end, tile.kv_head, pages_.number(params.table, place_.unit)});
     } else {
-      stream_.ask_box(params, {params.longest - run_end + key, tile.kv_begin + run_end, tile.kv_head,
-                               tile.batch * params.batch_step});
+      stream_.ask_box(
+          {params.longest - run_end + key, tile.kv_begin + run_end, tile.kv_head, tile.batch * params.batch_step});
     }
+  }
+  __device__ __forceinline__ const auto& boxed() const {
+    return static_cast<const typename shared::DecodeMmaParamsOf<kConfig.boxes>::Type&>(params_);
   }
 
   /// Pages of the next blocks, and which of these the mask leaves.

@@ -18,11 +18,15 @@ class KeyBoxes {
  public:
   static constexpr int kPanels = kConfig.qk_dim / 64;
 
-  /// `Maps`: has `first` and `rest`, of the first columns and of the others (k_first).
+  /// Before the first block, and once: where such pointers differ from path to path, NVRTC 13.0 reads memory that it
+  /// has freed, and dies now and then. `Maps`: has `first` and `rest`, of the first columns and of the others
+  /// (k_first).
   template <class Maps>
-  __device__ __forceinline__ void begin(const Maps& maps, const BoxPlace& place) {
+  __device__ __forceinline__ void set_maps(const Maps& maps) {
     first_ = reinterpret_cast<const ptx::TensorMap*>(&maps.first);
     rest_ = reinterpret_cast<const ptx::TensorMap*>(&maps.rest);
+  }
+  __device__ __forceinline__ void begin(const BoxPlace& place) {
     place_ = place;
     any_ = true;
   }

@@ -24,11 +24,13 @@ class PanelBlocks {
     keys_.begin(keys, first, run.end, run.begin);
     if constexpr (!kConfig.wide()) values_.begin(values, first, run.end, run.begin);
   }
-  /// config.boxes: likewise, of a run that begins with the block or before. `maps`: KeyBoxes'.
+  /// config.boxes: before the first block.
   template <class Maps>
-  __device__ __forceinline__ void ask_box(const Maps& maps, const BoxPlace& place) {
-    boxes_.begin(maps, place);
+  __device__ __forceinline__ void set_maps(const Maps& maps) {
+    boxes_.set_maps(maps);
   }
+  /// config.boxes: as ask_block(), of a run that begins with the block or before.
+  __device__ __forceinline__ void ask_box(const BoxPlace& place) { boxes_.begin(place); }
   /// In place of a block that is not there.
   __device__ __forceinline__ void skip_block() {
     if constexpr (kConfig.boxes) return boxes_.begin_none();

@@ -1,6 +1,7 @@
 // The CPU backend's backward: packs queries, then runs tasks of tiles of keys on all threads, then adds up dq; or each
 // task does all three for its own queries.
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -25,6 +26,20 @@ namespace {
 /// A launch of fewer multiply-adds is over before a second thread would have begun.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 20, kBrickSerialWork = std::int64_t{1} << 22;
 
+int workers_for(const CpuBackward& backward, const BackwardWave& wave) {
+  std::int64_t scores = 0;
+  for (const std::vector<KeyTask>& lane : wave.lanes) {
+    for (const KeyTask& task : lane) scores += task.cost;
+  }
+  const std::int64_t work = scores * (backward.problem.qk_dim + backward.problem.v_dim);
+  return work < (backward.split.bricks() ? kBrickSerialWork : kSerialWork) ? 1 : backward.plan.threads;
+}
+
+/// The workers that run tasks of keys, and so need registers: others pack queries.
+std::int64_t workers_in_tasks(int workers, const BackwardWave& wave) {
+  return std::min<std::int64_t>(workers, std::max<std::int64_t>(std::ssize(wave.lanes), 1));
+}
+
 /// One launch: what the workers share.
 template <class T>
 class BackwardLaunch {
@@ -46,11 +61,12 @@ class BackwardLaunch {
 
  private:
   void run(const BackwardWave& wave, std::int64_t index) {
-    const int workers = workers_for(wave);
-    while (std::ssize(run_.memory.mods) < workers) {
+    const int workers = workers_for(run_.backward, wave);
+    const std::int64_t in_tasks = workers_in_tasks(workers, wave);
+    while (std::ssize(run_.memory.mods) < in_tasks) {
       run_.memory.mods.emplace_back(run_.backward.programs).bind(bindings_);
     }
-    if (std::ssize(reads()) < workers) reads().resize(static_cast<std::size_t>(workers));
+    if (std::ssize(reads()) < in_tasks) reads().resize(static_cast<std::size_t>(in_tasks));
     const bool by_tasks = queries_.by_tasks(wave, workers);
     if (!by_tasks) queries_.prepare(wave, workers);
     Progress progress(run_.options.progress, std::ssize(wave.lanes), index, run_.backward.schedule.waves());
@@ -64,16 +80,6 @@ class BackwardLaunch {
       progress.add_one();
     });
     if (run_.tensors.dq && !by_tasks) queries_.store(wave, workers);
-  }
-
-  int workers_for(const BackwardWave& wave) const {
-    std::int64_t scores = 0;
-    for (const std::vector<KeyTask>& lane : wave.lanes) {
-      for (const KeyTask& task : lane) scores += task.cost;
-    }
-    if (scores * (run_.problem.qk_dim + run_.problem.v_dim) < (run_.split.bricks() ? kBrickSerialWork : kSerialWork))
-      return 1;
-    return run_.backward.plan.threads;
   }
 
   // Tasks.
@@ -348,7 +354,11 @@ class CpuBackwardKernel final : public backend::Kernel {
 
   /// Registers stay for the next run.
   std::int64_t held_bytes() const override {
-    return backward_.plan.threads * static_cast<std::int64_t>(backward_.programs.register_bytes());
+    std::int64_t most = 0;
+    for (const BackwardWave& wave : backward_.waves) {
+      most = std::max(most, workers_in_tasks(workers_for(backward_, wave), wave));
+    }
+    return most * static_cast<std::int64_t>(backward_.programs.register_bytes());
   }
 
   base::JsonTree facts() const override {

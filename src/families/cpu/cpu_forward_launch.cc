@@ -71,6 +71,11 @@ struct CpuForward {
     if (scores * (problem.qk_dim + problem.v_dim) < (from_bricks ? kBrickSerialWork : kSerialWork)) return 1;
     return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, plan.threads));
   }
+  int most_workers() const {
+    int most = 0;
+    for (const Wave& wave : waves) most = std::max(most, workers_for(wave));
+    return most;
+  }
   WaveOrder order_for(const Wave& wave) const { return order_of(wave, workers_for(wave), kPackKeys, pair_bytes); }
   /// Sequences in pages have keys of their own.
   std::int64_t kv_batch(const ConstTensorView& view) const {
@@ -378,7 +383,7 @@ class CpuForwardKernel final : public backend::Kernel {
 
   /// Registers stay for the next run.
   std::int64_t held_bytes() const override {
-    return forward_.plan.threads * static_cast<std::int64_t>(forward_.programs.register_bytes());
+    return forward_.most_workers() * static_cast<std::int64_t>(forward_.programs.register_bytes());
   }
 
   base::JsonTree facts() const override {

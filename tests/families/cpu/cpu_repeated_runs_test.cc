@@ -137,5 +137,28 @@ TEST(CpuRepeatedRuns, TakeEachItsOwnValues) {
   EXPECT_EQ(bytes_of(bound.o), expected[1]);
 }
 
+/// Bytes that the cache of plans counts for a forward and for its backward on so many threads.
+std::vector<std::int64_t> cached_bytes(const Shape& shape, int threads) {
+  Training training(shape);
+  training.options.mask_mod = mods::causal();
+  training.options.threads = threads;
+  clear_plan_cache();
+  BackwardTensors tensors = training.inputs();
+  const std::int64_t forward = plan_cache_counts().bytes;
+  attention_backward(tensors, training.options);
+  return {forward, plan_cache_counts().bytes - forward};
+}
+
+// Plans of many threads count what the runs have workers for, and so do not drive others out of the cache.
+TEST(CpuRepeatedRuns, AreCountedByTheirWorkers) {
+  const Shape small{1, 2, 2, 8, 8, 16, 16}, large{1, 2, 2, 256, 256, 64, 64};
+  const std::vector<std::int64_t> one = cached_bytes(small, 1), few = cached_bytes(large, 64);
+  EXPECT_GT(one[0], 0);
+  EXPECT_GT(one[1], 0);
+  EXPECT_EQ(cached_bytes(small, 1000), one) << "one worker computes it, whatever the threads are";
+  EXPECT_EQ(cached_bytes(large, 1000), few) << "there are fewer tasks than threads";
+  clear_plan_cache();
+}
+
 }  // namespace
 }  // namespace heddle

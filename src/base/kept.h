@@ -1,7 +1,6 @@
 // Memory that a run leaves for the next one, so that repeated runs allocate nothing.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -17,21 +16,21 @@ class Kept {
   /// A run's own object, until the lease ends. The Kept outlives it.
   class Lease {
    public:
-    Lease(Kept& from, std::unique_ptr<T> object) : from_(&from), object_(std::move(object)) {}
-    Lease(Lease&&) noexcept = default;
-    Lease& operator=(Lease&&) = delete;
-    ~Lease() {
-      if (object_ != nullptr) from_->give_back(std::move(object_));
-    }
+    Lease(Kept& from, std::unique_ptr<T> object) : from_(from), object_(std::move(object)) {}
+    ~Lease() { from_.give_back(std::move(object_)); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
     T& operator*() const { return *object_; }
 
    private:
-    Kept* from_;
+    Kept& from_;
     std::unique_ptr<T> object_;
   };
 
-  /// One that no run has; where there is none, T().
-  Lease take() {
+  /// One that no run has; where there is none, what make(), a std::unique_ptr<T>, gives.
+  template <class Make>
+  Lease take(const Make& make) {
     {
       const std::lock_guard lock(mutex_);
       if (!idle_.empty()) {
@@ -41,7 +40,10 @@ class Kept {
       }
       idle_.reserve(++made_);  // give_back() must not throw
     }
-    return {*this, std::make_unique<T>()};
+    return {*this, make()};
+  }
+  Lease take() {
+    return take([] { return std::make_unique<T>(); });
   }
 
  private:

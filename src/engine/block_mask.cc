@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/kept.h"
 #include "mask/build.h"
 #include "tile_evaluator/tile_evaluator.h"
 
@@ -24,11 +24,9 @@ class TileMask {
       : program_(mask, precision), bindings_(bindings) {}
 
   Content content(const mask::Rectangle& rectangle, const Sequence& sequence) {
-    std::unique_ptr<TileProgram::Scratch> scratch = borrow();
-    const Content found = content(rectangle, sequence, *scratch);
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(scratch));
-    return found;
+    const auto scratch =
+        scratches_.take([this] { return std::make_unique<TileProgram::Scratch>(program_, bindings_); });
+    return content(rectangle, sequence, *scratch);
   }
 
  private:
@@ -53,18 +51,9 @@ class TileMask {
     return some_true ? Content::full : Content::empty;
   }
 
-  std::unique_ptr<TileProgram::Scratch> borrow() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<TileProgram::Scratch>(program_, bindings_);
-    std::unique_ptr<TileProgram::Scratch> scratch = std::move(free_.back());
-    free_.pop_back();
-    return scratch;
-  }
-
   TileProgram program_;
   const Bindings& bindings_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<TileProgram::Scratch>> free_;
+  base::Kept<TileProgram::Scratch> scratches_;
 };
 
 mask::EvaluateRectangle tile_evaluator(const Expr& mask, const MaskShape& shape, const Bindings& bindings,

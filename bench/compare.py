@@ -327,7 +327,7 @@ def compare_portable(chosen, torch, lib):
 
 
 def named(name, chosen):
-    """The stem of the files of cells that were timed in this way."""
+    """The stem of the files' names, which tells how the cells were timed."""
     return f"{name}_sustained" if chosen.sustained else name
 
 

@@ -59,6 +59,7 @@ __device__ __forceinline__ void store_staged(ptx::Address stage, const shared::R
     }
   }
   __syncwarp();
+  // With 192 columns a row has 24 chunks, and the last eight lanes none.
   const int chunk = lane % (kRowBytes / 16), first = lane / (kRowBytes / 16);
   auto* to = static_cast<unsigned short*>(out.data) + head_at + (row + first) * out.stride[2] + 8 * chunk;
   const long long next = kRowsAtOnce * out.stride[2];

@@ -64,7 +64,7 @@ struct Product {
   int rank = 0;    // of the warpgroup's CTA
 };
 
-/// Does it, once.
+/// Does the write, unless it has been done.
 inline void show(std::function<void()>& write) {
   if (const auto once = std::exchange(write, nullptr)) once();
 }

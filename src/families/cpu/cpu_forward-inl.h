@@ -90,7 +90,7 @@ void ComputeScores(const Tile<T>& tile, const PackedHead<T>& head, const TileBuf
   for (std::int64_t key = chunk.first; key < chunk.end;) {
     const std::int64_t panel = key / plan::kPanel * plan::kPanel;
     const std::int64_t end = std::min(chunk.first + chunk.columns(), panel + plan::kPanel);
-    const T* keys = head.k + (panel - head.first) * tile.qk_dim + (key - panel);
+    const T* keys = head.k + panel * tile.qk_dim + (key - panel);
     for (std::int64_t dim = 0; dim < tile.qk_dim; dim += kDepth) {
       Multiply(Product<T>{.a = queries + dim,
                           .a_stride = stride,

@@ -73,21 +73,6 @@ void StoreRow(const T* from, std::int64_t count, const Rows& rows, std::int64_t 
   }
 }
 
-/// The rows without the first `count`.
-inline ConstRows SkipRows(const ConstRows& rows, std::int64_t count) {
-  ConstRows rest = rows;
-  if (rows.pages.table != nullptr) {
-    rest.pages.first += count;
-  } else {
-    rest.data = static_cast<const std::byte*>(rows.data) + count * rows.stride * size_of(rows.dtype);
-  }
-  return rest;
-}
-
-inline RestOfRows SkipRows(const RestOfRows& rest, std::int64_t count) {
-  return {rest.columns > 0 ? SkipRows(rest.rows, count) : ConstRows{}, rest.columns};
-}
-
 namespace detail {
 
 template <class T>

@@ -111,7 +111,7 @@ inline void FindRows(const ConstRows& rows, std::int64_t dim, std::int64_t first
   for (std::int64_t i = 0; i < count;) {
     std::int64_t here = count - i;  // rows up to the page's end
     if (rows.pages.table != nullptr) {
-      here = std::min(here, rows.pages.rows - (rows.pages.first + first + i) % rows.pages.rows);
+      here = std::min(here, rows.pages.rows - (first + i) % rows.pages.rows);
     }
     FillAddresses(data + rows.offset(first + i) * size, step, here, to.row + i);
     i += here;

@@ -13,11 +13,10 @@
 
 namespace heddle::cpu {
 
-/// Where rows stand that are in pages: row r is row (first + r) % rows of page table[(first + r) / rows *
-/// table_stride].
+/// Where rows stand that are in pages: row r is row r % rows of page table[r / rows * table_stride].
 struct Pages {
   const std::int32_t* table = nullptr;  // null: rows are in no pages
-  std::int64_t table_stride = 0, rows = 1, page_stride = 0, first = 0;
+  std::int64_t table_stride = 0, rows = 1, page_stride = 0;
 };
 
 /// Rows of a tensor, each contiguous; row r starts r * stride elements after `data`, if there are no pages.
@@ -30,8 +29,7 @@ struct ConstRows {
   /// Offset of row r, in elements after `data`.
   std::int64_t offset(std::int64_t r) const {
     if (pages.table == nullptr) return r * stride;
-    const std::int64_t row = pages.first + r;
-    return pages.table[row / pages.rows * pages.table_stride] * pages.page_stride + row % pages.rows * stride;
+    return pages.table[r / pages.rows * pages.table_stride] * pages.page_stride + r % pages.rows * stride;
   }
 };
 /// Rows whose last `columns` columns stand in tensors of their own; 0: none do.
@@ -123,15 +121,13 @@ struct BrickHead {
   const std::uint8_t* v_flags = nullptr;
 };
 
-/// Packed keys and values from key `first` on, a multiple of kPanel; v panels hold v_keys rows, which may be more than
-/// the sequence has.
+/// Packed keys and values; v panels hold v_keys rows, which may be more than the sequence has.
 template <class T>
 struct PackedHead {
   const T* k = nullptr;
   const T* v = nullptr;
   const std::uint8_t* v_flags = nullptr;
   std::int64_t v_keys = 0;
-  std::int64_t first = 0;
 };
 
 /// Columns of scores are computed in units of 64 bytes of f32, to which the tile evaluator's rows are aligned too.

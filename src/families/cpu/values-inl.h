@@ -61,14 +61,14 @@ void ForEachColumn(const std::uint64_t* words, F&& f) {
 /// Where the values of the chunk's first key stand in the panel of dimension `dim`.
 template <class T>
 const T* ValuesOf(const PackedHead<T>& head, const Chunk& chunk, std::int64_t dim) {
-  return head.v + dim * head.v_keys + (chunk.begin - head.first) * plan::kPanel;
+  return head.v + dim * head.v_keys + chunk.begin * plan::kPanel;
 }
 
 /// Finds the columns of keys one of whose values is NaN or infinite. False when there is none.
 template <class T>
 bool FindNonFinite(const Tile<T>& tile, const PackedHead<T>& head, const Chunk& chunk, ColumnSet& columns) {
-  const std::uint8_t* first = head.v_flags + (chunk.begin - head.first) / plan::kPanel;
-  const std::uint8_t* last = head.v_flags + (chunk.end - 1 - head.first) / plan::kPanel;
+  const std::uint8_t* first = head.v_flags + chunk.begin / plan::kPanel;
+  const std::uint8_t* last = head.v_flags + (chunk.end - 1) / plan::kPanel;
   if (std::none_of(first, last + 1, [](std::uint8_t flag) { return flag != 0; })) return false;
   bool any = false;
   for (std::int64_t dim = 0; dim < tile.v_dim; dim += plan::kPanel) {

@@ -19,7 +19,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "families/cpu/backward_elements-inl.h"
 #include "families/cpu/bricks-inl.h"
@@ -50,10 +49,9 @@ class BrickStep {
         bricks_(bricks),
         columns_(ColumnsOf(step)),
         first_unit_(step.at.q_first / kUnitRows),
-        end_unit_((step.at.q_first + step.at.rows + kUnitRows - 1) / kUnitRows),
-        reads_(step.reads.begin(), step.reads.end()) {
+        end_unit_((step.at.q_first + step.at.rows + kUnitRows - 1) / kUnitRows) {
     special_ = step.queries.q_non_finite || step.queries.d_o_non_finite || step.keys.non_finite;
-    scaled_ = special_ || step.mod || step.slope || step.weight || !reads_.empty() || columns_.first != step.begin ||
+    scaled_ = special_ || step.mod || step.slope || step.weight || !step.reads.empty() || columns_.first != step.begin ||
               columns_.first + columns_.count != step.end;
   }
 
@@ -93,8 +91,11 @@ class BrickStep {
     for (const float** numbers : {&unit.step.queries.lse, &unit.step.queries.lse_rest, &unit.step.queries.delta}) {
       if (*numbers != nullptr) *numbers += row;
     }
-    for (std::size_t i = 0; i < reads_.size(); ++i) reads_[i].gradients = step_.reads[i].gradients + element;
-    unit.step.reads = reads_;
+    for (std::size_t i = 0; i < step_.reads.size(); ++i) {
+      step_.part_reads[i] = step_.reads[i];
+      step_.part_reads[i].gradients += element;
+    }
+    unit.step.reads = step_.part_reads;
     const std::int64_t inside = unit.begin * kScoreStride;
     for (float** numbers : {&unit.buffers.scores, &unit.buffers.slopes, &unit.buffers.weights, &unit.buffers.d_p}) {
       *numbers += inside;
@@ -162,7 +163,7 @@ class BrickStep {
 
   template <Normalizer kNormalizer, bool kRest>
   HEDDLE_AMX void differentiate(const Unit& unit) {
-    if (step_.weight || step_.slope || !reads_.empty()) {
+    if (step_.weight || step_.slope || !step_.reads.empty()) {
       differentiate_rows<kNormalizer, kRest, true>(unit);
     } else {
       differentiate_rows<kNormalizer, kRest, false>(unit);
@@ -372,7 +373,6 @@ class BrickStep {
   const BrickBuffers& bricks_;
   const StepColumns columns_;
   const std::int64_t first_unit_, end_unit_;
-  std::vector<StepRead<float>> reads_;
   const std::byte* k_rows_ = nullptr;  // from the step's first column on
   bool special_ = false;               // some operand holds something that is not finite
   bool scaled_ = false;                // scores are multiplied by their factor before anything reads them

@@ -212,7 +212,7 @@ class BackwardLaunch {
     const QueryMemory queries = run_.memory_of(run_.backward.schedule.query_unit(unit.wave, index, head), unit.shift);
     BackwardWorkerMods& mods = run_.memory.mods[static_cast<std::size_t>(worker)];
     BackwardStep<T> step = head_step(index, head, first, memory);
-    step.reads = step_reads(mods, worker);
+    set_reads(mods, worker, step);
     step.slope = mods.slope();
     step.weight = mods.mods().weight();
     const StepBuffers<T> buffers = step_buffers(worker);
@@ -307,15 +307,18 @@ class BackwardLaunch {
   // Reads.
 
   ReadsOfWorkers<T>& reads() const { return std::get<ReadsOfWorkers<T>>(run_.memory.reads); }
-  std::vector<StepRead<T>>& step_reads(BackwardWorkerMods& mods, int worker) const {
+  void set_reads(BackwardWorkerMods& mods, int worker, BackwardStep<T>& step) const {
     std::vector<StepRead<T>>& reads = this->reads()[static_cast<std::size_t>(worker)];
-    reads.clear();
-    for (std::size_t i = 0; i < run_.backward.programs.reads.size(); ++i) {
+    const std::size_t count = run_.backward.programs.reads.size();
+    reads.resize(2 * count);
+    for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t offset =
           run_.backward.scratch.reads + static_cast<std::int64_t>(i) * run_.backward.scratch.read_bytes;
-      reads.push_back({mods.read_slope(i), run_.backward.programs.reads[i].of_weight, run_.scratch<T>(worker, offset)});
+      reads[i] = {mods.read_slope(i), run_.backward.programs.reads[i].of_weight, run_.scratch<T>(worker, offset)};
     }
-    return reads;
+    const std::span<StepRead<T>> both = reads;
+    step.reads = both.first(count);
+    step.part_reads = both.last(count);
   }
 
   void add_reads(const BackwardStep<T>& step, BackwardWorkerMods& mods, std::int64_t lane, int worker) const {

@@ -67,6 +67,7 @@ struct BackwardStep {
   std::int64_t column_unit = kColumnUnit;
   TileMod mod, slope, weight;
   std::span<const StepRead<T>> reads;
+  std::span<StepRead<T>> part_reads;  // room for as many, for who computes the step in parts of its rows
 };
 
 /// A worker's buffers, as plan::CpuBackwardScratch says.

@@ -89,7 +89,7 @@ std::vector<double> summed(const Tensor& whole, std::int64_t batch, std::int64_t
 // Large biases that broadcast: tasks take all sequences, or all sequences and heads, so that each element has one
 // owner.
 TEST(CpuBackward, LargeBiasesThatBroadcastHaveOneOwnerAnElement) {
-  constexpr std::int64_t kBatch = 2, kHeads = 2, kRows = 1100;
+  constexpr std::int64_t kBatch = 2, kHeads = 2, kRows = 1500;
   Training training({.batch = kBatch,
                      .q_heads = kHeads,
                      .kv_heads = kHeads,

@@ -48,7 +48,10 @@ TEST(ProblemClass, TellsApartWhatNeedsOtherKernels) {
       [](RequestCase& one) { one.options.weight_mod = parse("2.0"); },
       [](RequestCase& one) { one.machine.cpu.l2_bytes *= 2; },
       [](RequestCase& one) { one.machine.cpu.simd_target = "AVX9"; },
-      [](RequestCase& one) { one.machine.cpu.matrix_unit = device::MatrixUnit::amx; },
+      [](RequestCase& one) {
+        device::MatrixUnit& unit = one.machine.cpu.matrix_unit;
+        unit = unit == device::MatrixUnit::none ? device::MatrixUnit::amx : device::MatrixUnit::none;
+      },
   };
   for (std::size_t i = 0; i < std::size(changes); ++i) EXPECT_NE(class_after(changes[i]), plain()) << i;
 }

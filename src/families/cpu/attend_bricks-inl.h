@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "families/cpu/brick_pipeline-inl.h"
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/bricks_in_place-inl.h"
@@ -111,8 +112,9 @@ class BrickTile {
     if (is_in_place_ && !walk.done()) in_place_.start_walk(walk.chunk());
     while (!walk.done()) {
       const TileMod& mod = walk.kind() == RunKind::full ? tile_.full : tile_.partial;
-      Chunk chunk = walk.chunk();
-      walk.next();
+      if (!is_in_place_ && run_pipeline(walk, mod)) continue;
+      Chunk chunk = walk.chunk(is_in_place_ || mod ? plan::kChunk : kPipelineKeys);
+      walk.next(chunk);
       if (is_in_place_) {
         if (!attend_in_place(chunk, mod, walk, care)) return false;
       } else {
@@ -122,6 +124,36 @@ class BrickTile {
       first_ = false;
     }
     return true;
+  }
+
+  /// Takes as many whole chunks as need no care. False: the next one does.
+  bool run_pipeline(ChunkWalk& walk, const TileMod& mod) {
+    if (first_ || kept_ != all_rows() || mod || tile_.weight || !can_fuse_ || k_steps_ * v_columns_ == 0) return false;
+    const std::int64_t begin = walk.chunk().begin, end = walk.run_end();
+    if (begin % kPipelineKeys != 0) return false;
+    std::int64_t count = (end - begin) / kPipelineKeys;
+    const std::uint8_t* flags = tile_.bricks.v_flags + begin / kPipelineKeys;
+    count = std::find_if(flags, flags + count, [](std::uint8_t flag) { return flag != 0; }) - flags;
+    if (count == 0) return false;
+    const std::int64_t key_bytes = k_steps_ * kBrickBytes * kPipelineKeys / kBrickColumns;
+    const std::int64_t value_bytes = v_columns_ * kBrickBytes * kPipelineKeys / kBrickDepth;
+    const BrickProduct values =
+        value_product(0, 0, kPipelineKeys,
+                      {tile_.bricks.v + begin / kBrickDepth * v_columns_ * kBrickBytes, v_columns_, 0, v_columns_});
+    const PipelineChunks chunks = {.keys = key_product({begin, begin, begin + kPipelineKeys}),
+                                   .values = values,
+                                   .keys_apart = key_bytes,
+                                   .values_apart = value_bytes,
+                                   .count = count};
+    const BrickScores scores = {.scores = buffers_.scores,
+                                .weights = nullptr,
+                                .factors = buffers_.row_factors,
+                                .rows = tile_.rows(),
+                                .columns = kPipelineKeys};
+    const std::int64_t done = RunPipeline<Registers>(registers_, chunks, scores, buffers_.row_maxima, sums_, new_sums_);
+    if (done > 0) walk.skip(begin + done * kPipelineKeys);
+    if (done == count) return true;
+    return false;
   }
 
   void attend(const Chunk& chunk, const TileMod& mod) {
@@ -178,19 +210,18 @@ class BrickTile {
     ApplyMods(tile_, buffers_, chunk, mod);
   }
 
-  void multiply_keys(const Chunk& chunk) {
-    MultiplyBricks(registers_,
-                   BrickProduct{.a = queries_,
-                                .a_stride = k_steps_ * kBrickDepth * 2,
-                                .b = tile_.bricks.k + chunk.first / kBrickColumns * k_steps_ * kBrickBytes,
-                                .b_column = k_steps_ * kBrickBytes,
-                                .b_step = kBrickBytes,
-                                .c = buffers_.scores,
-                                .c_stride = kRowBytes,
-                                .columns = chunk.columns() / kBrickColumns,
-                                .steps = k_steps_,
-                                .add = false},
-                   tile_.rows());
+  void multiply_keys(const Chunk& chunk) { MultiplyBricks(registers_, key_product(chunk), tile_.rows()); }
+  BrickProduct key_product(const Chunk& chunk) const {
+    return {.a = queries_,
+            .a_stride = k_steps_ * kBrickDepth * 2,
+            .b = tile_.bricks.k + chunk.first / kBrickColumns * k_steps_ * kBrickBytes,
+            .b_column = k_steps_ * kBrickBytes,
+            .b_step = kBrickBytes,
+            .c = buffers_.scores,
+            .c_stride = kRowBytes,
+            .columns = chunk.columns() / kBrickColumns,
+            .steps = k_steps_,
+            .add = false};
   }
 
   void scale_scores(const Chunk& chunk) const {
@@ -297,19 +328,20 @@ class BrickTile {
   /// O += P V over the chunk's columns [first, end), `first` a multiple of kBrickDepth.
   void add_values(std::int64_t first, std::int64_t end, const ValueBricks& bricks) {
     for (std::int64_t row = 0; row < tile_.rows(); row += plan::kUnitRows) {
-      MultiplyBricks(registers_,
-                     BrickProduct{.a = weights_of(row) + first,
-                                  .a_stride = kRowBytes,
-                                  .b = bricks.data,
-                                  .b_column = kBrickBytes,
-                                  .b_step = bricks.step * kBrickBytes,
-                                  .c = buffers_.accumulators + row * buffers_.o_stride + bricks.first * kBrickColumns,
-                                  .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
-                                  .columns = bricks.columns,
-                                  .steps = plan::round_up(end - first, kBrickDepth) / kBrickDepth,
-                                  .add = !first_},
-                     std::min(tile_.rows() - row, plan::kUnitRows));
+      MultiplyBricks(registers_, value_product(row, first, end, bricks), std::min(tile_.rows() - row, plan::kUnitRows));
     }
+  }
+  BrickProduct value_product(std::int64_t row, std::int64_t first, std::int64_t end, const ValueBricks& bricks) const {
+    return {.a = weights_of(row) + first,
+            .a_stride = kRowBytes,
+            .b = bricks.data,
+            .b_column = kBrickBytes,
+            .b_step = bricks.step * kBrickBytes,
+            .c = buffers_.accumulators + row * buffers_.o_stride + bricks.first * kBrickColumns,
+            .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
+            .columns = bricks.columns,
+            .steps = plan::round_up(end - first, kBrickDepth) / kBrickDepth,
+            .add = !first_};
   }
 
   bool has_flag(const Chunk& chunk) const {

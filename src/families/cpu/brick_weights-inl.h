@@ -84,8 +84,8 @@ struct BrickSums {
 };
 
 /// Rounds p = weigh(score) over a row, and adds it to the row's sums from `from` to `to`, the former multiplied by
-/// `scale`. Returns the sums of rounded weights.
-template <class Registers, bool kWeighted, bool kExact, class Weigh>
+/// `scale`. Returns the sums of rounded weights. kColumns: s.columns, if it is known.
+template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0, class Weigh>
 HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::Vec512<float> scale,
                                                  const BrickSums& from, const BrickSums& to, const Weigh& weigh) {
   const hn::Full512<float> d;
@@ -93,7 +93,7 @@ HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int6
   auto exact = kExact ? hn::Mul(hn::Load(d, from.exact_of(r)), scale) : hn::Zero(d);
   __m512 rounded = hn::Mul(hn::Load(d, from.rounded_of(r)), scale).raw;
   std::uint16_t* to_row = s.rounded(r);
-  const std::int64_t columns = s.columns;
+  const std::int64_t columns = kColumns > 0 ? kColumns : s.columns;
   for (std::int64_t i = 0; i < columns; i += 32) {
     const auto low = hn::Load(d, row + i), low_p = weigh(low);
     auto high = hn::Zero(d), high_p = high;
@@ -140,29 +140,72 @@ HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, c
   }
 }
 
-/// By the maxima that rows have, all of them finite numbers. Returns, a bit each, the rows whose sums grow too large or
-/// are NaN, and whose scores are lost. new_sums: what `sums` become, which stay as they are. Without exact sums,
-/// weights err by up to 9e-5. kFused: factors are powers of two, so that one operation scales the scores and takes the
-/// maximum off, with the same bits.
-template <class Registers, bool kWeighted, bool kExact, bool kFused>
-HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
-                                    const BrickSums& new_sums) {
+/// How rows weigh scores by maxima that they have, all of them finite numbers: p = 2^(slope score + offset).
+struct KeptRows {
+  alignas(64) float slopes[plan::kDecodeRows], offsets[plan::kDecodeRows];
+
+  KeptRows(const BrickScores& s, const float* maxima) {
+    const __m512 log2e = _mm512_set1_ps(kLog2E);
+    for (std::int64_t r = 0; r < s.rows; r += 16) {
+      const __m512 factors = s.factors == nullptr ? _mm512_set1_ps(1) : _mm512_load_ps(s.factors + r);
+      _mm512_store_ps(slopes + r, _mm512_mul_ps(factors, log2e));
+      _mm512_store_ps(offsets + r, _mm512_mul_ps(_mm512_load_ps(maxima + r), _mm512_set1_ps(-kLog2E)));
+    }
+  }
+};
+
+/// Row r's weights. new_sums: what `sums` become, which stay as they are. Without exact sums, weights err by up to
+/// 9e-5. Returns the sum by lane, which tells whether the weights are too large; the scores are lost.
+template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0>
+HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const KeptRows& kept, const BrickSums& sums,
+                                     const BrickSums& new_sums) {
   const hn::Full512<float> d;
-  const auto most = hn::Set(d, kMostSum), one = hn::Set(d, 1.0F);
+  const auto slope = hn::Set(d, kept.slopes[r]), offset = hn::Set(d, kept.offsets[r]);
+  const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
+    const auto exponent = hn::MulAdd(score, slope, offset);
+    if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
+    return Exp2Coarse(exponent);
+  };
+  return WeighRow<Registers, kWeighted, kExact, kColumns>(s, r, hn::Set(d, 1.0F), sums, new_sums, weigh).raw;
+}
+
+/// Finds sums that are too large or NaN. As integers, NaN and infinity are larger than any number of their sign, and
+/// negative numbers than all others.
+class LargestSum {
+ public:
+  HWY_INLINE LargestSum() { bits_ = _mm512_setzero_si512(); }
+  HWY_INLINE explicit LargestSum(__m512i bits) { bits_ = bits; }
+  HWY_INLINE __m512i bits() const { return bits_; }
+  HWY_INLINE void add(__m512 sum) { bits_ = _mm512_max_epu32(bits_, _mm512_castps_si512(sum)); }
+  HWY_INLINE bool too_large() const { return TooLarge(_mm512_castsi512_ps(bits_)); }
+  static HWY_INLINE bool TooLarge(__m512 sum) {
+    return _mm512_cmp_ps_mask(sum, _mm512_set1_ps(kMostSum), _CMP_NLT_UQ) != 0;
+  }
+
+ private:
+  __m512i bits_;
+};
+
+/// A bit for each row whose sum, weights that were kept included, is too large or NaN.
+inline std::uint64_t RowsThatFail(const BrickScores& s, const BrickSums& new_sums) {
   std::uint64_t failed = 0;
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    if (!s.has(r)) continue;
-    const auto factor = hn::Set(d, s.factor(r)), slope = hn::Set(d, kFused ? s.factor(r) * kLog2E : kLog2E);
-    const auto offset = hn::Set(d, -maxima[r] * kLog2E);
-    const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
-      const auto exponent = hn::MulAdd(kFused ? score : hn::Mul(score, factor), slope, offset);
-      if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
-      return Exp2Coarse(exponent);
-    };
-    const auto sum = WeighRow<Registers, kWeighted, kExact>(s, r, one, sums, new_sums, weigh);
-    if (!hn::AllTrue(d, hn::Lt(sum, most))) failed |= std::uint64_t{1} << r;
+    const bool fails = s.has(r) && LargestSum::TooLarge(_mm512_load_ps(new_sums.rounded_of(r)));
+    failed |= fails ? std::uint64_t{1} << r : 0;
   }
   return failed;
+}
+
+/// By the maxima that rows have. Returns, a bit each, the rows whose scores are lost.
+template <class Registers, bool kWeighted, bool kExact>
+HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
+                                    const BrickSums& new_sums) {
+  const KeptRows kept(s, maxima);
+  LargestSum largest;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    if (s.has(r)) largest.add(KeepRow<Registers, kWeighted, kExact>(s, r, kept, sums, new_sums));
+  }
+  return largest.too_large() ? RowsThatFail(s, new_sums) : 0;
 }
 
 /// Calls f with one constant for each value.
@@ -172,7 +215,7 @@ auto WithConstants(F&& f, bool first, bool second) {
   return second ? f(std::false_type(), std::true_type()) : f(std::false_type(), std::false_type());
 }
 
-/// Both by what the arguments hold. A factor that is no power of two costs KeepMaxima an operation a score.
+/// Both by what the arguments hold.
 template <class Registers>
 void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
   WithConstants(
@@ -181,13 +224,9 @@ void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickS
 }
 template <class Registers>
 std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
-  const auto is_power = [](float f) { return (std::bit_cast<std::uint32_t>(f) & 0x7fffffU) == 0 && f > 0x1p-60F; };
-  const bool fused = s.factors == nullptr || std::all_of(s.factors, s.factors + s.rows, is_power);
   return WithConstants(
       [&](auto weighted, auto exact) {
-        const auto keep = fused ? KeepMaxima<Registers, weighted.value, exact.value, true>
-                                : KeepMaxima<Registers, weighted.value, exact.value, false>;
-        return keep(s, maxima, sums, new_sums);
+        return KeepMaxima<Registers, weighted.value, exact.value>(s, maxima, sums, new_sums);
       },
       s.weights != nullptr, sums.exact != nullptr);
 }

@@ -1,0 +1,136 @@
+// Chunks that need nothing but both products and weights by maxima that stay, one behind the other: while the rows of
+// chunk j are weighed, AMX computes O += P V of chunk j - 1 and then S = Q K^T of chunk j + 1, a few instructions after
+// each row. For AVX-512 alone.
+
+// A guard that toggles, as Highway's per-target headers have.
+#if defined(HEDDLE_CPU_BRICK_PIPELINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEDDLE_CPU_BRICK_PIPELINE_INL_H_
+#undef HEDDLE_CPU_BRICK_PIPELINE_INL_H_
+#else
+#define HEDDLE_CPU_BRICK_PIPELINE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "families/cpu/brick_weights-inl.h"
+#include "families/cpu/bricks-inl.h"
+
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace heddle::cpu::HWY_NAMESPACE {
+
+namespace detail {
+
+/// Keys of a chunk: half of the columns of the scores' buffer, so that two chunks stand there.
+inline constexpr std::int64_t kPipelineKeys = plan::kChunk / 2;
+
+/// A run of chunks: the first one, and how far apart they are.
+struct PipelineChunks {
+  BrickProduct keys;                      // of the first chunk
+  BrickProduct values;                    // likewise
+  std::int64_t keys_apart, values_apart;  // bytes from a chunk's bricks to the next one's
+  std::int64_t count;
+
+  BrickProduct keys_of(std::int64_t chunk) const {
+    BrickProduct p = keys;
+    p.b += chunk * keys_apart, p.c += chunk % 2 * kPipelineKeys;
+    return p;
+  }
+  BrickProduct values_of(std::int64_t chunk) const {
+    BrickProduct p = values;
+    p.a = static_cast<const float*>(p.a) + chunk % 2 * kPipelineKeys;
+    p.b += chunk * values_apart;
+    return p;
+  }
+};
+
+/// Weighs rows [row, row + count) by maxima that stay. A call of its own: it would be inlined at a dozen places.
+template <class Registers, bool kExact>
+HEDDLE_AMX HWY_NOINLINE __m512i KeepRows(const BrickScores& s, std::int64_t row, std::int64_t end, const KeptRows& kept,
+                                         const BrickSums& sums, const BrickSums& new_sums, __m512i largest) {
+  LargestSum of(largest);
+  for (; row < end; ++row) of.add(KeepRow<Registers, false, kExact, kPipelineKeys>(s, row, kept, sums, new_sums));
+  return of.bits();
+}
+
+/// Runs the pipeline; returns the chunks that are done, which are fewer than `count` if a row's sum grew too large.
+/// sums, new_sums: as in KeepMaxima; they take turns.
+template <class Registers, int kRows, bool kExact, int kKeySteps>
+HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const PipelineChunks& chunks, BrickScores s,
+                                                 const float* maxima, BrickSums& sums, BrickSums& new_sums) {
+  float* const scores = s.scores;
+  s.columns = kPipelineKeys;
+  const KeptRows kept(s, maxima);
+  const std::int64_t key_steps = chunks.keys.columns * chunks.keys.steps,
+                     value_steps = chunks.values.columns * chunks.values.steps;
+  const auto multiply_keys = [&](std::int64_t of, const auto& between) HWY_ATTR {
+    const BrickProduct product = chunks.keys_of(of);
+    if constexpr (kRows == 2 && kKeySteps > 0) {
+      ResidentMultiply<Registers, kKeySteps, false>(registers, product).run(between);
+    } else if constexpr (kRows == 2) {
+      SquareMultiply<Registers>(registers, product).run(between);
+    } else {
+      BrickMultiply<Registers, kRows>(registers, product).run(between);
+    }
+  };
+  const auto multiply_values = [&](std::int64_t of, const auto& between) HWY_ATTR {
+    const BrickProduct product = chunks.values_of(of);
+    if constexpr (kRows == 2) {
+      ResidentMultiply<Registers, 2, true>(registers, product).run(between);
+    } else {
+      BrickMultiply<Registers, 1>(registers, product).run(between);
+    }
+  };
+  const auto nothing = [] {};
+  multiply_keys(0, nothing);
+  std::int64_t chunk = 0;
+  for (; chunk < chunks.count; ++chunk) {
+    s.scores = scores + chunk % 2 * kPipelineKeys;
+    const bool has_next = chunk + 1 < chunks.count;
+    const std::int64_t steps = (has_next ? key_steps : 0) + (chunk > 0 ? value_steps : 0);
+    __m512i largest = _mm512_setzero_si512();
+    std::int64_t row = 0, due = 0;
+    const auto weigh_rows = [&]() HWY_ATTR {
+      std::int64_t end = row;
+      for (due += s.rows; due >= steps; due -= steps) ++end;
+      largest = KeepRows<Registers, kExact>(s, row, end, kept, sums, new_sums, largest);
+      row = end;
+    };
+    if (chunk > 0) multiply_values(chunk - 1, weigh_rows);
+    if (has_next) multiply_keys(chunk + 1, weigh_rows);
+    if (steps == 0) largest = KeepRows<Registers, kExact>(s, 0, s.rows, kept, sums, new_sums, largest);
+    if (LargestSum(largest).too_large()) return chunk;
+    std::swap(sums, new_sums);
+  }
+  multiply_values(chunk - 1, nothing);
+  return chunk;
+}
+
+template <class Registers>
+std::int64_t RunPipeline(Registers& registers, const PipelineChunks& chunks, const BrickScores& s, const float* maxima,
+                         BrickSums& sums, BrickSums& new_sums) {
+  const auto run = [&](auto rows, auto key_steps) {
+    constexpr int kRows = rows.value, kSteps = key_steps.value;
+    const auto pipeline = sums.exact != nullptr ? RunPipeline<Registers, kRows, true, kSteps>
+                                                : RunPipeline<Registers, kRows, false, kSteps>;
+    return pipeline(registers, chunks, s, maxima, sums, new_sums);
+  };
+  using One = std::integral_constant<int, 1>;
+  using Two = std::integral_constant<int, 2>;
+  using Any = std::integral_constant<int, 0>;
+  if (s.rows <= 16) return run(One(), Any());
+  if (chunks.keys.steps == 1) return run(Two(), One());
+  return chunks.keys.steps == 2 ? run(Two(), Two()) : run(Two(), Any());
+}
+
+}  // namespace detail
+
+}  // namespace heddle::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // AVX-512
+
+#endif  // the toggling guard

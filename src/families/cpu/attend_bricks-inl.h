@@ -41,10 +41,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-/// Maxima beyond this are subtracted before scores are multiplied by log2 e. KeepMaxima rounds the product of the
-/// maximum instead, by up to 2^-14 here: less than Exp2Coarse errs by.
-inline constexpr float kMostMaximum = 0x1p10F;
-
 /// A tile on its way through its chunks.
 template <class Registers>
 class BrickTile {
@@ -128,7 +124,9 @@ class BrickTile {
 
   /// Takes as many whole chunks as need no care. False: the next one does.
   bool run_pipeline(ChunkWalk& walk, const TileMod& mod) {
-    if (first_ || kept_ != all_rows() || mod || tile_.weight || !can_fuse_ || k_steps_ * v_columns_ == 0) return false;
+    if (mod || tile_.weight || !can_fuse_ || tile_.max_scores.data != nullptr || k_steps_ * v_columns_ == 0)
+      return false;
+    if (!first_ && kept_ != all_rows()) return false;
     const std::int64_t begin = walk.chunk().begin, end = walk.run_end();
     if (begin % kPipelineKeys != 0) return false;
     std::int64_t count = (end - begin) / kPipelineKeys;
@@ -144,16 +142,18 @@ class BrickTile {
                                    .values = values,
                                    .keys_apart = key_bytes,
                                    .values_apart = value_bytes,
-                                   .count = count};
+                                   .count = count,
+                                   .first = first_};
     const BrickScores scores = {.scores = buffers_.scores,
                                 .weights = nullptr,
                                 .factors = buffers_.row_factors,
                                 .rows = tile_.rows(),
                                 .columns = kPipelineKeys};
     const std::int64_t done = RunPipeline<Registers>(registers_, chunks, scores, buffers_.row_maxima, sums_, new_sums_);
-    if (done > 0) walk.skip(begin + done * kPipelineKeys);
-    if (done == count) return true;
-    return false;
+    if (done == 0) return false;
+    walk.skip(begin + done * kPipelineKeys);
+    first_ = false, kept_ = all_rows();
+    return done == count;
   }
 
   void attend(const Chunk& chunk, const TileMod& mod) {
@@ -293,7 +293,7 @@ class BrickTile {
     if (!first_) rescale_rows();
     kept_ = 0;
     for (std::int64_t r = 0; tile_.max_scores.data == nullptr && r < tile_.rows(); ++r) {
-      if (std::abs(buffers_.row_maxima[r]) < kMostMaximum) kept_ |= std::uint64_t{1} << r;
+      if (MayStay(buffers_.row_maxima[r])) kept_ |= std::uint64_t{1} << r;
     }
   }
 
@@ -430,6 +430,46 @@ class BrickTile {
 
 }  // namespace detail
 
+namespace detail {
+
+/// StoreRows for what is asked for most: o in bf16 alone, of a softmax without sinks.
+inline bool StoresBf16Alone(const Tile<float>& tile) {
+  return tile.o.dtype == DType::bf16 && tile.normalizer == Normalizer::softmax && !tile.sinks &&
+         tile.lse.data == nullptr && tile.max_scores.data == nullptr;
+}
+/// 16 numbers to bf16, rounded to nearest even; NaN stays.
+HWY_INLINE __m256i RoundToBf16(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  const __m512i kept = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x00400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+/// True when a row holds something that is not finite though its factor is.
+inline bool StoreBf16Rows(const Tile<float>& tile, const TileBuffers<float>& buffers) {
+  bool overflowed = false;
+  for (std::int64_t i = 0; i < tile.rows(); ++i) {
+    const RowEnd end = FinishRow(tile, buffers, i);
+    const float* row = buffers.accumulators + i * buffers.o_stride;
+    auto* to = static_cast<std::uint16_t*>(tile.o.data) + i % tile.at.rows * tile.o.stride +
+               i / tile.at.rows * tile.o_head_stride;
+    const __m512 factor = _mm512_set1_ps(static_cast<float>(end.factor)), zero = _mm512_setzero_ps();
+    __m512 sum = zero;  // NaN as soon as one is not finite
+    for (std::int64_t c = 0; c < tile.v_dim; c += 16) {
+      const __mmask16 there = static_cast<__mmask16>(0xffffU >> std::max<std::int64_t>(c + 16 - tile.v_dim, 0));
+      __m512 o = _mm512_mul_ps(_mm512_maskz_load_ps(there, row + c), factor);
+      if (end.empty) o = zero;
+      sum = _mm512_fmadd_ps(o, zero, sum);
+      _mm256_mask_storeu_epi16(to + c, there, RoundToBf16(o));
+    }
+    overflowed = overflowed || (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0 && std::isfinite(end.factor));
+  }
+  return overflowed;
+}
+
+}  // namespace detail
+
 template <class Registers>
 HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   bool any_key = false;
@@ -437,7 +477,11 @@ HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& 
     detail::BrickTile<Registers> rows(tile, buffers);
     any_key = rows.run();
   }
-  tile.partials.pieces > 1 ? detail::StorePartials(tile, buffers, any_key) : detail::Finish(tile, buffers, any_key);
+  if (tile.partials.pieces > 1) {
+    detail::StorePartials(tile, buffers, any_key);
+  } else if (!any_key || !detail::StoresBf16Alone(tile) || detail::StoreBf16Rows(tile, buffers)) {
+    detail::Finish(tile, buffers, any_key);
+  }
 }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

@@ -34,6 +34,7 @@ struct PipelineChunks {
   BrickProduct values;                    // likewise
   std::int64_t keys_apart, values_apart;  // bytes from a chunk's bricks to the next one's
   std::int64_t count;
+  bool first;  // no row has seen a key: rows take the maxima of the first chunk, and values are not added to any
 
   BrickProduct keys_of(std::int64_t chunk) const {
     BrickProduct p = keys;
@@ -53,18 +54,30 @@ template <class Registers, bool kExact>
 HEDDLE_AMX HWY_NOINLINE __m512i KeepRows(const BrickScores& s, std::int64_t row, std::int64_t end, const KeptRows& kept,
                                          const BrickSums& sums, const BrickSums& new_sums, __m512i largest) {
   LargestSum of(largest);
-  for (; row < end; ++row) of.add(KeepRow<Registers, false, kExact, kPipelineKeys>(s, row, kept, sums, new_sums));
+  const auto one = hn::Set(hn::Full512<float>(), 1.0F);
+  for (; row < end; ++row) of.add(KeepRow<Registers, false, kExact, kPipelineKeys>(s, row, kept, one, sums, new_sums));
   return of.bits();
+}
+
+/// Finds the rows' maxima, and 0 behind the last row. False if one may not stay.
+inline bool FindMaxima(const BrickScores& s, float* maxima) {
+  for (std::int64_t first = 0; first < s.rows; first += 16) {
+    const __mmask16 rows = static_cast<__mmask16>(0xffffU >> std::max<std::int64_t>(first + 16 - s.rows, 0));
+    const __m512 found = _mm512_maskz_mov_ps(rows, RowMaxima(s, first));
+    if (_mm512_cmp_ps_mask(_mm512_abs_ps(found), _mm512_set1_ps(kMostMaximum), _CMP_NLT_UQ) != 0) return false;
+    _mm512_store_ps(maxima + first, found);
+  }
+  return true;
 }
 
 /// Runs the pipeline; returns the chunks that are done, which are fewer than `count` if a row's sum grew too large.
 /// sums, new_sums: as in KeepMaxima; they take turns.
+/// maxima: those that rows have, or come to have.
 template <class Registers, int kRows, bool kExact, int kKeySteps>
 HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const PipelineChunks& chunks, BrickScores s,
-                                                 const float* maxima, BrickSums& sums, BrickSums& new_sums) {
+                                                 float* maxima, BrickSums& sums, BrickSums& new_sums) {
   float* const scores = s.scores;
   s.columns = kPipelineKeys;
-  const KeptRows kept(s, maxima);
   const std::int64_t key_steps = chunks.keys.columns * chunks.keys.steps,
                      value_steps = chunks.values.columns * chunks.values.steps;
   const auto multiply_keys = [&](std::int64_t of, const auto& between) HWY_ATTR {
@@ -78,15 +91,21 @@ HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const Pip
     }
   };
   const auto multiply_values = [&](std::int64_t of, const auto& between) HWY_ATTR {
-    const BrickProduct product = chunks.values_of(of);
-    if constexpr (kRows == 2) {
+    BrickProduct product = chunks.values_of(of);
+    product.add = of > 0 || !chunks.first;
+    if constexpr (kRows == 1) {
+      BrickMultiply<Registers, 1>(registers, product).run(between);
+    } else if (product.add) {
       ResidentMultiply<Registers, 2, true>(registers, product).run(between);
     } else {
-      BrickMultiply<Registers, 1>(registers, product).run(between);
+      ResidentMultiply<Registers, 2, false>(registers, product).run(between);
     }
   };
   const auto nothing = [] {};
   multiply_keys(0, nothing);
+  alignas(64) float own_maxima[plan::kUnitRows];
+  if (chunks.first && !FindMaxima(s, own_maxima)) return 0;
+  const KeptRows kept(s, chunks.first ? own_maxima : maxima);
   std::int64_t chunk = 0;
   for (; chunk < chunks.count; ++chunk) {
     s.scores = scores + chunk % 2 * kPipelineKeys;
@@ -105,13 +124,14 @@ HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const Pip
     if (steps == 0) largest = KeepRows<Registers, kExact>(s, 0, s.rows, kept, sums, new_sums, largest);
     if (LargestSum(largest).too_large()) return chunk;
     std::swap(sums, new_sums);
+    if (chunk == 0 && chunks.first) std::copy_n(own_maxima, s.rows, maxima);
   }
   multiply_values(chunk - 1, nothing);
   return chunk;
 }
 
 template <class Registers>
-std::int64_t RunPipeline(Registers& registers, const PipelineChunks& chunks, const BrickScores& s, const float* maxima,
+std::int64_t RunPipeline(Registers& registers, const PipelineChunks& chunks, const BrickScores& s, float* maxima,
                          BrickSums& sums, BrickSums& new_sums) {
   const auto run = [&](auto rows, auto key_steps) {
     constexpr int kRows = rows.value, kSteps = key_steps.value;

@@ -12,7 +12,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -47,6 +47,47 @@ struct BrickScores {
     return reinterpret_cast<std::uint16_t*>(scores + row * plan::kChunk);
   }
 };
+
+/// Maxima beyond this are subtracted before scores are multiplied by log2 e. KeptRows rounds the product of the maximum
+/// instead, by up to 2^-14 here: less than Exp2Coarse errs by.
+inline constexpr float kMostMaximum = 0x1p10F;
+
+/// Whether a row may keep that maximum.
+inline bool MayStay(float maximum) { return std::abs(maximum) < kMostMaximum; }
+
+/// The largest lane of each vector: 16 rows to one.
+HWY_INLINE __m512 MaximaOfLanes(const __m512 (&in)[16]) {
+  __m512 pairs[8], fours[4];
+  HWY_UNROLL(8)
+  for (int i = 0; i < 8; ++i) {
+    pairs[i] =
+        _mm512_max_ps(_mm512_unpacklo_ps(in[2 * i], in[2 * i + 1]), _mm512_unpackhi_ps(in[2 * i], in[2 * i + 1]));
+  }
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+    fours[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto halve = [](__m512 a, __m512 b) HWY_ATTR {  // quarters of 128 bits
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  };
+  return halve(halve(fours[0], fours[1]), halve(fours[2], fours[3]));
+}
+
+/// The largest scores, times factors, of 16 rows from `first` on; -inf of rows that are not computed or not there.
+HWY_INLINE __m512 RowMaxima(const BrickScores& s, std::int64_t first) {
+  __m512 rows[16];
+  for (std::int64_t i = 0; i < 16; ++i) {
+    rows[i] = _mm512_set1_ps(kMinusInfinity<float>);
+    if (first + i >= s.rows || !s.has(first + i)) continue;
+    const float* row = s.scores + (first + i) * plan::kChunk;
+    for (std::int64_t column = 0; column < s.columns; column += 16) {
+      rows[i] = _mm512_max_ps(rows[i], _mm512_load_ps(row + column));
+    }
+  }
+  const __m512 maxima = MaximaOfLanes(rows);
+  return s.factors == nullptr ? maxima : _mm512_mul_ps(maxima, _mm512_load_ps(s.factors + first));
+}
 
 /// 2^x within 9e-5 of its value, and exactly for integers; 0 below the normal range.
 HWY_INLINE hn::Vec512<float> Exp2Coarse(hn::Vec512<float> x) {
@@ -109,37 +150,6 @@ HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int6
   return hn::Vec512<float>{rounded};
 }
 
-/// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors]. Rows that `s.of` leaves out stay
-/// as they are, with a scale of 1.
-template <class Registers, bool kWeighted, bool kExact>
-HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
-  const hn::Full512<float> d;
-  const auto minus_infinity = hn::Set(d, kMinusInfinity<float>), log2e = hn::Set(d, kLog2E);
-  HWY_ALIGN float offsets[16];
-  for (std::int64_t first = 0; first < s.rows; first += 16) {
-    const std::int64_t end = std::min(first + 16, s.rows);
-    std::fill(offsets, offsets + 16, 0.0F);
-    for (std::int64_t r = first; r < end; ++r) {
-      offsets[r - first] =
-          s.has(r) ? s.factor(r) * RowMaximum(s.scores + r * plan::kChunk, s.columns) : kMinusInfinity<float>;
-    }
-    const auto before = hn::Load(d, maxima + first), maximum = hn::Max(before, hn::Load(d, offsets));
-    // While nothing attends, the offset is 0: -inf - 0 is -inf, where -inf - -inf were NaN.
-    const auto offset = hn::IfThenZeroElse(hn::Eq(maximum, minus_infinity), maximum);
-    hn::Store(maximum, d, maxima + first);
-    hn::Store(offset, d, offsets);
-    hn::Store(Exp2NoSubnormals(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first);
-    for (std::int64_t r = first; r < end; ++r) {
-      if (!s.has(r)) continue;
-      const auto factor = hn::Set(d, s.factor(r)), top = hn::Set(d, offsets[r - first]);
-      const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
-        return Exp2NoSubnormals(d, hn::Mul(hn::Sub(hn::Mul(score, factor), top), log2e));
-      };
-      WeighRow<Registers, kWeighted, kExact>(s, r, hn::Set(d, scales[r]), sums, sums, weigh);
-    }
-  }
-}
-
 /// How rows weigh scores by maxima that they have, all of them finite numbers: p = 2^(slope score + offset).
 struct KeptRows {
   alignas(64) float slopes[plan::kDecodeRows], offsets[plan::kDecodeRows];
@@ -154,11 +164,11 @@ struct KeptRows {
   }
 };
 
-/// Row r's weights. new_sums: what `sums` become, which stay as they are. Without exact sums, weights err by up to
+/// Row r's weights. new_sums: what `sums` become, times `scale`. Without exact sums, weights err by up to
 /// 9e-5. Returns the sum by lane, which tells whether the weights are too large; the scores are lost.
 template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0>
-HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const KeptRows& kept, const BrickSums& sums,
-                                     const BrickSums& new_sums) {
+HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const KeptRows& kept,
+                                     hn::Vec512<float> scale, const BrickSums& sums, const BrickSums& new_sums) {
   const hn::Full512<float> d;
   const auto slope = hn::Set(d, kept.slopes[r]), offset = hn::Set(d, kept.offsets[r]);
   const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
@@ -166,7 +176,38 @@ HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const
     if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
     return Exp2Coarse(exponent);
   };
-  return WeighRow<Registers, kWeighted, kExact, kColumns>(s, r, hn::Set(d, 1.0F), sums, new_sums, weigh).raw;
+  return WeighRow<Registers, kWeighted, kExact, kColumns>(s, r, scale, sums, new_sums, weigh).raw;
+}
+
+/// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors]. Rows that `s.of` leaves out stay
+/// as they are, with a scale of 1. Rows weigh as KeepRow does, unless their maxima are too large for it.
+template <class Registers, bool kWeighted, bool kExact>
+HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
+  const hn::Full512<float> d;
+  const auto minus_infinity = hn::Set(d, kMinusInfinity<float>), log2e = hn::Set(d, kLog2E);
+  alignas(64) float offsets[plan::kDecodeRows];
+  for (std::int64_t first = 0; first < s.rows; first += 16) {
+    const auto before = hn::Load(d, maxima + first);
+    const auto maximum = hn::Max(before, hn::Vec512<float>{RowMaxima(s, first)});
+    // While nothing attends, the offset is 0: -inf - 0 is -inf, where -inf - -inf were NaN.
+    const auto offset = hn::IfThenZeroElse(hn::Eq(maximum, minus_infinity), maximum);
+    hn::Store(maximum, d, maxima + first);
+    hn::Store(offset, d, offsets + first);
+    hn::Store(Exp2NoSubnormals(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first);
+  }
+  const KeptRows kept(s, offsets);
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    if (!s.has(r)) continue;
+    const auto scale = hn::Set(d, scales[r]), factor = hn::Set(d, s.factor(r)), top = hn::Set(d, offsets[r]);
+    if (MayStay(offsets[r])) {
+      KeepRow<Registers, kWeighted, kExact>(s, r, kept, scale, sums, sums);
+    } else {
+      const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
+        return Exp2NoSubnormals(d, hn::Mul(hn::Sub(hn::Mul(score, factor), top), log2e));
+      };
+      WeighRow<Registers, kWeighted, kExact>(s, r, scale, sums, sums, weigh);
+    }
+  }
 }
 
 /// Finds sums that are too large or NaN. As integers, NaN and infinity are larger than any number of their sign, and
@@ -201,9 +242,10 @@ template <class Registers, bool kWeighted, bool kExact>
 HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
                                     const BrickSums& new_sums) {
   const KeptRows kept(s, maxima);
+  const auto one = hn::Set(hn::Full512<float>(), 1.0F);
   LargestSum largest;
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    if (s.has(r)) largest.add(KeepRow<Registers, kWeighted, kExact>(s, r, kept, sums, new_sums));
+    if (s.has(r)) largest.add(KeepRow<Registers, kWeighted, kExact>(s, r, kept, one, sums, new_sums));
   }
   return largest.too_large() ? RowsThatFail(s, new_sums) : 0;
 }

@@ -109,7 +109,7 @@ class BrickTile {
     while (!walk.done()) {
       const TileMod& mod = walk.kind() == RunKind::full ? tile_.full : tile_.partial;
       if (!is_in_place_ && run_pipeline(walk, mod)) continue;
-      Chunk chunk = walk.chunk(is_in_place_ || mod ? plan::kChunk : kPipelineKeys);
+      Chunk chunk = walk.chunk(is_in_place_ || tile_.weight ? plan::kChunk : kPipelineKeys);
       walk.next(chunk);
       if (is_in_place_) {
         if (!attend_in_place(chunk, mod, walk, care)) return false;
@@ -124,8 +124,8 @@ class BrickTile {
 
   /// Takes as many whole chunks as need no care. False: the next one does.
   bool run_pipeline(ChunkWalk& walk, const TileMod& mod) {
-    if (mod || tile_.weight || !can_fuse_ || tile_.max_scores.data != nullptr || k_steps_ * v_columns_ == 0)
-      return false;
+    if (tile_.normalizer != Normalizer::softmax || tile_.weight || tile_.max_scores.data != nullptr) return false;
+    if (k_steps_ * v_columns_ == 0) return false;
     if (!first_ && kept_ != all_rows()) return false;
     const std::int64_t begin = walk.chunk().begin, end = walk.run_end();
     if (begin % kPipelineKeys != 0) return false;
@@ -138,15 +138,19 @@ class BrickTile {
     const BrickProduct values =
         value_product(0, 0, kPipelineKeys,
                       {tile_.bricks.v + begin / kBrickDepth * v_columns_ * kBrickBytes, v_columns_, 0, v_columns_});
+    ScoresToFinish to_finish = {this, &mod, begin};
+    const bool scaled = mod || !can_fuse_;
     const PipelineChunks chunks = {.keys = key_product({begin, begin, begin + kPipelineKeys}),
                                    .values = values,
                                    .keys_apart = key_bytes,
                                    .values_apart = value_bytes,
                                    .count = count,
+                                   .finish_scores = scaled ? FinishScores : nullptr,
+                                   .tile = &to_finish,
                                    .first = first_};
     const BrickScores scores = {.scores = buffers_.scores,
                                 .weights = nullptr,
-                                .factors = buffers_.row_factors,
+                                .factors = scaled ? nullptr : buffers_.row_factors,
                                 .rows = tile_.rows(),
                                 .columns = kPipelineKeys};
     const std::int64_t done = RunPipeline<Registers>(registers_, chunks, scores, buffers_.row_maxima, sums_, new_sums_);
@@ -154,6 +158,22 @@ class BrickTile {
     walk.skip(begin + done * kPipelineKeys);
     first_ = false, kept_ = all_rows();
     return done == count;
+  }
+
+  /// What the pipeline does to scores before rows weigh them: scales them, and applies the mod.
+  struct ScoresToFinish {
+    const BrickTile* tile;
+    const TileMod* mod;
+    std::int64_t begin;  // the run's first key
+  };
+  static void FinishScores(void* of, std::int64_t chunk) {
+    const auto& [tile, mod, first] = *static_cast<const ScoresToFinish*>(of);
+    TileBuffers<float> slot = tile->buffers_;
+    slot.scores += chunk % 2 * kPipelineKeys;
+    const std::int64_t begin = first + chunk * kPipelineKeys;
+    const Chunk keys = {begin, begin, begin + kPipelineKeys};
+    tile->scale_scores(slot.scores, keys);
+    ApplyMods(tile->tile_, slot, keys, *mod);
   }
 
   void attend(const Chunk& chunk, const TileMod& mod) {
@@ -206,7 +226,7 @@ class BrickTile {
   /// `again`: for the second time.
   void compute_scores(const Chunk& chunk, const TileMod& mod, bool scaled, bool again) {
     is_in_place_ ? in_place_.compute_scores(chunk, again) : multiply_keys(chunk);
-    if (scaled) scale_scores(chunk);
+    if (scaled) scale_scores(buffers_.scores, chunk);
     ApplyMods(tile_, buffers_, chunk, mod);
   }
 
@@ -224,10 +244,10 @@ class BrickTile {
             .add = false};
   }
 
-  void scale_scores(const Chunk& chunk) const {
+  void scale_scores(float* scores, const Chunk& chunk) const {
     for (std::int64_t r = 0; r < tile_.rows(); ++r) {
       const __m512 factor = _mm512_set1_ps(buffers_.row_factors[r]);
-      float* row = buffers_.scores + r * plan::kChunk;
+      float* row = scores + r * plan::kChunk;
       for (std::int64_t i = 0; i < chunk.columns(); i += 16) {
         _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), factor));
       }
@@ -449,11 +469,11 @@ HWY_INLINE __m256i RoundToBf16(__m512 x) {
 /// True when a row holds something that is not finite though its factor is.
 inline bool StoreBf16Rows(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   bool overflowed = false;
-  for (std::int64_t i = 0; i < tile.rows(); ++i) {
+  for (std::int64_t i = 0, head = 0, r = 0; i < tile.rows(); ++i, ++r) {
+    if (r == tile.at.rows) r = 0, ++head;
     const RowEnd end = FinishRow(tile, buffers, i);
     const float* row = buffers.accumulators + i * buffers.o_stride;
-    auto* to = static_cast<std::uint16_t*>(tile.o.data) + i % tile.at.rows * tile.o.stride +
-               i / tile.at.rows * tile.o_head_stride;
+    auto* to = static_cast<std::uint16_t*>(tile.o.data) + r * tile.o.stride + head * tile.o_head_stride;
     const __m512 factor = _mm512_set1_ps(static_cast<float>(end.factor)), zero = _mm512_setzero_ps();
     __m512 sum = zero;  // NaN as soon as one is not finite
     for (std::int64_t c = 0; c < tile.v_dim; c += 16) {

@@ -34,6 +34,9 @@ struct PipelineChunks {
   BrickProduct values;                    // likewise
   std::int64_t keys_apart, values_apart;  // bytes from a chunk's bricks to the next one's
   std::int64_t count;
+  // Makes scores in slot chunk % 2 what rows weigh; null: they are.
+  void (*finish_scores)(void* tile, std::int64_t chunk);
+  void* tile;
   bool first;  // no row has seen a key: rows take the maxima of the first chunk, and values are not added to any
 
   BrickProduct keys_of(std::int64_t chunk) const {
@@ -70,6 +73,20 @@ inline bool FindMaxima(const BrickScores& s, float* maxima) {
   return true;
 }
 
+/// Spreads rows evenly over the steps of products.
+class RowTurns {
+ public:
+  RowTurns(std::int64_t rows, std::int64_t steps)
+      : rows_(rows), rate_((rows << 16) / std::max<std::int64_t>(steps, 1) + 1) {}
+
+  std::int64_t row() const { return row_; }
+  /// Behind the next step: the end of the rows that are weighed there.
+  HWY_INLINE std::int64_t next() { return row_ = std::min(rows_, ++step_ * rate_ >> 16); }
+
+ private:
+  std::int64_t rows_, rate_, step_ = 0, row_ = 0;
+};
+
 /// Runs the pipeline; returns the chunks that are done, which are fewer than `count` if a row's sum grew too large.
 /// sums, new_sums: as in KeepMaxima; they take turns.
 /// maxima: those that rows have, or come to have.
@@ -89,6 +106,7 @@ HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const Pip
     } else {
       BrickMultiply<Registers, kRows>(registers, product).run(between);
     }
+    if (chunks.finish_scores != nullptr) chunks.finish_scores(chunks.tile, of);
   };
   const auto multiply_values = [&](std::int64_t of, const auto& between) HWY_ATTR {
     BrickProduct product = chunks.values_of(of);
@@ -112,12 +130,10 @@ HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const Pip
     const bool has_next = chunk + 1 < chunks.count;
     const std::int64_t steps = (has_next ? key_steps : 0) + (chunk > 0 ? value_steps : 0);
     __m512i largest = _mm512_setzero_si512();
-    std::int64_t row = 0, due = 0;
+    RowTurns turns(s.rows, steps);
     const auto weigh_rows = [&]() HWY_ATTR {
-      std::int64_t end = row;
-      for (due += s.rows; due >= steps; due -= steps) ++end;
+      const std::int64_t row = turns.row(), end = turns.next();
       largest = KeepRows<Registers, kExact>(s, row, end, kept, sums, new_sums, largest);
-      row = end;
     };
     if (chunk > 0) multiply_values(chunk - 1, weigh_rows);
     if (has_next) multiply_keys(chunk + 1, weigh_rows);

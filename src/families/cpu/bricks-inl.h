@@ -93,20 +93,40 @@ struct PackedRow {
   }
 };
 
+/// A row of whole bricks that stands alone.
+struct WholeRow {
+  const std::uint16_t* data;
+
+  WholeRow(const PackBricks& pack, std::int64_t row)
+      : data(static_cast<const std::uint16_t*>(pack.from.data) + row * pack.from.stride) {}
+  HWY_INLINE __m512i load(std::int64_t dim) const { return _mm512_loadu_si512(data + dim); }
+};
+/// Whether rows before the last one are such rows.
+inline bool AreWhole(const PackBricks& pack) {
+  return pack.from.pages.table == nullptr && pack.rest.columns == 0 && pack.dim % kBrickDepth == 0;
+}
+
+/// 16 keys from `key` on.
+template <class Row>
+HWY_INLINE void PackKeys16(const PackBricks& pack, std::int64_t key, std::int64_t steps) {
+  const auto row = [&](std::int64_t i) { return Row(pack, key + i); };
+  const Row from[16] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
+                        row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
+  for (std::int64_t step = 0; step < steps; ++step) {
+    __m512i rows[16];
+    HWY_UNROLL(16)
+    for (int i = 0; i < 16; ++i) rows[i] = from[i].load(step * kBrickDepth);
+    TransposeWords(rows,
+                   reinterpret_cast<std::uint32_t*>(pack.bricks + (key / kBrickColumns * steps + step) * kBrickBytes));
+  }
+}
 inline void PackKeyBricks(const PackBricks& pack) {
   const std::int64_t steps = plan::round_up(pack.dim, kBrickDepth) / kBrickDepth;
   const std::int64_t end = plan::round_up(pack.end, plan::kPanel);
+  const bool whole = AreWhole(pack);
   for (std::int64_t key = pack.begin; key < end; key += kBrickColumns) {
-    const auto row = [&](std::int64_t i) { return PackedRow(pack, key + i); };
-    const PackedRow from[16] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
-                                row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
-    for (std::int64_t step = 0; step < steps; ++step) {
-      __m512i rows[16];
-      HWY_UNROLL(16)
-      for (int i = 0; i < 16; ++i) rows[i] = from[i].load(step * kBrickDepth);
-      TransposeWords(
-          rows, reinterpret_cast<std::uint32_t*>(pack.bricks + (key / kBrickColumns * steps + step) * kBrickBytes));
-    }
+    whole&& key + kBrickColumns <= pack.end ? PackKeys16<WholeRow>(pack, key, steps)
+                                            : PackKeys16<PackedRow>(pack, key, steps);
   }
 }
 
@@ -121,24 +141,32 @@ HWY_INLINE Pairs Interleave(__m512i a, __m512i b) {
   return {_mm512_permutex2var_epi16(a, low, b), _mm512_permutex2var_epi16(a, high, b)};
 }
 
+/// A panel of values from `panel` on. True when one of them is NaN or infinite.
+template <class Row>
+HWY_INLINE bool PackValuePanel(const PackBricks& pack, std::int64_t panel, std::int64_t columns) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 non_finite = 0;
+  for (std::int64_t key = panel; key < panel + plan::kPanel; key += 2) {
+    std::byte* row = pack.bricks + key / kBrickDepth * columns * kBrickBytes + key % kBrickDepth / 2 * 64;
+    const Row even(pack, key), odd(pack, key + 1);
+    for (std::int64_t column = 0; column < columns; column += 2) {
+      const __m512i a = even.load(column * kBrickColumns), b = odd.load(column * kBrickColumns);
+      non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
+                    _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
+      const Pairs pairs = Interleave(a, b);
+      _mm512_store_si512(row + column * kBrickBytes, pairs.low);
+      if (column + 1 < columns) _mm512_store_si512(row + (column + 1) * kBrickBytes, pairs.high);
+    }
+  }
+  return non_finite != 0;
+}
 inline void PackValueBricks(const PackBricks& pack) {
   const std::int64_t columns = plan::round_up(pack.dim, kBrickColumns) / kBrickColumns;
-  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  const bool whole = AreWhole(pack);
   for (std::int64_t panel = pack.begin; panel < pack.end; panel += plan::kPanel) {
-    __mmask32 non_finite = 0;
-    for (std::int64_t key = panel; key < panel + plan::kPanel; key += 2) {
-      std::byte* row = pack.bricks + key / kBrickDepth * columns * kBrickBytes + key % kBrickDepth / 2 * 64;
-      const PackedRow even(pack, key), odd(pack, key + 1);
-      for (std::int64_t column = 0; column < columns; column += 2) {
-        const __m512i a = even.load(column * kBrickColumns), b = odd.load(column * kBrickColumns);
-        non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
-                      _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
-        const Pairs pairs = Interleave(a, b);
-        _mm512_store_si512(row + column * kBrickBytes, pairs.low);
-        if (column + 1 < columns) _mm512_store_si512(row + (column + 1) * kBrickBytes, pairs.high);
-      }
-    }
-    pack.flags[panel / plan::kPanel] = non_finite != 0 ? 1 : 0;
+    const bool found = whole && panel + plan::kPanel <= pack.end ? PackValuePanel<WholeRow>(pack, panel, columns)
+                                                                 : PackValuePanel<PackedRow>(pack, panel, columns);
+    pack.flags[panel / plan::kPanel] = found ? 1 : 0;
   }
 }
 

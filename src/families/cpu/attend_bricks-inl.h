@@ -294,7 +294,12 @@ class BrickTile {
                           .columns = chunk.columns()};
     // Each row decides for itself, so its bits do not depend on what others attend.
     std::uint64_t taken = all_rows() & ~kept_;
-    if (kept_ != 0) {
+    if (mod && kept_ != 0) {
+      taken |= rows_that_grow(scores);
+      scores.of = kept_ & ~taken;
+      KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, sums_);
+      if (taken == 0) return;
+    } else if (kept_ != 0) {
       scores.of = kept_;
       const std::uint64_t failed = KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_);
       if ((failed | taken) == 0) return std::swap(sums_, new_sums_);
@@ -315,6 +320,16 @@ class BrickTile {
     for (std::int64_t r = 0; tile_.max_scores.data == nullptr && r < tile_.rows(); ++r) {
       if (MayStay(buffers_.row_maxima[r])) kept_ |= std::uint64_t{1} << r;
     }
+  }
+
+  /// Of those that have kept their maxima.
+  std::uint64_t rows_that_grow(const BrickScores& scores) const {
+    std::uint64_t grown = 0;
+    for (std::int64_t first = 0; first < tile_.rows(); first += 16) {
+      __m512 found;
+      grown |= std::uint64_t{RowsThatGrow(scores, first, buffers_.row_maxima, found)} << first;
+    }
+    return grown & kept_;
   }
 
   std::uint64_t all_rows() const { return ~std::uint64_t{0} >> (64 - tile_.rows()); }

@@ -52,14 +52,55 @@ struct PipelineChunks {
   }
 };
 
-/// Weighs rows [row, row + count) by maxima that stay. A call of its own: it would be inlined at a dozen places.
+/// Weighs rows [row, end) by maxima that stay, or that have just grown: then sums are multiplied by scales. A call of
+/// its own: it would be inlined at a dozen places.
 template <class Registers, bool kExact>
 HEDDLE_AMX HWY_NOINLINE __m512i KeepRows(const BrickScores& s, std::int64_t row, std::int64_t end, const KeptRows& kept,
-                                         const BrickSums& sums, const BrickSums& new_sums, __m512i largest) {
+                                         const float* scales, const BrickSums& sums, const BrickSums& new_sums,
+                                         __m512i largest) {
+  const hn::Full512<float> d;
   LargestSum of(largest);
-  const auto one = hn::Set(hn::Full512<float>(), 1.0F);
-  for (; row < end; ++row) of.add(KeepRow<Registers, false, kExact, kPipelineKeys>(s, row, kept, one, sums, new_sums));
+  for (; row < end; ++row) {
+    of.add(KeepRow<Registers, false, kExact, kPipelineKeys>(s, row, kept, hn::Set(d, scales[row]), sums, new_sums));
+  }
   return of.bits();
+}
+
+/// Gives rows whose scores have grown too much their true maxima. False if one of them may not stay; nothing has
+/// changed then. scales: of their sums and accumulators, 1 if the maximum stays.
+inline bool TakeLargerMaxima(const BrickScores& s, float* maxima, KeptRows& kept, float* scales, bool& any) {
+  const hn::Full512<float> d;
+  __m512 found[plan::kUnitRows / 16];
+  __mmask16 grown[plan::kUnitRows / 16] = {};
+  any = false;
+  for (std::int64_t first = 0; first < s.rows; first += 16) {
+    const std::int64_t i = first / 16;
+    grown[i] = RowsThatGrow(s, first, maxima, found[i]);
+    any = any || grown[i] != 0;
+    const __m512 most = _mm512_set1_ps(kMostMaximum);
+    if (_mm512_mask_cmp_ps_mask(grown[i], _mm512_abs_ps(found[i]), most, _CMP_NLT_UQ) != 0) return false;
+  }
+  for (std::int64_t first = 0; any && first < s.rows; first += 16) {
+    const std::int64_t i = first / 16;
+    const __m512 before = _mm512_load_ps(maxima + first), now = _mm512_mask_mov_ps(before, grown[i], found[i]);
+    const __m512 change = _mm512_mul_ps(_mm512_sub_ps(before, now), _mm512_set1_ps(kLog2E));
+    const __m512 scale = Exp2NoSubnormals(d, hn::Vec512<float>{change}).raw;
+    _mm512_store_ps(scales + first, _mm512_mask_mov_ps(_mm512_set1_ps(1), grown[i], scale));
+    _mm512_store_ps(maxima + first, now);
+    kept.set_maxima(first, now);
+  }
+  return true;
+}
+
+/// The accumulators of rows whose scales are not 1.
+inline void RescaleRows(const BrickProduct& values, std::int64_t rows, const float* scales) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if (scales[r] == 1) continue;
+    float* row = values.c + r * values.c_stride / static_cast<std::int64_t>(sizeof(float));
+    for (std::int64_t i = 0; i < values.columns * kBrickColumns; i += 16) {
+      _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), _mm512_set1_ps(scales[r])));
+    }
+  }
 }
 
 /// Finds the rows' maxima, and 0 behind the last row. False if one may not stay.
@@ -123,24 +164,35 @@ HEDDLE_AMX HWY_NOINLINE std::int64_t RunPipeline(Registers& registers, const Pip
   multiply_keys(0, nothing);
   alignas(64) float own_maxima[plan::kUnitRows];
   if (chunks.first && !FindMaxima(s, own_maxima)) return 0;
-  const KeptRows kept(s, chunks.first ? own_maxima : maxima);
+  KeptRows kept(s, chunks.first ? own_maxima : maxima);
+  alignas(64) float scales[plan::kUnitRows];
+  std::fill_n(scales, plan::kUnitRows, 1.0F);
+  const bool may_grow = chunks.finish_scores != nullptr;
   std::int64_t chunk = 0;
   for (; chunk < chunks.count; ++chunk) {
     s.scores = scores + chunk % 2 * kPipelineKeys;
     const bool has_next = chunk + 1 < chunks.count;
     const std::int64_t steps = (has_next ? key_steps : 0) + (chunk > 0 ? value_steps : 0);
+    bool grown = false;
+    if (may_grow && (chunk > 0 || !chunks.first) && !TakeLargerMaxima(s, maxima, kept, scales, grown)) {
+      if (chunk > 0) multiply_values(chunk - 1, nothing);
+      return chunk;
+    }
     __m512i largest = _mm512_setzero_si512();
     RowTurns turns(s.rows, steps);
     const auto weigh_rows = [&]() HWY_ATTR {
       const std::int64_t row = turns.row(), end = turns.next();
-      largest = KeepRows<Registers, kExact>(s, row, end, kept, sums, new_sums, largest);
+      largest = KeepRows<Registers, kExact>(s, row, end, kept, scales, sums, new_sums, largest);
     };
     if (chunk > 0) multiply_values(chunk - 1, weigh_rows);
     if (has_next) multiply_keys(chunk + 1, weigh_rows);
-    if (steps == 0) largest = KeepRows<Registers, kExact>(s, 0, s.rows, kept, sums, new_sums, largest);
-    if (LargestSum(largest).too_large()) return chunk;
+    if (steps == 0) largest = KeepRows<Registers, kExact>(s, 0, s.rows, kept, scales, sums, new_sums, largest);
+    if (!may_grow && LargestSum(largest).too_large()) return chunk;
     std::swap(sums, new_sums);
     if (chunk == 0 && chunks.first) std::copy_n(own_maxima, s.rows, maxima);
+    if (!grown) continue;
+    RescaleRows(chunks.values, s.rows, scales);
+    std::fill_n(scales, plan::kUnitRows, 1.0F);
   }
   multiply_values(chunk - 1, nothing);
   return chunk;

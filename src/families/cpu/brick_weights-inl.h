@@ -52,6 +52,10 @@ struct BrickScores {
 /// instead, by up to 2^-14 here: less than Exp2Coarse errs by.
 inline constexpr float kMostMaximum = 0x1p10F;
 
+/// Under a mod, which may let scores grow from chunk to chunk, rows keep their maximum up to scores that are larger by
+/// this. Without one, the sums of weights tell, when it is too late for those of the chunk.
+inline constexpr float kMostExcess = 16;
+
 /// Whether a row may keep that maximum.
 inline bool MayStay(float maximum) { return std::abs(maximum) < kMostMaximum; }
 
@@ -159,10 +163,21 @@ struct KeptRows {
     for (std::int64_t r = 0; r < s.rows; r += 16) {
       const __m512 factors = s.factors == nullptr ? _mm512_set1_ps(1) : _mm512_load_ps(s.factors + r);
       _mm512_store_ps(slopes + r, _mm512_mul_ps(factors, log2e));
-      _mm512_store_ps(offsets + r, _mm512_mul_ps(_mm512_load_ps(maxima + r), _mm512_set1_ps(-kLog2E)));
+      set_maxima(r, _mm512_load_ps(maxima + r));
     }
   }
+  /// Of 16 rows from `first` on.
+  HWY_INLINE void set_maxima(std::int64_t first, __m512 maxima) {
+    _mm512_store_ps(offsets + first, _mm512_mul_ps(maxima, _mm512_set1_ps(-kLog2E)));
+  }
 };
+
+/// Rows of 16 from `first` on whose scores exceed their maxima by too much.
+inline __mmask16 RowsThatGrow(const BrickScores& s, std::int64_t first, const float* maxima, __m512& found) {
+  found = RowMaxima(s, first);
+  const __m512 most = _mm512_add_ps(_mm512_load_ps(maxima + first), _mm512_set1_ps(kMostExcess));
+  return _mm512_cmp_ps_mask(found, most, _CMP_GT_OQ);
+}
 
 /// Row r's weights. new_sums: what `sums` become, times `scale`. Without exact sums, weights err by up to
 /// 9e-5. Returns the sum by lane, which tells whether the weights are too large; the scores are lost.

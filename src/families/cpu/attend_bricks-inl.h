@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "families/cpu/brick_pipeline-inl.h"
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/bricks_in_place-inl.h"
@@ -39,10 +40,6 @@ namespace heddle::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
-
-/// Maxima beyond this are subtracted before scores are multiplied by log2 e. KeepMaxima rounds the product of the
-/// maximum instead, by up to 2^-14 here: less than Exp2Coarse errs by.
-inline constexpr float kMostMaximum = 0x1p10F;
 
 /// A tile on its way through its chunks.
 template <class Registers>
@@ -111,8 +108,9 @@ class BrickTile {
     if (is_in_place_ && !walk.done()) in_place_.start_walk(walk.chunk());
     while (!walk.done()) {
       const TileMod& mod = walk.kind() == RunKind::full ? tile_.full : tile_.partial;
-      Chunk chunk = walk.chunk();
-      walk.next();
+      if (!is_in_place_ && run_pipeline(walk, mod)) continue;
+      Chunk chunk = walk.chunk(is_in_place_ || tile_.weight ? plan::kChunk : kPipelineKeys);
+      walk.next(chunk);
       if (is_in_place_) {
         if (!attend_in_place(chunk, mod, walk, care)) return false;
       } else {
@@ -122,6 +120,60 @@ class BrickTile {
       first_ = false;
     }
     return true;
+  }
+
+  /// Takes as many whole chunks as need no care. False: the next one does.
+  bool run_pipeline(ChunkWalk& walk, const TileMod& mod) {
+    if (tile_.normalizer != Normalizer::softmax || tile_.weight || tile_.max_scores.data != nullptr) return false;
+    if (k_steps_ * v_columns_ == 0) return false;
+    if (!first_ && kept_ != all_rows()) return false;
+    const std::int64_t begin = walk.chunk().begin, end = walk.run_end();
+    if (begin % kPipelineKeys != 0) return false;
+    std::int64_t count = (end - begin) / kPipelineKeys;
+    const std::uint8_t* flags = tile_.bricks.v_flags + begin / kPipelineKeys;
+    count = std::find_if(flags, flags + count, [](std::uint8_t flag) { return flag != 0; }) - flags;
+    if (count == 0) return false;
+    const std::int64_t key_bytes = k_steps_ * kBrickBytes * kPipelineKeys / kBrickColumns;
+    const std::int64_t value_bytes = v_columns_ * kBrickBytes * kPipelineKeys / kBrickDepth;
+    const BrickProduct values =
+        value_product(0, 0, kPipelineKeys,
+                      {tile_.bricks.v + begin / kBrickDepth * v_columns_ * kBrickBytes, v_columns_, 0, v_columns_});
+    ScoresToFinish to_finish = {this, &mod, begin};
+    const bool scaled = mod || !can_fuse_;
+    const PipelineChunks chunks = {.keys = key_product({begin, begin, begin + kPipelineKeys}),
+                                   .values = values,
+                                   .keys_apart = key_bytes,
+                                   .values_apart = value_bytes,
+                                   .count = count,
+                                   .finish_scores = scaled ? FinishScores : nullptr,
+                                   .tile = &to_finish,
+                                   .first = first_};
+    const BrickScores scores = {.scores = buffers_.scores,
+                                .weights = nullptr,
+                                .factors = scaled ? nullptr : buffers_.row_factors,
+                                .rows = tile_.rows(),
+                                .columns = kPipelineKeys};
+    const std::int64_t done = RunPipeline<Registers>(registers_, chunks, scores, buffers_.row_maxima, sums_, new_sums_);
+    if (done == 0) return false;
+    walk.skip(begin + done * kPipelineKeys);
+    first_ = false, kept_ = all_rows();
+    return done == count;
+  }
+
+  /// What the pipeline does to scores before rows weigh them: scales them, and applies the mod.
+  struct ScoresToFinish {
+    const BrickTile* tile;
+    const TileMod* mod;
+    std::int64_t begin;  // the run's first key
+  };
+  static void FinishScores(void* of, std::int64_t chunk) {
+    const auto& [tile, mod, first] = *static_cast<const ScoresToFinish*>(of);
+    TileBuffers<float> slot = tile->buffers_;
+    slot.scores += chunk % 2 * kPipelineKeys;
+    const std::int64_t begin = first + chunk * kPipelineKeys;
+    const Chunk keys = {begin, begin, begin + kPipelineKeys};
+    tile->scale_scores(slot.scores, keys);
+    ApplyMods(tile->tile_, slot, keys, *mod);
   }
 
   void attend(const Chunk& chunk, const TileMod& mod) {
@@ -174,29 +226,28 @@ class BrickTile {
   /// `again`: for the second time.
   void compute_scores(const Chunk& chunk, const TileMod& mod, bool scaled, bool again) {
     is_in_place_ ? in_place_.compute_scores(chunk, again) : multiply_keys(chunk);
-    if (scaled) scale_scores(chunk);
+    if (scaled) scale_scores(buffers_.scores, chunk);
     ApplyMods(tile_, buffers_, chunk, mod);
   }
 
-  void multiply_keys(const Chunk& chunk) {
-    MultiplyBricks(registers_,
-                   BrickProduct{.a = queries_,
-                                .a_stride = k_steps_ * kBrickDepth * 2,
-                                .b = tile_.bricks.k + chunk.first / kBrickColumns * k_steps_ * kBrickBytes,
-                                .b_column = k_steps_ * kBrickBytes,
-                                .b_step = kBrickBytes,
-                                .c = buffers_.scores,
-                                .c_stride = kRowBytes,
-                                .columns = chunk.columns() / kBrickColumns,
-                                .steps = k_steps_,
-                                .add = false},
-                   tile_.rows());
+  void multiply_keys(const Chunk& chunk) { MultiplyBricks(registers_, key_product(chunk), tile_.rows()); }
+  BrickProduct key_product(const Chunk& chunk) const {
+    return {.a = queries_,
+            .a_stride = k_steps_ * kBrickDepth * 2,
+            .b = tile_.bricks.k + chunk.first / kBrickColumns * k_steps_ * kBrickBytes,
+            .b_column = k_steps_ * kBrickBytes,
+            .b_step = kBrickBytes,
+            .c = buffers_.scores,
+            .c_stride = kRowBytes,
+            .columns = chunk.columns() / kBrickColumns,
+            .steps = k_steps_,
+            .add = false};
   }
 
-  void scale_scores(const Chunk& chunk) const {
+  void scale_scores(float* scores, const Chunk& chunk) const {
     for (std::int64_t r = 0; r < tile_.rows(); ++r) {
       const __m512 factor = _mm512_set1_ps(buffers_.row_factors[r]);
-      float* row = buffers_.scores + r * plan::kChunk;
+      float* row = scores + r * plan::kChunk;
       for (std::int64_t i = 0; i < chunk.columns(); i += 16) {
         _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), factor));
       }
@@ -243,7 +294,12 @@ class BrickTile {
                           .columns = chunk.columns()};
     // Each row decides for itself, so its bits do not depend on what others attend.
     std::uint64_t taken = all_rows() & ~kept_;
-    if (kept_ != 0) {
+    if (mod && kept_ != 0) {
+      taken |= rows_that_grow(scores);
+      scores.of = kept_ & ~taken;
+      KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, sums_);
+      if (taken == 0) return;
+    } else if (kept_ != 0) {
       scores.of = kept_;
       const std::uint64_t failed = KeepMaxima<Registers>(scores, buffers_.row_maxima, sums_, new_sums_);
       if ((failed | taken) == 0) return std::swap(sums_, new_sums_);
@@ -262,8 +318,18 @@ class BrickTile {
     if (!first_) rescale_rows();
     kept_ = 0;
     for (std::int64_t r = 0; tile_.max_scores.data == nullptr && r < tile_.rows(); ++r) {
-      if (std::abs(buffers_.row_maxima[r]) < kMostMaximum) kept_ |= std::uint64_t{1} << r;
+      if (MayStay(buffers_.row_maxima[r])) kept_ |= std::uint64_t{1} << r;
     }
+  }
+
+  /// Of those that have kept their maxima.
+  std::uint64_t rows_that_grow(const BrickScores& scores) const {
+    std::uint64_t grown = 0;
+    for (std::int64_t first = 0; first < tile_.rows(); first += 16) {
+      __m512 found;
+      grown |= std::uint64_t{RowsThatGrow(scores, first, buffers_.row_maxima, found)} << first;
+    }
+    return grown & kept_;
   }
 
   std::uint64_t all_rows() const { return ~std::uint64_t{0} >> (64 - tile_.rows()); }
@@ -297,19 +363,20 @@ class BrickTile {
   /// O += P V over the chunk's columns [first, end), `first` a multiple of kBrickDepth.
   void add_values(std::int64_t first, std::int64_t end, const ValueBricks& bricks) {
     for (std::int64_t row = 0; row < tile_.rows(); row += plan::kUnitRows) {
-      MultiplyBricks(registers_,
-                     BrickProduct{.a = weights_of(row) + first,
-                                  .a_stride = kRowBytes,
-                                  .b = bricks.data,
-                                  .b_column = kBrickBytes,
-                                  .b_step = bricks.step * kBrickBytes,
-                                  .c = buffers_.accumulators + row * buffers_.o_stride + bricks.first * kBrickColumns,
-                                  .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
-                                  .columns = bricks.columns,
-                                  .steps = plan::round_up(end - first, kBrickDepth) / kBrickDepth,
-                                  .add = !first_},
-                     std::min(tile_.rows() - row, plan::kUnitRows));
+      MultiplyBricks(registers_, value_product(row, first, end, bricks), std::min(tile_.rows() - row, plan::kUnitRows));
     }
+  }
+  BrickProduct value_product(std::int64_t row, std::int64_t first, std::int64_t end, const ValueBricks& bricks) const {
+    return {.a = weights_of(row) + first,
+            .a_stride = kRowBytes,
+            .b = bricks.data,
+            .b_column = kBrickBytes,
+            .b_step = bricks.step * kBrickBytes,
+            .c = buffers_.accumulators + row * buffers_.o_stride + bricks.first * kBrickColumns,
+            .c_stride = buffers_.o_stride * static_cast<std::int64_t>(sizeof(float)),
+            .columns = bricks.columns,
+            .steps = plan::round_up(end - first, kBrickDepth) / kBrickDepth,
+            .add = !first_};
   }
 
   bool has_flag(const Chunk& chunk) const {
@@ -398,6 +465,46 @@ class BrickTile {
 
 }  // namespace detail
 
+namespace detail {
+
+/// StoreRows for what is asked for most: o in bf16 alone, of a softmax without sinks.
+inline bool StoresBf16Alone(const Tile<float>& tile) {
+  return tile.o.dtype == DType::bf16 && tile.normalizer == Normalizer::softmax && !tile.sinks &&
+         tile.lse.data == nullptr && tile.max_scores.data == nullptr;
+}
+/// 16 numbers to bf16, rounded to nearest even; NaN stays.
+HWY_INLINE __m256i RoundToBf16(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  const __m512i kept = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x00400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+}
+/// True when a row holds something that is not finite though its factor is.
+inline bool StoreBf16Rows(const Tile<float>& tile, const TileBuffers<float>& buffers) {
+  bool overflowed = false;
+  for (std::int64_t i = 0, head = 0, r = 0; i < tile.rows(); ++i, ++r) {
+    if (r == tile.at.rows) r = 0, ++head;
+    const RowEnd end = FinishRow(tile, buffers, i);
+    const float* row = buffers.accumulators + i * buffers.o_stride;
+    auto* to = static_cast<std::uint16_t*>(tile.o.data) + r * tile.o.stride + head * tile.o_head_stride;
+    const __m512 factor = _mm512_set1_ps(static_cast<float>(end.factor)), zero = _mm512_setzero_ps();
+    __m512 sum = zero;  // NaN as soon as one is not finite
+    for (std::int64_t c = 0; c < tile.v_dim; c += 16) {
+      const __mmask16 there = static_cast<__mmask16>(0xffffU >> std::max<std::int64_t>(c + 16 - tile.v_dim, 0));
+      __m512 o = _mm512_mul_ps(_mm512_maskz_load_ps(there, row + c), factor);
+      if (end.empty) o = zero;
+      sum = _mm512_fmadd_ps(o, zero, sum);
+      _mm256_mask_storeu_epi16(to + c, there, RoundToBf16(o));
+    }
+    overflowed = overflowed || (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0 && std::isfinite(end.factor));
+  }
+  return overflowed;
+}
+
+}  // namespace detail
+
 template <class Registers>
 HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   bool any_key = false;
@@ -405,7 +512,11 @@ HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& 
     detail::BrickTile<Registers> rows(tile, buffers);
     any_key = rows.run();
   }
-  tile.partials.pieces > 1 ? detail::StorePartials(tile, buffers, any_key) : detail::Finish(tile, buffers, any_key);
+  if (tile.partials.pieces > 1) {
+    detail::StorePartials(tile, buffers, any_key);
+  } else if (!any_key || !detail::StoresBf16Alone(tile) || detail::StoreBf16Rows(tile, buffers)) {
+    detail::Finish(tile, buffers, any_key);
+  }
 }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

@@ -12,7 +12,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -47,6 +47,51 @@ struct BrickScores {
     return reinterpret_cast<std::uint16_t*>(scores + row * plan::kChunk);
   }
 };
+
+/// Maxima beyond this are subtracted before scores are multiplied by log2 e. KeptRows rounds the product of the maximum
+/// instead, by up to 2^-14 here: less than Exp2Coarse errs by.
+inline constexpr float kMostMaximum = 0x1p10F;
+
+/// Under a mod, which may let scores grow from chunk to chunk, rows keep their maximum up to scores that are larger by
+/// this. Without one, the sums of weights tell, when it is too late for those of the chunk.
+inline constexpr float kMostExcess = 16;
+
+/// Whether a row may keep that maximum.
+inline bool MayStay(float maximum) { return std::abs(maximum) < kMostMaximum; }
+
+/// The largest lane of each vector: 16 rows to one.
+HWY_INLINE __m512 MaximaOfLanes(const __m512 (&in)[16]) {
+  __m512 pairs[8], fours[4];
+  HWY_UNROLL(8)
+  for (int i = 0; i < 8; ++i) {
+    pairs[i] =
+        _mm512_max_ps(_mm512_unpacklo_ps(in[2 * i], in[2 * i + 1]), _mm512_unpackhi_ps(in[2 * i], in[2 * i + 1]));
+  }
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+    fours[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto halve = [](__m512 a, __m512 b) HWY_ATTR {  // quarters of 128 bits
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  };
+  return halve(halve(fours[0], fours[1]), halve(fours[2], fours[3]));
+}
+
+/// The largest scores, times factors, of 16 rows from `first` on; -inf of rows that are not computed or not there.
+HWY_INLINE __m512 RowMaxima(const BrickScores& s, std::int64_t first) {
+  __m512 rows[16];
+  for (std::int64_t i = 0; i < 16; ++i) {
+    rows[i] = _mm512_set1_ps(kMinusInfinity<float>);
+    if (first + i >= s.rows || !s.has(first + i)) continue;
+    const float* row = s.scores + (first + i) * plan::kChunk;
+    for (std::int64_t column = 0; column < s.columns; column += 16) {
+      rows[i] = _mm512_max_ps(rows[i], _mm512_load_ps(row + column));
+    }
+  }
+  const __m512 maxima = MaximaOfLanes(rows);
+  return s.factors == nullptr ? maxima : _mm512_mul_ps(maxima, _mm512_load_ps(s.factors + first));
+}
 
 /// 2^x within 9e-5 of its value, and exactly for integers; 0 below the normal range.
 HWY_INLINE hn::Vec512<float> Exp2Coarse(hn::Vec512<float> x) {
@@ -84,8 +129,8 @@ struct BrickSums {
 };
 
 /// Rounds p = weigh(score) over a row, and adds it to the row's sums from `from` to `to`, the former multiplied by
-/// `scale`. Returns the sums of rounded weights.
-template <class Registers, bool kWeighted, bool kExact, class Weigh>
+/// `scale`. Returns the sums of rounded weights. kColumns: s.columns, if it is known.
+template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0, class Weigh>
 HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::Vec512<float> scale,
                                                  const BrickSums& from, const BrickSums& to, const Weigh& weigh) {
   const hn::Full512<float> d;
@@ -93,7 +138,7 @@ HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int6
   auto exact = kExact ? hn::Mul(hn::Load(d, from.exact_of(r)), scale) : hn::Zero(d);
   __m512 rounded = hn::Mul(hn::Load(d, from.rounded_of(r)), scale).raw;
   std::uint16_t* to_row = s.rounded(r);
-  const std::int64_t columns = s.columns;
+  const std::int64_t columns = kColumns > 0 ? kColumns : s.columns;
   for (std::int64_t i = 0; i < columns; i += 32) {
     const auto low = hn::Load(d, row + i), low_p = weigh(low);
     auto high = hn::Zero(d), high_p = high;
@@ -109,60 +154,115 @@ HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int6
   return hn::Vec512<float>{rounded};
 }
 
+/// How rows weigh scores by maxima that they have, all of them finite numbers: p = 2^(slope score + offset).
+struct KeptRows {
+  alignas(64) float slopes[plan::kDecodeRows], offsets[plan::kDecodeRows];
+
+  KeptRows(const BrickScores& s, const float* maxima) {
+    const __m512 log2e = _mm512_set1_ps(kLog2E);
+    for (std::int64_t r = 0; r < s.rows; r += 16) {
+      const __m512 factors = s.factors == nullptr ? _mm512_set1_ps(1) : _mm512_load_ps(s.factors + r);
+      _mm512_store_ps(slopes + r, _mm512_mul_ps(factors, log2e));
+      set_maxima(r, _mm512_load_ps(maxima + r));
+    }
+  }
+  /// Of 16 rows from `first` on.
+  HWY_INLINE void set_maxima(std::int64_t first, __m512 maxima) {
+    _mm512_store_ps(offsets + first, _mm512_mul_ps(maxima, _mm512_set1_ps(-kLog2E)));
+  }
+};
+
+/// Rows of 16 from `first` on whose scores exceed their maxima by too much.
+inline __mmask16 RowsThatGrow(const BrickScores& s, std::int64_t first, const float* maxima, __m512& found) {
+  found = RowMaxima(s, first);
+  const __m512 most = _mm512_add_ps(_mm512_load_ps(maxima + first), _mm512_set1_ps(kMostExcess));
+  return _mm512_cmp_ps_mask(found, most, _CMP_GT_OQ);
+}
+
+/// Row r's weights. new_sums: what `sums` become, times `scale`. Without exact sums, weights err by up to
+/// 9e-5. Returns the sum by lane, which tells whether the weights are too large; the scores are lost.
+template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0>
+HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const KeptRows& kept,
+                                     hn::Vec512<float> scale, const BrickSums& sums, const BrickSums& new_sums) {
+  const hn::Full512<float> d;
+  const auto slope = hn::Set(d, kept.slopes[r]), offset = hn::Set(d, kept.offsets[r]);
+  const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
+    const auto exponent = hn::MulAdd(score, slope, offset);
+    if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
+    return Exp2Coarse(exponent);
+  };
+  return WeighRow<Registers, kWeighted, kExact, kColumns>(s, r, scale, sums, new_sums, weigh).raw;
+}
+
 /// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors]. Rows that `s.of` leaves out stay
-/// as they are, with a scale of 1.
+/// as they are, with a scale of 1. Rows weigh as KeepRow does, unless their maxima are too large for it.
 template <class Registers, bool kWeighted, bool kExact>
 HEDDLE_AMX void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
   const hn::Full512<float> d;
   const auto minus_infinity = hn::Set(d, kMinusInfinity<float>), log2e = hn::Set(d, kLog2E);
-  HWY_ALIGN float offsets[16];
+  alignas(64) float offsets[plan::kDecodeRows];
   for (std::int64_t first = 0; first < s.rows; first += 16) {
-    const std::int64_t end = std::min(first + 16, s.rows);
-    std::fill(offsets, offsets + 16, 0.0F);
-    for (std::int64_t r = first; r < end; ++r) {
-      offsets[r - first] =
-          s.has(r) ? s.factor(r) * RowMaximum(s.scores + r * plan::kChunk, s.columns) : kMinusInfinity<float>;
-    }
-    const auto before = hn::Load(d, maxima + first), maximum = hn::Max(before, hn::Load(d, offsets));
+    const auto before = hn::Load(d, maxima + first);
+    const auto maximum = hn::Max(before, hn::Vec512<float>{RowMaxima(s, first)});
     // While nothing attends, the offset is 0: -inf - 0 is -inf, where -inf - -inf were NaN.
     const auto offset = hn::IfThenZeroElse(hn::Eq(maximum, minus_infinity), maximum);
     hn::Store(maximum, d, maxima + first);
-    hn::Store(offset, d, offsets);
+    hn::Store(offset, d, offsets + first);
     hn::Store(Exp2NoSubnormals(d, hn::Mul(hn::Sub(before, offset), log2e)), d, scales + first);
-    for (std::int64_t r = first; r < end; ++r) {
-      if (!s.has(r)) continue;
-      const auto factor = hn::Set(d, s.factor(r)), top = hn::Set(d, offsets[r - first]);
+  }
+  const KeptRows kept(s, offsets);
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    if (!s.has(r)) continue;
+    const auto scale = hn::Set(d, scales[r]), factor = hn::Set(d, s.factor(r)), top = hn::Set(d, offsets[r]);
+    if (MayStay(offsets[r])) {
+      KeepRow<Registers, kWeighted, kExact>(s, r, kept, scale, sums, sums);
+    } else {
       const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
         return Exp2NoSubnormals(d, hn::Mul(hn::Sub(hn::Mul(score, factor), top), log2e));
       };
-      WeighRow<Registers, kWeighted, kExact>(s, r, hn::Set(d, scales[r]), sums, sums, weigh);
+      WeighRow<Registers, kWeighted, kExact>(s, r, scale, sums, sums, weigh);
     }
   }
 }
 
-/// By the maxima that rows have, all of them finite numbers. Returns, a bit each, the rows whose sums grow too large or
-/// are NaN, and whose scores are lost. new_sums: what `sums` become, which stay as they are. Without exact sums,
-/// weights err by up to 9e-5. kFused: factors are powers of two, so that one operation scales the scores and takes the
-/// maximum off, with the same bits.
-template <class Registers, bool kWeighted, bool kExact, bool kFused>
-HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
-                                    const BrickSums& new_sums) {
-  const hn::Full512<float> d;
-  const auto most = hn::Set(d, kMostSum), one = hn::Set(d, 1.0F);
+/// Finds sums that are too large or NaN. As integers, NaN and infinity are larger than any number of their sign, and
+/// negative numbers than all others.
+class LargestSum {
+ public:
+  HWY_INLINE LargestSum() { bits_ = _mm512_setzero_si512(); }
+  HWY_INLINE explicit LargestSum(__m512i bits) { bits_ = bits; }
+  HWY_INLINE __m512i bits() const { return bits_; }
+  HWY_INLINE void add(__m512 sum) { bits_ = _mm512_max_epu32(bits_, _mm512_castps_si512(sum)); }
+  HWY_INLINE bool too_large() const { return TooLarge(_mm512_castsi512_ps(bits_)); }
+  static HWY_INLINE bool TooLarge(__m512 sum) {
+    return _mm512_cmp_ps_mask(sum, _mm512_set1_ps(kMostSum), _CMP_NLT_UQ) != 0;
+  }
+
+ private:
+  __m512i bits_;
+};
+
+/// A bit for each row whose sum, weights that were kept included, is too large or NaN.
+inline std::uint64_t RowsThatFail(const BrickScores& s, const BrickSums& new_sums) {
   std::uint64_t failed = 0;
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    if (!s.has(r)) continue;
-    const auto factor = hn::Set(d, s.factor(r)), slope = hn::Set(d, kFused ? s.factor(r) * kLog2E : kLog2E);
-    const auto offset = hn::Set(d, -maxima[r] * kLog2E);
-    const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
-      const auto exponent = hn::MulAdd(kFused ? score : hn::Mul(score, factor), slope, offset);
-      if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
-      return Exp2Coarse(exponent);
-    };
-    const auto sum = WeighRow<Registers, kWeighted, kExact>(s, r, one, sums, new_sums, weigh);
-    if (!hn::AllTrue(d, hn::Lt(sum, most))) failed |= std::uint64_t{1} << r;
+    const bool fails = s.has(r) && LargestSum::TooLarge(_mm512_load_ps(new_sums.rounded_of(r)));
+    failed |= fails ? std::uint64_t{1} << r : 0;
   }
   return failed;
+}
+
+/// By the maxima that rows have. Returns, a bit each, the rows whose scores are lost.
+template <class Registers, bool kWeighted, bool kExact>
+HEDDLE_AMX std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums,
+                                    const BrickSums& new_sums) {
+  const KeptRows kept(s, maxima);
+  const auto one = hn::Set(hn::Full512<float>(), 1.0F);
+  LargestSum largest;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    if (s.has(r)) largest.add(KeepRow<Registers, kWeighted, kExact>(s, r, kept, one, sums, new_sums));
+  }
+  return largest.too_large() ? RowsThatFail(s, new_sums) : 0;
 }
 
 /// Calls f with one constant for each value.
@@ -172,7 +272,7 @@ auto WithConstants(F&& f, bool first, bool second) {
   return second ? f(std::false_type(), std::true_type()) : f(std::false_type(), std::false_type());
 }
 
-/// Both by what the arguments hold. A factor that is no power of two costs KeepMaxima an operation a score.
+/// Both by what the arguments hold.
 template <class Registers>
 void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickSums& sums) {
   WithConstants(
@@ -181,13 +281,9 @@ void TakeMaxima(const BrickScores& s, float* maxima, float* scales, const BrickS
 }
 template <class Registers>
 std::uint64_t KeepMaxima(const BrickScores& s, const float* maxima, const BrickSums& sums, const BrickSums& new_sums) {
-  const auto is_power = [](float f) { return (std::bit_cast<std::uint32_t>(f) & 0x7fffffU) == 0 && f > 0x1p-60F; };
-  const bool fused = s.factors == nullptr || std::all_of(s.factors, s.factors + s.rows, is_power);
   return WithConstants(
       [&](auto weighted, auto exact) {
-        const auto keep = fused ? KeepMaxima<Registers, weighted.value, exact.value, true>
-                                : KeepMaxima<Registers, weighted.value, exact.value, false>;
-        return keep(s, maxima, sums, new_sums);
+        return KeepMaxima<Registers, weighted.value, exact.value>(s, maxima, sums, new_sums);
       },
       s.weights != nullptr, sums.exact != nullptr);
 }

@@ -93,20 +93,40 @@ struct PackedRow {
   }
 };
 
+/// A row of whole bricks that stands alone.
+struct WholeRow {
+  const std::uint16_t* data;
+
+  WholeRow(const PackBricks& pack, std::int64_t row)
+      : data(static_cast<const std::uint16_t*>(pack.from.data) + row * pack.from.stride) {}
+  HWY_INLINE __m512i load(std::int64_t dim) const { return _mm512_loadu_si512(data + dim); }
+};
+/// Whether rows before the last one are such rows.
+inline bool AreWhole(const PackBricks& pack) {
+  return pack.from.pages.table == nullptr && pack.rest.columns == 0 && pack.dim % kBrickDepth == 0;
+}
+
+/// 16 keys from `key` on.
+template <class Row>
+HWY_INLINE void PackKeys16(const PackBricks& pack, std::int64_t key, std::int64_t steps) {
+  const auto row = [&](std::int64_t i) { return Row(pack, key + i); };
+  const Row from[16] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
+                        row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
+  for (std::int64_t step = 0; step < steps; ++step) {
+    __m512i rows[16];
+    HWY_UNROLL(16)
+    for (int i = 0; i < 16; ++i) rows[i] = from[i].load(step * kBrickDepth);
+    TransposeWords(rows,
+                   reinterpret_cast<std::uint32_t*>(pack.bricks + (key / kBrickColumns * steps + step) * kBrickBytes));
+  }
+}
 inline void PackKeyBricks(const PackBricks& pack) {
   const std::int64_t steps = plan::round_up(pack.dim, kBrickDepth) / kBrickDepth;
   const std::int64_t end = plan::round_up(pack.end, plan::kPanel);
+  const bool whole = AreWhole(pack);
   for (std::int64_t key = pack.begin; key < end; key += kBrickColumns) {
-    const auto row = [&](std::int64_t i) { return PackedRow(pack, key + i); };
-    const PackedRow from[16] = {row(0), row(1), row(2),  row(3),  row(4),  row(5),  row(6),  row(7),
-                                row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15)};
-    for (std::int64_t step = 0; step < steps; ++step) {
-      __m512i rows[16];
-      HWY_UNROLL(16)
-      for (int i = 0; i < 16; ++i) rows[i] = from[i].load(step * kBrickDepth);
-      TransposeWords(
-          rows, reinterpret_cast<std::uint32_t*>(pack.bricks + (key / kBrickColumns * steps + step) * kBrickBytes));
-    }
+    whole&& key + kBrickColumns <= pack.end ? PackKeys16<WholeRow>(pack, key, steps)
+                                            : PackKeys16<PackedRow>(pack, key, steps);
   }
 }
 
@@ -121,24 +141,32 @@ HWY_INLINE Pairs Interleave(__m512i a, __m512i b) {
   return {_mm512_permutex2var_epi16(a, low, b), _mm512_permutex2var_epi16(a, high, b)};
 }
 
+/// A panel of values from `panel` on. True when one of them is NaN or infinite.
+template <class Row>
+HWY_INLINE bool PackValuePanel(const PackBricks& pack, std::int64_t panel, std::int64_t columns) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 non_finite = 0;
+  for (std::int64_t key = panel; key < panel + plan::kPanel; key += 2) {
+    std::byte* row = pack.bricks + key / kBrickDepth * columns * kBrickBytes + key % kBrickDepth / 2 * 64;
+    const Row even(pack, key), odd(pack, key + 1);
+    for (std::int64_t column = 0; column < columns; column += 2) {
+      const __m512i a = even.load(column * kBrickColumns), b = odd.load(column * kBrickColumns);
+      non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
+                    _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
+      const Pairs pairs = Interleave(a, b);
+      _mm512_store_si512(row + column * kBrickBytes, pairs.low);
+      if (column + 1 < columns) _mm512_store_si512(row + (column + 1) * kBrickBytes, pairs.high);
+    }
+  }
+  return non_finite != 0;
+}
 inline void PackValueBricks(const PackBricks& pack) {
   const std::int64_t columns = plan::round_up(pack.dim, kBrickColumns) / kBrickColumns;
-  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  const bool whole = AreWhole(pack);
   for (std::int64_t panel = pack.begin; panel < pack.end; panel += plan::kPanel) {
-    __mmask32 non_finite = 0;
-    for (std::int64_t key = panel; key < panel + plan::kPanel; key += 2) {
-      std::byte* row = pack.bricks + key / kBrickDepth * columns * kBrickBytes + key % kBrickDepth / 2 * 64;
-      const PackedRow even(pack, key), odd(pack, key + 1);
-      for (std::int64_t column = 0; column < columns; column += 2) {
-        const __m512i a = even.load(column * kBrickColumns), b = odd.load(column * kBrickColumns);
-        non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(a, exponent), exponent) |
-                      _mm512_cmpeq_epi16_mask(_mm512_and_si512(b, exponent), exponent);
-        const Pairs pairs = Interleave(a, b);
-        _mm512_store_si512(row + column * kBrickBytes, pairs.low);
-        if (column + 1 < columns) _mm512_store_si512(row + (column + 1) * kBrickBytes, pairs.high);
-      }
-    }
-    pack.flags[panel / plan::kPanel] = non_finite != 0 ? 1 : 0;
+    const bool found = whole && panel + plan::kPanel <= pack.end ? PackValuePanel<WholeRow>(pack, panel, columns)
+                                                                 : PackValuePanel<PackedRow>(pack, panel, columns);
+    pack.flags[panel / plan::kPanel] = found ? 1 : 0;
   }
 }
 
@@ -205,22 +233,24 @@ struct BrickProduct {
   std::int64_t a_step = 64;  // from 32 steps of a's rows to the next
 };
 
-/// kRows x 16 rows. AMX does not rename its registers: a store right behind its products waits for them. So two sets of
-/// accumulators alternate, and each is stored among the products of the next.
+/// kRows x 16 rows. A store right behind its products waits for them. So two sets of accumulators alternate, and each
+/// is stored among the products of the next.
 template <class Registers, int kRows>
 class BrickMultiply {
  public:
   HEDDLE_AMX HWY_INLINE BrickMultiply(Registers& registers, const BrickProduct& product)
       : registers_(registers), p_(product) {}
 
-  HEDDLE_AMX HWY_INLINE void run() {
+  /// Calls between() behind each step of each column.
+  template <class Between>
+  HEDDLE_AMX HWY_INLINE void run(const Between& between) {
     std::int64_t column = 0;
     for (; column + 2 <= p_.columns; column += 2) {
-      add_up<0>(column, column > 0);
-      add_up<2>(column + 1, true);
+      add_up<0>(column, column > 0, between);
+      add_up<2>(column + 1, true, between);
     }
     if (column < p_.columns) {
-      add_up<0>(column, column > 0);
+      add_up<0>(column, column > 0, between);
       store<0>(column);
     } else {
       store<2>(column - 1);
@@ -228,8 +258,8 @@ class BrickMultiply {
   }
 
  private:
-  template <int kFirst>
-  HEDDLE_AMX HWY_INLINE void add_up(std::int64_t column, bool store_other) {
+  template <int kFirst, class Between>
+  HEDDLE_AMX HWY_INLINE void add_up(std::int64_t column, bool store_other, const Between& between) {
     float* c = p_.c + column * kBrickColumns;
     if (p_.add) {
       registers_.template load<kFirst>(c, p_.c_stride);
@@ -242,12 +272,18 @@ class BrickMultiply {
     const std::byte* b = p_.b + column * p_.b_column;
     step<kFirst, 6>(a, b);
     if (store_other) store<2 - kFirst>(column - 1);
+    between();
     std::int64_t done = 1;
     for (; done + 2 <= p_.steps; done += 2) {
       step<kFirst, 7>(a + done * p_.a_step, b + done * p_.b_step);
+      between();
       step<kFirst, 6>(a + (done + 1) * p_.a_step, b + (done + 1) * p_.b_step);
+      between();
     }
-    if (done < p_.steps) step<kFirst, 7>(a + done * p_.a_step, b + done * p_.b_step);
+    if (done < p_.steps) {
+      step<kFirst, 7>(a + done * p_.a_step, b + done * p_.b_step);
+      between();
+    }
   }
 
   template <int kFirst, int kRight>
@@ -273,14 +309,140 @@ class BrickMultiply {
   const BrickProduct& p_;
 };
 
+/// 32 rows and two columns at a time: fewer bricks and rows to load than BrickMultiply has, but stores wait for
+/// products. For many steps, with other work between.
+template <class Registers>
+class SquareMultiply {
+ public:
+  HEDDLE_AMX HWY_INLINE SquareMultiply(Registers& registers, const BrickProduct& product)
+      : registers_(registers), p_(product) {}
+
+  /// An even number of columns, which are overwritten. Calls between() twice behind each step of two columns.
+  template <class Between>
+  HEDDLE_AMX HWY_INLINE void run(const Between& between) {
+    for (std::int64_t column = 0; column < p_.columns; column += 2) {
+      registers_.template zero<0>();
+      registers_.template zero<1>();
+      registers_.template zero<2>();
+      registers_.template zero<3>();
+      const auto* a = static_cast<const std::byte*>(p_.a);
+      const std::byte* b = p_.b + column * p_.b_column;
+      for (std::int64_t step = 0; step < p_.steps; ++step, a += p_.a_step, b += p_.b_step) {
+        registers_.template load_once<6>(b, 64);
+        registers_.template load<4>(a, p_.a_stride);
+        registers_.template multiply<0, 4, 6>();
+        registers_.template load<5>(a + 16 * p_.a_stride, p_.a_stride);
+        registers_.template multiply<1, 5, 6>();
+        between();
+        registers_.template load_once<7>(b + p_.b_column, 64);
+        registers_.template multiply<2, 4, 7>();
+        registers_.template multiply<3, 5, 7>();
+        between();
+      }
+      float* c = p_.c + column * kBrickColumns;
+      float* below = c + 16 * p_.c_stride / static_cast<std::int64_t>(sizeof(float));
+      registers_.template store<0>(c, p_.c_stride);
+      registers_.template store<1>(below, p_.c_stride);
+      registers_.template store<2>(c + kBrickColumns, p_.c_stride);
+      registers_.template store<3>(below + kBrickColumns, p_.c_stride);
+    }
+  }
+
+ private:
+  Registers& registers_;
+  const BrickProduct& p_;
+};
+
+/// 32 rows and kSteps steps, one or two. The left operand stays in registers, which leaves three accumulators to take
+/// turns: a third less to load and store than BrickMultiply has.
+template <class Registers, int kSteps, bool kAdd>
+class ResidentMultiply {
+ public:
+  HEDDLE_AMX HWY_INLINE ResidentMultiply(Registers& registers, const BrickProduct& product)
+      : registers_(registers), p_(product) {}
+
+  /// Calls between() behind each step of each column.
+  template <class Between>
+  HEDDLE_AMX HWY_INLINE void run(const Between& between) {
+    const auto* a = static_cast<const std::byte*>(p_.a);
+    registers_.template load<3>(a, p_.a_stride);
+    registers_.template load<4>(a + 16 * p_.a_stride, p_.a_stride);
+    if constexpr (kSteps == 2) {
+      registers_.template load<5>(a + p_.a_step, p_.a_stride);
+      registers_.template load<6>(a + p_.a_step + 16 * p_.a_stride, p_.a_stride);
+    }
+    std::int64_t column = 0;
+    for (; column + 3 <= p_.columns; column += 3) {
+      add_up<0, 1>(column, between);
+      add_up<2, 0>(column + 1, between);
+      add_up<1, 2>(column + 2, between);
+    }
+    if (column == p_.columns) {
+      store<1>(column - 1, 0);
+      store<2>(column - 1, 1);
+      return;
+    }
+    add_up<0, 1>(column, between);
+    if (column + 1 == p_.columns) {
+      store<0>(column, 0);
+      store<1>(column, 1);
+    } else {
+      add_up<2, 0>(column + 1, between);
+      store<2>(column + 1, 0);
+      store<0>(column + 1, 1);
+    }
+  }
+
+ private:
+  /// The column before is in accumulators kSecond and the third one.
+  template <int kFirst, int kSecond, class Between>
+  HEDDLE_AMX HWY_INLINE void add_up(std::int64_t column, const Between& between) {
+    const std::byte* b = p_.b + column * p_.b_column;
+    registers_.template load_once<7>(b, 64);
+    start<kFirst>(column, 0);
+    registers_.template multiply<kFirst, 3, 7>();
+    if (column > 0) store<kSecond>(column - 1, 0);
+    start<kSecond>(column, 1);
+    registers_.template multiply<kSecond, 4, 7>();
+    between();
+    if constexpr (kSteps == 2) {
+      registers_.template load_once<7>(b + p_.b_step, 64);
+      registers_.template multiply<kFirst, 5, 7>();
+      registers_.template multiply<kSecond, 6, 7>();
+    }
+    if (column > 0) store<3 - kFirst - kSecond>(column - 1, 1);
+    if constexpr (kSteps == 2) between();
+  }
+  template <int kAccumulator>
+  HEDDLE_AMX HWY_INLINE void start(std::int64_t column, std::int64_t group) {
+    if constexpr (kAdd) {
+      registers_.template load<kAccumulator>(at(column, group), p_.c_stride);
+    } else {
+      registers_.template zero<kAccumulator>();
+    }
+  }
+  template <int kAccumulator>
+  HEDDLE_AMX HWY_INLINE void store(std::int64_t column, std::int64_t group) {
+    registers_.template store<kAccumulator>(at(column, group), p_.c_stride);
+  }
+  /// Rows 16 `group` and on.
+  float* at(std::int64_t column, std::int64_t group) const {
+    return p_.c + column * kBrickColumns + group * 16 * p_.c_stride / static_cast<std::int64_t>(sizeof(float));
+  }
+
+  Registers& registers_;
+  const BrickProduct& p_;
+};
+
 /// The product of `rows` rows, up to 32.
 template <class Registers>
 HEDDLE_AMX HWY_NOINLINE void MultiplyBricks(Registers& registers, const BrickProduct& product, std::int64_t rows) {
   if (product.columns == 0) return;
+  const auto nothing = [] {};
   if (rows > 16) {
-    BrickMultiply<Registers, 2>(registers, product).run();
+    BrickMultiply<Registers, 2>(registers, product).run(nothing);
   } else {
-    BrickMultiply<Registers, 1>(registers, product).run();
+    BrickMultiply<Registers, 1>(registers, product).run(nothing);
   }
 }
 

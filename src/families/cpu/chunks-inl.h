@@ -35,12 +35,18 @@ class ChunkWalk {
 
   bool done() const { return run_ == last_; }
   RunKind kind() const { return run_->kind; }
-  Chunk chunk() const {
+  /// keys: of a chunk, at most.
+  Chunk chunk(std::int64_t keys = plan::kChunk) const {
     const std::int64_t panel = begin_ / plan::kPanel * plan::kPanel;
-    return {begin_ / kColumnUnit * kColumnUnit, begin_, std::min(end_, panel + plan::kChunk)};
+    return {begin_ / kColumnUnit * kColumnUnit, begin_, std::min(end_, panel + keys)};
   }
-  void next() {
-    begin_ = chunk().end;
+  /// The end of the run's keys.
+  std::int64_t run_end() const { return end_; }
+  void next() { skip(chunk().end); }
+  void next(const Chunk& chunk) { skip(chunk.end); }
+  /// Goes on at `key`, which the run may end at.
+  void skip(std::int64_t key) {
+    begin_ = key;
     if (begin_ < end_) return;
     ++run_;
     enter();

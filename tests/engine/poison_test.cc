@@ -112,6 +112,8 @@ TEST(Poison, ScoresAndWeightsOfMaskedElements) {
         spec.normalizer = normalizer;
         AttentionCase c(spec);
         c.options().mask_mod = !masked;
+        c.options().score_mod = where(masked, Expr(0.5), leaf::score());  // mods may change the last bits
+        c.options().weight_mod = where(masked, Expr(2.0), Expr(1.0));
         run(c);
         const auto clean = rows_of(c, kNone);
         c.options().score_mod = where(masked, Expr(poison), leaf::score());

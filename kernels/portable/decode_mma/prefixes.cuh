@@ -25,7 +25,8 @@ class Prefixes {
   __device__ __forceinline__ void share(int i, bool there, Found& found) const {
     int group = -1, keys = 0;
     if (there) {
-      keys = sequences::entry(params_.prefix_len, i, found.keys.leading()) / kConfig.kv_block * kConfig.kv_block;
+      constexpr int kStep = kConfig.prefix_step();
+      keys = sequences::entry(params_.prefix_len, i, found.keys.leading()) / kStep * kStep;
       const long long number = sequences::number(params_.prefix_group, i);
       if (keys > 0 && number >= 0 && number <= 0x7fffffff) group = static_cast<int>(number);
     }
@@ -43,7 +44,7 @@ class Prefixes {
     const bool shares = count > 1;
     found.first = shares ? i - F::lane() + first : -1;
     found.shared_keys = shares ? least : 0;
-    found.shared_units = shares && first == F::lane() ? least / kConfig.kv_block : 0;
+    found.shared_units = shares && first == F::lane() ? least / kConfig.prefix_step() : 0;
     found.keys.leave_out(found.shared_keys);
   }
 

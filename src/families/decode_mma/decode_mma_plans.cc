@@ -7,6 +7,7 @@
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_costs.h"
 #include "families/decode_mma/decode_mma_keys.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "heddle/error.h"
@@ -57,9 +58,10 @@ void check_density(const AttentionProblem& problem, const DecodeKeys& keys, cons
 }
 
 std::string describe(const ForwardMmaConfig& config) {
-  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}{}", config.live_rows, config.packed_heads,
+  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}{}{}", config.live_rows, config.packed_heads,
                      config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "",
-                     config.boxes ? ", keys by TMA" : "");
+                     config.boxes ? ", keys by TMA" : "",
+                     config.shares_elsewhere() ? ", behind a kernel of shared keys" : "");
 }
 
 /// `tests`: blocks that the mask leaves nothing are passed over, where the kernel can.
@@ -67,7 +69,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
                  const Bindings& bindings, const device::CudaCaps& caps, bool tests) {
   const DecodeKeys keys = decode_mma_keys(problem, mods, bindings, config);
   config.overlaps = overlaps(problem, config, keys, caps);
-  config.early = config.overlaps && problem.fresh_tokens > 0;
+  config.early = config.overlaps && problem.fresh_tokens > 0 && !config.shares_elsewhere();
   if (tests) config.tested_heads = decode_mma_tested_heads(mods, config);
   Choice choice;
   Plan& plan = choice.plan;
@@ -78,10 +80,11 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.packed_queries = config.live_rows / config.packed_heads;
   plan.family_part = config;
   plan.tile = {config.live_rows, config.kv_block};
-  const std::int64_t ctas = gangs_of(problem, config, keys, caps) * decode_mma_tiles(problem, config);
-  plan.grid = static_cast<int>(ctas);
-  plan.workspace_bytes =
-      shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
+  const int tiles = decode_mma_tiles(problem, config);
+  plan.grid = static_cast<int>(gangs_of(problem, config, keys, caps)) * tiles;
+  plan.workspace_bytes = shared::decode_mma_workspace(config, plan.grid, problem.batch, tiles,
+                                                      shared_keys_gangs(config, caps.multiprocessors, tiles))
+                             .bytes;
   if (caps.major == 9) plan.predicted = decode_mma_prediction(problem, config, keys, caps.multiprocessors);
   plan.yields = yields(config);
   if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
@@ -118,6 +121,8 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
       const auto& config = other.plan.part<ForwardMmaConfig>();
       const char* const reason = config.tested_heads < first.tested_heads
                                      ? "blocks without a pair are read, unlike with"
+                                 : config.shares_elsewhere() != first.shares_elsewhere()
+                                     ? "shared keys take longer than in a kernel of their own, before"
                                  : config.by_warpgroups() == first.by_warpgroups()
                                      ? "fewer bytes are under way, or fewer waves compute, than with"
                                      : "mma.sync computes a block slower than wgmma does with";

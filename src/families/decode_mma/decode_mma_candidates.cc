@@ -205,15 +205,16 @@ int prefix_sequences_of(const AttentionProblem& problem, const ForwardMmaConfig&
   return static_cast<int>(std::min<std::uint64_t>({of_batch, fit, kMostPrefixSequences}));
 }
 
-/// Kernels of own keys behind a kernel of shared keys, which has 128 rows of several sequences.
+/// Kernels of own keys behind a kernel of shared keys, which has 128 rows of several sequences, or 64 of more columns
+/// than a thread has registers for beside 128.
 std::vector<ForwardMmaConfig> configs_behind_shared_keys(const ForwardMmaConfig& all, const AttentionProblem& problem,
                                                          const AttentionTensors& tensors,
                                                          const device::CudaCaps& caps) {
-  constexpr int kRowsOfTile = 128;
+  const int rows = larger_dim(problem) > kMostDimOfTwoFragments ? kMostRows : 2 * kMostRows;
   constexpr std::size_t kMostTried = 2;
   const int fragment = all.shape().rows;
   ForwardMmaConfig config = with_rows(all, problem, fragment, fragment);
-  config.prefix_sequences = prefix_sequences_of(problem, config, kRowsOfTile);
+  config.prefix_sequences = prefix_sequences_of(problem, config, rows);
   config.shared_tiles = shared::SharedTiles::elsewhere;
   if (!can_share_alone(config, tensors, caps)) return {};
   std::vector<ForwardMmaConfig> configs = decode_mma_rings(config, fragment, caps.shared_memory_bytes);

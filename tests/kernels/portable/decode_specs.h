@@ -166,7 +166,7 @@ class SharedKeysSpecs {
 
  private:
   DecodePrefixSpecs source_;
-  Deck<PortableDims> dims_{{{128, 128}, {64, 64}, {192, 128}, {128, 64}, {64, 192}}, 81};
+  Deck<PortableDims> dims_{{{128, 128}, {64, 64}, {192, 128}, {128, 64}, {256, 256}}, 81};
   Deck<std::int64_t> pages_{{16, 0, 64, 0, 24, 128, 8}, 82}, batch_{{12, 3, 35, 2, 20}, 83};
 };
 

@@ -7,6 +7,7 @@
 #include "portable/fragments/ring_slot.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace heddle::portable {
 

@@ -15,9 +15,13 @@ namespace heddle::shared {
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
-/// the lower half, which leaves the sums. Rows of several sequences are many, too.
+/// the lower half, which leaves the sums. Rows of several sequences are many, too. From 8 rows on of D 128 there would be
+/// no room for rings of three beside them and the table of sequences.
 constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
-  return (config.row_waves > 1 || config.shares_beside_own()) && config.key_waves > 1;
+  constexpr int kMany = 8;
+  const bool folds = config.row_waves > 1 || config.shares_beside_own() ||
+                     (config.shares_elsewhere() && config.live_rows >= kMany && config.v_dim > 64);
+  return folds && config.key_waves > 1;
 }
 /// Waves of keys that leave their rows at the same time.
 constexpr int decode_state_waves(const ForwardMmaConfig& config) {

@@ -111,6 +111,7 @@ class Decode {
       if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
       }
+      const PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile, joins(place), weights);
       // The words that count CTAs are looked at here, and begin to count when the waves have merged. (The first wave
       // would wait for memory between both.)
       FoundWords words{};
@@ -146,7 +147,7 @@ class Decode {
           stream.block_is_read();
         }
       }
-      finish(tile, place, shared_tile_at(place, cut, gang, unit, stop), chunks, words, weights, o);
+      finish(tile, place, shared_tile_at(place, cut, gang, unit, stop), chunks, words, prefix, weights, o);
       if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
@@ -223,7 +224,8 @@ class Decode {
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const Place& place,
                                          const SharedTile<kConfig, F>& shared_tile,
                                          const ChunkedTile<kConfig, F>& chunks, FoundWords words,
-                                         RowWeights<kConfig, F>& weights, Out& o) {
+                                         const PrefixRowsOf<kConfig, F>& prefix, RowWeights<kConfig, F>& weights,
+                                         Out& o) {
     if constexpr (!kLooksEarly) words = look_at_words(shared_tile, chunks);
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, tiles_.kv_head());
@@ -238,7 +240,6 @@ class Decode {
     };
     if constexpr (kConfig.chunked()) return finish_chunk(tile, shared_tile, chunks, words, weights, o, store);
     const JoinedRows<kConfig, F> joined(params_, tile, tiles_.number());
-    const PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), place.batch, joins(place));
     const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
       if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) return leave_run(joined.row(row), column, sums, merged);

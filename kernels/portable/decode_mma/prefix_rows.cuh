@@ -40,32 +40,61 @@ class PrefixPlaces {
 /// The rows of a sequence's own tile, to be joined with those of the keys that it shares.
 template <auto kConfig, class F>
 class PrefixRows {
+  static constexpr int kRun = kRunOfPart<float>, kRuns = kConfig.v_columns() / kRun;
+  using Weights = RowWeights<kConfig, F>;
+
  public:
-  /// `shares`: the sequence, number `batch`, shares keys. Waits for the kernel of these then.
-  __device__ __forceinline__ PrefixRows(const shared::DecodeMmaParams& params, int number, int batch, bool shares)
-      : places_(params, number), gangs_{0, -1}, batch_(batch) {
+  /// `shares`: the tile's sequence shares keys. Waits for the kernel of these then, and reads what merge_parts() visits
+  /// by the thread first: when the tile ends that is there.
+  __device__ __forceinline__ PrefixRows(const shared::DecodeMmaParams& params, int number, const Tile<kConfig>& tile,
+                                        bool shares, const Weights& weights)
+      : places_(params, number), gangs_{0, -1}, batch_(tile.batch) {
+    first_ = nothing();
     if (!shares) return;
     F::wait_for_previous();
-    gangs_ = params.prefix_spans[Prefixes<kConfig, F>::first(batch)];
+    gangs_ = params.prefix_spans[Prefixes<kConfig, F>::first(batch_)];
+    const int row = F::thread() / kRuns;
+    if (row < kConfig.live_rows && tile.has(row)) first_ = found(row, F::thread() % kRuns * kRun, weights);
   }
 
   /// Calls visit(row, column, sums, weights) as merge_parts() does, of the rows' sums of all keys. `own_sums`, `own`: of
   /// the own ones.
-  template <int kRun, class Visit>
-  __device__ __forceinline__ void join(int row, int column, const float (&own_sums)[kRun],
-                                       const RowWeights<kConfig, F>& own, Visit&& visit) const {
+  template <class Visit>
+  __device__ __forceinline__ void join(int row, int column, const float (&own_sums)[kRun], const Weights& own,
+                                       Visit&& visit) const {
+    constexpr bool kAllAreFirst = kConfig.live_rows * kRuns <= kConfig.threads();
+    const Part before =
+        kAllAreFirst || row * kRuns + column / kRun == F::thread() ? first_ : found(row, column, own);
+    Weights weights = own;
+    const float top = F::larger(own.m[0], before.m), of_own = own.factor_between(own.m[0], top),
+                of_before = own.factor_between(before.m, top);
+    float o[kRun];
+#pragma unroll
+    for (int e = 0; e < kRun; ++e) o[e] = F::fused(own_sums[e], of_own, before.o[e] * of_before);
+    weights.m[0] = top;
+    weights.l[0] = F::fused(own.l[0], of_own, before.l * of_before);
+    visit(row, column, o, weights);
+  }
+
+ private:
+  /// A row's maximum and sum, and neighbours of O.
+  struct Part {
+    float m, l, o[kRun];
+  };
+  __device__ __forceinline__ static Part nothing() {
+    Part part = {-F::infinity(), 0, {}};
+    return part;
+  }
+  /// All that gangs have left of a run of a row.
+  __device__ __forceinline__ Part found(int row, int column, const Weights& weights) const {
     struct alignas(16) Run {
       float x[kRun];
     };
     struct alignas(8) Numbers {
       float m, l;
     };
-    static_assert(kRun == kRunOfPart<float>);
     constexpr int kAtOnce = 8;
-    RowWeights<kConfig, F> weights = own;
-    float top = own.m[0], sum = own.l[0], o[kRun];
-#pragma unroll
-    for (int e = 0; e < kRun; ++e) o[e] = own_sums[e];
+    Part all = nothing();
 #pragma unroll 1
     for (int first = gangs_.from; first <= gangs_.to; first += kAtOnce) {
       Numbers numbers[kAtOnce];
@@ -80,30 +109,28 @@ class PrefixRows {
           runs[n] = *reinterpret_cast<const Run*>(from.o + column);
         }
       }
-      const float before = top;
+      const float before = all.m;
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) top = F::larger(top, numbers[n].m);
-      const float of_before = weights.factor_between(before, top);
-      sum *= of_before;
+      for (int n = 0; n < kAtOnce; ++n) all.m = F::larger(all.m, numbers[n].m);
+      const float of_before = weights.factor_between(before, all.m);
+      all.l *= of_before;
 #pragma unroll
-      for (int e = 0; e < kRun; ++e) o[e] *= of_before;
+      for (int e = 0; e < kRun; ++e) all.o[e] *= of_before;
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const float factor = weights.factor_between(numbers[n].m, top);
-        sum = F::fused(numbers[n].l, factor, sum);
+        const float factor = weights.factor_between(numbers[n].m, all.m);
+        all.l = F::fused(numbers[n].l, factor, all.l);
 #pragma unroll
-        for (int e = 0; e < kRun; ++e) o[e] = F::fused(runs[n].x[e], factor, o[e]);
+        for (int e = 0; e < kRun; ++e) all.o[e] = F::fused(runs[n].x[e], factor, all.o[e]);
       }
     }
-    weights.m[0] = top;
-    weights.l[0] = sum;
-    visit(row, column, o, weights);
+    return all;
   }
 
- private:
   PrefixPlaces<kConfig> places_;
   shared::PrefixSpan gangs_;
   int batch_;
+  Part first_;
 };
 
 struct NoPrefixRows {

@@ -31,17 +31,11 @@ class Prefixes {
       if (keys > 0 && number >= 0 && number <= 0x7fffffff) group = static_cast<int>(number);
     }
     constexpr int kNear = kConfig.prefix_sequences;
-    const int begin = F::lane() / kNear * kNear;
-    int first = -1, count = 0, least = keys;
-#pragma unroll 1
-    for (int lane = begin; lane < begin + kNear; ++lane) {
-      const int other = F::from_lane(group, lane), others = F::from_lane(keys, lane);
-      if (group < 0 || other != group) continue;
-      if (first < 0) first = lane;
-      if (others < least) least = others;
-      ++count;
-    }
-    const bool shares = count > 1;
+    // (A loop over the lanes took some 3,000 clocks, of each scan.)
+    constexpr unsigned kAll = kNear == 32 ? ~0U : (1U << kNear % 32) - 1;
+    const unsigned mates = F::lanes_with(group) & kAll << F::lane() / kNear * kNear;
+    const int first = __ffs(static_cast<int>(mates)) - 1, least = F::least_of(mates, keys);
+    const bool shares = group >= 0 && (mates & (mates - 1)) != 0;
     found.first = shares ? i - F::lane() + first : -1;
     found.shared_keys = shares ? least : 0;
     found.shared_units = shares && first == F::lane() ? least / kConfig.prefix_step() : 0;

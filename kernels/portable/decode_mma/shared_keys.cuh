@@ -1,6 +1,6 @@
 // Keys that several sequences share, by a kernel of their own (kConfig.shares_alone()); the kernel of the sequences' own
 // keys (decode.cuh) is launched behind it. Rows of up to 32 sequences make a tile, of two warpgroups, which multiply them
-// by the same keys. One warp brings the keys. All tiles stand on a line of units, which gangs share as in line.cuh. A
+// by the same keys. Other waves bring the keys. All tiles stand on a line of units, which gangs share as in line.cuh. A
 // CTA leaves its rows in the workspace, where the sequences' own tiles find them (prefix_rows.cuh).
 #pragma once
 
@@ -27,7 +27,7 @@ class SharedKeys {
     if (units == 0) return;
     const shared::LineCut cut = shared::line_cut(units, gangs);
     if (gang >= cut.gangs) return;
-    if (F::wave() == kConfig.waves()) {
+    if (F::wave() >= kConfig.waves()) {
       bring(line, cut, gang, blocks);
     } else {
       attend(line, cut, gang, blocks);
@@ -44,13 +44,40 @@ class SharedKeys {
   using Out = typename F::Out[1][kOutFragments];
   static constexpr bool kHasMods = kConfig.masked || kConfig.weighted || Scores::kMapped;
 
+  /// Pages of the boxes of a tile's units from key `first` on, of keys before `end`. They are read for some units at a
+  /// time, one a lane, and some units before.
+  class BoxPages {
+   public:
+    __device__ __forceinline__ BoxPages(const shared::DecodeMmaParams& params, const Tile<kConfig>& tile, int first,
+                                        int end)
+        : source_(params.k, params.table, tile), first_(first), end_(end) {
+      now_ = read(0);
+      later_ = read(kUnits);
+    }
+    /// Of the thread's box of unit i. By all threads of the wave, for one unit after the other.
+    __device__ __forceinline__ int number(int i) {
+      if (i > 0 && i % kUnits == 0) now_ = later_, later_ = read(i + kUnits);
+      return F::from_lane(now_, i % kUnits * Blocks::kPieces + Blocks::piece());
+    }
+
+   private:
+    static constexpr int kUnits = kConfig.shape().wave / Blocks::kPieces;
+    __device__ __forceinline__ int read(int unit) const {
+      if constexpr (kConfig.page_rows == 0) return 0;
+      const int key = first_ + (unit * Blocks::kPieces + F::lane()) * kConfig.box_rows();
+      return key < end_ ? source_.page_of(key) : 0;
+    }
+    KeySource<kConfig> source_;
+    int first_, end_, now_, later_;
+  };
+
   /// Units of the place's tile that the CTA has, from the one at `unit` on, end here.
   __device__ __forceinline__ static int stop_of(const Place& place, int unit, int end) {
     const int stop = unit - place.unit + place.units;
     return stop < end ? stop : end;
   }
 
-  /// By one wave: asks for the keys of the CTA's units.
+  /// By the waves behind those: asks for the keys of the CTA's units.
   __device__ __forceinline__ void bring(const OwnLine& line, const shared::LineCut& cut, int gang,
                                         Blocks& blocks) const {
     typename OwnLine::Window window;
@@ -61,16 +88,18 @@ class SharedKeys {
       const Tile<kConfig> tile = tiles_.at(place);
       const int stop = stop_of(place, unit, end), entry_of_keys = params_.k.stride[0] != 0 ? tile.batch : 0,
                 entry_of_values = params_.v.stride[0] != 0 ? tile.batch : 0;
-      int key = place.unit * kConfig.kv_block + Blocks::first_row();
+      const int first = place.unit * kConfig.kv_block;
+      BoxPages pages(params_, tile, first, place.shared_keys);
 #pragma unroll 1
-      for (; unit < stop; ++unit, key += kConfig.kv_block) {
+      for (int i = 0; unit < stop; ++unit, ++i) {
         if constexpr (kConfig.page_rows > 0) {
-          const int page = KeySource<kConfig>(params_.k, params_.table, tile).page_of(key), last = params_.table.pages - 1;
+          const int page = pages.number(i), last = params_.table.pages - 1;
           const int entry = page < 0 ? 0 : page < last ? page : last;
-          blocks.ask(params_, key % kConfig.page_rows, kConfig.page_rows, tile.kv_head, entry, entry);
+          const int row = (first + i * kConfig.kv_block + Blocks::piece() * kConfig.box_rows()) % kConfig.page_rows;
+          blocks.ask(params_, row, kConfig.page_rows, tile.kv_head, entry, entry);
         } else {
-          blocks.ask(params_, params_.longest - place.shared_keys + key, tile.kv_begin + place.shared_keys,
-                     tile.kv_head, entry_of_keys, entry_of_values);
+          blocks.ask(params_, params_.longest - place.shared_keys + first + i * kConfig.kv_block,
+                     tile.kv_begin + place.shared_keys, tile.kv_head, entry_of_keys, entry_of_values);
         }
       }
     }

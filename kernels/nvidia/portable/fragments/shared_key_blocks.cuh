@@ -1,5 +1,5 @@
 // Blocks of keys that several sequences share, on their way to the warpgroups that have rows each (kConfig.shares_alone()).
-// One warp asks TMA for them: each of its threads for a box, rows of one page and 64 columns. All warpgroups read them
+// Some warps ask TMA for them: a thread for a box, rows of one page and 64 columns. (It takes some 56 clocks to ask.) All warpgroups read them
 // from one ring, and say of each buffer that they have read it, so nobody waits for another warpgroup but over the ring.
 #pragma once
 
@@ -27,7 +27,7 @@ class SharedKeyBlocks {
     if (WarpOfThreads::thread() == 0) {
 #pragma unroll
       for (int i = 0; i < kConfig.stages; ++i) {
-        ptx::barrier_init(barrier(i), 1);
+        ptx::barrier_init(barrier(i), shared::kBringingWaves);
         ptx::barrier_init(barrier(kConfig.stages + i), kConfig.waves());
       }
       ptx::barrier_init(barrier(2 * kConfig.stages), 32 * kConfig.waves());
@@ -36,22 +36,25 @@ class SharedKeyBlocks {
     WarpOfThreads::barrier();
   }
 
-  // The warp that asks.
-  /// Where the thread's box begins among the block's keys.
-  __device__ __forceinline__ static int first_row() { return box() % kBoxesOfPanel * kBoxRows; }
+  // The warps that ask, of which each has boxes of every block.
+  /// Boxes of different keys in a block, and which one is the thread's.
+  static constexpr int kPieces = kBoxesOfPanel;
+  __device__ __forceinline__ static int piece() { return box() % kBoxesOfPanel; }
   /// Asks for a block, when its place has been read. `row`, `end`: of the thread's box, as KeyBoxes has them. `keys`,
   /// `values`: the entries of the tensors. `maps`: has `first`, of keys, and `rest`, of values.
   template <class Maps>
   __device__ __forceinline__ void ask(const Maps& maps, int row, int end, int head, int keys, int values) {
     const int i = asked_.at / kMemory.stage;
     ptx::barrier_wait(barrier(kConfig.stages + i), parity_ ^ 1);
-    if (WarpOfThreads::lane() == 0) ptx::barrier_arrive_expecting(barrier(i), kMemory.stage);
+    // By the whole warp: the number of a wave is.
+    const int panel = box() / kBoxesOfPanel, first_row = piece() * kBoxRows;
+    const int own = (kPanels * kBoxesOfPanel + shared::kBringingWaves - 1 - bringer()) / shared::kBringingWaves;
+    if (WarpOfThreads::lane() == 0) ptx::barrier_arrive_expecting(barrier(i), own * (kBoxRows * 128));
     WarpOfThreads::wave_barrier();
-    if (WarpOfThreads::lane() < kPanels * kBoxesOfPanel) {
-      const int panel = box() / kBoxesOfPanel;
+    if (WarpOfThreads::lane() < own) {
       const bool is_value = panel >= kKeyPanels;
       const void* const map = is_value ? &maps.rest : &maps.first;
-      ptx::tma_load_before(end, memory_ + asked_.at + panel * kPanelBytes + first_row() * 128,
+      ptx::tma_load_before(end, memory_ + asked_.at + panel * kPanelBytes + first_row * 128,
                            *reinterpret_cast<const ptx::TensorMap*>(map), barrier(i),
                            (is_value ? panel - kKeyPanels : panel) * 64, row, head, is_value ? values : keys,
                            ptx::kEvictNormal);
@@ -115,8 +118,11 @@ class SharedKeyBlocks {
   }
 
  private:
+  __device__ __forceinline__ static int bringer() { return WarpOfThreads::wave() - kConfig.waves(); }
   /// Of all keys' and values' boxes, the thread's.
-  __device__ __forceinline__ static int box() { return WarpOfThreads::lane(); }
+  __device__ __forceinline__ static int box() {
+    return bringer() + WarpOfThreads::lane() * shared::kBringingWaves;
+  }
   __device__ __forceinline__ ptx::Address barrier(int number) const { return memory_ + kMemory.arrivals + 8 * number; }
   __device__ __forceinline__ void next(Slot& slot) {
     slot.advance();

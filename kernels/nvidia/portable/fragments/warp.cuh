@@ -78,6 +78,9 @@ struct WarpOfThreads {
     }
     return x;
   }
+  /// The lanes that have the same number, as bits; and the least number that these lanes have.
+  static __device__ __forceinline__ unsigned lanes_with(int number) { return __match_any_sync(~0U, number); }
+  static __device__ __forceinline__ int least_of(unsigned lanes, int x) { return __reduce_min_sync(lanes, x); }
   /// The first lane where it holds; -1: none.
   static __device__ __forceinline__ int first_lane(bool holds) {
     return __ffs(static_cast<int>(__ballot_sync(~0U, holds))) - 1;

@@ -36,6 +36,9 @@ constexpr const char* name(SharedTiles tiles) { return kSharedTiles[static_cast<
 
 /// Keys of a unit of shared keys, where a kernel has them alone.
 inline constexpr int kPrefixStep = 64;
+/// And waves of such a kernel that ask for them. (A multiprocessor's four schedulers have three waves each then, as they
+/// would beside one.)
+inline constexpr int kBringingWaves = 4;
 
 struct ForwardMmaConfig {
 #define HEDDLE_FIELD(type, name, value) type name = value;
@@ -57,8 +60,8 @@ struct ForwardMmaConfig {
   constexpr int first_key_of(int key_wave) const { return takes_turns() ? 0 : key_wave * wave_keys(); }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
   constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
-  /// A kernel that has shared keys alone has one more wave, which brings them.
-  constexpr int threads() const { return (waves() + (shares_alone() ? 1 : 0)) * shape().wave; }
+  /// A kernel that has shared keys alone has waves besides that bring them.
+  constexpr int threads() const { return (waves() + (shares_alone() ? kBringingWaves : 0)) * shape().wave; }
   constexpr bool packs() const { return packed_heads > 1; }
   constexpr bool splits_keys() const { return splits > 1; }
   /// Blocks of keys and values come in a ring of `stages` buffers.

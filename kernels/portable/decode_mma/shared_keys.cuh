@@ -29,6 +29,7 @@ class SharedKeys {
     if (gang >= cut.gangs) return;
     if (F::wave() >= kConfig.waves()) {
       bring(line, cut, gang, blocks);
+      prefetch(line, gang, gangs);
     } else {
       attend(line, cut, gang, blocks);
     }
@@ -105,6 +106,22 @@ class SharedKeys {
     }
   }
 
+  /// By the same waves, while the last units are computed and rows are left: brings own keys of a sequence to the L2
+  /// cache, with which a gang of the kernel behind is thought to begin. Memory would have nothing to do else.
+  __device__ __forceinline__ void prefetch(const OwnLine& line, int gang, int gangs) const {
+    constexpr int kBytes = 160 << 10, kLine = 128;  // of a CTA
+    constexpr int kKeyLines = kConfig.qk_dim * kConfig.kv_element_bytes() / kLine,
+                  kLines = kKeyLines + kConfig.v_dim * kConfig.kv_element_bytes() / kLine;
+    const Place place = line.sequence(static_cast<int>(static_cast<long long>(gang) * params_.sequences / gangs));
+    const Tile<kConfig> tile = tiles_.at(place);
+    const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
+    const int left = place.span.kv_len - place.shared_keys, most = kBytes / (kLines * kLine);
+    Blocks::share((left < most ? left : most) * kLines, [&](int i) {
+      const int key = place.shared_keys + i / kLines, at = i % kLines;
+      Blocks::prefetch(at < kKeyLines ? keys.row(key) + at * kLine : values.row(key) + (at - kKeyLines) * kLine);
+    });
+  }
+
   /// By the other waves: computes them.
   __device__ __forceinline__ void attend(const OwnLine& line, const shared::LineCut& cut, int gang,
                                          Blocks& blocks) const {
@@ -168,19 +185,36 @@ class SharedKeys {
 #pragma unroll
     for (int i = 0; i < Scores::kOwnRows; ++i) {
       const int row = scores.row_of(i);
-      if (!tile.has(row)) continue;
-      const RowState<float> to = places.row(gangs, gang, tile.batch_of(row), row % kConfig.own_rows());
-      if (F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
-#pragma unroll
-      for (int d = 0; d < kOutFragments; ++d) {
-        struct alignas(8) Pair {
-          float x[2];
-        };
-        static_assert(F::kOwnOuts == 2);
-        *reinterpret_cast<Pair*>(to.o + d * F::kOuts + F::own_out(0)) = {{o[0][d].x[i][0], o[0][d].x[i][1]}};
-      }
+      const RowState<float> to = tile.has(row)
+                                     ? places.row(gangs, gang, tile.batch_of(row), row % kConfig.own_rows())
+                                     : RowState<float>{};
+      if (to.numbers != nullptr && F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
+      store_row(to.o, o, i);
     }
     if (F::thread() == 0 && tiles_.number() == 0 && gang == gangs.from) params_.prefix_spans[tile.batch] = gangs;
+  }
+
+  /// Stores the thread's columns of its row i, unless `to` is null. Neighbours have two columns each of every fragment:
+  /// they exchange them, so that each has four of every other one. By all threads of a wave.
+  __device__ __forceinline__ static void store_row(float* to, const Out& o, int i) {
+    struct alignas(16) Four {
+      float x[4];
+    };
+    static_assert(F::kOwnOuts == 2 && F::kOuts == 8 && kOutFragments % 2 == 0);
+    const bool odd = F::lane() % 2 != 0;
+#pragma unroll
+    for (int d = 0; d < kOutFragments; d += 2) {
+      Four four;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float lower = o[0][d].x[i][c], upper = o[0][d + 1].x[i][c];
+        const float others = F::from_lane(odd ? lower : upper, F::lane() ^ 1);
+        four.x[c] = odd ? others : lower;
+        four.x[c + 2] = odd ? upper : others;
+      }
+      if (to == nullptr) continue;
+      *reinterpret_cast<Four*>(to + (d + (odd ? 1 : 0)) * F::kOuts + F::lane() % 4 / 2 * 4) = four;
+    }
   }
 
   const shared::DecodeMmaBoxParams& params_;

@@ -78,6 +78,8 @@ jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMod
   // Kernels of latent attention with masks spill what belongs to the begin of a tile, outside of the loop over blocks.
   // By mma.sync they would take 1.5 times as long.
   if (config.wide() && config.by_warpgroups()) source.bearable_spill_bytes = 512;
+  // Likewise where shared keys have a kernel of their own: one kernel for both takes up to twice as long.
+  if (config.prefixed() && !config.shares_beside_own()) source.bearable_spill_bytes = 128;
   return source;
 }
 

@@ -34,6 +34,9 @@ struct WarpOfThreads {
   }
   /// Counts the CTA at a word (ptx/arrival.cuh) and returns the count before.
   static __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) { return ptx::arrive(word); }
+  static __device__ __forceinline__ unsigned long long arrivals(const unsigned long long* word) {
+    return ptx::arrivals(word);
+  }
 
   /// Waits for the end of the kernel before on the stream, if this one began earlier.
   static __device__ __forceinline__ void wait_for_previous() { ptx::wait_for_previous(); }

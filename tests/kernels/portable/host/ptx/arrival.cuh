@@ -4,5 +4,6 @@
 namespace heddle::ptx {
 
 inline unsigned long long arrive(unsigned long long* word) { return (*word)++; }
+inline unsigned long long arrivals(const unsigned long long* word) { return *word; }
 
 }  // namespace heddle::ptx

@@ -94,6 +94,17 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   return choice;
 }
 
+/// Two kernels come first where sequences share keys. Where the host knows the groups, and one kernel that ignores them is
+/// predicted to take no longer, it goes before.
+void rank_by_prefixes(const AttentionProblem& problem, std::vector<Choice>& choices) {
+  if (problem.prefix_group.empty() || !choices.front().plan.part<ForwardMmaConfig>().shares_elsewhere()) return;
+  const auto ignores = [](const Choice& each) { return !each.plan.part<ForwardMmaConfig>().prefixed(); };
+  const auto other = std::ranges::find_if(choices, ignores);
+  if (other == choices.end() || !other->plan.predicted || !choices.front().plan.predicted) return;
+  if (other->plan.predicted->seconds > choices.front().plan.predicted->seconds) return;
+  std::ranges::stable_partition(choices, ignores);
+}
+
 }  // namespace
 
 std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionTensors& tensors,
@@ -109,6 +120,7 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     // Where registers do not suffice for that, all blocks are read.
     if (decode_mma_tested_heads(mods, config) > 0) add(config, false);
   }
+  if (!choices.empty()) rank_by_prefixes(problem, choices);
   if (choices.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));

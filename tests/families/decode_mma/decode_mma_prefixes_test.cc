@@ -49,7 +49,7 @@ TEST(DecodeMmaPrefixes, TwoKernels) {
   EXPECT_EQ(own.prefix_sequences, 32);
   EXPECT_EQ(plan.access,
             (std::vector<std::string>{"keys that sequences of a prefix_group share are read once for those of 32 "
-                                      "neighbours, by a kernel that runs before that of their own keys"}));
+                                      "neighbours, by a kernel that runs beside that of their own keys"}));
   const ForwardMmaConfig shared = plan::shared_keys_config(own);
   EXPECT_TRUE(shared.shares_alone() && shared.by_warpgroups() && shared.boxes);
   EXPECT_EQ(shared.live_rows, 128);

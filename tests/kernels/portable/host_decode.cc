@@ -86,6 +86,10 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionTens
     std::ranges::stable_partition(
         choices, [](const plan::Choice& choice) { return choice.plan.part<ForwardMmaConfig>().by_warpgroups(); });
   }
+  if (run.of_two_kernels) {
+    std::ranges::stable_partition(
+        choices, [](const plan::Choice& choice) { return choice.plan.part<ForwardMmaConfig>().shares_elsewhere(); });
+  }
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
   if (run.lengths_there) {
@@ -291,6 +295,7 @@ void run_decode_grid_on_host(const DecodeGrid& grid, const std::function<CaseSpe
     run_decode_on_host_and_judge(c, {.gpu = gpus.deal(),
                                      .candidate = candidates.deal(),
                                      .by_warpgroups = grid.by_warpgroups,
+                                     .of_two_kernels = grid.of_two_kernels,
                                      .gangs = gangs.deal(),
                                      .lengths_there = there.deal() == 1,
                                      .runs = runs.deal(),

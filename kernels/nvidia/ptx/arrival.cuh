@@ -11,11 +11,4 @@ __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) {
   return before;
 }
 
-/// The word as it stands. What those that have counted themselves there wrote before is seen then.
-__device__ __forceinline__ unsigned long long arrivals(const unsigned long long* word) {
-  unsigned long long found;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(word) : "memory");
-  return found;
-}
-
 }  // namespace heddle::ptx

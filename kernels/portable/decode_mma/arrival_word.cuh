@@ -22,10 +22,6 @@ class ArrivalWord {
   __device__ __forceinline__ void begin(shared::TicketWord found) const {
     if (found >> shared::kTicketBits != launch_) F::compare_and_swap(word_, found, launch_ << shared::kTicketBits);
   }
-  /// Whether `count` have arrived, all but the last ones. What they have left is seen then, by this thread.
-  __device__ __forceinline__ bool has(int count) const {
-    return F::arrivals(word_) == (launch_ << shared::kTicketBits | static_cast<shared::TicketWord>(count));
-  }
   /// By one thread, behind what its CTA has left and a barrier: whether it is the last of `count`. The last one leaves
   /// 0, so that a run repeated by a graph, which has the same number, begins anew.
   __device__ __forceinline__ bool arrives_last(int count) const {

@@ -16,7 +16,6 @@
 #include "portable/decode_mma/parts.cuh"
 #include "portable/decode_mma/prefix_rows.cuh"
 #include "portable/decode_mma/prefixes.cuh"
-#include "portable/decode_mma/row_end.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/descales.cuh"
 #include "portable/rows/tile_output.cuh"
@@ -36,11 +35,8 @@ class Decode {
     const OwnLine line(params_);
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
-    if constexpr (kConfig.early) F::wait_for_previous();  // before a gang without keys writes
-    // The run is not to end before the kernel of shared keys does.
-    if constexpr (kConfig.shares_elsewhere()) {
-      if (gang + 1 == gangs && tiles_.number() + 1 == params_.tiles) F::wait_for_previous();
-    }
+    // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared keys.
+    if constexpr (kConfig.early || kConfig.shares_elsewhere()) F::wait_for_previous();
     if (gang == 0 && params_.q_packed && tiles_.q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
@@ -115,7 +111,7 @@ class Decode {
       if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
       }
-      const RowsBehind<kConfig, F> prefix(params_, tiles_.number(), tile, joins(place), weights);
+      const PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile, joins(place), weights);
       // The words that count CTAs are looked at here, and begin to count when the waves have merged. (The first wave
       // would wait for memory between both.)
       FoundWords words{};
@@ -228,28 +224,34 @@ class Decode {
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const Place& place,
                                          const SharedTile<kConfig, F>& shared_tile,
                                          const ChunkedTile<kConfig, F>& chunks, FoundWords words,
-                                         const RowsBehind<kConfig, F>& prefix, RowWeights<kConfig, F>& weights,
+                                         const PrefixRowsOf<kConfig, F>& prefix, RowWeights<kConfig, F>& weights,
                                          Out& o) {
     if constexpr (!kLooksEarly) words = look_at_words(shared_tile, chunks);
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, tiles_.kv_head());
     const auto store = [&](int row, int column, const auto& sums, const auto& merged, const auto&...) {
-      end_row<kConfig, F>(params_, tile, row, column, sums, merged, of_values);
+      const int batch = tile.batch_of(row), head = tile.head_of(row), at = tile.q_begin_of(row) + tile.query_of(row);
+      RowEnd<float> row_end = merged.close(0, params_.sinks, head);
+      if constexpr (kConfig.converts()) {
+        row_end.factor *= kConfig.prefixed() ? descale_of(params_.descales.v, batch, tiles_.kv_head()) : of_values;
+      }
+      store_run<kConfig, F>(params_, batch, head, at, column, row_end.factor, sums);
+      if (column == 0) store_row_numbers<kConfig, float>(params_, batch, head, at, row_end);
     };
     if constexpr (kConfig.chunked()) return finish_chunk(tile, shared_tile, chunks, words, weights, o, store);
     const JoinedRows<kConfig, F> joined(params_, tile, tiles_.number());
-    const auto end = [&](int row, int column, const auto& sums, const auto& merged) {
+    const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
       if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) return leave_run(joined.row(row), column, sums, merged);
       } else if constexpr (kConfig.shares_elsewhere()) {
-        if (joins(place)) return leave_run(prefix.row(row), column, sums, merged);
+        if (joins(place)) return prefix.join(row, column, sums, merged, store);
       }
       store(row, column, sums, merged);
     };
     const bool shares = shared_tile.is_shared();
     float* const part = shares ? shared_tile.part() : nullptr;
     merge_waves(tile, weights, o, [&](int row, int column, const auto& sums, const auto& merged, const auto&) {
-      if (!shares) return end(row, column, sums, merged);
+      if (!shares) return end_row(row, column, sums, merged);
       leave_run(row_of_part<kConfig>(part, row), column, sums, merged);
     });
     begin_words(words, shared_tile, chunks);
@@ -257,14 +259,11 @@ class Decode {
     bool stores = true;
     if (shares) {
       stores = shared_tile.merge(
-          *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, end);
+          *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, end_row);
     }
     if constexpr (kConfig.shares_beside_own()) {
       if (joins(place) && stores) joined.join(reinterpret_cast<int*>(memory_ + kMemory.arrived), weights, store);
       if (tile.is_shared) return;
-    }
-    if constexpr (kConfig.shares_elsewhere()) {
-      if (joins(place) && stores) prefix.join(*reinterpret_cast<int*>(memory_ + kMemory.last), tile, weights, store);
     }
     if constexpr (kConfig.by_sequence) {
       if (stores && !params_.q_packed) fill(tile.q_len, params_.q_rows, tile.batch);

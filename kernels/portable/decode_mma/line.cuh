@@ -214,22 +214,6 @@ class Line {
     }
   }
 
-  /// shares_alone(): a sequence's keys, and how many of them it shares.
-  __device__ __forceinline__ Place sequence(int number) const {
-    Ends ends;
-    int first = 0;
-    Found found = find(first, ends);
-#pragma unroll 1
-    while (number - first >= kLanes) first += kLanes, found = find(first, ends);
-    Place place{};
-    place.batch = number;
-    place.shared_keys = F::from_lane(found.shared_keys, number - first);
-    place.span.kv_begin = F::from_lane(found.span.kv_begin, number - first);
-    place.span.kv_len = F::from_lane(found.span.kv_len, number - first);
-    set_pages(place);
-    return place;
-  }
-
   /// The unit with which the first chunk begins that begins at unit `number` or behind it.
   __device__ __forceinline__ int chunk_from(int number) const {
     const Place place = at(number);

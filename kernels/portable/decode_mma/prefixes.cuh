@@ -31,10 +31,15 @@ class Prefixes {
       if (keys > 0 && number >= 0 && number <= 0x7fffffff) group = static_cast<int>(number);
     }
     constexpr int kNear = kConfig.prefix_sequences;
-    // (A loop over the lanes took some 3,000 clocks, of each scan.)
     constexpr unsigned kAll = kNear == 32 ? ~0U : (1U << kNear % 32) - 1;
     const unsigned mates = F::lanes_with(group) & kAll << F::lane() / kNear * kNear;
-    const int first = __ffs(static_cast<int>(mates)) - 1, least = F::least_of(mates, keys);
+    const int first = __ffs(static_cast<int>(mates)) - 1;
+    int least = keys;
+#pragma unroll 8
+    for (int lane = 0; lane < 32; ++lane) {
+      const int others = F::from_lane(keys, lane);
+      if ((mates >> lane & 1U) != 0 && others < least) least = others;
+    }
     const bool shares = group >= 0 && (mates & (mates - 1)) != 0;
     found.first = shares ? i - F::lane() + first : -1;
     found.shared_keys = shares ? least : 0;

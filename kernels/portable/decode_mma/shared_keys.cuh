@@ -1,14 +1,13 @@
 // Keys that several sequences share, by a kernel of their own (kConfig.shares_alone()); the kernel of the sequences' own
-// keys (decode.cuh) is launched behind it, and runs beside it. Rows of up to 32 sequences make a tile, of two warpgroups, which multiply them
+// keys (decode.cuh) is launched behind it. Rows of up to 32 sequences make a tile, of two warpgroups, which multiply them
 // by the same keys. Other waves bring the keys. All tiles stand on a line of units, which gangs share as in line.cuh. A
-// CTA leaves its rows in the workspace, where they are joined with those of own keys (prefix_rows.cuh).
+// CTA leaves its rows in the workspace, where the sequences' own tiles find them (prefix_rows.cuh).
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_tiles.cuh"
 #include "portable/decode_mma/prefix_rows.cuh"
-#include "portable/decode_mma/row_end.cuh"
 #include "portable/rows/tile_scores.cuh"
 
 namespace heddle::portable {
@@ -30,7 +29,6 @@ class SharedKeys {
     if (gang >= cut.gangs) return;
     if (F::wave() >= kConfig.waves()) {
       bring(line, cut, gang, blocks);
-      prefetch(line, gang, gangs);
     } else {
       attend(line, cut, gang, blocks);
     }
@@ -42,8 +40,6 @@ class SharedKeys {
   using Place = typename OwnLine::Place;
   using Scores = TileScores<kConfig, F, Mods, shared::DecodeMmaParams>;
   using Weights = RowWeights<kConfig, F>;
-  using Rows = PrefixRows<kConfig, F>;
-  static constexpr shared::DecodeMmaMemory kMemory = shared::decode_mma_memory(kConfig);
   static constexpr int kOutFragments = kConfig.v_columns() / F::kOuts;
   using Out = typename F::Out[1][kOutFragments];
   static constexpr bool kHasMods = kConfig.masked || kConfig.weighted || Scores::kMapped;
@@ -109,22 +105,6 @@ class SharedKeys {
     }
   }
 
-  /// By the same waves, while the last units are computed and rows are left: brings own keys of a sequence to the L2
-  /// cache, with which a gang of the kernel behind is thought to begin. Memory would have nothing to do else.
-  __device__ __forceinline__ void prefetch(const OwnLine& line, int gang, int gangs) const {
-    constexpr int kBytes = 160 << 10, kLine = 128;  // of a CTA
-    constexpr int kKeyLines = kConfig.qk_dim * kConfig.kv_element_bytes() / kLine,
-                  kLines = kKeyLines + kConfig.v_dim * kConfig.kv_element_bytes() / kLine;
-    const Place place = line.sequence(static_cast<int>(static_cast<long long>(gang) * params_.sequences / gangs));
-    const Tile<kConfig> tile = tiles_.at(place);
-    const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
-    const int left = place.span.kv_len - place.shared_keys, most = kBytes / (kLines * kLine);
-    Blocks::share((left < most ? left : most) * kLines, [&](int i) {
-      const int key = place.shared_keys + i / kLines, at = i % kLines;
-      Blocks::prefetch(at < kKeyLines ? keys.row(key) + at * kLine : values.row(key) + (at - kKeyLines) * kLine);
-    });
-  }
-
   /// By the other waves: computes them.
   __device__ __forceinline__ void attend(const OwnLine& line, const shared::LineCut& cut, int gang,
                                          Blocks& blocks) const {
@@ -137,7 +117,6 @@ class SharedKeys {
       const Place place = line.template shared_at<true>(unit, window);
       const Tile<kConfig> tile = tiles_.at(place);
       blocks.ask_queries([&](int i) { return tile.query_row(params_, scores.row_of(i)); });
-      begin_words(tile, cut, unit - place.unit, place.units);
       if constexpr (kHasMods) scores.begin(tile);
       Weights weights = scores.no_weights();
       Out o;
@@ -146,7 +125,7 @@ class SharedKeys {
       blocks.queries_arrive();
       const int stop = stop_of(place, unit, end);
       walk(tile, place.unit, stop - unit, blocks, scores, weights, o);
-      finish(tile, cut, gang, unit - place.unit, place.units, scores, weights, o);
+      leave(tile, cut, gang, unit - place.unit, place.units, scores, weights, o);
       unit = stop;
     }
   }
@@ -181,73 +160,21 @@ class SharedKeys {
   }
 
   /// The CTA's keys of a tile, whose units are `units` from `first` of the line on, have been walked.
-  __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const shared::LineCut& cut, int gang, int first,
-                                         int units, const Scores& scores, Weights& weights, const Out& o) const {
+  __device__ __forceinline__ void leave(const Tile<kConfig>& tile, const shared::LineCut& cut, int gang, int first,
+                                        int units, const Scores& scores, Weights& weights, const Out& o) const {
     const shared::PrefixSpan gangs = {cut.gang_of(first), cut.gang_of(first + units - 1)};
-    const Rows rows(params_, tiles_.number());
+    const PrefixPlaces<kConfig> places(params_, tiles_.number());
     weights.join();
 #pragma unroll
     for (int i = 0; i < Scores::kOwnRows; ++i) {
       const int row = scores.row_of(i);
       const RowState<float> to = tile.has(row)
-                                     ? rows.left_by(gangs, gang, tile.batch_of(row), row % kConfig.own_rows())
+                                     ? places.row(gangs, gang, tile.batch_of(row), row % kConfig.own_rows())
                                      : RowState<float>{};
       if (to.numbers != nullptr && F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
       store_row(to.o, o, i);
     }
-    if (all_have_left(tile, rows, gangs)) join(tile, rows, gangs, weights);
-  }
-
-  /// True in the last CTA that has left its rows of the tile.
-  __device__ __forceinline__ bool all_have_left(const Tile<kConfig>& tile, const Rows& rows,
-                                                const shared::PrefixSpan& gangs) const {
-    int& last = *reinterpret_cast<int*>(memory_ + kMemory.last);
-    Blocks::meet();
-    if (F::thread() == 0) {
-      const int count = gangs.to - gangs.from + 1;
-      last = count == 1 || rows.word_of_gangs(gangs.from).arrives_last(count) ? 1 : 0;
-      if (last != 0) rows.gangs(tile.batch) = gangs;
-    }
-    Blocks::meet();
-    return last != 0;
-  }
-
-  /// Joins rows of sequences whose own keys have been walked before.
-  __device__ __forceinline__ void join(const Tile<kConfig>& tile, const Rows& rows, const shared::PrefixSpan& gangs,
-                                       const Weights& weights) const {
-    int* const arrived = reinterpret_cast<int*>(memory_ + kMemory.arrived);
-    for_each_sequence(tile, [&](int slot, int b) {
-      arrived[slot] = rows.word(b).arrives_last(shared::kJoinedParts) ? 1 : 0;
-    });
-    Blocks::meet();
-#pragma unroll 1
-    for (int i = F::thread(); i < kConfig.live_rows * Rows::kRuns; i += 32 * kConfig.waves()) {
-      const int row = i / Rows::kRuns, column = i % Rows::kRuns * Rows::kRun;
-      if (!tile.has(row) || arrived[row / kConfig.own_rows()] == 0) continue;
-      const int batch = tile.batch_of(row), own = row % kConfig.own_rows();
-      rows.join(rows.of_shared(gangs, batch, own, column, weights), batch, own, column, weights,
-                [&](const auto& sums, const auto& merged) {
-                  end_row<kConfig, F>(params_, tile, row, column, sums, merged);
-                });
-    }
-  }
-
-  /// Calls visit(slot, b) for the sequences whose rows the tile has, each by one thread.
-  template <class Visit>
-  __device__ __forceinline__ static void for_each_sequence(const Tile<kConfig>& tile, Visit&& visit) {
-    const int slot = F::thread(), row = slot * kConfig.own_rows();
-    if (slot < kConfig.prefix_sequences && tile.has_sequence(row)) visit(slot, tile.batch_of(row));
-  }
-
-  /// The words at which the tile's CTAs and sequences are counted count for this run from here on.
-  __device__ __forceinline__ void begin_words(const Tile<kConfig>& tile, const shared::LineCut& cut, int first,
-                                              int units) const {
-    const Rows rows(params_, tiles_.number());
-    for_each_sequence(tile, [&](int, int b) { rows.word(b).begin(rows.word(b).found()); });
-    const int from = cut.gang_of(first);
-    if (F::thread() != 0 || from == cut.gang_of(first + units - 1)) return;
-    const ArrivalWord<F> word = rows.word_of_gangs(from);
-    word.begin(word.found());
+    if (F::thread() == 0 && tiles_.number() == 0 && gang == gangs.from) params_.prefix_spans[tile.batch] = gangs;
   }
 
   /// Stores the thread's columns of its row i, unless `to` is null. Neighbours have two columns each of every fragment:

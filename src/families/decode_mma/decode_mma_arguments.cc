@@ -42,7 +42,7 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   params.joined_words = reinterpret_cast<shared::TicketWord*>(workspace + at.joined_words);
   params.joined_rows = reinterpret_cast<float*>(workspace + at.joined_rows);
   params.prefix_parts = reinterpret_cast<float*>(workspace + at.prefix_parts);
-  params.prefix_words = reinterpret_cast<shared::TicketWord*>(workspace + at.prefix_words);
+  params.prefix_rows = reinterpret_cast<float*>(workspace + at.prefix_rows);
   params.prefix_spans = reinterpret_cast<shared::PrefixSpan*>(workspace + at.prefix_spans);
   const void *k = arguments.tensors.k.data, *v = arguments.tensors.v.data;
   if (config.wide() && k != v) {

@@ -321,7 +321,7 @@ std::string decode_mma_prefixes(const AttentionProblem& problem, const ForwardMm
   if (config.prefixed()) {
     return fmt::format("keys that sequences of a prefix_group share are read once for those of {} neighbours{}",
                        config.prefix_sequences,
-                       config.shares_elsewhere() ? ", by a kernel that runs beside that of their own keys" : "");
+                       config.shares_elsewhere() ? ", by a kernel that runs before that of their own keys" : "");
   }
   const std::string_view reason = problem.batch_invariant ? "batch_invariant is true"
                                   : is_wide(problem)      ? "values are the first columns of the keys"

@@ -28,6 +28,10 @@ ForwardMmaConfig shared_keys_config(const ForwardMmaConfig& own) {
   config.kv_block = shared::kPrefixStep;
   config.shared_queries = config.boxes = true;
   config.ctas = 1;
+  // Rows end in the kernel of the own keys.
+  config.lse = config.lse_rest = config.max_scores = config.sinks = false;
+  config.o_type = shared::StorageType::same;
+  config.o_bytes = 16;
   config.stages = kMostStages;
   while (config.stages > 2 && shared::decode_mma_memory(config).bytes > kHopperBytes) --config.stages;
   return config;

@@ -49,13 +49,13 @@ TEST(DecodeMmaPrefixes, TwoKernels) {
   EXPECT_EQ(own.prefix_sequences, 32);
   EXPECT_EQ(plan.access,
             (std::vector<std::string>{"keys that sequences of a prefix_group share are read once for those of 32 "
-                                      "neighbours, by a kernel that runs beside that of their own keys"}));
+                                      "neighbours, by a kernel that runs before that of their own keys"}));
   const ForwardMmaConfig shared = plan::shared_keys_config(own);
   EXPECT_TRUE(shared.shares_alone() && shared.by_warpgroups() && shared.boxes);
   EXPECT_EQ(shared.live_rows, 128);
   EXPECT_EQ(shared.own_rows(), 4);
   EXPECT_EQ(shared.rows(), 128);
-  EXPECT_EQ(shared.threads(), 288);
+  EXPECT_EQ(shared.threads(), 32 * (8 + 4));
   EXPECT_LE(shared::decode_mma_memory(shared).bytes, caps_of("h200").shared_memory_bytes);
   // Few sequences occupy one warpgroup.
   call.batch = 8;
@@ -114,8 +114,8 @@ TEST(DecodeMmaPrefixes, RowsOfSeveralSequences) {
   EXPECT_EQ(choices.back().plan.access,
             (std::vector<std::string>{"prefix_group is not used: each sequence's keys are read for it alone"}));
   // A tile has no more rows than two sequences have.
-  EXPECT_EQ(of_one_kernel(with_prefixes(few(), {0, 0}, 4096), few()).front().plan.part<ForwardMmaConfig>().prefix_sequences,
-            2);
+  const problem::AttentionProblem two = with_prefixes(few(), {0, 0}, 8192);
+  EXPECT_EQ(of_one_kernel(two, few()).front().plan.part<ForwardMmaConfig>().prefix_sequences, 2);
 }
 
 // Bytes of the group's keys count once; gangs walk a tile of them for every so many sequences.

@@ -34,9 +34,6 @@ struct WarpOfThreads {
   }
   /// Counts the CTA at a word (ptx/arrival.cuh) and returns the count before.
   static __device__ __forceinline__ unsigned long long arrive(unsigned long long* word) { return ptx::arrive(word); }
-  static __device__ __forceinline__ unsigned long long arrivals(const unsigned long long* word) {
-    return ptx::arrivals(word);
-  }
 
   /// Waits for the end of the kernel before on the stream, if this one began earlier.
   static __device__ __forceinline__ void wait_for_previous() { ptx::wait_for_previous(); }
@@ -81,9 +78,8 @@ struct WarpOfThreads {
     }
     return x;
   }
-  /// The lanes that have the same number, as bits; and the least number that these lanes have.
+  /// The lanes that have the same number, as bits.
   static __device__ __forceinline__ unsigned lanes_with(int number) { return __match_any_sync(~0U, number); }
-  static __device__ __forceinline__ int least_of(unsigned lanes, int x) { return __reduce_min_sync(lanes, x); }
   /// The first lane where it holds; -1: none.
   static __device__ __forceinline__ int first_lane(bool holds) {
     return __ffs(static_cast<int>(__ballot_sync(~0U, holds))) - 1;

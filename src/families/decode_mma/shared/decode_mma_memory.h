@@ -74,11 +74,12 @@ constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunk
 /// Parts that a sequence's tiles leave: of the keys that it shares, and of its own.
 inline constexpr int kJoinedParts = 2;
 
-/// The workspace: each CTA's words; prefixed: a word of each tile of each sequence; then the parts of each CTA; then of
-/// each tile of each sequence [kJoinedParts][own_rows] rows. shares_elsewhere(): then a word of each CTA of the kernel of
-/// shared keys, its parts, [2][rows of its tile], and a PrefixSpan of each tile of each sequence.
+/// The workspace: each CTA's words; shares_beside_own(): a word of each tile of each sequence; then the parts of each
+/// CTA; then of each tile of each sequence [kJoinedParts][own_rows] rows. shares_elsewhere(): then the parts of each CTA
+/// of the kernel before, [2][rows of its tile]; of each tile of each sequence [own_rows] rows that one CTA of that kernel
+/// has; and a PrefixSpan of each sequence.
 struct DecodeMmaWorkspace {
-  long long joined_words, parts, joined_rows, prefix_words, prefix_parts, prefix_spans, bytes;
+  long long joined_words, parts, joined_rows, prefix_parts, prefix_rows, prefix_spans, bytes;
 };
 /// Rows of a tile of shared keys, in the kernel that has such tiles alone.
 constexpr int prefix_rows(const ForwardMmaConfig& config) { return config.own_rows() * config.prefix_sequences; }
@@ -89,18 +90,18 @@ constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config
                                                   long long prefix_gangs = 0) {
   const auto aligned = [](long long bytes) { return (bytes + 255) / 256 * 256; };
   const long long word = static_cast<long long>(sizeof(TicketWord)), row = decode_row_floats(config) * 4;
-  const long long joined = config.prefixed() ? sequences * tiles : 0, prefix_ctas = prefix_gangs * tiles;
+  const long long joined = config.shares_beside_own() ? sequences * tiles : 0;
   DecodeMmaWorkspace memory{};
   memory.joined_words = ctas * kDecodeWords * word;
   memory.parts = aligned(memory.joined_words + joined * word);
   memory.joined_rows = memory.parts + ctas * decode_parts(config) * config.live_rows * row;
-  memory.bytes = memory.joined_rows + joined * kJoinedParts * config.own_rows() * row;
-  memory.prefix_words = memory.prefix_parts = memory.prefix_spans = memory.bytes;
+  memory.prefix_parts = memory.joined_rows + joined * kJoinedParts * config.own_rows() * row;
+  memory.prefix_rows = memory.prefix_spans = memory.bytes = memory.prefix_parts;
   if (!config.shares_elsewhere()) return memory;
-  memory.prefix_words = aligned(memory.bytes);
-  memory.prefix_parts = aligned(memory.prefix_words + prefix_ctas * word);
-  memory.prefix_spans = memory.prefix_parts + prefix_ctas * 2 * prefix_rows(config) * row;
-  memory.bytes = memory.prefix_spans + joined * static_cast<long long>(sizeof(PrefixSpan));
+  memory.prefix_parts = aligned(memory.prefix_parts);
+  memory.prefix_rows = memory.prefix_parts + prefix_gangs * tiles * 2 * prefix_rows(config) * row;
+  memory.prefix_spans = memory.prefix_rows + sequences * tiles * config.own_rows() * row;
+  memory.bytes = memory.prefix_spans + sequences * static_cast<long long>(sizeof(PrefixSpan));
   return memory;
 }
 

@@ -351,20 +351,6 @@ inline unsigned __match_any_sync(unsigned, int x) {
     }
   });
 }
-inline int __reduce_min_sync(unsigned lanes, int x) {
-  struct Ask {
-    unsigned lanes;
-    int x;
-  };
-  return heddle::lanes::together<int>("minimum", Ask{lanes, x}, [](const Ask* const* in, int* const* out) {
-    for (int i = 0; i < heddle::lanes::cta.wave; ++i) {
-      *out[i] = in[i]->x;
-      for (int j = 0; j < heddle::lanes::cta.wave; ++j) {
-        if ((in[i]->lanes >> j & 1U) != 0) *out[i] = std::min(*out[i], in[j]->x);
-      }
-    }
-  });
-}
 inline int __ffs(int bits) { return std::countr_zero(static_cast<unsigned>(bits)) % 32 + (bits != 0 ? 1 : 0); }
 inline unsigned __activemask() { return 0; }  // not known
 /// A whole warp waits here; without its mask it is about the order of the compiler alone.

@@ -4,6 +4,5 @@
 namespace heddle::ptx {
 
 inline unsigned long long arrive(unsigned long long* word) { return (*word)++; }
-inline unsigned long long arrivals(const unsigned long long* word) { return *word; }
 
 }  // namespace heddle::ptx

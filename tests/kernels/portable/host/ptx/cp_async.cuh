@@ -9,8 +9,6 @@ inline void gather(Address to, unsigned long long from, int bytes) {
   if (to % 16 != 0 || from % 16 != 0) lanes::fail("cp.async of an address that 16 does not divide");
   lanes::ask({lanes::cta.memory + to, reinterpret_cast<const char*>(from), 16, bytes});
 }
-/// Reads of it, since a GPU would fault on an address that is nobody's.
-inline void prefetch_line(const void* from) { static_cast<void>(*static_cast<const volatile char*>(from)); }
 inline void arrive_behind_copies(Address barrier) { lanes::arrive_behind_copies(barrier); }
 
 }  // namespace heddle::ptx

@@ -35,7 +35,8 @@ class Decode {
     const OwnLine line(params_);
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
-    // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared keys.
+    // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared
+    // keys.
     if constexpr (kConfig.early || kConfig.shares_elsewhere()) F::wait_for_previous();
     if (gang == 0 && params_.q_packed && tiles_.q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
   }

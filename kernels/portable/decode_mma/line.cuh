@@ -34,12 +34,11 @@ template <auto kConfig>
 struct UnitKeys<kConfig, true> {
   shared::KeyRun first, second;
   int first_units;
-  int leading_keys;  // prefixed, unless shares_beside_own()
+  int leading_keys;  // unless shares_beside_own(): before runs are joined, so that kernels of other units agree
 
   __device__ __forceinline__ void set(const shared::KeyRuns& runs) {
     first = runs.first.empty() ? shared::KeyRun{0, 0} : runs.first;
     second = runs.second.empty() ? shared::KeyRun{0, 0} : runs.second;
-    // Before runs are joined: that depends on a kernel's units, and two kernels must agree.
     if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) leading_keys = first.begin == 0 ? first.end : 0;
     if (second.end > 0 && aligned(second.begin) < aligned(first.begin) + units_in(first) * kConfig.kv_block) {
       first.end = second.end;
@@ -187,7 +186,6 @@ class Line {
   template <bool kKeeps>
   __device__ __forceinline__ Place shared_at(int number, Window& window) const {
     Place place{};
-#pragma unroll 1
     for (;;) {
       Ends ends = window.ends;
       const Found found = find(window.first, ends);

@@ -20,7 +20,7 @@ class PrefixPlaces {
   __device__ __forceinline__ PrefixPlaces(const shared::DecodeMmaParams& params, int number)
       : params_(params), number_(number) {}
 
-  /// What `gang`, one of `gangs`, leaves of a sequence's row.
+  /// Where `gang`, one of `gangs`, leaves a sequence's row.
   __device__ __forceinline__ RowState<float> row(const shared::PrefixSpan& gangs, int gang, int batch, int row) const {
     if (gangs.from == gangs.to) {
       const long long at = (static_cast<long long>(batch) * params_.tiles + number_) * kOwnRows + row;
@@ -28,8 +28,7 @@ class PrefixPlaces {
     }
     // A gang shares two tiles, one that it began with and one that goes on.
     const long long part = (static_cast<long long>(gang) * params_.tiles + number_) * 2 + (gang == gangs.from ? 1 : 0);
-    return row_of_part<kConfig>(params_.prefix_parts + part * kPart,
-                                batch % kConfig.prefix_sequences * kOwnRows + row);
+    return row_of_part<kConfig>(params_.prefix_parts + part * kPart, batch % kConfig.prefix_sequences * kOwnRows + row);
   }
 
  private:
@@ -57,14 +56,13 @@ class PrefixRows {
     if (row < kConfig.live_rows && tile.has(row)) first_ = found(row, F::thread() % kRuns * kRun, weights);
   }
 
-  /// Calls visit(row, column, sums, weights) as merge_parts() does, of the rows' sums of all keys. `own_sums`, `own`: of
-  /// the own ones.
+  /// Calls visit(row, column, sums, weights) as merge_parts() does, of the rows' sums of all keys. `own_sums`, `own`:
+  /// of the own ones.
   template <class Visit>
   __device__ __forceinline__ void join(int row, int column, const float (&own_sums)[kRun], const Weights& own,
                                        Visit&& visit) const {
     constexpr bool kAllAreFirst = kConfig.live_rows * kRuns <= kConfig.threads();
-    const Part before =
-        kAllAreFirst || row * kRuns + column / kRun == F::thread() ? first_ : found(row, column, own);
+    const Part before = kAllAreFirst || row * kRuns + column / kRun == F::thread() ? first_ : found(row, column, own);
     Weights weights = own;
     const float top = F::larger(own.m[0], before.m), of_own = own.factor_between(own.m[0], top),
                 of_before = own.factor_between(before.m, top);

@@ -1,7 +1,7 @@
-// Keys that several sequences share, by a kernel of their own (kConfig.shares_alone()); the kernel of the sequences' own
-// keys (decode.cuh) is launched behind it. Rows of up to 32 sequences make a tile, of two warpgroups, which multiply them
-// by the same keys. Other waves bring the keys. All tiles stand on a line of units, which gangs share as in line.cuh. A
-// CTA leaves its rows in the workspace, where the sequences' own tiles find them (prefix_rows.cuh).
+// Keys that several sequences share, by a kernel of their own (kConfig.shares_alone()); the kernel of the sequences'
+// own keys (decode.cuh) is launched behind it. Rows of up to 32 sequences make a tile, of two warpgroups, which
+// multiply them by the same keys. Other waves bring the keys. All tiles stand on a line of units, which gangs share as
+// in line.cuh. A CTA leaves its rows in the workspace, where the sequences' own tiles find them (prefix_rows.cuh).
 #pragma once
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
@@ -54,7 +54,7 @@ class SharedKeys {
       now_ = read(0);
       later_ = read(kUnits);
     }
-    /// Of the thread's box of unit i. By all threads of the wave, for one unit after the other.
+    /// The page of the thread's box of unit i. By all threads of the wave, for one unit after the other.
     __device__ __forceinline__ int number(int i) {
       if (i > 0 && i % kUnits == 0) now_ = later_, later_ = read(i + kUnits);
       return F::from_lane(now_, i % kUnits * Blocks::kPieces + Blocks::piece());
@@ -168,9 +168,8 @@ class SharedKeys {
 #pragma unroll
     for (int i = 0; i < Scores::kOwnRows; ++i) {
       const int row = scores.row_of(i);
-      const RowState<float> to = tile.has(row)
-                                     ? places.row(gangs, gang, tile.batch_of(row), row % kConfig.own_rows())
-                                     : RowState<float>{};
+      const RowState<float> to =
+          tile.has(row) ? places.row(gangs, gang, tile.batch_of(row), row % kConfig.own_rows()) : RowState<float>{};
       if (to.numbers != nullptr && F::first_of_row()) to.numbers[0] = weights.m[i], to.numbers[1] = weights.l[i];
       store_row(to.o, o, i);
     }

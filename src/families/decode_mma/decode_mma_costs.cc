@@ -72,8 +72,8 @@ double mma_sync_seconds(const AttentionProblem& problem, const ForwardMmaConfig&
   return std::max(bytes, products) / rate;
 }
 
-/// Shared keys by one kernel, own keys by the next one: the longer one of reading and computing the shared keys, then the
-/// reading of the own ones. Estimates of what a unit of 64 keys takes a CTA, and of what begins and ends both.
+/// Shared keys by one kernel, own keys by the next one: the longer one of reading and computing the shared keys, then
+/// the reading of the own ones. Estimates of what a unit of 64 keys takes a CTA, and of what begins and ends both.
 double two_kernels_seconds(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
                            int multiprocessors, double rate) {
   constexpr double kUnit = 0.75e-6, kEnds = 5e-6;
@@ -100,8 +100,7 @@ Prediction decode_mma_prediction(const AttentionProblem& problem, const ForwardM
   const double rate = problem.page_rows > 0 ? times.paged_per_second : times.bytes_per_second;
   const double seconds = config.takes_turns() ? turns_seconds(problem, config, keys, multiprocessors, bytes / rate)
                          : config.wide()      ? wide_seconds(problem, config, keys, multiprocessors, bytes / rate)
-                         : config.shares_elsewhere()
-                             ? two_kernels_seconds(problem, config, keys, multiprocessors, rate)
+                         : config.shares_elsewhere() ? two_kernels_seconds(problem, config, keys, multiprocessors, rate)
                          : config.by_warpgroups()
                              ? own_rings_seconds(problem, config, keys, multiprocessors, bytes / rate)
                              : mma_sync_seconds(problem, config, keys, tiles_of_kv_head, bytes, rate);

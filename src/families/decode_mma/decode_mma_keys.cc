@@ -51,7 +51,7 @@ KeyRuns runs_of(const expr::KeyBounds& bounds, const AttentionProblem& problem, 
 
 /// Keys that each sequence shares with others near it, as kernels find them (prefixes.cuh), whose tiles are counted.
 std::vector<std::int64_t> shared_keys(const AttentionProblem& problem, const shared::ForwardMmaConfig& config,
-                                       const std::vector<KeyRuns>& runs, DecodeKeys& keys) {
+                                      const std::vector<KeyRuns>& runs, DecodeKeys& keys) {
   std::vector<std::int64_t> shared(runs.size(), 0);
   if (!config.prefixed() || problem.prefix_group.empty()) return shared;
   const std::int64_t step = config.prefix_step();

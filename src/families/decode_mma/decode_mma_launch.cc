@@ -129,11 +129,10 @@ class DecodeMmaKernel final : public backend::Kernel {
   }
 
   base::JsonTree facts() const override {
-    return gpu::kernel_facts(
-        gpu_, source_, program_->code(),
-        fmt::format("{} CTAs of {} threads, {} bytes of shared memory{}", grid_, config_.threads(), shared_bytes_,
-                    shared_keys_ ? "; " + shared_keys_->text() : ""),
-        static_cast<std::size_t>(held_bytes()));
+    return gpu::kernel_facts(gpu_, source_, program_->code(),
+                             fmt::format("{} CTAs of {} threads, {} bytes of shared memory{}", grid_, config_.threads(),
+                                         shared_bytes_, shared_keys_ ? "; " + shared_keys_->text() : ""),
+                             static_cast<std::size_t>(held_bytes()));
   }
 
  private:

@@ -94,8 +94,8 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   return choice;
 }
 
-/// Two kernels come first where sequences share keys. Where the host knows the groups, and one kernel that ignores them is
-/// predicted to take no longer, it goes before.
+/// Two kernels come first where sequences share keys. Where the host knows the groups, and one kernel that ignores them
+/// is predicted to take no longer, it goes before.
 void rank_by_prefixes(const AttentionProblem& problem, std::vector<Choice>& choices) {
   if (problem.prefix_group.empty() || !choices.front().plan.part<ForwardMmaConfig>().shares_elsewhere()) return;
   const auto ignores = [](const Choice& each) { return !each.plan.part<ForwardMmaConfig>().prefixed(); };
@@ -142,6 +142,17 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     }
   }
   return choices;
+}
+
+int decode_mma_query_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  if (config.tile_queries == 0) return 1;
+  return static_cast<int>((longest_queries(problem) + config.tile_queries - 1) / config.tile_queries);
+}
+
+std::vector<Setting> decode_mma_settings(const ForwardMmaConfig& config) {
+  std::vector<Setting> settings = settings_of(config, {"fragments", "storage"});
+  settings.push_back({"shared_memory_bytes", shared::decode_mma_memory(config).bytes});
+  return settings;
 }
 
 }  // namespace heddle::plan

@@ -12,9 +12,10 @@ namespace heddle::plan {
 
 /// Whether a kernel can have the shared keys alone, beside one that is configured as `own`: on Hopper, of 16 bits, head
 /// dimensions of whole panels, pages of boxes.
-bool can_share_alone(const shared::ForwardMmaConfig& own, const AttentionTensors& tensors, const device::CudaCaps& caps);
+bool can_share_alone(const shared::ForwardMmaConfig& own, const AttentionTensors& tensors,
+                     const device::CudaCaps& caps);
 
-/// That kernel's configuration. `own`: shares_elsewhere().
+/// The configuration of the kernel of shared keys. `own`: shares_elsewhere().
 shared::ForwardMmaConfig shared_keys_config(const shared::ForwardMmaConfig& own);
 
 /// Its gangs, for which a chip of so many multiprocessors has room. `tiles`: of each sequence.

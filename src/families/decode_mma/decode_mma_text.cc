@@ -69,11 +69,10 @@ std::string config_and_mods(const shared::ForwardMmaConfig& config, const plan::
 
 jit::Source source(const shared::ForwardMmaConfig& config, const plan::KernelMods& mods,
                    const device_text::ModLayout& layout, const gpu::Dialect& dialect, const std::string& architecture) {
-  const std::string kernel =
-      fmt::format(fmt::runtime(config.shares_alone() ? kSharedKeysKernel : kKernel),
-                  portable::fragments_header(config.fragments), portable::fragments_class(config.fragments),
-                  dialect.bounds("heddle::kConfig", 0), dialect.params,
-                  dialect.memory(shared::decode_mma_memory(config).bytes, config.by_warpgroups() ? 1024 : 128));
+  const std::string kernel = fmt::format(
+      fmt::runtime(config.shares_alone() ? kSharedKeysKernel : kKernel), portable::fragments_header(config.fragments),
+      portable::fragments_class(config.fragments), dialect.bounds("heddle::kConfig", 0), dialect.params,
+      dialect.memory(shared::decode_mma_memory(config).bytes, config.by_warpgroups() ? 1024 : 128));
   jit::Source source = dialect.source(name_of(config), config_and_mods(config, mods, layout) + kernel, architecture);
   // Kernels of latent attention with masks spill what belongs to the begin of a tile, outside of the loop over blocks.
   // By mma.sync they would take 1.5 times as long.

@@ -75,7 +75,8 @@ TEST(DecodeMmaPrefixes, BoxesOfPages) {
   call.batch = 64;
   problem::AttentionProblem problem = with_prefixes(call, std::vector<std::int64_t>(64, 3), 8192);
   const auto first = [&] { return offered(problem, call).front().plan.part<ForwardMmaConfig>(); };
-  for (const auto& [page_rows, box_rows] : {std::pair{0, 64}, {8, 8}, {16, 16}, {24, 8}, {64, 64}, {96, 32}, {256, 64}}) {
+  for (const auto& [page_rows, box_rows] :
+       {std::pair{0, 64}, {8, 8}, {16, 16}, {24, 8}, {64, 64}, {96, 32}, {256, 64}}) {
     problem.page_rows = page_rows;
     ASSERT_TRUE(first().shares_elsewhere()) << page_rows;
     EXPECT_EQ(plan::shared_keys_config(first()).box_rows(), box_rows) << page_rows;

@@ -1,5 +1,5 @@
-// Two kernels of decode_mma on the host, one after the other: that of keys which several sequences share, and that of the
-// sequences' own keys. A part of the counts is drawn, as in decode_on_host_test.cc.
+// Two kernels of decode_mma on the host, one after the other: that of keys which several sequences share, and that of
+// the sequences' own keys. A part of the counts is drawn, as in decode_on_host_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +13,9 @@ namespace {
 
 void run_grid(int count, std::uint64_t seed, bool lengths_there) {
   SharedKeysSpecs source(seed, 60'000, 600);
-  run_decode_grid_on_host({.count = count, .seed = seed, .candidates = {0, 0, 1}, .lengths_there = {lengths_there}, .of_two_kernels = true},
-                          [&] { return source.draw(); });
+  run_decode_grid_on_host(
+      {.count = count, .seed = seed, .candidates = {0, 0, 1}, .lengths_there = {lengths_there}, .of_two_kernels = true},
+      [&] { return source.draw(); });
 }
 TEST(DecodeSharedKeysOnHost, AgreeWithTheReference) { run_grid(40, 14'000'000, false); }
 TEST(DecodeSharedKeysOnHost, LengthsThere) { run_grid(30, 15'000'000, true); }
@@ -56,7 +57,8 @@ TEST(DecodeSharedKeysOnHost, ManySequences) {
     spec.page_rows = gangs % 2 == 0 ? 16 : 0;
     if (spec.page_rows > 0) spec.layout = Layout::bshd;
     AttentionCase c(spec);
-    run_decode_on_host_and_judge(c, {.gpu = "h200", .of_two_kernels = true, .gangs = gangs, .lengths_there = gangs != 2, .runs = 2});
+    run_decode_on_host_and_judge(
+        c, {.gpu = "h200", .of_two_kernels = true, .gangs = gangs, .lengths_there = gangs != 2, .runs = 2});
   }
 }
 

@@ -140,7 +140,8 @@ class WarpgroupSpecs {
   Deck<PortableDims> dims_{{{128, 128}, {64, 64}, {192, 128}, {256, 256}, {128, 64}, {64, 192}}, 71};
 };
 
-/// Cases of sequences that share keys, of 16 bits, at head dimensions of whole panels: a kernel may have these keys alone.
+/// Cases of sequences that share keys, of 16 bits, at head dimensions of whole panels: a kernel may have these keys
+/// alone.
 class SharedKeysSpecs {
  public:
   SharedKeysSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)

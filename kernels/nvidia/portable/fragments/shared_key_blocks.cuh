@@ -1,6 +1,8 @@
-// Blocks of keys that several sequences share, on their way to the warpgroups that have rows each (kConfig.shares_alone()).
-// Some warps ask TMA for them: a thread for a box, rows of one page and 64 columns. (It takes some 56 clocks to ask.) All warpgroups read them
-// from one ring, and say of each buffer that they have read it, so nobody waits for another warpgroup but over the ring.
+// Blocks of keys that several sequences share, on their way to the warpgroups that have rows each
+// (kConfig.shares_alone()).
+// Some warps ask TMA for them: each thread for a box, which is rows of one page and 64 columns. (A box takes some 56
+// clocks to ask for.) All warpgroups read one ring, and say when they have read a buffer. So a warpgroup waits for
+// another one only where the ring is full.
 #pragma once
 
 #include "portable/fragments/panel_copies.cuh"
@@ -46,7 +48,7 @@ class SharedKeyBlocks {
   __device__ __forceinline__ void ask(const Maps& maps, int row, int end, int head, int keys, int values) {
     const int i = asked_.at / kMemory.stage;
     ptx::barrier_wait(barrier(kConfig.stages + i), parity_ ^ 1);
-    // By the whole warp: the number of a wave is.
+    // The whole warp computes these: the number of a wave is an instruction of a warp.
     const int panel = box() / kBoxesOfPanel, first_row = piece() * kBoxRows;
     const int own = (kPanels * kBoxesOfPanel + shared::kBringingWaves - 1 - bringer()) / shared::kBringingWaves;
     if (WarpOfThreads::lane() == 0) ptx::barrier_arrive_expecting(barrier(i), own * (kBoxRows * 128));
@@ -65,7 +67,8 @@ class SharedKeyBlocks {
   // The warpgroups.
   /// Until all of their threads have come.
   __device__ __forceinline__ static void meet() { ptx::barrier_of<32 * kConfig.waves()>(1); }
-  /// Asks for the queries. `row(i)`: where that of the thread's row i is; null: there is none. Four threads bring a row.
+  /// Asks for the queries. `row(i)`: where that of the thread's row i is; null: there is none. Four threads bring a
+  /// row.
   template <class Row>
   __device__ __forceinline__ void ask_queries(Row&& row) const {
     struct alignas(16) Chunk {
@@ -119,10 +122,8 @@ class SharedKeyBlocks {
 
  private:
   __device__ __forceinline__ static int bringer() { return WarpOfThreads::wave() - kConfig.waves(); }
-  /// Of all keys' and values' boxes, the thread's.
-  __device__ __forceinline__ static int box() {
-    return bringer() + WarpOfThreads::lane() * shared::kBringingWaves;
-  }
+  /// The number of the thread's box among those of keys and values.
+  __device__ __forceinline__ static int box() { return bringer() + WarpOfThreads::lane() * shared::kBringingWaves; }
   __device__ __forceinline__ ptx::Address barrier(int number) const { return memory_ + kMemory.arrivals + 8 * number; }
   __device__ __forceinline__ void next(Slot& slot) {
     slot.advance();

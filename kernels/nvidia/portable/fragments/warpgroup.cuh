@@ -1,9 +1,10 @@
 // Fragments of Hopper's tensor cores as four warps drive them together (wgmma): 64 rows, 16 of each warp. Rows without
-// a query are zeros. Two warpgroups have keys each, or, of keys that sequences share (shared_key_blocks.cuh), rows each. If values are the first columns of the keys (kConfig.wide()), both
-// warpgroups share a block: each multiplies all queries by its half of the keys, then all weights by its half of the
-// columns. Else each has blocks of its own, and sums of all columns. Keys, values and queries stand in shared memory in
-// panels (panel_copies.cuh), weights in registers. An accumulator's rows and columns are a warp's own as in mma.sync,
-// so scores, masks and states are those of MmaFragments. f16 and bf16.
+// a query are zeros. Two warpgroups have keys each, or, of keys that sequences share (shared_key_blocks.cuh), rows
+// each. If values are the first columns of the keys (kConfig.wide()), both warpgroups share a block: each multiplies
+// all queries by its half of the keys, then all weights by its half of the columns. Else each has blocks of its own,
+// and sums of all columns. Keys, values and queries stand in shared memory in panels (panel_copies.cuh), weights in
+// registers. An accumulator's rows and columns are a warp's own as in mma.sync, so scores, masks and states are those
+// of MmaFragments. f16 and bf16.
 #pragma once
 
 #include "portable/fragments/mma.cuh"

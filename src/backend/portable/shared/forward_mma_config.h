@@ -36,8 +36,8 @@ constexpr const char* name(SharedTiles tiles) { return kSharedTiles[static_cast<
 
 /// Keys of a unit of shared keys, where a kernel has them alone.
 inline constexpr int kPrefixStep = 64;
-/// And waves of such a kernel that ask for them. (A multiprocessor's four schedulers have three waves each then, as they
-/// would beside one.)
+/// And waves of such a kernel that ask for them. (A multiprocessor's four schedulers have three waves each then, as
+/// they would beside one.)
 inline constexpr int kBringingWaves = 4;
 
 struct ForwardMmaConfig {

@@ -15,8 +15,8 @@ namespace heddle::shared {
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
-/// the lower half, which leaves the sums. Rows of several sequences are many, too. From 8 rows on of D 128 there would be
-/// no room for rings of three beside them and the table of sequences.
+/// the lower half, which leaves the sums. Rows of several sequences are many, too. From 8 rows on of D 128 there would
+/// be no room for rings of three beside them and the table of sequences.
 constexpr bool decode_folds_states(const ForwardMmaConfig& config) {
   constexpr int kMany = 8;
   const bool folds = config.row_waves > 1 || config.shares_beside_own() ||
@@ -75,9 +75,9 @@ constexpr int decode_parts(const ForwardMmaConfig& config) { return config.chunk
 inline constexpr int kJoinedParts = 2;
 
 /// The workspace: each CTA's words; shares_beside_own(): a word of each tile of each sequence; then the parts of each
-/// CTA; then of each tile of each sequence [kJoinedParts][own_rows] rows. shares_elsewhere(): then the parts of each CTA
-/// of the kernel before, [2][rows of its tile]; of each tile of each sequence [own_rows] rows that one CTA of that kernel
-/// has; and a PrefixSpan of each sequence.
+/// CTA; then of each tile of each sequence [kJoinedParts][own_rows] rows. shares_elsewhere(): then the parts of each
+/// CTA of the kernel before, [2][rows of its tile]; of each tile of each sequence [own_rows] rows that one CTA of that
+/// kernel has; and a PrefixSpan of each sequence.
 struct DecodeMmaWorkspace {
   long long joined_words, parts, joined_rows, prefix_parts, prefix_rows, prefix_spans, bytes;
 };

@@ -69,7 +69,7 @@ struct DecodeMmaParams : ForwardParams {
   TicketWord* joined_words;  // [sequences][tiles]
   float* joined_rows;        // [sequences][tiles][kJoinedParts][own_rows] rows
   // Unless config.shares_beside_own(): what the kernel of shared keys leaves (decode_mma_memory.h).
-  int prefix_gangs;    // of that kernel
+  int prefix_gangs;  // of that kernel
   float *prefix_parts, *prefix_rows;
   PrefixSpan* prefix_spans;  // [sequences]
 };

@@ -388,12 +388,9 @@ int decode_mma_tiles(const AttentionProblem& problem, const ForwardMmaConfig& co
   return static_cast<int>(problem.kv_heads * of_kv_head) * decode_mma_query_tiles(problem, config);
 }
 
-std::int64_t decode_mma_units(const AttentionProblem& problem, const ForwardMmaConfig& config) {
-  std::int64_t units = 0;
-  for (const Sequence& sequence : problem.sequences) {
-    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
-  }
-  return units;
+int decode_mma_query_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  if (config.tile_queries == 0) return 1;
+  return static_cast<int>((longest_queries(problem) + config.tile_queries - 1) / config.tile_queries);
 }
 
 }  // namespace heddle::plan

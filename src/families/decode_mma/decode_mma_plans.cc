@@ -144,9 +144,12 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
   return choices;
 }
 
-int decode_mma_query_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
-  if (config.tile_queries == 0) return 1;
-  return static_cast<int>((longest_queries(problem) + config.tile_queries - 1) / config.tile_queries);
+std::int64_t decode_mma_units(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  std::int64_t units = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
+  }
+  return units;
 }
 
 std::vector<Setting> decode_mma_settings(const ForwardMmaConfig& config) {

@@ -14,6 +14,7 @@
 #include "portable/decode_mma/own_span.cuh"
 #include "portable/decode_mma/own_tiles.cuh"
 #include "portable/decode_mma/parts.cuh"
+#include "portable/decode_mma/prefix_rows.cuh"
 #include "portable/decode_mma/prefixes.cuh"
 #include "portable/decode_mma/wide_rows.cuh"
 #include "portable/rows/descales.cuh"
@@ -34,7 +35,9 @@ class Decode {
     const OwnLine line(params_);
     const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
     if (gang < cut.gangs) walk(line, cut, gang);
-    if constexpr (kConfig.early) F::wait_for_previous();  // before a gang without keys writes
+    // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared
+    // keys.
+    if constexpr (kConfig.early || kConfig.shares_elsewhere()) F::wait_for_previous();
     if (gang == 0 && params_.q_packed && tiles_.q_first() == 0) fill(line.end_of_queries(), params_.q_rows, 0);
   }
 
@@ -106,9 +109,10 @@ class Decode {
         }
         apply_descales<kConfig, F>(q, params_, tile, scores_, tiles_.kv_head());
       }
-      if constexpr (kConfig.prefixed()) {
+      if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
       }
+      const PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile, joins(place), weights);
       // The words that count CTAs are looked at here, and begin to count when the waves have merged. (The first wave
       // would wait for memory between both.)
       FoundWords words{};
@@ -144,7 +148,7 @@ class Decode {
           stream.block_is_read();
         }
       }
-      finish(tile, place, shared_tile_at(place, cut, gang, unit, stop), chunks, words, weights, o);
+      finish(tile, place, shared_tile_at(place, cut, gang, unit, stop), chunks, words, prefix, weights, o);
       if constexpr (kConfig.chunked()) begins = chunks.is_last();
       if (place.unit == place.units) line.next(place);
     }
@@ -195,7 +199,7 @@ class Decode {
 
   /// A sequence's own rows are the first wave's.
   __device__ __forceinline__ bool has_rows(const Tile<kConfig>& tile) const {
-    if constexpr (kConfig.prefixed() && kConfig.row_waves > 1) {
+    if constexpr (kConfig.shares_beside_own() && kConfig.row_waves > 1) {
       static_assert(kConfig.own_rows() <= kConfig.wave_rows());
       return tile.is_shared || scores_.row_wave() == 0;
     }
@@ -221,7 +225,8 @@ class Decode {
   __device__ __forceinline__ void finish(const Tile<kConfig>& tile, const Place& place,
                                          const SharedTile<kConfig, F>& shared_tile,
                                          const ChunkedTile<kConfig, F>& chunks, FoundWords words,
-                                         RowWeights<kConfig, F>& weights, Out& o) {
+                                         const PrefixRowsOf<kConfig, F>& prefix, RowWeights<kConfig, F>& weights,
+                                         Out& o) {
     if constexpr (!kLooksEarly) words = look_at_words(shared_tile, chunks);
     float of_values = 1;
     if constexpr (kConfig.converts()) of_values = descale_of(params_.descales.v, tile.batch, tiles_.kv_head());
@@ -237,8 +242,10 @@ class Decode {
     if constexpr (kConfig.chunked()) return finish_chunk(tile, shared_tile, chunks, words, weights, o, store);
     const JoinedRows<kConfig, F> joined(params_, tile, tiles_.number());
     const auto end_row = [&](int row, int column, const auto& sums, const auto& merged) {
-      if constexpr (kConfig.prefixed()) {
+      if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) return leave_run(joined.row(row), column, sums, merged);
+      } else if constexpr (kConfig.shares_elsewhere()) {
+        if (joins(place)) return prefix.join(row, column, sums, merged, store);
       }
       store(row, column, sums, merged);
     };
@@ -255,7 +262,7 @@ class Decode {
       stores = shared_tile.merge(
           *reinterpret_cast<int*>(memory_ + kMemory.last), weights, [&](int row) { return tile.has(row); }, end_row);
     }
-    if constexpr (kConfig.prefixed()) {
+    if constexpr (kConfig.shares_beside_own()) {
       if (joins(place) && stores) joined.join(reinterpret_cast<int*>(memory_ + kMemory.arrived), weights, store);
       if (tile.is_shared) return;
     }

@@ -34,10 +34,12 @@ template <auto kConfig>
 struct UnitKeys<kConfig, true> {
   shared::KeyRun first, second;
   int first_units;
+  int leading_keys;  // unless shares_beside_own(): before runs are joined, so that kernels of other units agree
 
   __device__ __forceinline__ void set(const shared::KeyRuns& runs) {
     first = runs.first.empty() ? shared::KeyRun{0, 0} : runs.first;
     second = runs.second.empty() ? shared::KeyRun{0, 0} : runs.second;
+    if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) leading_keys = first.begin == 0 ? first.end : 0;
     if (second.end > 0 && aligned(second.begin) < aligned(first.begin) + units_in(first) * kConfig.kv_block) {
       first.end = second.end;
       second = {0, 0};
@@ -50,7 +52,10 @@ struct UnitKeys<kConfig, true> {
   }
   __device__ __forceinline__ shared::KeyRun run(int unit, int) const { return unit < first_units ? first : second; }
   /// Keys from the first one on that are all in a run.
-  __device__ __forceinline__ int leading() const { return first.begin == 0 ? first.end : 0; }
+  __device__ __forceinline__ int leading() const {
+    if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) return leading_keys;
+    return first.begin == 0 ? first.end : 0;
+  }
   /// Without the first ones of these, which are whole units.
   __device__ __forceinline__ void leave_out(int keys) {
     if (keys == 0) return;
@@ -87,11 +92,16 @@ struct LinePlace {
 /// `MaskKeys`: of the generated text: keys(mod, rows) of a mask that bounds them.
 template <auto kConfig, class F, class MaskKeys>
 class Line {
+  /// Where packed sequences before have ended.
+  struct Ends {
+    int q = 0, kv = 0;
+  };
+
  public:
   using Place = LinePlace<kConfig>;
 
   __device__ __forceinline__ explicit Line(const DecodeMmaParams& params)
-      : params_(params), prefixes_(params), head_(find(0, head_ends_)) {}
+      : params_(params), prefixes_(params), head_(found_first()) {}
 
   /// Units of all sequences, at least 1. By all threads of a wave, as all members are.
   __device__ __forceinline__ int units() const {
@@ -146,7 +156,7 @@ class Line {
           prefixes_.keep(first, found);
           const int shared_units = F::from_lane(found.shared_units, lane);
           place.shared_keys = F::from_lane(found.shared_keys, lane);
-          if (place.unit < 0) {
+          if (kConfig.shares_beside_own() && place.unit < 0) {
             place.unit += shared_units;
             stand_before(place);
           }
@@ -155,6 +165,50 @@ class Line {
       }
       if (first + kLanes >= params_.sequences) return place;  // none such
       before = F::from_lane(behind, kLanes - 1);
+    }
+  }
+
+  /// shares_alone(): units of all tiles of shared keys.
+  __device__ __forceinline__ int shared_units() const {
+    int sum = 0;
+    Ends ends;
+    for (int first = 0; first < params_.sequences; first += kLanes) sum += find(first, ends).shared_units;
+    return F::wave_sum(sum);
+  }
+
+  /// shares_alone(): where a search for such a unit begins: at `before` of the line's units.
+  struct Window {
+    int first = 0, before = 0;
+    Ends ends{};
+  };
+  /// shares_alone(): the place of unit `number`, which the line has; the window moves on to it. `kKeeps`: the sequences
+  /// near it are the wave's near ones from here on.
+  template <bool kKeeps>
+  __device__ __forceinline__ Place shared_at(int number, Window& window) const {
+    Place place{};
+    for (;;) {
+      Ends ends = window.ends;
+      const Found found = find(window.first, ends);
+      const int behind = window.before + F::sum_to(found.shared_units);
+      const int lane = F::first_lane(behind > number);
+      if (lane >= 0) {
+        place.batch = window.first + lane;
+        place.unit = number - (F::from_lane(behind, lane) - F::from_lane(found.shared_units, lane));
+        place.shared_keys = F::from_lane(found.shared_keys, lane);
+        place.span.q_begin = F::from_lane(found.span.q_begin, lane);
+        place.span.q_len = F::from_lane(found.span.q_len, lane);
+        place.span.q_start = F::from_lane(found.span.q_start, lane);
+        place.span.kv_begin = F::from_lane(found.span.kv_begin, lane);
+        place.span.kv_len = F::from_lane(found.span.kv_len, lane);
+        set_pages(place);
+        if constexpr (kKeeps) prefixes_.keep(window.first, found);
+        stand_before(place);
+        return place;
+      }
+      if (window.first + kLanes >= params_.sequences) return place;  // none such
+      window.before = F::from_lane(behind, kLanes - 1);
+      window.first += kLanes;
+      window.ends = ends;
     }
   }
 
@@ -217,10 +271,6 @@ class Line {
   /// All sequences have the same units. A mask may read the sequence's number.
   static constexpr bool kAlike = !kConfig.by_sequence && !kConfig.bounded;
 
-  /// Where packed sequences before have ended.
-  struct Ends {
-    int q = 0, kv = 0;
-  };
   struct Found {
     SequenceSpan span;
     int units, kv_end;
@@ -229,7 +279,7 @@ class Line {
     int first, shared_keys, shared_units;
   };
   __device__ __forceinline__ static int units_of(const Found& found) {
-    if constexpr (kConfig.prefixed()) return found.shared_units + found.units;
+    if constexpr (kConfig.shares_beside_own()) return found.shared_units + found.units;
     return found.units;
   }
 
@@ -248,7 +298,8 @@ class Line {
     place.kv_end = place.span.kv_end;
     place.shared_keys = prefixes_.keys(place.batch);
     set_pages(place);
-    prefixes_.first(place.batch) == place.batch ? stand_before(place) : set_own_keys(place);
+    if (kConfig.shares_beside_own() && prefixes_.first(place.batch) == place.batch) return stand_before(place);
+    set_own_keys(place);
   }
   /// At the keys that the sequence is the first one to share.
   __device__ __forceinline__ static void stand_before(Place& place) {
@@ -294,6 +345,10 @@ class Line {
     }
   }
 
+  __device__ __forceinline__ Found found_first() {
+    if constexpr (kConfig.shares_alone()) return {};  // which searches anew
+    return find(0, head_ends_);
+  }
   /// Sequence first + lane(), for those that there are.
   __device__ __forceinline__ Found find(int first, Ends& ends) const {
     const int i = first + F::lane();

@@ -25,25 +25,25 @@ class Prefixes {
   __device__ __forceinline__ void share(int i, bool there, Found& found) const {
     int group = -1, keys = 0;
     if (there) {
-      keys = sequences::entry(params_.prefix_len, i, found.keys.leading()) / kConfig.kv_block * kConfig.kv_block;
+      constexpr int kStep = kConfig.prefix_step();
+      keys = sequences::entry(params_.prefix_len, i, found.keys.leading()) / kStep * kStep;
       const long long number = sequences::number(params_.prefix_group, i);
       if (keys > 0 && number >= 0 && number <= 0x7fffffff) group = static_cast<int>(number);
     }
     constexpr int kNear = kConfig.prefix_sequences;
-    const int begin = F::lane() / kNear * kNear;
-    int first = -1, count = 0, least = keys;
-#pragma unroll 1
-    for (int lane = begin; lane < begin + kNear; ++lane) {
-      const int other = F::from_lane(group, lane), others = F::from_lane(keys, lane);
-      if (group < 0 || other != group) continue;
-      if (first < 0) first = lane;
-      if (others < least) least = others;
-      ++count;
+    constexpr unsigned kAll = kNear == 32 ? ~0U : (1U << kNear % 32) - 1;
+    const unsigned mates = F::lanes_with(group) & kAll << F::lane() / kNear * kNear;
+    const int first = __ffs(static_cast<int>(mates)) - 1;
+    int least = keys;
+#pragma unroll 8
+    for (int lane = 0; lane < 32; ++lane) {
+      const int others = F::from_lane(keys, lane);
+      if ((mates >> lane & 1U) != 0 && others < least) least = others;
     }
-    const bool shares = count > 1;
+    const bool shares = group >= 0 && (mates & (mates - 1)) != 0;
     found.first = shares ? i - F::lane() + first : -1;
     found.shared_keys = shares ? least : 0;
-    found.shared_units = shares && first == F::lane() ? least / kConfig.kv_block : 0;
+    found.shared_units = shares && first == F::lane() ? least / kConfig.prefix_step() : 0;
     found.keys.leave_out(found.shared_keys);
   }
 

@@ -101,6 +101,7 @@ std::string name_of(std::string_view family, const ForwardMmaConfig& config) {
   add(config.rings(), fmt::format("{} of {}", config.own_blocks ? "rings" : "ring", config.stages));
   add(config.chunked(), fmt::format("{} chunks", config.chunks));
   add(config.prefixed(), fmt::format("prefixes of {}", config.prefix_sequences));
+  add(config.prefixed() && !config.shares_beside_own(), shared::name(config.shared_tiles));
   add(config.masked, config.bounded ? "masked with bounds" : "masked");
   add(config.tested_heads > 0, "blocks tested");
   add(config.scores != ScoreForm::plain, shared::name(config.scores));

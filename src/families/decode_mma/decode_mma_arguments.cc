@@ -5,6 +5,7 @@
 #include "backend/gpu/device_sequences.h"
 #include "backend/portable/portable_arguments.h"
 #include "families/decode_mma/decode_mma.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
 
@@ -25,6 +26,7 @@ shared::DecodeMmaParams constant_params(const backend::PrepareArguments& argumen
   const int gangs = arguments.plan.grid / params.tiles;
   params.cut = shared::line_cut(static_cast<int>(plan::decode_mma_units(problem, config)), gangs);
   params.fresh_tokens = static_cast<int>(std::min<std::int64_t>(problem.fresh_tokens, 1 << 30));  // no one has more
+  params.prefix_gangs = plan::shared_keys_gangs(config, arguments.plan.multiprocessors, params.tiles);
   if (problem.device_lengths) params.lengths = gpu::sequences_params(problem);
   return params;
 }
@@ -34,11 +36,14 @@ void set_addresses(const shared::ForwardMmaConfig& config, const backend::RunArg
   portable::set_addresses(config, arguments, params);
   char* workspace = static_cast<char*>(arguments.workspace);
   const shared::DecodeMmaWorkspace at =
-      shared::decode_mma_workspace(config, ctas, std::int64_t{params.sequences} * params.tiles);
+      shared::decode_mma_workspace(config, ctas, params.sequences, params.tiles, params.prefix_gangs);
   params.words = reinterpret_cast<shared::TicketWord*>(workspace);
   params.parts = workspace + at.parts;
   params.joined_words = reinterpret_cast<shared::TicketWord*>(workspace + at.joined_words);
   params.joined_rows = reinterpret_cast<float*>(workspace + at.joined_rows);
+  params.prefix_parts = reinterpret_cast<float*>(workspace + at.prefix_parts);
+  params.prefix_rows = reinterpret_cast<float*>(workspace + at.prefix_rows);
+  params.prefix_spans = reinterpret_cast<shared::PrefixSpan*>(workspace + at.prefix_spans);
   const void *k = arguments.tensors.k.data, *v = arguments.tensors.v.data;
   if (config.wide() && k != v) {
     throw Error(

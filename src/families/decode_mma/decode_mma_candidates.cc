@@ -11,6 +11,7 @@
 #include "expr/key_bounds.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_rings.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "plan/access/tma_refuses.h"
 #include "plan/tiles/packed_heads.h"
@@ -204,14 +205,31 @@ int prefix_sequences_of(const AttentionProblem& problem, const ForwardMmaConfig&
   return static_cast<int>(std::min<std::uint64_t>({of_batch, fit, kMostPrefixSequences}));
 }
 
+/// Kernels of own keys behind a kernel of shared keys, which has 128 rows of several sequences, or 64 of more columns
+/// than a thread has registers for beside 128.
+std::vector<ForwardMmaConfig> configs_behind_shared_keys(const ForwardMmaConfig& all, const AttentionProblem& problem,
+                                                         const AttentionTensors& tensors,
+                                                         const device::CudaCaps& caps) {
+  const int rows = larger_dim(problem) > kMostDimOfTwoFragments ? kMostRows : 2 * kMostRows;
+  constexpr std::size_t kMostTried = 2;
+  const int fragment = all.shape().rows;
+  ForwardMmaConfig config = with_rows(all, problem, fragment, fragment);
+  config.prefix_sequences = prefix_sequences_of(problem, config, rows);
+  config.shared_tiles = shared::SharedTiles::elsewhere;
+  if (!can_share_alone(config, tensors, caps)) return {};
+  std::vector<ForwardMmaConfig> configs = decode_mma_rings(config, fragment, caps.shared_memory_bytes);
+  configs.resize(std::min(configs.size(), kMostTried));
+  return configs;
+}
+
 /// Kernels whose tiles of shared keys have rows of several sequences, best first. 32 rows read keys half as often from
 /// the L2 cache as 16 do, and one wave has them. By wgmma each sequence's own tile takes longer to end, so its kernels
-/// come last (docs/notes/decode.md).
+/// come last. Two kernels, one of shared keys and one of own keys, come before all of these (docs/notes/decode.md).
 std::vector<ForwardMmaConfig> prefixed_configs(ForwardMmaConfig all, const AttentionProblem& problem,
-                                               const device::CudaCaps& caps) {
+                                               const AttentionTensors& tensors, const device::CudaCaps& caps) {
   all.by_sequence = true;
   const int fragment = all.shape().rows;
-  std::vector<ForwardMmaConfig> configs, by_wgmma;
+  std::vector<ForwardMmaConfig> configs = configs_behind_shared_keys(all, problem, tensors, caps), by_wgmma;
   for (const int most : {2 * fragment, kMostRows, fragment}) {
     ForwardMmaConfig config = with_rows(all, problem, fragment, fragment);
     config.prefix_sequences = prefix_sequences_of(problem, config, most);
@@ -301,8 +319,9 @@ std::string decode_mma_refuses(const AttentionProblem& problem, const AttentionT
 std::string decode_mma_prefixes(const AttentionProblem& problem, const ForwardMmaConfig& config) {
   if (!problem.with_prefixes) return {};
   if (config.prefixed()) {
-    return fmt::format("keys that sequences of a prefix_group share are read once for those of {} neighbours",
-                       config.prefix_sequences);
+    return fmt::format("keys that sequences of a prefix_group share are read once for those of {} neighbours{}",
+                       config.prefix_sequences,
+                       config.shares_elsewhere() ? ", by a kernel that runs before that of their own keys" : "");
   }
   const std::string_view reason = problem.batch_invariant ? "batch_invariant is true"
                                   : is_wide(problem)      ? "values are the first columns of the keys"
@@ -327,7 +346,7 @@ std::vector<ForwardMmaConfig> with_copies(const AttentionProblem& problem, const
   std::vector<ForwardMmaConfig> configs;
   if (is_wide(problem)) return wide_configs(all, problem, caps);
   if (problem.with_prefixes && problem.batch > 1 && longest_queries(problem) <= kMostOwnQueries) {
-    configs = prefixed_configs(all, problem, caps);
+    configs = prefixed_configs(all, problem, tensors, caps);
   }
   const std::vector<ForwardMmaConfig> by_wgmma = of_many_rows(all, problem, caps);
   const bool is_first = !by_wgmma.empty() && wgmma_goes_first(problem, by_wgmma.front(), caps);
@@ -372,20 +391,6 @@ int decode_mma_tiles(const AttentionProblem& problem, const ForwardMmaConfig& co
 int decode_mma_query_tiles(const AttentionProblem& problem, const ForwardMmaConfig& config) {
   if (config.tile_queries == 0) return 1;
   return static_cast<int>((longest_queries(problem) + config.tile_queries - 1) / config.tile_queries);
-}
-
-std::int64_t decode_mma_units(const AttentionProblem& problem, const ForwardMmaConfig& config) {
-  std::int64_t units = 0;
-  for (const Sequence& sequence : problem.sequences) {
-    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
-  }
-  return units;
-}
-
-std::vector<Setting> decode_mma_settings(const ForwardMmaConfig& config) {
-  std::vector<Setting> settings = settings_of(config, {"fragments", "storage"});
-  settings.push_back({"shared_memory_bytes", shared::decode_mma_memory(config).bytes});
-  return settings;
 }
 
 }  // namespace heddle::plan

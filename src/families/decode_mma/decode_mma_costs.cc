@@ -72,6 +72,19 @@ double mma_sync_seconds(const AttentionProblem& problem, const ForwardMmaConfig&
   return std::max(bytes, products) / rate;
 }
 
+/// Shared keys by one kernel, own keys by the next one: the longer one of reading and computing the shared keys, then
+/// the reading of the own ones. Estimates of what a unit of 64 keys takes a CTA, and of what begins and ends both.
+double two_kernels_seconds(const AttentionProblem& problem, const ForwardMmaConfig& config, const DecodeKeys& keys,
+                           int multiprocessors, double rate) {
+  constexpr double kUnit = 0.75e-6, kEnds = 5e-6;
+  const double units = static_cast<double>(keys.shared_units * config.kv_block / shared::kPrefixStep *
+                                           decode_mma_tiles(problem, config)),
+               computing = units / multiprocessors * kUnit * static_cast<double>(problem.qk_dim + problem.v_dim) / 256;
+  const double shared_bytes = decode_mma_bytes(problem, config, keys.shared_units - keys.again),
+               own_bytes = decode_mma_bytes(problem, config, keys.units - keys.shared_units);
+  return kEnds + std::max(shared_bytes / rate, computing) + own_bytes / rate;
+}
+
 }  // namespace
 
 double decode_mma_bytes(const AttentionProblem& problem, const ForwardMmaConfig& config, std::int64_t units) {
@@ -87,6 +100,7 @@ Prediction decode_mma_prediction(const AttentionProblem& problem, const ForwardM
   const double rate = problem.page_rows > 0 ? times.paged_per_second : times.bytes_per_second;
   const double seconds = config.takes_turns() ? turns_seconds(problem, config, keys, multiprocessors, bytes / rate)
                          : config.wide()      ? wide_seconds(problem, config, keys, multiprocessors, bytes / rate)
+                         : config.shares_elsewhere() ? two_kernels_seconds(problem, config, keys, multiprocessors, rate)
                          : config.by_warpgroups()
                              ? own_rings_seconds(problem, config, keys, multiprocessors, bytes / rate)
                              : mma_sync_seconds(problem, config, keys, tiles_of_kv_head, bytes, rate);

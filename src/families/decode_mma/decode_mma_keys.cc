@@ -49,33 +49,35 @@ KeyRuns runs_of(const expr::KeyBounds& bounds, const AttentionProblem& problem, 
   return bounds(leaves);
 }
 
-/// Units that each sequence shares with others near it, as kernels find them (prefixes.cuh), whose tiles are counted.
-std::vector<std::int64_t> shared_units(const AttentionProblem& problem, const shared::ForwardMmaConfig& config,
-                                       const std::vector<KeyRuns>& runs, DecodeKeys& keys) {
-  std::vector<std::int64_t> units(runs.size(), 0);
-  if (!config.prefixed() || problem.prefix_group.empty()) return units;
+/// Keys that each sequence shares with others near it, as kernels find them (prefixes.cuh), whose tiles are counted.
+std::vector<std::int64_t> shared_keys(const AttentionProblem& problem, const shared::ForwardMmaConfig& config,
+                                      const std::vector<KeyRuns>& runs, DecodeKeys& keys) {
+  std::vector<std::int64_t> shared(runs.size(), 0);
+  if (!config.prefixed() || problem.prefix_group.empty()) return shared;
+  const std::int64_t step = config.prefix_step();
+  const auto units_in = [&](std::int64_t of_keys) { return (of_keys + config.kv_block - 1) / config.kv_block; };
   const auto near = static_cast<std::size_t>(config.prefix_sequences);
   std::map<std::int64_t, std::int64_t> read;  // by group
   for (std::size_t begin = 0; begin < runs.size(); begin += near) {
     std::map<std::int64_t, std::vector<std::size_t>> groups;
     for (std::size_t b = begin; b < std::min(begin + near, runs.size()); ++b) {
       const std::int64_t leading = runs[b].first.begin == 0 ? runs[b].first.end : 0;
-      units[b] = std::min(problem.prefix_len[b], leading) / config.kv_block;
-      if (problem.prefix_group[b] >= 0 && units[b] > 0) groups[problem.prefix_group[b]].push_back(b);
+      shared[b] = std::min(problem.prefix_len[b], leading) / step * step;
+      if (problem.prefix_group[b] >= 0 && shared[b] > 0) groups[problem.prefix_group[b]].push_back(b);
     }
-    std::vector<std::int64_t> own(units.begin() + static_cast<std::ptrdiff_t>(begin), units.end());
-    std::fill(units.begin() + static_cast<std::ptrdiff_t>(begin), units.end(), 0);
+    std::vector<std::int64_t> own(shared.begin() + static_cast<std::ptrdiff_t>(begin), shared.end());
+    std::fill(shared.begin() + static_cast<std::ptrdiff_t>(begin), shared.end(), 0);
     for (const auto& [group, members] : groups) {
       if (members.size() < 2) continue;
       std::int64_t least = own[members.front() - begin];
       for (const std::size_t b : members) least = std::min(least, own[b - begin]);
-      for (const std::size_t b : members) units[b] = least;
-      keys.shared_units += least;
-      keys.again += std::min(read[group], least);
+      for (const std::size_t b : members) shared[b] = least;
+      keys.shared_units += units_in(least);
+      keys.again += units_in(std::min(read[group], least));
       read[group] = std::max(read[group], least);
     }
   }
-  return units;
+  return shared;
 }
 
 }  // namespace
@@ -97,15 +99,16 @@ DecodeKeys decode_mma_keys(const AttentionProblem& problem, const KernelMods& mo
   DecodeKeys keys{};
   for (const Sequence& sequence : problem.sequences) keys.all += sequence.kv_len;
   const std::vector<KeyRuns> all = decode_mma_runs(problem, mods, bindings);
-  const std::vector<std::int64_t> shared = shared_units(problem, config, all, keys);
+  const std::vector<std::int64_t> shared = shared_keys(problem, config, all, keys);
   for (std::size_t b = 0; b < all.size(); ++b) {
-    std::int64_t units = 0;
+    std::int64_t units = 0, before = shared[b];
     for (const KeyRun& run : {all[b].first, all[b].second}) {
       if (run.empty()) continue;
       keys.read += run.end - run.begin;
-      units += (run.end - run.begin + config.kv_block - 1) / config.kv_block;
+      units += (run.end - run.begin - before + config.kv_block - 1) / config.kv_block;
+      before = 0;
     }
-    keys.units += std::max<std::int64_t>(units - shared[b], 1);
+    keys.units += std::max<std::int64_t>(units, 1);
   }
   keys.units += keys.shared_units;
   return keys;

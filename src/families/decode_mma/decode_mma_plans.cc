@@ -7,6 +7,7 @@
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_costs.h"
 #include "families/decode_mma/decode_mma_keys.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "heddle/error.h"
@@ -57,9 +58,10 @@ void check_density(const AttentionProblem& problem, const DecodeKeys& keys, cons
 }
 
 std::string describe(const ForwardMmaConfig& config) {
-  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}{}", config.live_rows, config.packed_heads,
+  return fmt::format("{} rows of {} heads x {} keys, rings of {}{}{}{}", config.live_rows, config.packed_heads,
                      config.kv_block, config.stages, config.by_warpgroups() ? ", by wgmma" : "",
-                     config.boxes ? ", keys by TMA" : "");
+                     config.boxes ? ", keys by TMA" : "",
+                     config.shares_elsewhere() ? ", behind a kernel of shared keys" : "");
 }
 
 /// `tests`: blocks that the mask leaves nothing are passed over, where the kernel can.
@@ -67,7 +69,7 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
                  const Bindings& bindings, const device::CudaCaps& caps, bool tests) {
   const DecodeKeys keys = decode_mma_keys(problem, mods, bindings, config);
   config.overlaps = overlaps(problem, config, keys, caps);
-  config.early = config.overlaps && problem.fresh_tokens > 0;
+  config.early = config.overlaps && problem.fresh_tokens > 0 && !config.shares_elsewhere();
   if (tests) config.tested_heads = decode_mma_tested_heads(mods, config);
   Choice choice;
   Plan& plan = choice.plan;
@@ -78,10 +80,11 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
   plan.packed_queries = config.live_rows / config.packed_heads;
   plan.family_part = config;
   plan.tile = {config.live_rows, config.kv_block};
-  const std::int64_t ctas = gangs_of(problem, config, keys, caps) * decode_mma_tiles(problem, config);
-  plan.grid = static_cast<int>(ctas);
-  plan.workspace_bytes =
-      shared::decode_mma_workspace(config, ctas, problem.batch * decode_mma_tiles(problem, config)).bytes;
+  const int tiles = decode_mma_tiles(problem, config);
+  plan.grid = static_cast<int>(gangs_of(problem, config, keys, caps)) * tiles;
+  plan.workspace_bytes = shared::decode_mma_workspace(config, plan.grid, problem.batch, tiles,
+                                                      shared_keys_gangs(config, caps.multiprocessors, tiles))
+                             .bytes;
   if (caps.major == 9) plan.predicted = decode_mma_prediction(problem, config, keys, caps.multiprocessors);
   plan.yields = yields(config);
   if (std::string sentence = decode_mma_prefixes(problem, config); !sentence.empty()) plan.access.push_back(sentence);
@@ -89,6 +92,17 @@ Choice choice_of(const AttentionProblem& problem, ForwardMmaConfig config, const
                 .mask = decode_mma_mask_form(mods, config),
                 .weight = mods.weight.empty() ? "" : "multiplied for each pair"};
   return choice;
+}
+
+/// Two kernels come first where sequences share keys. Where the host knows the groups, and one kernel that ignores them
+/// is predicted to take no longer, it goes before.
+void rank_by_prefixes(const AttentionProblem& problem, std::vector<Choice>& choices) {
+  if (problem.prefix_group.empty() || !choices.front().plan.part<ForwardMmaConfig>().shares_elsewhere()) return;
+  const auto ignores = [](const Choice& each) { return !each.plan.part<ForwardMmaConfig>().prefixed(); };
+  const auto other = std::ranges::find_if(choices, ignores);
+  if (other == choices.end() || !other->plan.predicted || !choices.front().plan.predicted) return;
+  if (other->plan.predicted->seconds > choices.front().plan.predicted->seconds) return;
+  std::ranges::stable_partition(choices, ignores);
 }
 
 }  // namespace
@@ -106,6 +120,7 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     // Where registers do not suffice for that, all blocks are read.
     if (decode_mma_tested_heads(mods, config) > 0) add(config, false);
   }
+  if (!choices.empty()) rank_by_prefixes(problem, choices);
   if (choices.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
@@ -118,6 +133,8 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
       const auto& config = other.plan.part<ForwardMmaConfig>();
       const char* const reason = config.tested_heads < first.tested_heads
                                      ? "blocks without a pair are read, unlike with"
+                                 : config.shares_elsewhere() != first.shares_elsewhere()
+                                     ? "shared keys take longer than in a kernel of their own, before"
                                  : config.by_warpgroups() == first.by_warpgroups()
                                      ? "fewer bytes are under way, or fewer waves compute, than with"
                                      : "mma.sync computes a block slower than wgmma does with";
@@ -125,6 +142,20 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     }
   }
   return choices;
+}
+
+std::int64_t decode_mma_units(const AttentionProblem& problem, const ForwardMmaConfig& config) {
+  std::int64_t units = 0;
+  for (const Sequence& sequence : problem.sequences) {
+    units += std::max<std::int64_t>(1, (sequence.kv_len + config.kv_block - 1) / config.kv_block);
+  }
+  return units;
+}
+
+std::vector<Setting> decode_mma_settings(const ForwardMmaConfig& config) {
+  std::vector<Setting> settings = settings_of(config, {"fragments", "storage"});
+  settings.push_back({"shared_memory_bytes", shared::decode_mma_memory(config).bytes});
+  return settings;
 }
 
 }  // namespace heddle::plan

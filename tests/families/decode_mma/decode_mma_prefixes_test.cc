@@ -8,6 +8,7 @@
 #include "families/decode_mma/decode_calls.h"
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_keys.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 
 namespace heddle::test {
@@ -27,12 +28,71 @@ problem::AttentionProblem with_prefixes(const HopperCall& call, const std::vecto
 std::vector<plan::Choice> offered(const problem::AttentionProblem& problem, const HopperCall& call) {
   return plan::decode_mma(problem, call.tensors(), {}, caps_of("h200"), [](BlockSize) { return nullptr; });
 }
+/// Without those of two kernels.
+std::vector<plan::Choice> of_one_kernel(const problem::AttentionProblem& problem, const HopperCall& call) {
+  std::vector<plan::Choice> choices = offered(problem, call);
+  std::erase_if(choices,
+                [](const plan::Choice& each) { return each.plan.part<ForwardMmaConfig>().shares_elsewhere(); });
+  return choices;
+}
+
+// Shared keys by a kernel of their own, where TMA brings them.
+TEST(DecodeMmaPrefixes, TwoKernels) {
+  HopperCall call = few(1, 8704);
+  call.batch = 64;
+  const problem::AttentionProblem problem = with_prefixes(call, std::vector<std::int64_t>(64, 3), 8192);
+  const plan::Plan plan = offered(problem, call).front().plan;
+  const auto& own = plan.part<ForwardMmaConfig>();
+  ASSERT_TRUE(own.shares_elsewhere());
+  EXPECT_EQ(own.live_rows, 4);
+  EXPECT_EQ(own.own_rows(), 4);
+  EXPECT_EQ(own.prefix_sequences, 32);
+  EXPECT_EQ(plan.access,
+            (std::vector<std::string>{"keys that sequences of a prefix_group share are read once for those of 32 "
+                                      "neighbours, by a kernel that runs before that of their own keys"}));
+  const ForwardMmaConfig shared = plan::shared_keys_config(own);
+  EXPECT_TRUE(shared.shares_alone() && shared.by_warpgroups() && shared.boxes);
+  EXPECT_EQ(shared.live_rows, 128);
+  EXPECT_EQ(shared.own_rows(), 4);
+  EXPECT_EQ(shared.rows(), 128);
+  EXPECT_EQ(shared.threads(), 32 * (8 + 4));
+  EXPECT_LE(shared::decode_mma_memory(shared).bytes, caps_of("h200").shared_memory_bytes);
+  // Few sequences occupy one warpgroup.
+  call.batch = 8;
+  const plan::Plan few_sequences =
+      offered(with_prefixes(call, std::vector<std::int64_t>(8, 3), 8192), call).front().plan;
+  EXPECT_EQ(plan::shared_keys_config(few_sequences.part<ForwardMmaConfig>()).row_waves, 4);
+  // Units of both kernels: own ones of 128 keys, of two tiles of 32 sequences.
+  const plan::DecodeKeys keys = plan::decode_mma_keys(problem, plan::portable_mods(problem), {}, own);
+  EXPECT_EQ(keys.shared_units, 2 * 8192 / own.kv_block);
+  EXPECT_EQ(keys.again, 8192 / own.kv_block);
+  EXPECT_EQ(keys.units - keys.shared_units, 64 * 512 / own.kv_block);
+}
+
+// Rows of a box, whatever the pages; and where there is none.
+TEST(DecodeMmaPrefixes, BoxesOfPages) {
+  HopperCall call = few(1, 8704);
+  call.batch = 64;
+  problem::AttentionProblem problem = with_prefixes(call, std::vector<std::int64_t>(64, 3), 8192);
+  const auto first = [&] { return offered(problem, call).front().plan.part<ForwardMmaConfig>(); };
+  for (const auto& [page_rows, box_rows] :
+       {std::pair{0, 64}, {8, 8}, {16, 16}, {24, 8}, {64, 64}, {96, 32}, {256, 64}}) {
+    problem.page_rows = page_rows;
+    ASSERT_TRUE(first().shares_elsewhere()) << page_rows;
+    EXPECT_EQ(plan::shared_keys_config(first()).box_rows(), box_rows) << page_rows;
+  }
+  problem.page_rows = 4;
+  EXPECT_FALSE(first().shares_elsewhere());
+  problem.page_rows = 0;
+  problem.batch_invariant = true;
+  EXPECT_FALSE(first().prefixed());
+}
 
 TEST(DecodeMmaPrefixes, RowsOfSeveralSequences) {
   HopperCall call = few(1, 8704);
   call.batch = 64;
   const problem::AttentionProblem problem = with_prefixes(call, std::vector<std::int64_t>(64, 3), 8192);
-  const std::vector<plan::Choice> choices = offered(problem, call);
+  const std::vector<plan::Choice> choices = of_one_kernel(problem, call);
   std::vector<int> rows;
   for (const plan::Choice& choice : choices) {
     const auto& config = choice.plan.part<ForwardMmaConfig>();
@@ -55,8 +115,8 @@ TEST(DecodeMmaPrefixes, RowsOfSeveralSequences) {
   EXPECT_EQ(choices.back().plan.access,
             (std::vector<std::string>{"prefix_group is not used: each sequence's keys are read for it alone"}));
   // A tile has no more rows than two sequences have.
-  EXPECT_EQ(offered(with_prefixes(few(), {0, 0}, 4096), few()).front().plan.part<ForwardMmaConfig>().prefix_sequences,
-            2);
+  const problem::AttentionProblem two = with_prefixes(few(), {0, 0}, 8192);
+  EXPECT_EQ(of_one_kernel(two, few()).front().plan.part<ForwardMmaConfig>().prefix_sequences, 2);
 }
 
 // Bytes of the group's keys count once; gangs walk a tile of them for every so many sequences.
@@ -64,7 +124,7 @@ TEST(DecodeMmaPrefixes, CountSharedKeysOnce) {
   HopperCall call = few(1, 8704);
   call.batch = 64;
   const problem::AttentionProblem all = with_prefixes(call, std::vector<std::int64_t>(64, 3), 8192);
-  const plan::Plan plan = offered(all, call).front().plan;
+  const plan::Plan plan = of_one_kernel(all, call).front().plan;
   const auto& config = plan.part<ForwardMmaConfig>();
   EXPECT_DOUBLE_EQ(plan.predicted->bytes, (8192.0 + 64 * 512) * 8 * 256 * 2);
   const auto keys_of = [&](const problem::AttentionProblem& problem) {

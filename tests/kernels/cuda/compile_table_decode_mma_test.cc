@@ -13,6 +13,7 @@
 #include "backend/cuda/jit/cuda_jit.h"
 #include "device/known_gpus.h"
 #include "families/decode_mma/decode_mma.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
@@ -105,6 +106,7 @@ std::vector<Case> cases() {
       all.push_back({dim, 1, 4, 16, {}, {}, true, DType::bf16, kv, false, true});
       all.push_back({dim, 1, 8, 0, {}, {}, false, DType::bf16, kv, false, true});
       all.push_back({dim, 2, 4, 16, mods::causal() && last < 4096, alibi, true, DType::bf16, kv, false, true});
+      all.push_back({dim, 1, 4, 16, mods::causal(), {}, true, DType::bf16, kv, false, true});
     }
   }
   all.push_back({128, 1, 4, 0,
@@ -183,14 +185,22 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
     const auto& config = choice.plan.part<shared::ForwardMmaConfig>();
     EXPECT_LE(shared::decode_mma_memory(config).bytes, gpu.caps.shared_memory_bytes);
     try {
-      // With batch_invariant this kernel is taken, whatever the compiler makes of it.
-      const auto cubin = cuda::jit::build(jit::with_invariant_rows(
-          jit::with_alternative(
-              decode_mma::source(
-                  config, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
-                  fmt::format("sm_{}{}{}", gpu.caps.major, gpu.caps.minor, gpu.caps.major == 9 ? "a" : "")),
-              !c.batch_invariant),
-          c.batch_invariant));
+      const auto build = [&](const shared::ForwardMmaConfig& each) {
+        // With batch_invariant this kernel is taken, whatever the compiler makes of it.
+        return cuda::jit::build(jit::with_invariant_rows(
+            jit::with_alternative(
+                decode_mma::source(
+                    each, mods, device_text::layout_of(mods.of_kernel(false)), gpu::cuda_dialect(),
+                    fmt::format("sm_{}{}{}", gpu.caps.major, gpu.caps.minor, gpu.caps.major == 9 ? "a" : "")),
+                !c.batch_invariant),
+            c.batch_invariant));
+      };
+      if (config.shares_elsewhere()) {
+        const shared::ForwardMmaConfig of_shared = plan::shared_keys_config(config);
+        EXPECT_LE(shared::decode_mma_memory(of_shared).bytes, gpu.caps.shared_memory_bytes);
+        fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(of_shared), build(of_shared)->registers);
+      }
+      const auto cubin = build(config);
       // Wide rows of 8 bits may leave no registers for shared prefixes on chips without Hopper's shared memory.
       const bool may_lack_prefixes = c.dim > 128 && size_of(c.kv_dtype) == 1 && gpu.caps.shared_memory_bytes < 120'000;
       EXPECT_TRUE(config.prefixed() == c.prefixes || (c.prefixes && may_lack_prefixes));

@@ -123,6 +123,16 @@ TEST_F(GpuDecodeMma, PrefixesWithLengthsOnTheDevice) {
   run_all(with_lengths_there(drawn(160, source)), 3);
 }
 
+// A kernel of shared keys before that of own keys, on Hopper.
+TEST_F(GpuDecodeMma, SharedKeys) {
+  SharedKeysSpecs source(890'000, 400'000, 2100);
+  run_all(drawn(160, source), 3);
+}
+TEST_F(GpuDecodeMma, SharedKeysWithLengthsOnTheDevice) {
+  SharedKeysSpecs source(900'000, 400'000, 2100);
+  run_all(with_lengths_there(drawn(160, source)), 3);
+}
+
 // Warpgroups with keys and values of their own, on Hopper.
 TEST_F(GpuDecodeMma, Warpgroups) {
   WarpgroupSpecs<DecodeRowsSpecs> source(850'000, 400'000, 2100);

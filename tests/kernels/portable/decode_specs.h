@@ -140,6 +140,37 @@ class WarpgroupSpecs {
   Deck<PortableDims> dims_{{{128, 128}, {64, 64}, {192, 128}, {256, 256}, {128, 64}, {64, 192}}, 71};
 };
 
+/// Cases of sequences that share keys, of 16 bits, at head dimensions of whole panels: a kernel may have these keys
+/// alone.
+class SharedKeysSpecs {
+ public:
+  SharedKeysSpecs(std::uint64_t first_seed, std::int64_t most_elements, std::int64_t keys)
+      : source_(first_seed, most_elements, keys) {}
+
+  CaseSpec draw() {
+    for (;;) {
+      CaseSpec spec = source_.draw();
+      if (spec.k_dtype == DType::e4m3) continue;
+      const PortableDims dims = dims_.deal();
+      spec.qk_dim = dims.qk;
+      spec.v_dim = dims.v;
+      spec.page_rows = pages_.deal();
+      spec.listed_pages = spec.page_rows > 0 && spec.listed_pages;
+      if (spec.page_rows > 0) {
+        spec.layout = Layout::bshd;
+        spec.share_q_batch = false;
+      }
+      if (spec.sequences != "packed") spec.batch = batch_.deal();
+      if (fits(spec)) return spec;
+    }
+  }
+
+ private:
+  DecodePrefixSpecs source_;
+  Deck<PortableDims> dims_{{{128, 128}, {64, 64}, {192, 128}, {128, 64}, {256, 256}}, 81};
+  Deck<std::int64_t> pages_{{16, 0, 64, 0, 24, 128, 8}, 82}, batch_{{12, 3, 35, 2, 20}, 83};
+};
+
 /// Such cases of values that are the first columns of the keys, at head dimensions above 256.
 class DecodeWideSpecs {
  public:

@@ -17,6 +17,7 @@
 #include "families/decode_mma/decode_mma.h"
 #include "families/decode_mma/decode_mma_arguments.h"
 #include "families/decode_mma/decode_mma_keys.h"
+#include "families/decode_mma/decode_mma_shared_keys.h"
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "heddle/error.h"
 #include "kernels/portable/host/described_rows.h"
@@ -47,12 +48,29 @@ extern "C" long long run_kernel(const heddle::shared::DecodeMmaBoxParams& params
 }}
 )";
 
+constexpr const char* kSharedKeysEnd = R"(
+#include "{0}"
+#include "portable/decode_mma/shared_keys.cuh"
+extern "C" long long run_kernel(const heddle::shared::DecodeMmaBoxParams& params, unsigned ctas, unsigned seed) {{
+  using namespace heddle;
+  lanes::copied_bytes = 0;
+  lanes::launch(ctas, kConfig.threads(), kConfig.shape().wave, shared::decode_mma_memory(kConfig).bytes, seed,
+                [&](char* memory) {{
+    const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+    portable::SharedKeys<kConfig, portable::{1}<kConfig>, GeneratedMods, MaskKeys>(params, memory, cta % params.tiles)
+        .run(cta / params.tiles, ctas / params.tiles);
+  }});
+  return lanes::copied_bytes;
+}}
+)";
+
 /// `architecture`: "900"
 std::string text_of(const ForwardMmaConfig& config, const plan::KernelMods& mods, const device_text::ModLayout& layout,
                     const std::string& architecture) {
   return fmt::format("#define __CUDA_ARCH__ {}\n#include \"lanes.h\"\n", architecture) +
          decode_mma::config_and_mods(config, mods, layout) +
-         fmt::format(kEnd, portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
+         fmt::format(fmt::runtime(config.shares_alone() ? kSharedKeysEnd : kEnd),
+                     portable::fragments_header(config.fragments), portable::fragments_class(config.fragments));
 }
 
 /// The plan to run.
@@ -67,6 +85,10 @@ plan::Plan plan_of(const problem::AttentionProblem& problem, const AttentionTens
   if (run.by_warpgroups) {
     std::ranges::stable_partition(
         choices, [](const plan::Choice& choice) { return choice.plan.part<ForwardMmaConfig>().by_warpgroups(); });
+  }
+  if (run.of_two_kernels) {
+    std::ranges::stable_partition(
+        choices, [](const plan::Choice& choice) { return choice.plan.part<ForwardMmaConfig>().shares_elsewhere(); });
   }
   plan::Plan plan = choices[std::min(choices.size() - 1, static_cast<std::size_t>(run.candidate))].plan;
   auto& config = plan.part<ForwardMmaConfig>();
@@ -187,7 +209,7 @@ void describe(const ConstTensorView& keys, const ForwardMmaConfig& config, int l
                               keys.strides[0] * size,
                               static_cast<int>(keys.shape[3] * size),
                               longest,
-                              config.block_keys()};
+                              config.box_rows()};
   std::memcpy(map.opaque, &rows, sizeof rows);
 }
 
@@ -204,14 +226,21 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   problem.device_lengths = run.lengths_there;
   shared::DecodeMmaBoxParams params{
       decode_mma::constant_params({problem, plan, tensors, options, options.bindings, nullptr}), {}, {}, 0, 0};
+  if (run.gangs && config.shares_elsewhere()) params.prefix_gangs = *run.gangs;
   const shared::DecodeMmaWorkspace sizes =
-      shared::decode_mma_workspace(config, plan.grid, problem.batch * plan::decode_mma_tiles(problem, config));
+      shared::decode_mma_workspace(config, plan.grid, problem.batch, params.tiles, params.prefix_gangs);
   const Workspace workspace(sizes.bytes);
   decode_mma::set_addresses(config, {tensors, &options, &options.bindings, nullptr, workspace.base}, plan.grid, params);
   if (config.boxes) {
     decode_mma::set_box_numbers(config, tensors.k, params);
     describe(tensors.k, config, params.longest, params.first);
     if (options.k_rest) describe(*options.k_rest, config, params.longest, params.rest);
+  }
+  const ForwardMmaConfig of_shared = config.prefixed() ? plan::shared_keys_config(config) : config;
+  if (config.shares_elsewhere()) {
+    decode_mma::set_box_numbers(of_shared, tensors.k, params);
+    describe(tensors.k, of_shared, params.longest, params.first);
+    describe(tensors.v, of_shared, params.longest, params.rest);
   }
   if (problem.listed_pages) params.table.starts.data = problem.page_starts.data();
   if (run.lengths_there) params.lengths.page_starts = params.table.starts;
@@ -226,12 +255,16 @@ std::string plan_and_run(const AttentionTensors& tensors, const AttentionOptions
   gpu::set_mod_values(layout, options.bindings, kv_start_bindings(plan.mods.kv_start, problem, starts), params.mod);
   const device::CudaCaps& caps = known_gpu(run.gpu);
   const std::string architecture = fmt::format("{}", 100 * caps.major + 10 * caps.minor);
-  const auto entry = reinterpret_cast<Entry>(compile_on_host(text_of(config, plan.mods, layout, architecture)));
+  const auto compile = [&](const ForwardMmaConfig& each) {
+    return reinterpret_cast<Entry>(compile_on_host(text_of(each, plan.mods, layout, architecture)));
+  };
+  const Entry entry = compile(config), before = config.shares_elsewhere() ? compile(of_shared) : nullptr;
   const long long bytes = run.poisons ? poison(*c, problem, plan, options.bindings) : 0;
   const auto seed = static_cast<unsigned>(c != nullptr ? c->spec().seed : run.seed);
   for (int i = 0; i < run.runs; ++i) {
     params.launch = 77;  // as a graph that repeats a run has it
     if (i > 0) forget_rows(tensors.o);
+    if (before != nullptr) before(params, static_cast<unsigned>(params.prefix_gangs * params.tiles), seed);
     const long long read = entry(params, static_cast<unsigned>(plan.grid), seed + static_cast<unsigned>(i));
     EXPECT_TRUE(!run.poisons || read == bytes) << read << " bytes were read, not " << bytes;
   }
@@ -258,6 +291,7 @@ void run_decode_grid_on_host(const DecodeGrid& grid, const std::function<CaseSpe
     run_decode_on_host_and_judge(c, {.gpu = gpus.deal(),
                                      .candidate = candidates.deal(),
                                      .by_warpgroups = grid.by_warpgroups,
+                                     .of_two_kernels = grid.of_two_kernels,
                                      .gangs = gangs.deal(),
                                      .lengths_there = there.deal() == 1,
                                      .runs = runs.deal(),

@@ -18,6 +18,7 @@ struct DecodeRun {
   std::string_view gpu = "a100";  // of known_gpus.h, that is planned for
   int candidate = 0;              // which of the plans; past their end: the last
   bool by_warpgroups = false;     // of those whose products are warpgroups', if there are any
+  bool of_two_kernels = false;    // of those that have a kernel of shared keys besides, if there are any
   std::optional<int> gangs{};     // instead of the planned ones
   bool lengths_there = false;     // the kernel reads lengths and starts as it would from the device's memory
   int runs = 1;                   // in the same workspace
@@ -37,6 +38,7 @@ struct DecodeGrid {
   std::vector<int> lengths_there = {0, 1};  // as bools
   std::vector<int> runs = {1, 2};
   bool by_warpgroups = false;
+  bool of_two_kernels = false;
   bool batch_invariant = false;
   bool poisons = false;  // but for masks that rest on a capture
 };

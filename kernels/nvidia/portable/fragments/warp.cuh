@@ -78,6 +78,8 @@ struct WarpOfThreads {
     }
     return x;
   }
+  /// The lanes that have the same number, as bits.
+  static __device__ __forceinline__ unsigned lanes_with(int number) { return __match_any_sync(~0U, number); }
   /// The first lane where it holds; -1: none.
   static __device__ __forceinline__ int first_lane(bool holds) {
     return __ffs(static_cast<int>(__ballot_sync(~0U, holds))) - 1;

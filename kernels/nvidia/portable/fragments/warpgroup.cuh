@@ -1,13 +1,15 @@
 // Fragments of Hopper's tensor cores as four warps drive them together (wgmma): 64 rows, 16 of each warp. Rows without
-// a query are zeros. Two warpgroups have keys each. If values are the first columns of the keys (kConfig.wide()), both
-// warpgroups share a block: each multiplies all queries by its half of the keys, then all weights by its half of the
-// columns. Else each has blocks of its own, and sums of all columns. Keys, values and queries stand in shared memory in
-// panels (panel_copies.cuh), weights in registers. An accumulator's rows and columns are a warp's own as in mma.sync,
-// so scores, masks and states are those of MmaFragments. f16 and bf16.
+// a query are zeros. Two warpgroups have keys each, or, of keys that sequences share (shared_key_blocks.cuh), rows
+// each. If values are the first columns of the keys (kConfig.wide()), both warpgroups share a block: each multiplies
+// all queries by its half of the keys, then all weights by its half of the columns. Else each has blocks of its own,
+// and sums of all columns. Keys, values and queries stand in shared memory in panels (panel_copies.cuh), weights in
+// registers. An accumulator's rows and columns are a warp's own as in mma.sync, so scores, masks and states are those
+// of MmaFragments. f16 and bf16.
 #pragma once
 
 #include "portable/fragments/mma.cuh"
 #include "portable/fragments/panel_blocks.cuh"
+#include "portable/fragments/shared_key_blocks.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/warpgroup_products.cuh"
 
@@ -19,8 +21,10 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
   using Base::kF16, Base::lane, Base::wave;
   static constexpr shared::ForwardMmaMemory kMemory = shared::forward_mma_memory(kConfig);
   static constexpr int kKeys = 8, kOuts = 8, kOwnRows = 2, kOwnKeys = 2, kOwnOuts = 2, kOutRun = 2;
-  static_assert(!kConfig.converts() && kConfig.row_waves == 4 && kConfig.row_fragments == 1 && kConfig.key_waves == 2 &&
-                kConfig.q_bytes == 16 && (!kConfig.wide() || kConfig.qk_columns() > 128));
+  static_assert(!kConfig.converts() && kConfig.row_fragments == 1 && kConfig.q_bytes == 16 &&
+                (!kConfig.wide() || kConfig.qk_columns() > 128));
+  static_assert(kConfig.shares_alone() ? kConfig.row_waves % 4 == 0 && kConfig.key_waves == 1
+                                       : kConfig.row_waves == 4 && kConfig.key_waves == 2);
 
   static __device__ __forceinline__ int own_key(int c) { return lane() % 4 * 2 + c; }
   static __device__ __forceinline__ int own_out(int c) { return own_key(c); }
@@ -34,6 +38,7 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
   }
   static constexpr bool kCopiesQueries = true;
   struct Queries {};
+  using SharedBlocks = SharedKeyBlocks<kConfig>;
 
   class Stream : public PanelBlocks<kConfig> {
     using Copies = PanelCopies<kConfig>;
@@ -103,8 +108,9 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
   };
 
   /// S = Q K^T for the keys of the block, in flight until await_scores().
-  template <int kKeyFragments>
-  static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Stream& stream) {
+  /// `Keys`: a Stream, or what has the same queries() and keys().
+  template <int kKeyFragments, class Keys>
+  static __device__ __forceinline__ void begin_scores(Scores (&s)[1][kKeyFragments], const Keys& stream) {
     static_assert(kKeyFragments == 4 || kKeyFragments == 8);
     float(&sums)[4 * kKeyFragments] = registers_of<kKeyFragments>(s);
     const unsigned q = stream.queries(), k = stream.keys();
@@ -154,9 +160,9 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
   }
 
   /// O += P V of the block that is read, for the columns from `first` on, in flight until await_values().
-  template <int kOutFragments>
+  template <int kOutFragments, class Values>
   static __device__ __forceinline__ void begin_values(Out (&o)[1][kOutFragments], const Weights& weights,
-                                                      const Stream& stream, int first) {
+                                                      const Values& stream, int first) {
     multiply_values(o, stream.values(), first, [&](float* sums, int step, unsigned long long of_v) {
       if constexpr (kAtOnce<kOutFragments> == 128) {
         ptx::add_product_of_128<kF16>(sums, weights.a[step], of_v);

@@ -27,6 +27,19 @@ enum class StepBlocks : int { keys_and_values, keys, both_ways };
 inline constexpr const char* kStepBlocks[] = {"keys_and_values", "keys", "both_ways"};
 constexpr const char* name(StepBlocks blocks) { return kStepBlocks[static_cast<int>(blocks)]; }
 
+/// decode_mma: tiles of keys that several sequences share. They stand on one line with the sequences' own tiles
+/// (beside_own); or a kernel has them alone, and another kernel, which is launched behind it, the sequences' own tiles
+/// (elsewhere).
+enum class SharedTiles : int { beside_own, alone, elsewhere };
+inline constexpr const char* kSharedTiles[] = {"beside_own", "alone", "elsewhere"};
+constexpr const char* name(SharedTiles tiles) { return kSharedTiles[static_cast<int>(tiles)]; }
+
+/// Keys of a unit of shared keys, where a kernel has them alone.
+inline constexpr int kPrefixStep = 64;
+/// And waves of such a kernel that ask for them. (A multiprocessor's four schedulers have three waves each then, as
+/// they would beside one.)
+inline constexpr int kBringingWaves = 4;
+
 struct ForwardMmaConfig {
 #define HEDDLE_FIELD(type, name, value) type name = value;
 #include "backend/portable/shared/forward_mma_config.def"
@@ -47,7 +60,8 @@ struct ForwardMmaConfig {
   constexpr int first_key_of(int key_wave) const { return takes_turns() ? 0 : key_wave * wave_keys(); }
   constexpr int wave_rows() const { return row_fragments * shape().rows; }
   constexpr int rows() const { return row_waves * wave_rows(); }  // of a tile
-  constexpr int threads() const { return waves() * shape().wave; }
+  /// A kernel that has shared keys alone has waves besides that bring them.
+  constexpr int threads() const { return (waves() + (shares_alone() ? kBringingWaves : 0)) * shape().wave; }
   constexpr bool packs() const { return packed_heads > 1; }
   constexpr bool splits_keys() const { return splits > 1; }
   /// Blocks of keys and values come in a ring of `stages` buffers.
@@ -68,6 +82,12 @@ struct ForwardMmaConfig {
   constexpr int rings_of_blocks() const { return own_blocks ? waves() / ring_waves() : 1; }
   /// Keys of a block: those that are copied together.
   constexpr int block_keys() const { return own_blocks && !wide() ? wave_keys() : kv_block; }
+  /// Rows of a box by which TMA brings keys: those of a block; of shared keys those that lie in one page.
+  constexpr int box_rows() const {
+    if (!shares_alone() || page_rows == 0) return block_keys();
+    const int in_page = page_rows & -page_rows;
+    return in_page < block_keys() ? in_page : block_keys();
+  }
   /// decode_mma: blocks of keys of 8 bits lie in two pages each.
   constexpr bool blocks_in_two_pages() const { return converts() && own_blocks && 2 * page_rows == block_keys(); }
   /// decode_mma: blocks of keys lie in one page each, or in two.
@@ -78,9 +98,18 @@ struct ForwardMmaConfig {
   /// decode_mma: units of a mask's run of keys begin at a multiple of so many keys: where a block of a page does, and
   /// with chunks there in all layouts, so that pages change no bit.
   constexpr int run_step() const { return blocks_in_pages() || chunked() ? block_keys() : 1; }
-  /// decode_mma: tiles of keys that several sequences share stand before these sequences' own.
+  /// decode_mma: several sequences may share their first keys.
   constexpr bool prefixed() const { return prefix_sequences > 0; }
-  constexpr int own_rows() const { return prefixed() ? live_rows / prefix_sequences : live_rows; }  // of a sequence
+  // Which tiles the kernel has then.
+  constexpr bool shares_beside_own() const { return prefixed() && shared_tiles == SharedTiles::beside_own; }
+  constexpr bool shares_alone() const { return prefixed() && shared_tiles == SharedTiles::alone; }
+  constexpr bool shares_elsewhere() const { return prefixed() && shared_tiles == SharedTiles::elsewhere; }
+  /// Rows of a sequence.
+  constexpr int own_rows() const {
+    return prefixed() && !shares_elsewhere() ? live_rows / prefix_sequences : live_rows;
+  }
+  /// Shared keys are so many, or a multiple.
+  constexpr int prefix_step() const { return shares_beside_own() ? kv_block : kPrefixStep; }
   /// decode_mma: a sequence's units are those of runs of its keys.
   constexpr bool has_runs() const { return bounded || prefixed(); }
   /// decode_mma: only the device knows how many units there are.
@@ -129,7 +158,8 @@ struct ForwardMmaMemory {
   int q_pitch;
   int k, v, q;   // q: [tile rows], shared_queries
   int weights;   // of waves whose threads pass weights to each other: weight_bytes() each
-  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of each ring, and for the queries
+  int arrivals;  // by_warpgroups(): a barrier of 8 bytes for each buffer of each ring, and for the queries;
+                 // shares_alone(): then one for each buffer that has been read
   int stage;     // from a buffer to the next; 0: there is one
   int wave;      // own_blocks: from a ring to the next one; waves that share keys share a ring
   int bytes;
@@ -169,7 +199,10 @@ constexpr ForwardMmaMemory forward_mma_memory(const ForwardMmaConfig& config) {
   memory.q = memory.weights + config.waves() * weight_bytes(config);
   memory.bytes = memory.q + (config.shared_queries ? config.rows() * memory.q_pitch : 0);
   memory.arrivals = memory.bytes;
-  if (config.by_warpgroups()) memory.bytes += ((config.rings_of_blocks() * config.stages + 1) * 8 + 15) / 16 * 16;
+  if (config.by_warpgroups()) {
+    const int barriers = (config.shares_alone() ? 2 : 1) * config.rings_of_blocks() * config.stages + 1;
+    memory.bytes += (barriers * 8 + 15) / 16 * 16;
+  }
   if (config.key_waves > 1 && !config.own_blocks && config.blocks == StepBlocks::keys_and_values) {
     const int real = real_bytes(config.storage);
     const int merged = config.waves() * config.wave_rows() * (config.v_columns() + 2) * real;

@@ -42,6 +42,11 @@ constexpr int gangs_of_line(int units, int sequences, int most) {
   return even * 32 >= gangs * 31 ? even : gangs;
 }
 
+/// Gangs that have a tile of shared keys. Sequences find them at the tile's first one.
+struct PrefixSpan {
+  int from, to;
+};
+
 /// A tile is a sequence's queries of some heads that read the same keys, or config.tile_queries of them; a gang is as
 /// many CTAs as a sequence has tiles.
 struct DecodeMmaParams : ForwardParams {
@@ -63,6 +68,10 @@ struct DecodeMmaParams : ForwardParams {
   LengthsView prefix_group, prefix_len;
   TicketWord* joined_words;  // [sequences][tiles]
   float* joined_rows;        // [sequences][tiles][kJoinedParts][own_rows] rows
+  // Unless config.shares_beside_own(): what the kernel of shared keys leaves (decode_mma_memory.h).
+  int prefix_gangs;  // of that kernel
+  float *prefix_parts, *prefix_rows;
+  PrefixSpan* prefix_spans;  // [sequences]
 };
 
 /// TMA's description of a tensor of keys (cuda::tensor_map_before_ends).
@@ -71,7 +80,7 @@ struct alignas(64) KeyMap {
 };
 /// config.boxes.
 struct DecodeMmaBoxParams : DecodeMmaParams {
-  KeyMap first, rest;  // rest: k_first: of the last columns
+  KeyMap first, rest;  // rest: of the last columns, if k_first; of the values, if config.shares_alone()
   int longest;         // rows that an end has before it in a map: those of a page, or of the tensor
   int batch_step;      // from a sequence's keys to those of the next one: 1; or 0, if all have one entry of the tensor
 };

@@ -343,6 +343,14 @@ inline unsigned __ballot_sync(unsigned, bool x) {
     for (int i = 0; i < heddle::lanes::cta.wave; ++i) *out[i] = all;
   });
 }
+inline unsigned __match_any_sync(unsigned, int x) {
+  return heddle::lanes::together<unsigned>("match", x, [](const int* const* in, unsigned* const* out) {
+    for (int i = 0; i < heddle::lanes::cta.wave; ++i) {
+      *out[i] = 0;
+      for (int j = 0; j < heddle::lanes::cta.wave; ++j) *out[i] |= (*in[j] == *in[i] ? 1U : 0U) << j;
+    }
+  });
+}
 inline int __ffs(int bits) { return std::countr_zero(static_cast<unsigned>(bits)) % 32 + (bits != 0 ? 1 : 0); }
 inline unsigned __activemask() { return 0; }  // not known
 /// A whole warp waits here; without its mask it is about the order of the compiler alone.

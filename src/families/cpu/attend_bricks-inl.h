@@ -160,7 +160,7 @@ class BrickTile {
     return done == count;
   }
 
-  /// What the pipeline does to scores before rows weigh them: scales them, and applies the mod.
+  /// The pipeline scales scores and applies the mod before rows weigh them.
   struct ScoresToFinish {
     const BrickTile* tile;
     const TileMod* mod;
@@ -322,7 +322,7 @@ class BrickTile {
     }
   }
 
-  /// Of those that have kept their maxima.
+  /// By rows that have kept their maxima.
   std::uint64_t rows_that_grow(const BrickScores& scores) const {
     std::uint64_t grown = 0;
     for (std::int64_t first = 0; first < tile_.rows(); first += 16) {

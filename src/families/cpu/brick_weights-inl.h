@@ -166,7 +166,7 @@ struct KeptRows {
       set_maxima(r, _mm512_load_ps(maxima + r));
     }
   }
-  /// Of 16 rows from `first` on.
+  /// Sets those of 16 rows from `first` on.
   HWY_INLINE void set_maxima(std::int64_t first, __m512 maxima) {
     _mm512_store_ps(offsets + first, _mm512_mul_ps(maxima, _mm512_set1_ps(-kLog2E)));
   }

@@ -322,7 +322,7 @@ class BrickTile {
     }
   }
 
-  /// By rows that have kept their maxima.
+  /// A bit for each row that has kept its maximum, and whose scores now exceed it by too much.
   std::uint64_t rows_that_grow(const BrickScores& scores) const {
     std::uint64_t grown = 0;
     for (std::int64_t first = 0; first < tile_.rows(); first += 16) {

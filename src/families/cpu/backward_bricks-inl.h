@@ -51,8 +51,8 @@ class BrickStep {
         first_unit_(step.at.q_first / kUnitRows),
         end_unit_((step.at.q_first + step.at.rows + kUnitRows - 1) / kUnitRows) {
     special_ = step.queries.q_non_finite || step.queries.d_o_non_finite || step.keys.non_finite;
-    scaled_ = special_ || step.mod || step.slope || step.weight || !step.reads.empty() || columns_.first != step.begin ||
-              columns_.first + columns_.count != step.end;
+    scaled_ = special_ || step.mod || step.slope || step.weight || !step.reads.empty() ||
+              columns_.first != step.begin || columns_.first + columns_.count != step.end;
   }
 
   HEDDLE_AMX void run() {

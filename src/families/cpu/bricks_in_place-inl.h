@@ -73,8 +73,8 @@ class BricksInPlace {
                              .bricks = query_bricks(),
                              .flags = nullptr});
   }
-  /// The walk stands at its first chunk, `chunk`. Rows that stand together are fetched ahead, a few lines of each page of
-  /// memory. Others are not: a load of a register asks for sixteen rows at once.
+  /// The walk stands at its first chunk, `chunk`. Rows that stand together are fetched ahead, a few lines of each page
+  /// of memory. Others are not: a load of a register asks for sixteen rows at once.
   void start_walk(const Chunk& chunk) {
     enter_keys(chunk);
     fetches_ = keys_.together;

@@ -205,7 +205,7 @@ void expect_kernel(const Case& c, const device::KnownGpu& gpu) {
       const bool may_lack_prefixes = c.dim > 128 && size_of(c.kv_dtype) == 1 && gpu.caps.shared_memory_bytes < 120'000;
       EXPECT_TRUE(config.prefixed() == c.prefixes || (c.prefixes && may_lack_prefixes));
       EXPECT_TRUE(!c.passes_over || config.tested_heads > 0);
-      EXPECT_LE(cubin->spill_bytes, most_spills(c, config.boxes));
+      EXPECT_LE(cubin->spill_bytes, config.shares_elsewhere() ? 128 : most_spills(c, config.boxes));
       fmt::print("{}, {}: {} registers\n", gpu.name, decode_mma::name_of(config), cubin->registers);
       return;
     } catch (const cuda::jit::Rejected& rejected) {

@@ -29,6 +29,7 @@
 #include <utility>
 
 #include "families/cpu/brick_pipeline-inl.h"
+#include "families/cpu/brick_products-inl.h"
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/bricks_in_place-inl.h"
@@ -465,46 +466,6 @@ class BrickTile {
 
 }  // namespace detail
 
-namespace detail {
-
-/// StoreRows for what is asked for most: o in bf16 alone, of a softmax without sinks.
-inline bool StoresBf16Alone(const Tile<float>& tile) {
-  return tile.o.dtype == DType::bf16 && tile.normalizer == Normalizer::softmax && !tile.sinks &&
-         tile.lse.data == nullptr && tile.max_scores.data == nullptr;
-}
-/// 16 numbers to bf16, rounded to nearest even; NaN stays.
-HWY_INLINE __m256i RoundToBf16(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  const __m512i kept = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x00400000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
-}
-/// True when a row holds something that is not finite though its factor is.
-inline bool StoreBf16Rows(const Tile<float>& tile, const TileBuffers<float>& buffers) {
-  bool overflowed = false;
-  for (std::int64_t i = 0, head = 0, r = 0; i < tile.rows(); ++i, ++r) {
-    if (r == tile.at.rows) r = 0, ++head;
-    const RowEnd end = FinishRow(tile, buffers, i);
-    const float* row = buffers.accumulators + i * buffers.o_stride;
-    auto* to = static_cast<std::uint16_t*>(tile.o.data) + r * tile.o.stride + head * tile.o_head_stride;
-    const __m512 factor = _mm512_set1_ps(static_cast<float>(end.factor)), zero = _mm512_setzero_ps();
-    __m512 sum = zero;  // NaN as soon as one is not finite
-    for (std::int64_t c = 0; c < tile.v_dim; c += 16) {
-      const __mmask16 there = static_cast<__mmask16>(0xffffU >> std::max<std::int64_t>(c + 16 - tile.v_dim, 0));
-      __m512 o = _mm512_mul_ps(_mm512_maskz_load_ps(there, row + c), factor);
-      if (end.empty) o = zero;
-      sum = _mm512_fmadd_ps(o, zero, sum);
-      _mm256_mask_storeu_epi16(to + c, there, RoundToBf16(o));
-    }
-    overflowed = overflowed || (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0 && std::isfinite(end.factor));
-  }
-  return overflowed;
-}
-
-}  // namespace detail
-
 template <class Registers>
 HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   bool any_key = false;
@@ -512,11 +473,7 @@ HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& 
     detail::BrickTile<Registers> rows(tile, buffers);
     any_key = rows.run();
   }
-  if (tile.partials.pieces > 1) {
-    detail::StorePartials(tile, buffers, any_key);
-  } else if (!any_key || !detail::StoresBf16Alone(tile) || detail::StoreBf16Rows(tile, buffers)) {
-    detail::Finish(tile, buffers, any_key);
-  }
+  tile.partials.pieces > 1 ? detail::StorePartials(tile, buffers, any_key) : detail::Finish(tile, buffers, any_key);
 }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

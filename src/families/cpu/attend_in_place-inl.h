@@ -68,7 +68,7 @@ struct InPlaceWay {
   std::int64_t k_dim, v_dim;   // of the rows that are read: padded if they are staged
   T k_scale = 1, v_scale = 1;  // kStoredScale of what is not staged
   bool near;                   // rows are read once, where they stand: they are fetched a short way ahead
-  bool by_pages;               // of rows that stand together only the beginnings of pages: memory limits the speed
+  Fetches fetches;             // pages: memory limits the speed
 
   InPlaceWay(const Tile<T>& tile, const Care<T>& how) : care(how) {
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>())), rows = tile.rows();
@@ -80,7 +80,8 @@ struct InPlaceWay {
     restage_k = care.on && !stage_k && LosesNan(tile.k.dtype);
     stage_v = care.on || (rows >= kStageRows && size_of(tile.v.dtype) == 1) || tile.v_dim % (2 * lanes) != 0;
     near = !stage_k && !stage_v && (kWideRegisters || rows < kFarRows);
-    by_pages = near && 2 * rows <= size_of(tile.k.dtype) && FetchesByItself();
+    const bool by_pages = near && 2 * rows <= size_of(tile.k.dtype) && FetchesByItself();
+    fetches = by_pages ? Fetches::pages : Fetches::lines;
     k_dim = plan::round_up(tile.qk_dim, stage_k ? 2 * lanes : pair);
     v_dim = plan::round_up(tile.v_dim, 2 * lanes);
     if (!stage_k) k_scale = StoredScale(tile.k.dtype);
@@ -308,7 +309,7 @@ WalkEnd WalkInPlace(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int
     FindRows(tile.k, tile.qk_dim - tile.k_rest.columns, chunk.first, chunk.end - chunk.first, keys);
   };
   find_keys(walk.chunk());
-  Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near, way.by_pages);
+  Ahead ahead(keys, walk.chunk().end - walk.chunk().first, way.near, way.fetches);
   if (way.near) ahead.fetch_lines<true>(kAheadLines);
   for (bool first = true; !walk.done(); first = false) {
     const Chunk chunk = walk.chunk();

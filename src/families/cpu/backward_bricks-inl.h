@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "families/cpu/backward_elements-inl.h"
+#include "families/cpu/brick_products-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/cpu_backward_step.h"
 #include "families/cpu/hidden_elements-inl.h"

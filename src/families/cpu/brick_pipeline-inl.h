@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "families/cpu/brick_products-inl.h"
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
 

@@ -77,25 +77,22 @@ class BricksInPlace {
   /// of memory. Others are not: a load of a register asks for sixteen rows at once.
   void start_walk(const Chunk& chunk) {
     enter_keys(chunk);
-    fetches_ = keys_.together;
-    if (fetches_) ahead_ = Ahead(keys_, key_count_, true, true);
-    fetch(ahead_, kAheadLines);
+    ahead_ = Ahead(keys_, key_count_, true, Fetches::pages_alone);
+    ahead_.fetch_lines<true>(kAheadLines);
   }
   /// The keys of `chunk` are read next, and then its values.
   void start_chunk(const Chunk& chunk) {
     FindRows(tile_.v, tile_.v_dim, chunk.first, chunk.end - chunk.first, values_);
-    if (fetches_) ahead_.then(values_, chunk.end - chunk.first);
+    ahead_.then(values_, chunk.end - chunk.first);
   }
   /// The values of `chunk` are read next, and then the keys of the chunk at which `next` stands, if there is one.
   void start_values(const Chunk& chunk, const ChunkWalk& next) {
-    if (fetches_) ahead_.enter(values_, chunk.end - chunk.first);
+    ahead_.enter(values_, chunk.end - chunk.first);
     if (next.done()) return;
     enter_keys(next.chunk());
-    if (fetches_) ahead_.then(keys_, key_count_);
+    ahead_.then(keys_, key_count_);
   }
-  void end_chunk(const ChunkWalk& next) {
-    if (fetches_) ahead_.enter(keys_, next.done() ? 0 : key_count_);
-  }
+  void end_chunk(const ChunkWalk& next) { ahead_.enter(keys_, next.done() ? 0 : key_count_); }
 
   /// S = Q K^T over the chunk's columns. `again`: its keys were fetched.
   HEDDLE_AMX void compute_scores(const Chunk& chunk, bool again) {
@@ -104,7 +101,7 @@ class BricksInPlace {
     Product before;
     bool odd = false, any = false;
     for (std::int64_t column = 0; column < columns; column += 2 * kBrickColumns) {
-      fetch(ahead, 2 * kBrickColumns * lines);
+      ahead.fetch_lines<true>(2 * kBrickColumns * lines);
       Product product = {.keys = {group(column, 0), group(std::min(column + kBrickColumns, columns - 16), 1)},
                          .column = column,
                          .groups = column + kBrickColumns < columns ? 2 : 1};
@@ -136,7 +133,7 @@ class BricksInPlace {
     std::byte* to = value_bricks();
     for (std::int64_t column = first; column < end; column += 2, to += 64) {
       if (column > first && column % kBrickDepth == 0) to += (v_columns_ - 1) * kBrickBytes;
-      fetch(ahead_, 2 * lines);
+      ahead_.fetch_lines<true>(2 * lines);
       const std::uint16_t *even = row(column), *odd = row(column + 1);
       for (std::int64_t dim = 0; dim < tile_.v_dim; dim += kBrickDepth) {
         const __m512i a = even == nullptr ? _mm512_setzero_si512() : LoadElements(even + dim, tile_.v_dim - dim);
@@ -163,9 +160,6 @@ class BricksInPlace {
     std::int64_t column, groups, row = 0;
   };
 
-  void fetch(Ahead& ahead, std::int64_t lines) const {
-    if (fetches_) ahead.fetch_lines<true>(lines);
-  }
   static std::int64_t LinesOf(std::int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes; }
   void enter_keys(const Chunk& chunk) {
     keys_first_ = chunk.first;
@@ -244,7 +238,6 @@ class BricksInPlace {
   bool stage_;  // keys are copied, whatever their addresses
   RowAddresses keys_, values_;
   std::int64_t keys_first_ = 0, key_count_ = 0;
-  bool fetches_ = false;
   Ahead ahead_;
 };
 

@@ -200,9 +200,9 @@ T MaxScoreOf(const TileBuffers<T>& buffers, std::int64_t i) {
   return std::isnan(sum) ? static_cast<T>(sum) : buffers.row_maxima[i];
 }
 
-/// to = row * factor; true when one of the products is not finite. `row` has room for whole vectors.
-template <class T>
-bool ScaleRow(T* row, std::int64_t count, T factor, T* to) {
+/// to = row * factor, rounded; true when one of the products is not finite. `row` has room for whole vectors.
+template <class T, class Storage>
+bool ScaleRow(T* row, std::int64_t count, T factor, Storage* to) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto zero = hn::Zero(d);
@@ -211,13 +211,21 @@ bool ScaleRow(T* row, std::int64_t count, T factor, T* to) {
   for (; c + lanes <= count; c += lanes) {
     const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
     sum = hn::MulAdd(product, zero, sum);
-    hn::StoreU(product, d, to + c);
+    if constexpr (std::is_same_v<T, Storage>) {
+      hn::StoreU(product, d, to + c);
+    } else {
+      StoreReal(product, d, to + c);
+    }
   }
   if (c < count) {
     const auto product = hn::Mul(hn::Load(d, row + c), hn::Set(d, factor));
     sum = hn::MulAdd(product, zero, sum);
     hn::Store(product, d, row + c);
-    if (to != row) std::copy_n(row + c, count - c, to + c);
+    if constexpr (!std::is_same_v<T, Storage>) {
+      RoundRow(row + c, count - c, to + c);
+    } else if (to != row) {
+      std::copy_n(row + c, count - c, to + c);
+    }
   }
   return !hn::AllFalse(d, hn::IsNaN(sum));
 }
@@ -226,21 +234,25 @@ bool ScaleRow(T* row, std::int64_t count, T factor, T* to) {
 template <class T>
 bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
   bool overflowed = false;
-  for (std::int64_t i = 0; i < tile.rows(); ++i) {
-    const std::int64_t head = i / tile.at.rows, r = i % tile.at.rows;
+  for (std::int64_t i = 0, head = 0, r = 0; i < tile.rows(); ++i, ++r) {
+    if (r == tile.at.rows) r = 0, ++head;
     const RowEnd end = FinishRow(tile, buffers, i);
     T* row = buffers.accumulators + i * buffers.o_stride;
-    // Scaled straight into o where it has the type.
-    const bool is_direct = tile.o.dtype == kDType<T>;
     const std::int64_t first = head * tile.o_head_stride;
-    T* to = is_direct ? static_cast<T*>(tile.o.data) + r * tile.o.stride + first : row;
+    bool non_finite = false;
     if (end.empty || !any_key) {
-      std::fill(to, to + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
+      std::fill(row, row + tile.v_dim, end.empty ? static_cast<T>(end.factor) : T(0));
+      StoreRow(row, tile.v_dim, tile.o, r, first);
+    } else if ((tile.o.dtype == DType::f64) != std::is_same_v<T, double>) {  // rounded in a pass of its own
+      non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor), row);
+      StoreRow(row, tile.v_dim, tile.o, r, first);
     } else {
-      const bool non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor), to);
-      overflowed = overflowed || (non_finite && std::isfinite(end.factor));
+      WithStorage<T>(tile.o.dtype, [&]<class Storage>(std::type_identity<Storage>) {
+        auto* to = static_cast<Storage*>(tile.o.data) + r * tile.o.stride + first;
+        non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor), to);
+      });
     }
-    if (!is_direct) StoreRow(row, tile.v_dim, tile.o, r, first);
+    overflowed = overflowed || (non_finite && std::isfinite(end.factor));
     if (tile.lse.data != nullptr) {
       const T lse = static_cast<T>(end.top + end.log_sum);
       StoreRow(&lse, 1, tile.lse, r, head * tile.lse_head_stride);

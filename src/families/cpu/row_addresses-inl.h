@@ -120,13 +120,15 @@ inline void FindRows(const ConstRows& rows, std::int64_t dim, std::int64_t first
   std::fill(to.row + count, to.row + end, to.row[count - 1]);
 }
 
+/// Which lines are fetched of rows that stand together: all of them, or the first ones of each page of memory; and then
+/// none of rows that stand apart.
+enum class Fetches { lines, pages, pages_alone };
+
 /// Rows that are fetched while others are computed on, line after line, since in any other order the hardware's own
 /// prefetching does not join in: those of a phase, and then those of the next.
 class Ahead {
  public:
-  /// by_pages: of rows that stand together, only the first lines of each page of memory are fetched.
-  Ahead(const RowAddresses& rows, std::int64_t columns, bool near, bool by_pages = false)
-      : near_(near), by_pages_(by_pages) {
+  Ahead(const RowAddresses& rows, std::int64_t columns, bool near, Fetches fetches) : near_(near), fetches_(fetches) {
     begin(rows, columns);
   }
   Ahead() = default;
@@ -207,8 +209,10 @@ class Ahead {
   }
   void begin(const RowAddresses& rows, std::int64_t columns) {
     rows_ = &rows;
-    in_pages_ = by_pages_ && rows.together;
-    columns_ = rows.together ? std::min<std::int64_t>(columns, 1) : columns;  // rows together are as one
+    in_pages_ = fetches_ != Fetches::lines && rows.together;
+    columns_ = rows.together                      ? std::min<std::int64_t>(columns, 1)  // they are as one
+               : fetches_ == Fetches::pages_alone ? 0
+                                                  : columns;
     row_lines_ = ((rows.together ? columns : 1) * rows.bytes + kLineBytes - 1) / kLineBytes;
     column_ = -1;
     next_ = nullptr;
@@ -230,7 +234,8 @@ class Ahead {
   const RowAddresses* rows_ = nullptr;
   const RowAddresses* next_ = nullptr;
   std::int64_t column_ = 0, columns_ = 0, next_columns_ = 0, row_lines_ = 0;
-  bool near_ = false, by_pages_ = false, in_pages_ = false;
+  bool near_ = false, in_pages_ = false;
+  Fetches fetches_ = Fetches::lines;
 };
 
 }  // namespace detail

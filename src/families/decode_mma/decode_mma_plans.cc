@@ -120,11 +120,11 @@ std::vector<Choice> decode_mma(const AttentionProblem& problem, const AttentionT
     // Where registers do not suffice for that, all blocks are read.
     if (decode_mma_tested_heads(mods, config) > 0) add(config, false);
   }
-  if (!choices.empty()) rank_by_prefixes(problem, choices);
   if (choices.empty()) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("no kernel of decode_mma fits into {} bytes of shared memory", caps.shared_memory_bytes));
   }
+  rank_by_prefixes(problem, choices);
   check_density(problem, decode_mma_keys(problem, mods, options.bindings, configs.front()), rows_of);
   const auto& first = choices.front().plan.part<ForwardMmaConfig>();
   for (Choice& choice : choices) {

@@ -105,6 +105,17 @@ TEST_F(CpuBricks, ScoresFarFromZero) {
       for (std::int64_t d = 0; d < 8; ++d) poke_bf16(a.v, {0, 0, j, d}, j < 256 ? 1 : -1);
     }
     expect_bricks(a);
+
+    // Their lse in two words has no error of a maximum's product with log2 e.
+    const Tensor o = nan_tensor(DType::bf16, a.o_shape()), lse = nan_tensor(DType::f32, {1, 1, 70}),
+                 rest = nan_tensor(DType::f32, {1, 1, 70});
+    AttentionTensors tensors{.q = a.q, .k = a.k, .v = a.v, .o = o.view()};
+    tensors.lse = lse.view(), tensors.lse_rest = rest.view();
+    attention_into(tensors, a.options);
+    for (std::int64_t i = 0; i < 70; ++i) {
+      const double found = get_element(lse, {0, 0, i}) + get_element(rest, {0, 0, i});
+      EXPECT_NEAR(found - level, std::log(450 + 450 * std::exp(static_cast<double>(i % 3))), 1e-4) << i;
+    }
   }
 }
 

@@ -2,8 +2,9 @@
 // the grid of bench/compare.py, full and causal, beside the planner's own.
 //
 //   bench_backward_sm90_variants [--dim D,D/V,...] [--lengths N,...] [--only NAME,...] [--times N] [--device I]
-//   [--check-only]
+//   [--tokens N] [--columns N] [--check-only]
 //
+// The grid has 16384 tokens of all sequences and 2048 columns of all heads, or as many as asked for.
 // Prints TFLOP/s of all kernels of a run (5 products; causal counts half), or why a variant cannot run. Exits 1 if a
 // variant's gradients fail the criterion of heddle/check.h.
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +25,7 @@
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_sm90_config.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "families/backward_sm90/tile_shares.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "gpu_timer.h"
 #include "plan/hopper/sm90_chip.h"
@@ -30,26 +33,22 @@
 namespace heddle::bench {
 namespace {
 
-constexpr std::int64_t kTokens = 16384, kColumns = 2048;
-
 std::string text_of(const HeadDims& dims) {
   return dims.qk == dims.v ? fmt::format("{}", dims.qk) : fmt::format("{}/{}", dims.qk, dims.v);
 }
-std::int64_t heads_of(const HeadDims& dims) { return kColumns / dims.qk; }
-
 struct Variant {
   std::string name;
-  shared::BackwardSm90Config config;  // what differs from the planner's
+  std::function<void(shared::BackwardSm90Config&)> change;  // of the planner's configuration
 };
 
 /// The first is the planner's.
 std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
-  std::vector<Variant> variants = {{"planned", planned}};
-  const auto add = [&](const std::string& name, auto&& change) {
+  std::vector<Variant> variants = {{"planned", [](shared::BackwardSm90Config&) {}}};
+  const auto add = [&](const std::string& name, const auto& change) {
     shared::BackwardSm90Config config = planned;
     change(config);
     const bool fits = shared::backward_shared_bytes(config) <= plan::kSm90SharedMemory;
-    if (fits && !(config == planned)) variants.push_back({name, config});
+    if (fits && !(config == planned)) variants.push_back({name, change});
   };
   add("late numbers", [](auto& config) { config.early_numbers = false; });
   // In a narrow kernel two would wait for each other.
@@ -69,47 +68,49 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   });
   add("ring of dq", [](auto& config) { config.ring = config.d_q && !config.wide; });
   add("no ring", [](auto& config) { config.ring = false; });
-  shared::BackwardSm90Config whole = planned;  // dQ by the warpgroups that have the keys
-  if (planned.d_q_apart) {
-    whole.d_q_apart = whole.held = whole.ring = false;
-    whole.q_stages = whole.d_o_stages = 3;
-    add("dq by all", [&](auto& config) { config = whole; });
+  variants.push_back({"whole tiles", [](auto& config) { config.shares = false; }});
+  if (planned.d_q_apart) {  // dQ by the warpgroups that have the keys
+    add("dq by all", [](auto& config) {
+      config.d_q_apart = config.held = config.ring = false;
+      config.q_stages = config.d_o_stages = 3;
+    });
   }
   for (const shared::BackwardSm90Config& apart : plan::with_d_q_apart(planned)) {
     add(fmt::format("dq apart{}{}", apart.held ? "" : " in memory", apart.early_numbers ? "" : " late"),
-        [&](auto& config) { config = apart; });
+        [=](auto& config) {
+          config.d_q_apart = true;
+          config.held = apart.held;
+          config.early_numbers = apart.early_numbers;
+          config.q_stages = config.d_o_stages = apart.q_stages;
+        });
   }
   return variants;
 }
 
-std::int64_t workspace_bytes_of(const Memory& memory, const shared::BackwardSm90Config& config) {
-  return plan::backward_sm90_workspace(problem::validate(memory.tensors(), memory.options), config).bytes;
-}
-
-/// A ring of dQ's sums has tiles of its own.
-int grid_of(const Memory& memory, const shared::BackwardSm90Config& config, const plan::Choice& choice) {
+/// A variant's list of tiles decides the grid and the workspace: rings of dQ's sums and shared tiles have tiles of
+/// their own.
+void set_list(const Memory& memory, const shared::BackwardSm90Config& config, plan::Choice& choice) {
   const problem::AttentionProblem problem = problem::validate(memory.tensors(), memory.options);
-  const auto tiles =
-      static_cast<int>(plan::backward_sm90_schedule(problem, config, choice.block_mask.get()).items.size());
-  return config.draws() ? std::min(tiles, choice.plan.multiprocessors) : tiles * config.tile_ctas();
+  const plan::BackwardSm90Schedule schedule =
+      plan::backward_sm90_schedule(problem, config, choice.block_mask.get(), choice.plan.multiprocessors);
+  const auto tiles = static_cast<int>(schedule.items.size());
+  choice.plan.grid = config.draws() ? std::min(tiles, choice.plan.multiprocessors) : tiles * config.tile_ctas();
+  choice.plan.workspace_bytes = plan::backward_sm90_workspace(problem, config).bytes +
+                                plan::tile_shares_memory(config, schedule.share_places).bytes;
 }
 
-/// A variant, ready to run; null: the planner's own.
+/// A variant, ready to run.
 class Runner {
  public:
-  Runner(const Memory& memory, const Variant* variant)
+  Runner(const Memory& memory, const Variant& variant)
       : runs_(memory.options, tensors_for(memory, variant), [&](std::vector<plan::Choice>& choices) -> plan::Choice& {
           plan::Plan& plan = choices.front().plan;
           if (!plan.has<shared::BackwardSm90Config>())
             throw Error(ErrorCode::internal, "the planner offers no kernel of the family");
-          if (variant != nullptr) {
-            const bool masked = plan.part<shared::BackwardSm90Config>().masked;
-            plan.family_part = variant->config;
-            plan.part<shared::BackwardSm90Config>().masked = masked;
-            plan.workspace_bytes = workspace_bytes_of(memory, variant->config);
-            plan.grid = grid_of(memory, variant->config, choices.front());
-          }
           config = plan.part<shared::BackwardSm90Config>();
+          variant.change(config);
+          plan.family_part = config;
+          set_list(memory, config, choices.front());
           return choices.front();
         }) {}
   void operator()(void* stream) const { runs_(stream); }
@@ -117,9 +118,12 @@ class Runner {
   shared::BackwardSm90Config config;
 
  private:
-  static BackwardTensors tensors_for(const Memory& memory, const Variant* variant) {
+  static BackwardTensors tensors_for(const Memory& memory, const Variant& variant) {
     BackwardTensors tensors = memory.tensors();
-    if (variant != nullptr && !variant->config.d_q) tensors.dq.reset();
+    shared::BackwardSm90Config config;
+    config.d_q = true;
+    variant.change(config);
+    if (!config.d_q) tensors.dq.reset();
     return tensors;
   }
 
@@ -129,8 +133,8 @@ class Runner {
 /// Checks gradients of a small problem with ragged ends. Empty where the criterion is met. CTAs that draw get more
 /// tiles than there are multiprocessors.
 std::string check(const Variant& variant, const HeadDims& dims, const Device& gpu, GpuTimer& timer) {
-  const Memory memory(1, variant.config.draws() ? 60 : 2, 400, dims, true, gpu);
-  const Runner runner(memory, &variant);
+  const Memory memory(1, dims.qk <= 64 ? 60 : 2, 400, dims, true, gpu);
+  const Runner runner(memory, variant);
   timer.seconds(1, [&] { runner(timer.stream()); });
   const GradientReport report = check_backward(runner.tensors(), memory.options);
   return report.passed ? std::string() : report.text();
@@ -139,6 +143,7 @@ std::string check(const Variant& variant, const HeadDims& dims, const Device& gp
 struct Arguments {
   std::vector<HeadDims> dims = {{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
   std::vector<std::int64_t> lengths = {512, 2048, 8192, 16384};
+  std::int64_t tokens = 16384, columns = 2048;
   int times = 4, device = 0;
   bool check_only = false;
   std::vector<std::string> only;  // names of variants; none: all
@@ -180,6 +185,8 @@ Arguments parse(int count, char** words) {
     if (word == "--dim") arguments.dims = dims_of(value);
     if (word == "--lengths") arguments.lengths = numbers_of(value);
     if (word == "--only") arguments.only = names_of(value);
+    if (word == "--tokens") arguments.tokens = std::atoll(words[i + 1]);
+    if (word == "--columns") arguments.columns = std::atoll(words[i + 1]);
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
     if (word == "--device") arguments.device = std::atoi(words[i + 1]);
     ++i;
@@ -214,7 +221,7 @@ void time_cell(const std::vector<Variant>& variants, const Memory& memory, doubl
   for (const Variant& variant : variants) {
     reasons.emplace_back();
     try {
-      runners.push_back(std::make_unique<Runner>(memory, &variant));
+      runners.push_back(std::make_unique<Runner>(memory, variant));
     } catch (const Error& error) {
       runners.push_back(nullptr);
       reasons.back() = std::string(error.what()).substr(0, 80);
@@ -234,10 +241,11 @@ void time_variants(const std::vector<Variant>& variants, const HeadDims& dims, c
                    const Device& gpu, GpuTimer& timer) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
-      const Memory memory(kTokens / length, heads_of(dims), length, dims, causal, gpu);
+      const std::int64_t heads = arguments.columns / dims.qk, batch = arguments.tokens / length;
+      const Memory memory(batch, heads, length, dims, causal, gpu);
       fmt::print("D {} {} {}:", text_of(dims), causal ? "causal" : "full", length);
-      const std::int64_t of_pair = 2 * heads_of(dims) * (3 * dims.qk + 2 * dims.v);
-      const double flops = static_cast<double>(kTokens * length * of_pair) * (causal ? 0.5 : 1);
+      const std::int64_t of_pair = 2 * heads * (3 * dims.qk + 2 * dims.v);
+      const double flops = static_cast<double>(batch * length * length * of_pair) * (causal ? 0.5 : 1);
       time_cell(variants, memory, flops, arguments.times, timer);
       fmt::print("\n");
       std::fflush(stdout);
@@ -256,7 +264,7 @@ int run(const Arguments& arguments) {
   for (const HeadDims& dims : arguments.dims) {
     const Memory small(1, 2, 400, dims, true, gpu);
     std::vector<Variant> good;
-    for (const Variant& variant : variants_of(Runner(small, nullptr).config)) {
+    for (const Variant& variant : variants_of(Runner(small, {"planned", [](auto&) {}}).config)) {
       if (!arguments.only.empty() && std::ranges::find(arguments.only, variant.name) == arguments.only.end()) continue;
       std::string wrong;
       try {

@@ -23,9 +23,17 @@ struct BackwardItem {
   int first_run, runs;  // QueryRun[first_run, first_run + runs)
   int steps;            // query blocks in all of them; 0: dk and dv are zeros; below 0, in shared memory: no tile
   int first_block;      // number of the sequence's first RowBlock
-  int unused;
+  int share;            // share_word(): the CTA walks some of the tile's steps; 0: all
 };
 static_assert(sizeof(BackwardItem) == 32);
+
+/// A tile whose steps several CTAs share has an item for each of them. Each CTA leaves its sums of dK and dV at a place
+/// of its own, and the last one adds up all of them, in the order of the steps. `place`: of the tile's first share.
+constexpr int share_word(int place, int number, int shares) { return place << 16 | number << 8 | shares; }
+constexpr int shares_of(int word) { return word & 255; }
+constexpr int number_of_share(int word) { return word >> 8 & 255; }
+constexpr int first_place_of(int word) { return word >> 16; }
+inline constexpr int kMostShares = 8, kMostSharePlaces = 32767;
 
 /// The parameters of the kernels before and behind it, which go over blocks of rows.
 struct BackwardRowsParams {
@@ -41,6 +49,9 @@ struct BackwardRowsParams {
   // If dQ's sums are a ring: ring_units units of it and ring_counts counters become 0.
   long long ring_units, ring_counts;
   unsigned* ring_counters;
+  // Tiles that CTAs share: as many counters become 0.
+  long long share_counts;
+  unsigned* share_counters;
   float* sink_parts;  // [block][head]
   RowOutput d_q_out;
   RowOutput d_sinks;  // stride[0]: of heads

@@ -141,7 +141,8 @@ class BackwardHolder : public BackwardRole<kConfig> {
   /// no other warpgroup reads them, and this one has finished with them. TMA may write there next.
   __device__ __forceinline__ void finish() {
     const ptx::Address stage = own_rows(memory_.values(slot_of(tiles_)));
-    ptx::wgmma_wait<1>();
+    // Sums of other shares come to dV's registers, for which no product may be in flight (C7515).
+    ptx::wgmma_wait<kConfig.shares ? 0 : 1>();
     ptx::touch(d_v_);
     store_d_v(stage);
     ptx::wgmma_wait<0>();

@@ -5,6 +5,7 @@
 
 #include "backward_sm90/backward_keys.cuh"
 #include "backward_sm90/backward_memory.cuh"
+#include "backward_sm90/backward_shares.cuh"
 #include "backward_sm90/d_q_conversion.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -61,6 +62,8 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
       if (steps > 0) {
         walk();
       } else {
+        // The producer has seen that the tile before gave its keys back: a second release would hide the first one.
+        if constexpr (kConfig.kv_buffers() == 1) ptx::barrier_wait(memory_.v_full(), slot_of(tiles_));
         store_zeros();
       }
       if constexpr (kConfig.kv_buffers() == 1) release(memory_.kv_empty());
@@ -68,12 +71,32 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
       release(memory_.tile_empty(slot_of(tiles_)));
     }
   }
-  /// No step is summed.
+  /// No step is summed: the tile has none, or none of this CTA's attends the warpgroup's keys.
   __device__ __forceinline__ void store_zeros() {
     ptx::forget(d_k_);
     ptx::forget(d_v_);
-    this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, false);
-    this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, false);
+    bool summed = false;
+    if constexpr (kConfig.shares) {
+      summed = word(shared::kTileShare) != 0;
+      for (float& d : d_k_) d = 0;
+      for (float& d : d_v_) d = 0;
+    }
+    if (adds_shares(params_.d_v, 0, d_v_)) {
+      this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, summed);
+    }
+    if (adds_shares(params_.d_k, 1, d_k_)) {
+      this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, summed);
+    }
+  }
+
+  /// Whether the warp stores its rows of a gradient. Of a tile that CTAs share, the last one does, with the sums of
+  /// all.
+  template <int kCount>
+  __device__ __forceinline__ bool adds_shares(const shared::RowOutput& out, int tensor, float (&d)[kCount]) const {
+    if constexpr (!kConfig.shares) return true;
+    const int share = uniform(word(shared::kTileShare));
+    if (share == 0 || out.data == nullptr) return true;
+    return add_shares<kConfig>(params_.shares, share, warpgroup_, tensor, d);
   }
 
   __device__ __forceinline__ void release(ptx::Address empty) const { ptx::barrier_arrive_by_warp(empty, lane()); }
@@ -140,10 +163,12 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
   }
 
   /// By way of shared memory that nothing else needs.
-  __device__ __forceinline__ void store_d_k(ptx::Address stage) const {
+  __device__ __forceinline__ void store_d_k(ptx::Address stage) {
+    if (!adds_shares(params_.d_k, 1, d_k_)) return;
     this->template store<kConfig.d_k_type, kStaged>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, true, stage);
   }
-  __device__ __forceinline__ void store_d_v(ptx::Address stage) const {
+  __device__ __forceinline__ void store_d_v(ptx::Address stage) {
+    if (!adds_shares(params_.d_v, 0, d_v_)) return;
     this->template store<kConfig.d_v_type, kStaged>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, true, stage);
   }
 

@@ -177,6 +177,15 @@ __device__ __forceinline__ void zero_unit(const BackwardRowsParams& params, long
   }
 }
 
+/// All CTAs together.
+__device__ __forceinline__ void zero_counters(unsigned* counters, long long count, const BackwardRowsParams& params,
+                                              long long number) {
+  const long long ctas = static_cast<long long>(params.block_count) * params.q_heads;
+  for (long long i = number * shared::kRowThreads + threadIdx.x; i < count; i += ctas * shared::kRowThreads) {
+    counters[i] = 0;
+  }
+}
+
 /// dQ's ring: the sums become zeros, and so do what counts their adds and their conversions.
 template <auto kConfig>
 __device__ __forceinline__ void zero_ring(const BackwardRowsParams& params, long long number) {
@@ -184,10 +193,7 @@ __device__ __forceinline__ void zero_ring(const BackwardRowsParams& params, long
   for (long long unit = number; unit < params.ring_units; unit += ctas) {
     zero_unit<kConfig>(params, unit);
   }
-  for (long long i = number * shared::kRowThreads + threadIdx.x; i < params.ring_counts;
-       i += ctas * shared::kRowThreads) {
-    params.ring_counters[i] = 0;
-  }
+  zero_counters(params.ring_counters, params.ring_counts, params, number);
 }
 
 }  // namespace heddle
@@ -199,6 +205,7 @@ extern "C" __global__ void __launch_bounds__(heddle::shared::kRowThreads)
   const int head = static_cast<int>(blockIdx.y);
   const long long number = static_cast<long long>(blockIdx.x) * params.q_heads + head;
   if (number == 0 && threadIdx.x == 0) *params.drawn = 0;
+  if constexpr (kConfig.shares) zero_counters(params.share_counters, params.share_counts, params, number);
   if constexpr (kConfig.ring) {
     zero_ring<kConfig>(params, number);
   } else if constexpr (kConfig.d_q) {

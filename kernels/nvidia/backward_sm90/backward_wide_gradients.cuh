@@ -31,7 +31,7 @@ class WideGradients : WideRole<kConfig> {
     if (steps_ > 0) walk();
     // By way of queries that came before the last ones: no others come.
     const int slot = steps_ > 0 ? steps_ % kConfig.q_stages : 0;
-    this->template leave<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, memory_.queries(slot));
+    this->template leave<kConfig.d_k_type>(params_.d_k, 1, kConfig.qk_dim, d_k_, params_.scale, memory_.queries(slot));
   }
 
  private:

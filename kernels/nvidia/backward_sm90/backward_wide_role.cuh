@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backward_sm90/backward_keys.cuh"
+#include "backward_sm90/backward_shares.cuh"
 #include "backward_sm90/backward_wide_products.cuh"
 #include "backward_sm90/wide_memory.cuh"
 
@@ -22,6 +23,8 @@ class WideRole : public BackwardKeys<kConfig, WideMemory<kConfig>, WideRole<kCon
   __device__ __forceinline__ int word(unsigned offset) const { return this->memory_.tile_word(offset); }
 
  protected:
+  using Base::params_, Base::warpgroup_;
+
   __device__ __forceinline__ static int own_thread() { return static_cast<int>(threadIdx.x & 127); }
   __device__ __forceinline__ static int lane_offset() { return 4 * shared::offset_of_lane(threadIdx.x & 31); }
 
@@ -32,12 +35,19 @@ class WideRole : public BackwardKeys<kConfig, WideMemory<kConfig>, WideRole<kCon
     return __shfl_sync(~0U, flags, 0);
   }
 
-  /// Stores dK or dV of the thread's keys. `stage`: memory for 64 keys x all columns that nothing else needs any more.
+  /// Stores dK (`tensor` 1) or dV (0) of the thread's keys; of a tile that pairs share, the last one does. `stage`:
+  /// memory for 64 keys x all columns that nothing else needs any more.
   template <shared::StorageType kType, int kCount>
-  __device__ __forceinline__ void leave(const shared::RowOutput& out, int dim, const float (&d)[kCount], float factor,
-                                        ptx::Address stage) const {
+  __device__ __forceinline__ void leave(const shared::RowOutput& out, int tensor, int dim, float (&d)[kCount],
+                                        float factor, ptx::Address stage) const {
     if constexpr (kConfig.device_lengths) {
       if (steps_ < 0) return;  // no tile
+    }
+    if constexpr (kConfig.shares) {
+      const int share = __shfl_sync(~0U, word(shared::kTileShare), 0);
+      if (share != 0 && out.data != nullptr && !add_shares<kConfig>(params_.shares, share, warpgroup_, tensor, d)) {
+        return;
+      }
     }
     this->template store<kType, true>(out, dim, d, factor, steps_ > 0, stage);
   }

@@ -21,7 +21,7 @@ class WideScores : WideRole<kConfig> {
   __device__ __forceinline__ void run() {
     ptx::forget(d_v_);
     if (steps_ > 0) walk();
-    this->template leave<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, memory_.d_o(slot_of(d_o_)));
+    this->template leave<kConfig.d_v_type>(params_.d_v, 0, kConfig.v_dim, d_v_, 1.0F, memory_.d_o(slot_of(d_o_)));
   }
 
  private:

@@ -10,6 +10,14 @@ __device__ __forceinline__ unsigned count_up(unsigned* word) {
   return before;
 }
 
+/// Adds one; returns the count before. What the thread, and those that met it at a barrier before, wrote is seen by
+/// every thread that counts itself later, and by those that meet it at a barrier then.
+__device__ __forceinline__ unsigned arrive(unsigned* word) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(word) : "memory");
+  return before;
+}
+
 /// Returns once the word is `turn`. What others did before they passed it on is seen from here on, by bulk operations,
 /// too.
 __device__ __forceinline__ void wait_for_turn(const unsigned* word, unsigned turn) {

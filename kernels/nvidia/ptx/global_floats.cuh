@@ -10,6 +10,11 @@ __device__ __forceinline__ void load_floats(const float* from, float* to) {
                : "l"(from)
                : "memory");
 }
+__device__ __forceinline__ void store_floats(float* to, const float* from) {
+  asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(from[0]), "f"(from[1]), "f"(from[2]),
+               "f"(from[3])
+               : "memory");
+}
 __device__ __forceinline__ void store_zeros(float* to) {
   asm volatile("st.global.cg.v4.f32 [%0], {%1, %1, %1, %1};" ::"l"(to), "f"(0.0F) : "memory");
 }

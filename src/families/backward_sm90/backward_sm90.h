@@ -56,7 +56,7 @@ struct BackwardSm90Workspace {
   std::int64_t turns;     // ordered: an integer of each part of dQ's sums
   std::int64_t counters;  // ring: of each section, how many parts were added, and how many units converted
   std::int64_t lists;     // lengths on the device: what backward_lists_memory() says
-  std::int64_t bytes;     // memory of gradients of captures, then copies stand behind
+  std::int64_t bytes;     // memory of gradients of captures, or tile_shares_memory(), then copies stand behind
 };
 BackwardSm90Workspace backward_sm90_workspace(const problem::AttentionProblem& problem,
                                               const shared::BackwardSm90Config& config);
@@ -67,14 +67,16 @@ shared::BackwardListsMemory backward_lists_memory(const problem::AttentionProble
 /// The list of tiles, and what they have to do with dQ's ring.
 struct BackwardSm90Schedule : BackwardSchedule {
   std::vector<shared::DqTurn> turns;
+  int share_places = 0;  // of tiles that CTAs share
 };
-/// `block_mask` null: everything attends. Its blocks are multiples of 64 queries and 64 keys. `shape`: of dQ's ring,
-/// where there is one.
+/// `block_mask` null: everything attends. Its blocks are multiples of 64 queries and 64 keys. `multiprocessors`:
+/// between which tiles are shared, if config.shares. `shape`: of dQ's ring, where there is one.
 BackwardSm90Schedule backward_sm90_schedule(const problem::AttentionProblem& problem,
                                             const shared::BackwardSm90Config& config, const BlockMask* block_mask,
-                                            const DqRingShape& shape);
+                                            int multiprocessors, const DqRingShape& shape);
 BackwardSm90Schedule backward_sm90_schedule(const problem::AttentionProblem& problem,
-                                            const shared::BackwardSm90Config& config, const BlockMask* block_mask);
+                                            const shared::BackwardSm90Config& config, const BlockMask* block_mask,
+                                            int multiprocessors);
 std::int64_t count_tiles(const problem::AttentionProblem& problem, const shared::BackwardSm90Config& config);
 
 }  // namespace heddle::plan

@@ -7,6 +7,7 @@
 #include "backend/gpu/row_tensors.h"
 #include "backend/gpu/sequence_spans.h"
 #include "families/backward_sm90/backward_sm90.h"
+#include "families/backward_sm90/tile_shares.h"
 
 namespace heddle::backward_sm90 {
 
@@ -81,6 +82,14 @@ BackwardConstants backward_constants(const backend::PrepareArguments& arguments)
   gpu::set_strides(tensors.dq, problem.packed, constants.rows.d_q_out);
   if (config.ring) set_ring(plan::d_q_ring_shape(problem, config), arguments, constants);
   return constants;
+}
+
+void set_shares(const shared::BackwardSm90Config& config, int places, void* memory, BackwardConstants& constants) {
+  const plan::TileSharesMemory at = plan::tile_shares_memory(config, places);
+  char* first = static_cast<char*>(memory);
+  constants.main.shares = {reinterpret_cast<float*>(first + at.sums), reinterpret_cast<unsigned*>(first + at.counters)};
+  constants.rows.share_counters = constants.main.shares.counters;
+  constants.rows.share_counts = std::int64_t{places} * config.share_counters();
 }
 
 void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,

@@ -36,6 +36,10 @@ void set_lists_to_read(const backend::RunArguments& arguments, const problem::At
 /// Sets what all runs of a plan know of dQ's ring.
 void set_ring(const plan::DqRingShape& shape, const backend::PrepareArguments& arguments, BackwardConstants& constants);
 
+/// Sets where CTAs that share tiles leave their sums. `places`: of the schedule; `memory`: behind the workspace's
+/// bytes.
+void set_shares(const shared::BackwardSm90Config& config, int places, void* memory, BackwardConstants& constants);
+
 /// Sets a run's own parameters: addresses of its tensors and its workspace.
 void set_addresses(const backend::RunArguments& arguments, const problem::AttentionProblem& problem,
                    const shared::BackwardSm90Config& config, BackwardConstants& constants);

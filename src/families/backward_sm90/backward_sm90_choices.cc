@@ -9,6 +9,7 @@
 #include "base/environment.h"
 #include "families/backward_sm90/backward_reads.h"
 #include "families/backward_sm90/backward_sm90.h"
+#include "families/backward_sm90/tile_shares.h"
 #include "plan/access/tensor_access.h"
 #include "plan/access/tma_refuses.h"
 #include "plan/hopper/sm90_chip.h"
@@ -37,15 +38,8 @@ void set_access(const Request& request, Plan& plan) {
   }
 }
 
-/// By panels of 64 columns. With two and four fitted to bench/compare.py --backward on an H200, S 512 to 8192, full and
-/// causal, which they meet within 5 and 8 % (docs/notes/compare_backward.md); with one to the times of S 512 and 8192
-/// before there was a warpgroup for dQ. With three not measured: by what shared memory moves in a step.
-constexpr double kStepClocks[] = {2250, 3480, 3950, 5050};  // of 64 queries x the CTA's keys
-constexpr double kTileClocks[] = {8300, 14600, 13000, 11500};
 /// The share of the pass for gradients of captures: two products of five, and all arithmetic. A guess.
 constexpr double kReadsShare = 0.6;
-/// If a warpgroup of its own computes dQ; also fitted, within 6 %.
-constexpr double kApartStepClocks = 1960, kApartTileClocks = 5800;
 constexpr double kLaunchSeconds = 10e-6;  // of the three kernels
 
 Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& config, const BackwardSchedule& schedule,
@@ -60,9 +54,7 @@ Prediction predict(const AttentionProblem& problem, const BackwardSm90Config& co
   const double around = rows * (2 * v * element + (config.d_q && !config.ring ? 8 * qk + qk * element : 0));
   const double bytes = around + rows * (qk + v + (config.ring ? qk : 0)) * element + 2 * keys * (qk + v) * element;
   const double sms = std::max(1, caps.multiprocessors);
-  const auto panels = static_cast<std::size_t>(std::max(config.qk_panels(), config.v_panels()));
-  const double of_step = config.d_q_apart ? kApartStepClocks : kStepClocks[panels - 1],
-               of_tile = config.d_q_apart ? kApartTileClocks : kTileClocks[panels - 1];
+  const auto [of_step, of_tile] = backward_sm90_clocks(config);
   const double clocks =
       (static_cast<double>(schedule.steps) * of_step + static_cast<double>(schedule.items.size()) * of_tile) *
       config.tile_ctas();
@@ -110,6 +102,11 @@ void describe(const AttentionProblem& problem, const BackwardSm90Config& config,
         fmt::format("a warpgroup of its own multiplies for dq; those that own keys have K and V in {}",
                     config.held ? "registers" : "shared memory"));
   }
+  if (config.shares) {
+    plan.gradients.push_back(
+        "the last tiles of keys are shared by several CTAs, which walk some of their queries each; dk and dv are added "
+        "in the order of the queries");
+  }
   for (std::string& sentence : describe_reads(reads)) plan.gradients.push_back(std::move(sentence));
 }
 
@@ -138,7 +135,7 @@ struct Tiled {
 };
 
 Tiled tile(const Request& request, const device::CudaCaps& caps, const RowsOf& rows_of,
-           const BackwardSm90Config& config, const BackwardReads& reads) {
+           const BackwardSm90Config& config, const BackwardReads& reads, bool shares) {
   const AttentionProblem& problem = request.problem;
   Tiled tiled;
   Plan& plan = tiled.choice.plan;
@@ -146,12 +143,15 @@ Tiled tile(const Request& request, const device::CudaCaps& caps, const RowsOf& r
   plan.tile = {shared::kStepQueries, config.keys()};
   plan.device = caps.index;
   plan.multiprocessors = caps.multiprocessors;
-  tiled.schedule = backward_sm90_schedule(problem, config, tiled.choice.block_mask.get());
+  BackwardSm90Config of_list = config;
+  of_list.shares = shares && takes_shares(problem, config);
+  tiled.schedule = backward_sm90_schedule(problem, of_list, tiled.choice.block_mask.get(), caps.multiprocessors);
   // With no queries the draw counter is never zeroed, so launch one CTA per tile.
   const auto tiles = static_cast<int>(tiled.schedule.items.size());
   plan.grid = tiled.schedule.blocks.empty() || !config.draws() ? tiles * config.tile_ctas()
                                                                : std::min(tiles, std::max(1, caps.multiprocessors));
-  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes;
+  plan.workspace_bytes = backward_sm90_workspace(problem, config).bytes + backward_reads_memory(problem, reads).bytes +
+                         tile_shares_memory(config, tiled.schedule.share_places).bytes;
   set_access(request, plan);
   const CopyWork work = place_copies(plan.copies, problem, plan.workspace_bytes);
   plan.workspace_bytes = work.workspace_bytes;
@@ -169,15 +169,17 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
   std::vector<Choice> choices;
   const auto add = [&](const Tiled& tiled, const BackwardSm90Config& each, const BackwardMods& of_each) {
     Plan& own = choices.emplace_back(tiled.choice).plan;
-    own.family_part = each;
+    BackwardSm90Config config_of_each = each;
+    config_of_each.shares = tiled.schedule.share_places > 0;
+    own.family_part = config_of_each;
     own.predicted = predict(problem, each, tiled.schedule, caps);
     if (reads.visits_pairs()) own.predicted->seconds *= 1 + kReadsShare;
     own.predicted->bytes += tiled.copied_bytes;
     own.predicted->seconds += tiled.copied_bytes / kSm90Rates.memory_bytes_per_second;
-    describe(problem, each, of_each, reads, own);
+    describe(problem, config_of_each, of_each, reads, own);
   };
   if (config.ring) {
-    const Tiled tiled = tile(request, caps, rows_of, config, reads);
+    const Tiled tiled = tile(request, caps, rows_of, config, reads, true);
     for (const BackwardSm90Config& each : configs_of(config)) {
       if (each.has_converters()) add(tiled, each, mods);
     }
@@ -186,8 +188,12 @@ std::vector<Choice> backward_sm90(const Request& request, const device::CudaCaps
     if (base::value_of(base::Option::d_q_ring).empty()) choices.erase(choices.begin() + 1, choices.end());
     config.ring = false;
   }
-  const Tiled tiled = tile(request, caps, rows_of, config, reads);
+  Tiled tiled = tile(request, caps, rows_of, config, reads, true);
   for (const BackwardSm90Config& each : configs_of(config)) add(tiled, each, mods);
+  if (tiled.schedule.share_places > 0) {  // for which the compiler may have no registers, either
+    tiled = tile(request, caps, rows_of, config, reads, false);
+    for (const BackwardSm90Config& each : configs_of(config)) add(tiled, each, mods);
+  }
   if (!mods.places.any()) return choices;
   // The compiler may refuse all of those.
   const BackwardMods left = backward_mods(problem);

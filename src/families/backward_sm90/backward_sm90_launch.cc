@@ -56,7 +56,8 @@ class BackwardSm90Kernel final : public backend::Kernel {
         constants_(backward_constants(arguments)) {
     if (main_program_) main_ = main_program_->function("backward_sm90", shared::backward_shared_bytes(config_));
     const plan::BackwardSm90Schedule schedule =
-        plan::backward_sm90_schedule(arguments.problem, config_, arguments.block_mask);
+        plan::backward_sm90_schedule(arguments.problem, config_, arguments.block_mask, arguments.plan.multiprocessors);
+    share_places_ = schedule.share_places;
     ctas_ = static_cast<unsigned>(arguments.plan.grid);
     constants_.main.ctas = arguments.plan.grid;
     constants_.main.tiles = static_cast<int>(schedule.items.size());
@@ -111,8 +112,9 @@ class BackwardSm90Kernel final : public backend::Kernel {
                       arguments.stream);
     }
     shared::BackwardReadsParams reads = reads_params_;
+    char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem_, config_).bytes;
+    if (share_places_ > 0) set_shares(config_, share_places_, memory, own);
     if (read_kernels_) {
-      char* memory = static_cast<char*>(arguments.workspace) + plan::backward_sm90_workspace(problem_, config_).bytes;
       set_reads(arguments, reads_, reads_memory_, memory, own, reads);
     }
     launch_all(maps, own, reads, arguments.stream);
@@ -224,6 +226,7 @@ class BackwardSm90Kernel final : public backend::Kernel {
   shared::BackwardReadsParams reads_params_{};
   std::optional<BackwardReadKernels> read_kernels_;  // gradients of captures and params
   unsigned ctas_ = 0, blocks_ = 0, tiles_ = 0;
+  int share_places_ = 0;
   bool any_steps_ = false;
   gpu::DeviceArrays arrays_;                         // lists of tiles and blocks
   std::optional<gpu::BackwardSequences> sequences_;  // where lengths are on the device

@@ -12,6 +12,7 @@
 #include "families/backward_sm90/backward_reads.h"
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "families/backward_sm90/tile_shares.h"
 #include "plan/access/kernel_types.h"
 #include "plan/backward_refuses.h"
 #include "plan/hopper/sm90_chip.h"
@@ -29,6 +30,7 @@ static_assert(shared::kTileKvTile == offsetof(shared::BackwardTile, item.kv_tile
               shared::kTileRuns == offsetof(shared::BackwardTile, item.runs) &&
               shared::kTileSteps == offsetof(shared::BackwardTile, item.steps) &&
               shared::kTileFirstBlock == offsetof(shared::BackwardTile, item.first_block) &&
+              shared::kTileShare == offsetof(shared::BackwardTile, item.share) &&
               shared::kTileQLen == offsetof(shared::BackwardTile, q_len) &&
               shared::kTileKvLen == offsetof(shared::BackwardTile, kv_len) &&
               shared::kTileQStart == offsetof(shared::BackwardTile, q_start) &&
@@ -200,16 +202,25 @@ std::int64_t count_tiles(const AttentionProblem& problem, const BackwardSm90Conf
 }
 
 BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
-                                            const BlockMask* block_mask, const DqRingShape& shape) {
+                                            const BlockMask* block_mask, int multiprocessors,
+                                            const DqRingShape& shape) {
   BackwardSm90Schedule schedule = {
-      backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask, shape.bundles()), {}};
+      backward_schedule(problem, TileRows::keys, config.tile(), config.ordered, block_mask, shape.bundles()), {}, 0};
+  if (config.shares) {
+    // Sections of the last bundle have slots of their own in a ring, so their tiles may have any order.
+    const auto last = [&](const shared::BackwardItem& item) {
+      return item.batch * problem.kv_heads + item.kv_head >= shape.in_turns();
+    };
+    const std::int64_t most = config.ring ? std::ranges::count_if(schedule.items, last) : std::ssize(schedule.items);
+    schedule.share_places = share_tiles(config, multiprocessors, most, schedule);
+  }
   if (config.ring) schedule.turns = d_q_turns(problem, config, shape, schedule);
   return schedule;
 }
 
 BackwardSm90Schedule backward_sm90_schedule(const AttentionProblem& problem, const BackwardSm90Config& config,
-                                            const BlockMask* block_mask) {
-  return backward_sm90_schedule(problem, config, block_mask, d_q_ring_shape(problem, config));
+                                            const BlockMask* block_mask, int multiprocessors) {
+  return backward_sm90_schedule(problem, config, block_mask, multiprocessors, d_q_ring_shape(problem, config));
 }
 
 shared::BackwardListsMemory backward_lists_memory(const AttentionProblem& problem, const BackwardSm90Config& config) {

@@ -108,6 +108,7 @@ std::string name_of(const BackwardSm90Config& config, std::string_view kernel) {
   add(config.device_lengths, "device lengths");
   add(config.ordered, "ordered");
   add(config.ring, "ring");
+  add(config.shares, "shares");
   add(config.sinks, "sinks");
   add(config.lse_rest, "lse rest");
   add(config.placed_queries, "placed queries");
@@ -139,6 +140,8 @@ jit::Source main_source(const BackwardSm90Config& config, const plan::BackwardMo
   source.text += config.wide        ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
                  : config.d_q_apart ? "#include \"backward_sm90/backward_sm90_apart.cuh\"\n"
                                     : "#include \"backward_sm90/backward_sm90_kernel.cuh\"\n";
+  // At 256 columns the number of steps leaves the registers, and comes back once a step.
+  if (config.wide && config.shares) source.bearable_spill_bytes = 32;
   return source;
 }
 

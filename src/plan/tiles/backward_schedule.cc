@@ -265,7 +265,7 @@ BackwardSchedule backward_schedule(const AttentionProblem& problem, TileRows of,
                                   .runs = range.count,
                                   .steps = range.steps,
                                   .first_block = schedule.first_blocks[static_cast<std::size_t>(batch)],
-                                  .unused = 0});
+                                  .share = 0});
         schedule.steps += range.steps;
         schedule.longest = std::max<std::int64_t>(schedule.longest, range.steps);
       }

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <tuple>
 
 #include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "families/backward_sm90/tile_shares.h"
 #include "families/forward_sm90/shared/forward_sm90_config.h"
 #include "heddle/mods.h"
 #include "plan/hopper.h"
@@ -182,10 +184,11 @@ TEST(BackwardSm90, PairsShareDq) {
 TEST(BackwardSm90, PairsHaveTwoCtasATile) {
   BackwardCall call;
   call.call.dim = 256;
+  call.call.q_rows = 64;                       // a step, which is not shared
   EXPECT_EQ(call.plan().grid, 2 * 2 * 2 * 3);  // sequences, heads of keys, tiles of 128
   const auto of_four = call.plan().workspace_bytes;
-  call.call.dim = 192;  // sums of three panels, not of four
-  EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * 4 * shared::kPartBytes);  // batch, heads, blocks of 64
+  call.call.dim = 192;                                                           // sums of three panels, not of four
+  EXPECT_EQ(of_four - call.plan().workspace_bytes, 2 * 4 * shared::kPartBytes);  // batch, heads
 }
 
 // If a mod leaves too few registers for lse and delta, a warpgroup reads them where they stand. If that is not enough,
@@ -209,9 +212,43 @@ TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
   };
   const Registers all{true, false}, late{false, false}, fewest{false, true};
   call.call.dim = 256;
+  call.call.q_rows = 64;                           // not shared
   EXPECT_EQ(choices(), (std::vector{all, late}));  // a plain score holds nothing that it can read again
   call.call.options.score_mod = mods::softcap(20);
   EXPECT_EQ(choices(), (std::vector{late, fewest}));
+}
+
+// Few tiles of many steps are shared, by all kernels alike; kernels without shares stand behind, for mods that leave no
+// registers for them.
+TEST(BackwardSm90, FewTilesAreShared) {
+  for (const int dim : {64, 256}) {
+    BackwardCall call;
+    call.call.dim = dim;
+    call.call.q_rows = 2000;
+    call.call.kv_rows = 600;
+    call.with_request([&](const plan::Request& request) {
+      std::vector<int> places;
+      std::vector<bool> shared;
+      for (const plan::Choice& choice :
+           plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); })) {
+        const auto& config = choice.plan.part<shared::BackwardSm90Config>();
+        const auto says = [](const std::string& sentence) {
+          return sentence.find("shared by several CTAs") != std::string::npos;
+        };
+        EXPECT_EQ(std::ranges::any_of(choice.plan.gradients, says), config.shares);
+        shared.push_back(config.shares);
+        if (config.ring || !config.shares) continue;
+        places.push_back(
+            plan::backward_sm90_schedule(request.problem, config, choice.block_mask.get(), choice.plan.multiprocessors)
+                .share_places);
+      }
+      EXPECT_TRUE(std::ranges::is_sorted(shared, std::greater()));
+      EXPECT_TRUE(shared.front() && !shared.back());
+      EXPECT_GT(places.front(), 0);
+      EXPECT_EQ(places, std::vector(places.size(), places.front()));
+      return 0;
+    });
+  }
 }
 
 // If a mod leaves too few registers for a ring of dQ's sums, the next kernel has none, and a list and a workspace of
@@ -219,6 +256,7 @@ TEST(BackwardSm90, PairsHavePlansWithFewerRegisters) {
 TEST(BackwardSm90, WhereTheRingFindsNoRegistersThereIsNone) {
   BackwardCall call;
   call.call.dim = 128;
+  call.call.q_rows = 64;  // not shared
   call.with_request([&](const plan::Request& request) {
     const std::vector<plan::Choice> choices =
         plan::backward_sm90(request, h200(), [&](BlockSize block) { return call.call.rows_of(block); });
@@ -226,9 +264,11 @@ TEST(BackwardSm90, WhereTheRingFindsNoRegistersThereIsNone) {
     for (const plan::Choice& choice : choices) {
       const auto& config = choice.plan.part<shared::BackwardSm90Config>();
       rings.push_back(config.ring);
-      EXPECT_EQ(choice.plan.workspace_bytes, plan::backward_sm90_workspace(request.problem, config).bytes);
-      EXPECT_EQ(choice.plan.grid,
-                std::ssize(plan::backward_sm90_schedule(request.problem, config, choice.block_mask.get()).items));
+      const plan::BackwardSm90Schedule schedule =
+          plan::backward_sm90_schedule(request.problem, config, choice.block_mask.get(), choice.plan.multiprocessors);
+      EXPECT_EQ(choice.plan.workspace_bytes, plan::backward_sm90_workspace(request.problem, config).bytes +
+                                                 plan::tile_shares_memory(config, schedule.share_places).bytes);
+      EXPECT_EQ(choice.plan.grid, std::ssize(schedule.items));
     }
     EXPECT_EQ(rings, (std::vector{true, false, false}));
     return 0;
@@ -243,8 +283,8 @@ TEST(BackwardSm90, RunsHaveEveryBlockOnce) {
   const problem::AttentionProblem problem = call.problem();
   const auto mask = call.call.rows_of({64, 64});
   shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
-  config.ring = false;  // which adds tiles without keys
-  const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, mask.get());
+  config.ring = config.shares = false;  // which add other tiles
+  const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, mask.get(), 132);
   EXPECT_EQ(schedule.items.size(), 2U * 2 * 3);  // sequences, heads of keys, tiles of 128
   EXPECT_EQ(schedule.blocks.size(), 2U * 4);     // of 64 queries
   for (const shared::BackwardItem& item : schedule.items) {
@@ -279,10 +319,10 @@ TEST(BackwardSm90, RanksAreTheOrderOfTheKeys) {
     const auto rows = mask.empty() ? nullptr : call.call.rows_of({64, 64});
     const shared::BackwardSm90Config config = call.plan().part<shared::BackwardSm90Config>();
     ASSERT_TRUE(config.ordered);
-    const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, rows.get());
+    const plan::BackwardSchedule schedule = plan::backward_sm90_schedule(problem, config, rows.get(), 132);
     shared::BackwardSm90Config free = config;
     free.ordered = false;
-    const plan::BackwardSchedule any_order = plan::backward_sm90_schedule(problem, free, rows.get());
+    const plan::BackwardSchedule any_order = plan::backward_sm90_schedule(problem, free, rows.get(), 132);
     EXPECT_EQ(schedule.steps, any_order.steps);
     EXPECT_EQ(schedule.ranks.size(), schedule.runs.size());
     EXPECT_TRUE(any_order.ranks.empty());
@@ -326,7 +366,7 @@ TEST(BackwardSm90, PlacesOfRowsAndParts) {
 
 TEST(BackwardSm90, ExplainsGradients) {
   const plan::Plan plan = BackwardCall().plan();
-  ASSERT_EQ(plan.gradients.size(), 5U);
+  ASSERT_EQ(plan.gradients.size(), 6U);
   EXPECT_EQ(plan.gradients[1], "dq: tiles of keys add to sums in f32, in any order; bits may differ from run to run");
   EXPECT_NE(plan.gradients[3].find("a ring"), std::string::npos);
   EXPECT_NE(plan.gradients[4].find("a warpgroup of its own"), std::string::npos);

@@ -62,7 +62,7 @@ struct Problem {
 int expect_right(const Problem& at, const DqRingShape& shape) {
   const problem::AttentionProblem problem = at.problem();
   const shared::BackwardSm90Config config = at.config();
-  const plan::BackwardSm90Schedule schedule = plan::backward_sm90_schedule(problem, config, nullptr, shape);
+  const plan::BackwardSm90Schedule schedule = plan::backward_sm90_schedule(problem, config, nullptr, 132, shape);
   EXPECT_EQ(schedule.items.size(), schedule.turns.size());
   std::vector<std::int64_t> adds(static_cast<std::size_t>(shape.sections)), last(adds), converted(adds), units(adds);
   for (std::int64_t s = 0; s < shape.sections; ++s) {

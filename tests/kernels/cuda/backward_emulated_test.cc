@@ -154,6 +154,30 @@ TEST(BackwardEmulated, ApartRing) {
   judge_all(0, of_five_heads(64), {.d_q_apart = true, .ring = true, .small_ring = true});
 }
 
+// Tiles that CTAs share: as plans share them, and cut into shares of which some attend no key of a warpgroup.
+TEST(BackwardEmulated, SharedTiles) { judge_all(0, shared_tiles()); }
+TEST(BackwardEmulated, ApartSharedTiles) { judge_all(0, narrow({shared_tiles()}), {.d_q_apart = true}); }
+TEST(BackwardEmulated, Shares) {
+  judge_all(10, joined({ragged_ends(), masked(), grouped(), weighted(), sequences(), dims_types_and_layouts()}),
+            {.together = true, .shares = 3});
+}
+TEST(BackwardEmulated, WideShares) {
+  judge_all(12, widened(joined({ragged_ends(), masked(), grouped(), sequences()})), {.shares = 3});
+}
+TEST(BackwardEmulated, ApartShares) {
+  judge_all(11, narrow({ragged_ends(), masked(), scored(), weighted(), sequences(), types_and_layouts({{64, 33}})}),
+            {.d_q_apart = true, .shares = 3});
+}
+
+// Tiles without steps behind others, where only dq is asked for, so that they end at once: none gives its keys back
+// before the producer knows that the tile before did.
+TEST(BackwardEmulated, TilesWithoutSteps) {
+  if (!is_drawn(5, 6)) GTEST_SKIP() << "not drawn";
+  for (const BackwardSpecs& at : sequences()) {
+    if (at.backward.wanted == "q") judge(at.spec, at.backward, {.together = true, .shares = 2});
+  }
+}
+
 // lse in two words, and rows of which one word has too few digits: blocks with and without such rows.
 TEST(BackwardEmulated, LseRestNearZero) { judge_all(18, with_lse_rest(joined({ragged_ends(), sunk()}))); }
 TEST(BackwardEmulated, FarScores) { judge_all(19, far_scores()); }

@@ -152,8 +152,8 @@ TEST(BackwardLists, AreTheHostsForTheSameLengths) {
     lengths.q_rows = rows(lengths.q);
     lengths.kv_rows = rows(lengths.kv);
     const problem::AttentionProblem here = problem_of(lengths, false), there = problem_of(lengths, true);
-    const plan::BackwardSchedule own = plan::backward_sm90_schedule(here, config_of(), nullptr),
-                                 longest = plan::backward_sm90_schedule(there, config_of(), nullptr);
+    const plan::BackwardSchedule own = plan::backward_sm90_schedule(here, config_of(), nullptr, 132),
+                                 longest = plan::backward_sm90_schedule(there, config_of(), nullptr, 132);
     EXPECT_EQ(std::ssize(longest.items), plan::count_tiles(there, config_of()));
     EXPECT_EQ(std::ssize(longest.blocks), plan::count_row_blocks(there));
     const Listed left = listed(lengths, longest, there);
@@ -174,7 +174,7 @@ TEST(BackwardLists, FillWhatNoSequenceHas) {
   const Lengths lengths{.q = {70, 0, 20}, .kv = {10, 90, 30}, .packed = true, .q_rows = 100, .kv_rows = 131};
   problem::AttentionProblem there = problem_of(lengths, true);
   for (Sequence& sequence : there.sequences) sequence = {.q_len = 64, .kv_len = 80};
-  const plan::BackwardSchedule longest = plan::backward_sm90_schedule(there, config_of(), nullptr);
+  const plan::BackwardSchedule longest = plan::backward_sm90_schedule(there, config_of(), nullptr, 132);
   constexpr int kRowBytes = 6, kHeads = 2, kApart = 8;
   const auto filled = [](std::vector<char>& memory, int rows) {
     memory.assign(static_cast<std::size_t>(kHeads * rows * kApart), 1);

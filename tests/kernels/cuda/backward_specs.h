@@ -236,6 +236,26 @@ inline BackwardList sunk() {
   return list;
 }
 
+/// Few tiles of many steps, which several CTAs share.
+inline BackwardList shared_tiles() {
+  BackwardList list;
+  for (const std::int64_t dim : {64, 128, 40, 256, 192}) {
+    for (const char* mask : {"", "causal_lower_right"}) {
+      CaseSpec spec = backward_spec(900, 200, dim);
+      spec.mask = mask;
+      list.push_back({spec, rows_wanted()});
+    }
+    CaseSpec spec = backward_spec(300, 130, dim);
+    spec.group = 4;
+    spec.batch = 2;
+    spec.sequences = "packed";
+    spec.q_dtype = spec.k_dtype = spec.v_dtype = DType::f16;
+    spec.score = "alibi";
+    list.push_back({spec, rows_wanted(dim == 128 ? "kv" : "qkv")});
+  }
+  return list;
+}
+
 /// Without an order of adds.
 inline BackwardList in_any_order(BackwardList list) {
   for (BackwardSpecs& at : list) at.backward.deterministic = false;

@@ -80,6 +80,7 @@ TEST_F(CompileListedBackward, HasKernels) {
                                    captured_by_pairs(),
                                    deterministic(),
                                    sunk(),
+                                   shared_tiles(),
                                    dims_types_and_layouts(),
                                    wide_tiles(),
                                    widened(masked()),

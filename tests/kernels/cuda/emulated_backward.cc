@@ -14,6 +14,7 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "backend/gpu/backward_sequences.h"
@@ -24,6 +25,7 @@
 #include "families/backward_sm90/backward_sm90.h"
 #include "families/backward_sm90/backward_sm90_arguments.h"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "families/backward_sm90/tile_shares.h"
 #include "kernels/cuda/planned_backward.h"
 #include "plan/hopper/sm90_chip.h"
 
@@ -289,6 +291,24 @@ void shrink(plan::DqRingShape& ring) {
   ring.slots = std::min<std::int64_t>(ring.in_turns(), 2);
 }
 
+/// Cuts each tile into shares of which the last ones have a step each.
+void cut(int shares, plan::BackwardSm90Schedule& schedule) {
+  const std::vector<shared::BackwardItem> whole = std::exchange(schedule.items, {});
+  for (const shared::BackwardItem& item : whole) {
+    const int count = std::min(shares, item.steps);
+    for (int i = 0; i < std::max(count, 1); ++i) {
+      shared::BackwardItem share = item;
+      if (count > 1) {
+        const int first = i == 0 ? 0 : item.steps - count + i;
+        share = plan::share_of(item, first, i == 0 ? item.steps - count + 1 : 1, schedule);
+        share.share = shared::share_word(schedule.share_places, i, count);
+      }
+      schedule.items.push_back(share);
+    }
+    if (count > 1) schedule.share_places += count;
+  }
+}
+
 }  // namespace
 
 void run_emulated_backward(const BackwardTensors& tensors, const AttentionOptions& options, const EmulatedRun& run) {
@@ -299,6 +319,8 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
   shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
+  const bool cuts = run.shares > 0 && plan::takes_shares(problem, config);
+  if (cuts) config.ring = config.shares = false;
   if (run.ring) config.ring = *run.ring && config.has_converters() && plan::takes_d_q_ring(problem, config);
   EXPECT_LE(shared::backward_shared_bytes(config), plan::kSm90SharedMemory);  // kSharedBytes is more
   plan.family_part = config;
@@ -312,8 +334,12 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   backward_sm90::BackwardConstants own = backward_sm90::backward_constants(prepared);
   plan::DqRingShape ring = plan::d_q_ring_shape(problem, config);
   if (run.small_ring) shrink(ring);
-  const plan::BackwardSm90Schedule schedule =
-      plan::backward_sm90_schedule(problem, config, choice.block_mask.get(), ring);
+  plan::BackwardSm90Schedule schedule =
+      plan::backward_sm90_schedule(problem, config, choice.block_mask.get(), plan.multiprocessors, ring);
+  if (cuts) {
+    cut(run.shares, schedule);
+    config.shares = true;
+  }
   if (run.small_ring) backward_sm90::set_ring(ring, prepared, own);
   const std::vector<shared::SequenceSpan> spans = gpu::spans_of(problem);
   own.main.items = schedule.items.data();
@@ -324,14 +350,16 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   own.main.ring.turns = schedule.turns.data();
   own.main.ring.blocks = schedule.blocks.data();
   own.main.mod.sequences = spans.data();
-  plan.workspace_bytes =
-      plan::backward_sm90_workspace(problem, config).bytes + plan::backward_reads_memory(problem, reads).bytes;
+  const std::int64_t bytes = plan::backward_sm90_workspace(problem, config).bytes;
+  plan.workspace_bytes = bytes + plan::backward_reads_memory(problem, reads).bytes +
+                         plan::tile_shares_memory(config, schedule.share_places).bytes;
   std::vector<float> workspace(static_cast<std::size_t>(plan.workspace_bytes) / 4 + 64);
   std::memset(workspace.data(), 0xff, workspace.size() * 4);
   void* aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 127) / 128 * 128);
   const backend::RunArguments arguments = {forward, &options, &options.bindings, choice.block_mask.get(),
                                            aligned, nullptr,  &tensors};
   backward_sm90::set_addresses(arguments, problem, config, own);
+  backward_sm90::set_shares(config, schedule.share_places, static_cast<char*>(aligned) + bytes, own);
   Bindings starts;
   std::vector<std::int32_t> kv_starts;  // where the host knows them
   for (const Sequence& sequence : problem.sequences) kv_starts.push_back(static_cast<std::int32_t>(sequence.kv_start));

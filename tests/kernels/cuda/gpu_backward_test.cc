@@ -39,6 +39,7 @@ TEST_F(GpuBackward, CapturesByPairs) { run_all_backwards(captured_by_pairs()); }
 TEST_F(GpuBackward, CapturesWithoutMask) { run_all_backwards(captured_without_mask()); }
 TEST_F(GpuBackward, Deterministic) { run_all_backwards(deterministic()); }
 TEST_F(GpuBackward, Sinks) { run_all_backwards(sunk()); }
+TEST_F(GpuBackward, SharedTiles) { run_all_backwards(shared_tiles()); }
 TEST_F(GpuBackward, HeadDimsTypesAndLayouts) { run_all_backwards(dims_types_and_layouts()); }
 TEST_F(GpuBackward, WideTiles) { run_all_backwards(wide_tiles()); }
 TEST_F(GpuBackward, WideMasks) { run_all_backwards(widened(masked())); }

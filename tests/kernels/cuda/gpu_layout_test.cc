@@ -3,8 +3,8 @@
 // HEDDLE_TEST_BACKEND=cpu sends the same cases through the CPU.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/crossings.h"
 #include "engine/deck.h"
+#include "kernels/cuda/crossings.h"
 #include "kernels/cuda/gpu_test.h"
 
 namespace heddle::test {

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "base/element.h"
-#include "kernels/cuda/gpu_test.h"
 #include "heddle/heddle.h"
+#include "kernels/cuda/gpu_test.h"
 
 namespace heddle::test {
 namespace {

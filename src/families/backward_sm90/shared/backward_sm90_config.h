@@ -63,6 +63,13 @@ struct BackwardSm90Config {
   constexpr int kv_buffers() const { return d_q_apart ? kTileBuffers : 1; }
   // Registers a thread after the warpgroups have traded theirs: see ForwardSm90Config.
   constexpr int consumer_registers() const { return d_q_apart ? kOneOfFourRegisters : 240; }
+  /// Columns of dK and of dV in registers, at most.
+  constexpr int gradient_columns() const {
+    return wide ? kPanelColumns * (qk_panels() > v_panels() ? qk_panels() : v_panels()) : columns;
+  }
+  // A place for the sums of a tile's share, in floats, and the counters beside it.
+  constexpr int share_floats() const { return warpgroups * 2 * kWarpgroupRows * gradient_columns(); }
+  constexpr int share_counters() const { return warpgroups * 2 * 4; }
   constexpr bool operator==(const BackwardSm90Config&) const = default;
 };
 

@@ -29,9 +29,15 @@ struct BackwardTile {
 static_assert(sizeof(BackwardTile) == 64);
 /// Offsets in it and in BackwardStep, in bytes, for who reads a word at a time (NVRTC has no offsetof).
 inline constexpr unsigned kTileKvTile = 0, kTileKvHead = 4, kTileBatch = 8, kTileFirstRun = 12, kTileRuns = 16,
-                          kTileSteps = 20, kTileFirstBlock = 24, kTileQLen = 32, kTileKvLen = 36, kTileQStart = 40,
-                          kTileKvBegin = 44, kTileQEnd = 48, kTileKvEnd = 52, kTileKvBefore = 56;
+                          kTileSteps = 20, kTileFirstBlock = 24, kTileShare = 28, kTileQLen = 32, kTileKvLen = 36,
+                          kTileQStart = 40, kTileKvBegin = 44, kTileQEnd = 48, kTileKvEnd = 52, kTileKvBefore = 56;
 inline constexpr unsigned kStepQFirst = 0, kStepHead = 4, kStepFlags = 8, kStepBlock = 12;
+
+/// Where CTAs that share a tile leave their sums, and count themselves.
+struct SharedSums {
+  float* sums;         // [place][warpgroup][dV, dK][gradient_columns / 8][128 threads][4]
+  unsigned* counters;  // [place][warpgroup][dV, dK][warp]; 0 when the kernel begins
+};
 
 /// The main kernel's parameters beside the maps of q, k, v and dO.
 struct BackwardSm90Params {
@@ -54,6 +60,7 @@ struct BackwardSm90Params {
   const int* ranks;
   unsigned* turns;
   DqRing ring;
+  SharedSums shares;
 };
 
 }  // namespace heddle::shared

@@ -6,6 +6,11 @@ namespace heddle::ptx {
 
 inline unsigned count_up(unsigned* word) { return (*word)++; }
 
+inline unsigned arrive(unsigned* word) {
+  emulated::cta().own().release();
+  return (*word)++;
+}
+
 inline void wait_for_turn(const unsigned* word, unsigned turn) {
   emulated::cta().wait_until([=] { return *word == turn; });
 }

@@ -68,6 +68,8 @@ stream_of: Any = found("_C._cuda_getCurrentRawStream") or (lambda index: torch.c
 # A context in which subclasses do not see torch's functions; what a class has that never does.
 without_subclasses: Any = found("_C.DisableTorchFunctionSubclass") or found("_C.DisableTorchFunction") or contextlib.nullcontext
 sees_no_functions: Any = torch.nn.Parameter.__torch_function__
+# A context in which torch's own code runs, whatever modes and subclasses there are.
+without_dispatch: Any = first_of("utils._mode_utils.no_dispatch", "_C._DisableTorchDispatch")
 # Switches gradients; modes of __torch_function__ see it called.
 set_grad_enabled: Any = found("_C._set_grad_enabled") or torch.set_grad_enabled
 # Inductor's code makes its tensors so: 0.6 us, where torch.empty with a dtype and a device takes 1.8. Or None.

@@ -13,7 +13,7 @@ import torch
 from ... import _core
 from . import values
 from .aten import multiplied, power
-from .aten_orders import first_of
+from .aten_orders import ORDERS, first_of
 from .operations import OPERATIONS, Operation, cast, cast_to, op
 from .values import Unsupported, Value, as_bool, as_f32, as_number, elementwise, literal
 
@@ -71,7 +71,14 @@ op("slice")(lambda x, axis=0, begin=None, end=None, step=1: values.sliced(x, axi
 op("narrow")(lambda x, axis, begin, length: values.sliced(x, axis, begin, begin + length))
 op("unsqueeze")(values.unsqueezed)
 op("flip")(values.flipped)
-op("view", "_unsafe_view", "reshape", "_reshape_alias")(lambda x, shape, *_: values.viewed(x, shape))
+
+
+@op("view", "_unsafe_view", "reshape", "_reshape_alias")
+def viewed(x: Value, shape: Any, *_: Any) -> Value:
+    if isinstance(shape, torch.dtype):
+        raise Unsupported(f"a view as {shape}: mods do not see the bits of numbers")
+    return values.viewed(x, shape)
+
 
 
 @op("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes")
@@ -88,6 +95,41 @@ def split(x: Value, sizes: Any, axis: int = 0) -> list[Value]:
 op("cat", "concat")(lambda tensors, axis=0: values.concatenated(tensors, axis))
 op("stack")(lambda tensors, axis=0: values.concatenated([values.unsqueezed(x, axis) for x in tensors], axis))
 op("index", "_unsafe_index")(values.indexed)
+
+
+@op("broadcast_in_dim")
+def broadcast_in_dim(x: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
+    """Axis n of x stands at axes[n]."""
+    between = [x.shape[axes.index(axis)] if axis in axes else 1 for axis in range(len(shape))]
+    return values.expanded(values.viewed(x, between), shape)
+
+
+@op("constant_pad_nd")
+def padded(x: Value, pad: Sequence[int], fill: Any = 0) -> Value:
+    """`pad`: elements before and behind the last axis, the one before it, and so on; negative ones are cut off."""
+    for i, (before, behind) in enumerate(zip(pad[::2], pad[1::2]), 1):
+        axis = len(x.shape) - i
+        x = values.sliced(x, axis, max(0, -before), x.shape[axis] - max(0, -behind), 1)
+        first, last = (constant_as(x, fill, None, (*x.shape[:axis], max(0, count), *x.shape[axis + 1:]))
+                       for count in (before, behind))
+        x = values.concatenated([one for one in (first, x, last) if one.count or one is x], axis)
+    return x
+
+
+@op("diagonal", "diagonal_copy")
+def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    rank = len(x.shape)
+    first, second = values.axis_of(dim1, rank), values.axis_of(dim2, rank)
+    row, column = max(0, -offset), max(0, offset)
+    extent = max(0, min(x.shape[first] - row, x.shape[second] - column))
+    kept = [axis for axis in range(rank) if axis not in (first, second)]
+
+    def element(index: values.Index) -> Any:
+        at: dict[int, Any] = dict(zip(kept, index))
+        at[first], at[second] = index[-1] + row, index[-1] + column
+        return x.at(tuple(at[axis] for axis in range(rank)))
+
+    return Value([*(x.shape[axis] for axis in kept), extent], element)
 
 
 @op("unbind")
@@ -120,6 +162,8 @@ def gather(x: Value, axis: int, index: Value, **_: Any) -> Value:
 # --- reductions ---------------------------------------------------------------------------------------------------
 
 REDUCTIONS: set[str] = set()  # their names
+# Their integers are i64, whatever the operands' are.
+WIDE = ORDERS - {"max", "median", "min"} | {"arange", "bucketize", "full", "prod", "searchsorted", "sum"}
 
 
 def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[list[Any]], Any]:
@@ -191,7 +235,12 @@ def mean(x: Value, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtyp
 
 
 @op("var")
-def variance(x: Value, axes: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+def variance(x: Value, axes: Any = None, *rest: Any, correction: float | None = None, keepdim: bool = False) -> Value:
+    """torch's forms: (unbiased), (axes, unbiased, keepdim), and with a correction, which prims::var takes after the axes."""
+    if isinstance(axes, bool):
+        axes, rest = None, (axes,)
+    if rest:
+        correction, keepdim = float(rest[0]), (*rest, keepdim)[1]
     axes = [axes] if isinstance(axes, int) else axes
     difference = elementwise(operator.sub, cast_to(x, "f32"), mean(x, axes, True))
     rank = len(x.shape)

@@ -328,7 +328,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = OPERATIONS.get(name[:-1])
         if operation is None or space not in ("aten", "approx", "prims", "heddle"):
             return self.decomposed(func, args, kwargs)
-        if in_place and Memory.of(args[0]).is_users:
+        turns_view = in_place and torch.Tag.inplace_view in func.tags
+        if in_place and not (turns_view and isinstance(args[0], Traced)) and Memory.of(args[0]).is_users:
             raise NotImplementedError(f"a mod writes into a tensor ({name}{users_line()}); compute a new one")
         unrolls = name in aten_tensors.REDUCTIONS or name in aten_orders.ORDERS
         if unrolls and args[0].numel() > MOST_LITERALS and depends_on_content((args, kwargs)):
@@ -343,13 +344,19 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 value = narrow_integers.narrowed(value, narrow)
         except Unsupported as error:
             raise NoExpression(f"{error}{users_line()}", func) from None
+        except TypeError as error:
+            if error.__traceback__ and error.__traceback__.tb_next:  # not of the call itself
+                raise
+            raise NoExpression(f"{name} with these arguments has no expression in heddle{users_line()}", func) from error
+        if turns_view:
+            return args[0].become_view(value, func, args, kwargs)
         if in_place:
             written = args[0]
             written.write(values.expanded(cast_to(value, written._value.kind), written._value.shape))
             return written
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
-        wide = any(one.dtype == torch.int64 for one in tensors)
-        is_view = makes_view(func)
+        wide = name in aten_tensors.WIDE or any(one.dtype == torch.int64 for one in tensors)
+        is_view = any(made.alias_info is not None for made in func._schema.returns)
         memory = Memory.of(args[0]) if is_view else None
         dtype = args[0].dtype if is_view else kwargs.get("dtype", narrow)
         return recording.wrapped(value, dtype, wide, memory)
@@ -364,13 +371,15 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         from torch._decomp import decomposition_table  # slow to import
 
-        decomposition = decomposition_table.get(func)
-        if decomposition is None:
-            raise NoExpression(
-                f"{func._schema.name.removeprefix('aten::')} has no expression in heddle{users_line()}", func)
+        # Inside of another decomposition torch hands on what it would else have taken apart: func.decompose does so.
+        decomposition = decomposition_table.get(func, func.decompose)
         args, kwargs = tree_map(self.symbolic, (args, kwargs))
         with self:
-            return decomposition(*args, **kwargs)
+            result = decomposition(*args, **kwargs)
+        if result is NotImplemented:
+            name = func._schema.name.removeprefix("aten::")
+            raise NoExpression(f"{name} has no expression in heddle{users_line()}", func)
+        return result
 
     def symbolic(self, x: Any) -> Any:
         """A fake or functional tensor has methods of its own, which decompositions call and which want torch's modes."""
@@ -388,7 +397,3 @@ def refuse_value(tensor: Any) -> NoReturn:
         f"a mod's Python code needs the value of {what}, which differs from score to score"
         f"{users_line()}: write torch.where(condition, x, y), and & | ~ between conditions instead of if, and, or, not "
         f"and chained comparisons{tables}")
-
-
-def makes_view(func: Any) -> bool:
-    return any(made.alias_info is not None for made in func._schema.returns)

@@ -14,6 +14,7 @@ from ..._mod import MASK_ARGUMENTS, RESERVED, SCORE_ARGUMENTS
 from ..._tracing.kinds import is_number
 from ..._tracing.negative_indices import from_the_front
 from ..._tracing.numbers import Guards, Number, Recipe, computed
+from .._private_names import without_dispatch
 from . import values
 from .operations import kind_of
 from .values import Unsupported, Value
@@ -100,6 +101,13 @@ class Traced(torch.Tensor):
         self._value, self._content = value, None
         self._memory.writes += 1
         self._known_writes = self._memory.writes
+
+    def become_view(self, value: Value, func: Any, args: Any, kwargs: Any) -> "Traced":
+        """Another shape of the same memory, by squeeze_(), t_() and their like."""
+        with without_dispatch():
+            func(*args, **kwargs)  # torch's C++ has to see the shape, too
+        self._value, self._content = value, None
+        return self
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch declares a static one

@@ -54,7 +54,7 @@ class BrickStep {
         first_unit_(step.at.q_first / kUnitRows),
         end_unit_((step.at.q_first + step.at.rows + kUnitRows - 1) / kUnitRows) {
     special_ = step.queries.q_non_finite || step.queries.d_o_non_finite || step.keys.non_finite;
-    scaled_ = special_ || step.mod || step.slope || step.weight || !step.reads.empty() ||
+    scaled_ = !(step.score_factor > 0) || step.mod || step.slope || step.weight || !step.reads.empty() ||
               columns_.first != step.begin || columns_.first + columns_.count != step.end;
   }
 
@@ -107,7 +107,8 @@ class BrickStep {
     for (const float** numbers : {&part.step.queries.lse, &part.step.queries.lse_rest, &part.step.queries.delta}) {
       if (*numbers != nullptr) *numbers += row;
     }
-    const std::span<StepRead<float>> reads = step_.part_reads.subspan(index % 2 * step_.reads.size(), step_.reads.size());
+    const std::span<StepRead<float>> reads =
+        step_.part_reads.subspan(index % 2 * step_.reads.size(), step_.reads.size());
     for (std::size_t i = 0; i < reads.size(); ++i) {
       reads[i] = step_.reads[i];
       reads[i].gradients += element;
@@ -141,6 +142,7 @@ class BrickStep {
       const auto some_pairs = [&]() HEDDLE_AMX {
         const std::int64_t pair = turns.row(), end = turns.next();
         differentiate(part, pair, end);
+        if (part.column > 0 && operands_.dq != nullptr) fetch_queries(part.unit, pair, end);
       };
       if (waiting >= 0) add_to_queries(waiting, some_pairs);
       waiting = -1;
@@ -225,6 +227,16 @@ class BrickStep {
                                    .steps = columns_.count / kBrickDepth,
                                    .add = true},
                       end_row(unit), between);
+    }
+  }
+  /// Brings rows of dQ, of pairs [pair, end) of the unit, near: their product follows soon, and waits for them.
+  void fetch_queries(std::int64_t unit, std::int64_t pair, std::int64_t end) const {
+    constexpr std::int64_t kPairFloats = 2 * plan::kPanel;
+    for (std::int64_t column = 0; column < k_columns(); column += kPanelColumns) {
+      const float* rows = dq_row(unit * kUnitRows, column * kBrickColumns);
+      for (std::int64_t i = pair * kPairFloats; i < end * kPairFloats; i += 16) {
+        _mm_prefetch(reinterpret_cast<const char*>(rows + i), _MM_HINT_T0);
+      }
     }
   }
   /// The head's row `row` of dQ, in the panel that begins with dimension `dim`.

@@ -37,7 +37,7 @@ struct StepPart {
   std::int64_t column, columns;  // from the step's first one
   BackwardStep<float> step;
   StepBuffers<float> buffers;
-  float score_factor;       // scores are yet to be multiplied by it
+  float score_factor;        // scores are yet to be multiplied by it
   std::byte *weights, *d_s;  // the unit's bricks from `column` on
   std::uint16_t* d_s_rows;   // [kUnitRows][kDerivativeStride], likewise
 };
@@ -70,9 +70,9 @@ struct PlainElements {
   }
   HWY_INLINE Differentiated<V> at(const Row& row, std::int64_t c) const {
     const D d;
-    const V t = hn::Mul(hn::Load(d, row.scores + c), factor);
-    const auto attends = hn::Ne(t, infinity);
-    const V p = hn::IfThenElseZero(attends, Exp2Coarse(hn::Mul(hn::Sub(t, row.lse), log2e)));
+    const V s = hn::Load(d, row.scores + c);
+    const auto attends = hn::Ne(s, infinity);
+    const V p = hn::IfThenElseZero(attends, Exp2Coarse(hn::Mul(hn::MulSub(s, factor, row.lse), log2e)));
     return {p, hn::IfThenElseZero(attends, hn::Mul(p, hn::Sub(hn::Load(d, row.d_p + c), row.delta)))};
   }
 };

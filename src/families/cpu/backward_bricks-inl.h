@@ -1,6 +1,7 @@
 // A step of the backward whose five products AMX computes. Differences to the f32 step (cpu_backward-inl.h):
-// - kUnitRows queries at a time go through S, the mods, dP and dQ. p w and dS are rounded to bf16, as plain rounds
-//   them, and stay until all queries of the step are through: then dV and dK are added up over all of them.
+// - Parts of kUnitRows queries and kPartColumns keys go through a pipeline: while AMX multiplies S and dP of a part, the
+//   elements of the one before are computed. p w and dS are rounded to bf16, as plain rounds them, and stay until all
+//   queries of the step are through: then dV and dK are added up over all of them.
 // - dV and dK are sums over queries. They stand transposed, dV^T += dO^T (p w) and dK^T += Q^T dS, so that p w and dS
 //   are right operands, whose elements leave the registers in pairs of rows.
 // - Columns come in whole bricks of kBrickDepth keys. Elements beside the run are 0.
@@ -73,7 +74,6 @@ class BrickStep {
  private:
   static constexpr std::int64_t kScoreBytes = kScoreStride * sizeof(float);
   static constexpr std::int64_t kRowsOfDerivatives = kUnitRows * plan::kDerivativeStride;  // of a unit
-
   std::int64_t k_columns() const { return plan::round_up(step_.qk_dim, kBrickColumns) / kBrickColumns; }
   std::int64_t parts_of_unit() const { return plan::round_up(columns_.count, kPartColumns) / kPartColumns; }
   std::int64_t end_row(std::int64_t unit) const {
@@ -208,7 +208,6 @@ class BrickStep {
   }
 
   // Sums over keys: dQ += dS K.
-
   static constexpr std::int64_t kPanelColumns = plan::kPanel / kBrickColumns;
 
   std::int64_t query_steps() const { return k_columns() * columns_.count / kBrickDepth; }

@@ -1,7 +1,6 @@
 // A step of the backward whose five products AMX computes. Differences to the f32 step (cpu_backward-inl.h):
-// - Parts of kUnitRows queries and kPartColumns keys go through a pipeline: while AMX multiplies S and dP of a part, the
-//   elements of the one before are computed. p w and dS are rounded to bf16, as plain rounds them, and stay until all
-//   queries of the step are through: then dV and dK are added up over all of them.
+// - Parts of kUnitRows queries and kPartColumns keys go through a pipeline (run_parts). p w and dS are rounded to bf16,
+//   as plain rounds them, and stay until all queries of the step are through: then dV and dK are added up.
 // - dV and dK are sums over queries. They stand transposed, dV^T += dO^T (p w) and dK^T += Q^T dS, so that p w and dS
 //   are right operands, whose elements leave the registers in pairs of rows.
 // - Columns come in whole bricks of kBrickDepth keys. Elements beside the run are 0.

@@ -1,6 +1,6 @@
 // A step of the backward whose five products AMX computes. Differences to the f32 step (cpu_backward-inl.h):
-// - kUnitRows queries at a time go through S, the mods, dP and dQ. p w and dS are rounded to bf16, as plain rounds
-//   them, and stay until all queries of the step are through: then dV and dK are added up over all of them.
+// - Parts of kUnitRows queries and kPartColumns keys go through a pipeline (run_parts). p w and dS are rounded to bf16,
+//   as plain rounds them, and stay until all queries of the step are through: then dV and dK are added up.
 // - dV and dK are sums over queries. They stand transposed, dV^T += dO^T (p w) and dK^T += Q^T dS, so that p w and dS
 //   are right operands, whose elements leave the registers in pairs of rows.
 // - Columns come in whole bricks of kBrickDepth keys. Elements beside the run are 0.
@@ -19,8 +19,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "families/cpu/backward_elements-inl.h"
+#include "families/cpu/brick_elements-inl.h"
+#include "families/cpu/brick_pipeline-inl.h"
 #include "families/cpu/brick_products-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/cpu_backward_step.h"
@@ -33,11 +36,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
-using plan::kUnitRows;
-
+inline constexpr std::int64_t kPartColumns = plan::kBackwardKeys / 2;
 inline constexpr std::int64_t kTileBricks = plan::kBackwardKeys / kBrickColumns;  // of kUnitRows queries
 
-/// One step. Rows are counted from the step's first query, or, as `unit rows`, from the first of its group of
+/// One step. Rows are counted from the step's first query, or, as rows of a unit, from the first of its group of
 /// kUnitRows.
 template <class Registers>
 class BrickStep {
@@ -52,14 +54,14 @@ class BrickStep {
         first_unit_(step.at.q_first / kUnitRows),
         end_unit_((step.at.q_first + step.at.rows + kUnitRows - 1) / kUnitRows) {
     special_ = step.queries.q_non_finite || step.queries.d_o_non_finite || step.keys.non_finite;
-    scaled_ = special_ || step.mod || step.slope || step.weight || !step.reads.empty() ||
+    scaled_ = !(step.score_factor > 0) || step.mod || step.slope || step.weight || !step.reads.empty() ||
               columns_.first != step.begin || columns_.first + columns_.count != step.end;
   }
 
   HEDDLE_AMX void run() {
     k_rows_ = operands_.k_rows + columns_.first / kBrickDepth * k_columns() * kBrickBytes;
     if (step_.keys.non_finite && operands_.dq != nullptr) leave_out_keys();
-    for (std::int64_t unit = first_unit_; unit < end_unit_; ++unit) run_unit(unit);
+    run_parts();
     if (operands_.dv != nullptr) {
       add_to_keys(bricks_.weights, operands_.d_o, step_.v_dim, step_.queries.d_o_non_finite, operands_.dv);
     }
@@ -70,186 +72,181 @@ class BrickStep {
 
  private:
   static constexpr std::int64_t kScoreBytes = kScoreStride * sizeof(float);
-
+  static constexpr std::int64_t kRowsOfDerivatives = kUnitRows * plan::kDerivativeStride;  // of a unit
   std::int64_t k_columns() const { return plan::round_up(step_.qk_dim, kBrickColumns) / kBrickColumns; }
+  std::int64_t parts_of_unit() const { return plan::round_up(columns_.count, kPartColumns) / kPartColumns; }
+  std::int64_t end_row(std::int64_t unit) const {
+    return std::min<std::int64_t>(step_.at.q_first + step_.at.rows - unit * kUnitRows, kUnitRows);
+  }
+  std::uint16_t* d_s_rows(std::int64_t unit) const { return bricks_.d_s_rows + unit % 2 * kRowsOfDerivatives; }
 
-  // Units of kUnitRows queries.
+  // Parts: kPartColumns columns of a unit of kUnitRows queries. Two take turns in the buffers.
 
-  /// The rows of a unit that are the step's: unit rows [begin, end).
-  struct Unit {
-    std::int64_t index, begin, end;
-    BackwardStep<float> step;  // of these rows
-    StepBuffers<float> buffers;
-  };
-
-  Unit unit_of(std::int64_t index) {
-    const std::int64_t first = index * kUnitRows;
-    Unit unit{index, std::max<std::int64_t>(step_.at.q_first - first, 0),
-              std::min<std::int64_t>(step_.at.q_first + step_.at.rows - first, kUnitRows), step_, buffers_};
-    const std::int64_t row = first + unit.begin - step_.at.q_first, element = row * kScoreStride;
-    unit.step.at.q_first += row;
-    unit.step.at.rows = static_cast<int>(unit.end - unit.begin);
-    for (const float** numbers : {&unit.step.queries.lse, &unit.step.queries.lse_rest, &unit.step.queries.delta}) {
+  /// Part `index` of the step.
+  StepPart part_of(std::int64_t index) {
+    const std::int64_t unit = first_unit_ + index / parts_of_unit(), column = index % parts_of_unit() * kPartColumns;
+    const std::int64_t begin = std::max<std::int64_t>(step_.at.q_first - unit * kUnitRows, 0);
+    const std::int64_t first_brick = (unit - first_unit_) * kTileBricks + column / kBrickColumns;
+    StepPart part{.unit = unit,
+                  .begin = begin,
+                  .end = end_row(unit),
+                  .column = column,
+                  .columns = std::min(kPartColumns, columns_.count - column),
+                  .step = step_,
+                  .buffers = buffers_,
+                  .score_factor = scaled_ ? 1.0F : step_.score_factor,
+                  .weights = bricks_.weights + first_brick * kBrickBytes,
+                  .d_s = bricks_.d_s + first_brick * kBrickBytes,
+                  .d_s_rows = d_s_rows(unit) + column};
+    const std::int64_t row = unit * kUnitRows + begin - step_.at.q_first, element = row * kScoreStride + column;
+    part.step.at.q_first += static_cast<int>(row);
+    part.step.at.rows = static_cast<int>(part.end - begin);
+    part.step.begin = std::max(step_.begin, columns_.first + column);
+    part.step.end = std::min(step_.end, columns_.first + column + part.columns);
+    for (const float** numbers : {&part.step.queries.lse, &part.step.queries.lse_rest, &part.step.queries.delta}) {
       if (*numbers != nullptr) *numbers += row;
     }
-    for (std::size_t i = 0; i < step_.reads.size(); ++i) {
-      step_.part_reads[i] = step_.reads[i];
-      step_.part_reads[i].gradients += element;
+    const std::span<StepRead<float>> reads =
+        step_.part_reads.subspan(index % 2 * step_.reads.size(), step_.reads.size());
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      reads[i] = step_.reads[i];
+      reads[i].gradients += element;
     }
-    unit.step.reads = step_.part_reads;
-    const std::int64_t inside = unit.begin * kScoreStride;
-    for (float** numbers : {&unit.buffers.scores, &unit.buffers.slopes, &unit.buffers.weights, &unit.buffers.d_p}) {
-      *numbers += inside;
+    part.step.reads = reads;
+    const std::int64_t inside = begin * kScoreStride + index % 2 * kPartColumns;
+    for (float** numbers : {&part.buffers.scores, &part.buffers.slopes, &part.buffers.weights, &part.buffers.d_p}) {
+      if (*numbers != nullptr) *numbers += inside;
     }
-    unit.buffers.attending += element;
-    if (unit.buffers.score_copy != nullptr) unit.buffers.score_copy += element;
-    return unit;
+    part.buffers.attending += element;
+    if (part.buffers.score_copy != nullptr) part.buffers.score_copy += element;
+    return part;
   }
 
-  HEDDLE_AMX void run_unit(std::int64_t index) {
-    const Unit unit = unit_of(index);
-    multiply_by_keys(unit, operands_.q.rows, step_.qk_dim, operands_.k, buffers_.scores);
+  /// While the elements of a part are computed, AMX multiplies: dQ of the unit before, then S and dP of the next part.
+  HEDDLE_AMX void run_parts() {
+    const PairsFunction differentiate = PairsOf<Registers>(step_);
+    const std::int64_t count = (end_unit_ - first_unit_) * parts_of_unit();
+    if (count == 0) return;
+    StepPart parts[2] = {part_of(0), {}};
+    const auto nothing = [] {};
+    multiply_scores(parts[0], nothing);
+    finish_scores(parts[0]);
+    std::int64_t waiting = -1;  // a unit whose dQ is not yet asked for
+    for (std::int64_t index = 0; index < count; ++index) {
+      const StepPart& part = parts[index % 2];
+      StepPart& next = parts[(index + 1) % 2];
+      const bool has_next = index + 1 < count;
+      if (has_next) next = part_of(index + 1);
+      RowTurns turns(kUnitRows / 2, (has_next ? score_steps(next) : 0) + (waiting >= 0 ? query_steps() : 0));
+      const auto some_pairs = [&]() HEDDLE_AMX {
+        const std::int64_t pair = turns.row(), end = turns.next();
+        differentiate(part, pair, end);
+        if (part.column > 0 && operands_.dq != nullptr) fetch_queries(part.unit, pair, end);
+      };
+      if (waiting >= 0) add_to_queries(waiting, some_pairs);
+      waiting = -1;
+      if (has_next) multiply_scores(next, some_pairs);
+      if (turns.row() < kUnitRows / 2) differentiate(part, turns.row(), kUnitRows / 2);
+      if (has_next) finish_scores(next);
+      const bool last_of_unit = part.column + part.columns == columns_.count;
+      if (!last_of_unit || operands_.dq == nullptr) continue;
+      if (step_.keys.non_finite) {
+        add_unit_without_keys(part.unit);
+      } else {
+        waiting = part.unit;
+      }
+    }
+    if (waiting >= 0) add_to_queries(waiting, nothing);
+  }
+
+  /// S and dP.
+  template <class Between>
+  HEDDLE_AMX void multiply_scores(const StepPart& part, const Between& between) {
+    multiply_by_keys(part, operands_.q.rows, step_.qk_dim, operands_.k, part.buffers.scores, between);
+    multiply_by_keys(part, operands_.d_o.rows, step_.v_dim, operands_.v, part.buffers.d_p, between);
+  }
+  /// c [kUnitRows][kScoreStride] = rows times keys in bricks, over the part's columns.
+  template <class Between>
+  HEDDLE_AMX void multiply_by_keys(const StepPart& part, const std::uint16_t* rows, std::int64_t dim,
+                                   const std::byte* keys, float* c, const Between& between) {
+    const std::int64_t steps = steps_of(dim);
+    MultiplyBetween(registers_,
+                    BrickProduct{.a = rows + part.unit * kUnitRows * steps * kBrickDepth,
+                                 .a_stride = steps * kBrickDepth * 2,
+                                 .b = keys + (columns_.first + part.column) / kBrickColumns * steps * kBrickBytes,
+                                 .b_column = steps * kBrickBytes,
+                                 .b_step = kBrickBytes,
+                                 .c = c - part.begin * kScoreStride,
+                                 .c_stride = kScoreBytes,
+                                 .columns = part.columns / kBrickColumns,
+                                 .steps = steps,
+                                 .add = false},
+                    part.end, between);
+  }
+  static std::int64_t steps_of(std::int64_t dim) { return plan::round_up(dim, kBrickDepth) / kBrickDepth; }
+  std::int64_t score_steps(const StepPart& part) const {
+    return part.columns / kBrickColumns * (steps_of(step_.qk_dim) + steps_of(step_.v_dim));
+  }
+
+  /// Scores become those that attention weighs.
+  void finish_scores(const StepPart& part) const {
     if (scaled_) {
-      scale_scores(unit);
-      ApplyStepMods(unit.step, unit.buffers);
+      scale_scores(part);
+      ApplyStepMods(part.step, part.buffers);
     }
-    if (special_) FindStepAttending(unit.step, unit.buffers);
-    multiply_by_keys(unit, operands_.d_o.rows, step_.v_dim, operands_.v, buffers_.d_p);
-    differentiate(unit);
-    if (operands_.dq == nullptr) return;
-    if (step_.keys.non_finite) for_each_of_special_keys(unit, [](auto, auto, auto& d_s, auto& at) { Hide(d_s, at); });
-    add_to_queries(unit);
-    if (step_.keys.non_finite) add_attended_keys(unit);
+    if (special_) FindStepAttending(part.step, part.buffers);
   }
-
-  /// c [kUnitRows][kScoreStride] = rows times keys in bricks, over the step's columns.
-  HEDDLE_AMX void multiply_by_keys(const Unit& unit, const std::uint16_t* rows, std::int64_t dim, const std::byte* keys,
-                                   float* c) {
-    const std::int64_t steps = plan::round_up(dim, kBrickDepth) / kBrickDepth;
-    MultiplyBricks(registers_,
-                   BrickProduct{.a = rows + unit.index * kUnitRows * steps * kBrickDepth,
-                                .a_stride = steps * kBrickDepth * 2,
-                                .b = keys + columns_.first / kBrickColumns * steps * kBrickBytes,
-                                .b_column = steps * kBrickBytes,
-                                .b_step = kBrickBytes,
-                                .c = c,
-                                .c_stride = kScoreBytes,
-                                .columns = columns_.count / kBrickColumns,
-                                .steps = steps,
-                                .add = false},
-                   unit.end);
-  }
-
-  void scale_scores(const Unit& unit) const {
+  void scale_scores(const StepPart& part) const {
     const __m512 factor = _mm512_set1_ps(step_.score_factor);
-    for (std::int64_t r = unit.begin; r < unit.end; ++r) {
-      float* row = buffers_.scores + r * kScoreStride;
-      for (std::int64_t i = 0; i < columns_.count; i += 16) {
+    for (std::int64_t r = 0; r < part.end - part.begin; ++r) {
+      float* row = part.buffers.scores + r * kScoreStride;
+      for (std::int64_t i = 0; i < part.columns; i += 16) {
         _mm512_store_ps(row + i, _mm512_mul_ps(_mm512_load_ps(row + i), factor));
       }
     }
   }
 
-  HEDDLE_AMX void differentiate(const Unit& unit) {
-    switch (step_.normalizer) {
-      case Normalizer::softmax:
-        return step_.queries.lse_rest != nullptr ? differentiate<Normalizer::softmax, true>(unit)
-                                                 : differentiate<Normalizer::softmax, false>(unit);
-      case Normalizer::sigmoid:
-        return differentiate<Normalizer::sigmoid, false>(unit);
-      case Normalizer::none:
-        return differentiate<Normalizer::none, false>(unit);
-    }
-  }
-
-  template <Normalizer kNormalizer, bool kRest>
-  HEDDLE_AMX void differentiate(const Unit& unit) {
-    if (step_.weight || step_.slope || !step_.reads.empty()) {
-      differentiate_rows<kNormalizer, kRest, true>(unit);
-    } else {
-      differentiate_rows<kNormalizer, kRest, false>(unit);
-    }
-  }
-
-  template <Normalizer kNormalizer, bool kRest, bool kMods>
-  HEDDLE_AMX void differentiate_rows(const Unit& unit) {
-    for (std::int64_t even = 0; even < kUnitRows; even += 2) {
-      const bool both = even >= unit.begin && even + 1 < unit.end;
-      if (both) {
-        differentiate_pair<kNormalizer, kRest, kMods, true, true>(unit, even);
-      } else if (even >= unit.begin && even < unit.end) {
-        differentiate_pair<kNormalizer, kRest, kMods, true, false>(unit, even);
-      } else if (even + 1 >= unit.begin && even + 1 < unit.end) {
-        differentiate_pair<kNormalizer, kRest, kMods, false, true>(unit, even);
-      } else {
-        differentiate_pair<kNormalizer, kRest, kMods, false, false>(unit, even);
-      }
-    }
-  }
-
-  /// Unit rows `even` and the next, as far as they are the step's: the others' elements are 0.
-  template <Normalizer kNormalizer, bool kRest, bool kMods, bool kEven, bool kOdd>
-  HEDDLE_AMX void differentiate_pair(const Unit& unit, std::int64_t even) {
-    using D = hn::ScalableTag<float>;
-    using V = hn::Vec<D>;
-    const D d;
-    const auto numbers = [&](bool there, std::int64_t r) HEDDLE_AMX {
-      return NumbersOf<kNormalizer, kRest>(d, unit.step, there ? r - unit.begin : 0);
-    };
-    const RowNumbers<kRest, V> rows[2] = {numbers(kEven, even), numbers(kOdd, even + 1)};
-    const V factor = hn::Set(d, scaled_ ? 1.0F : step_.score_factor), value_factor = hn::Set(d, step_.value_factor);
-    const std::int64_t place = (unit.index - first_unit_) * kTileBricks * kBrickBytes + even / 2 * 64;
-    std::uint16_t* d_s_row = bricks_.d_s_rows + even * plan::kDerivativeStride;
-    for (std::int64_t c = 0; c < columns_.count; c += 16) {
-      const auto element = [&](std::int64_t odd) HEDDLE_AMX {
-        const std::int64_t i = (even + odd - unit.begin) * kScoreStride + c;
-        return DifferentiateVector<kNormalizer, kMods>(d, unit.step, unit.buffers, rows[odd], i,
-                                                       hn::Mul(hn::Load(d, unit.buffers.scores + i), factor),
-                                                       hn::Mul(hn::Load(d, unit.buffers.d_p + i), value_factor));
-      };
-      Differentiated<V> a{hn::Zero(d), hn::Zero(d)}, b = a;
-      if constexpr (kEven) a = element(0);
-      if constexpr (kOdd) b = element(1);
-      const std::int64_t brick = place + c / kBrickColumns * kBrickBytes;
-      const __m512i d_s = Registers::round(a.d_s.raw, b.d_s.raw);
-      _mm512_store_si512(bricks_.weights + brick, InPairs(Registers::round(a.weighted.raw, b.weighted.raw)));
-      _mm512_store_si512(bricks_.d_s + brick, InPairs(d_s));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(d_s_row + c), _mm512_castsi512_si256(d_s));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(d_s_row + plan::kDerivativeStride + c),
-                         _mm512_extracti64x4_epi64(d_s, 1));
-    }
-  }
-
-  /// Elements a0 to a15, b0 to b15 as a0 b0 a1 b1 ...
-  HWY_INLINE static __m512i InPairs(__m512i rows) {
-    alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                             21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                             11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), rows);
-  }
-
   // Sums over keys: dQ += dS K.
+  static constexpr std::int64_t kPanelColumns = plan::kPanel / kBrickColumns;
 
-  HEDDLE_AMX void add_to_queries(const Unit& unit) {
-    constexpr std::int64_t kPanelColumns = plan::kPanel / kBrickColumns;
+  std::int64_t query_steps() const { return k_columns() * columns_.count / kBrickDepth; }
+  template <class Between>
+  HEDDLE_AMX void add_to_queries(std::int64_t unit, const Between& between) {
     for (std::int64_t column = 0; column < k_columns(); column += kPanelColumns) {
-      MultiplyBricks(registers_,
-                     BrickProduct{.a = bricks_.d_s_rows,
-                                  .a_stride = plan::kDerivativeStride * 2,
-                                  .b = k_rows_ + column * kBrickBytes,
-                                  .b_column = kBrickBytes,
-                                  .b_step = k_columns() * kBrickBytes,
-                                  .c = dq_row(unit.index * kUnitRows, column * kBrickColumns),
-                                  .c_stride = plan::kPanel * sizeof(float),
-                                  .columns = std::min(kPanelColumns, k_columns() - column),
-                                  .steps = columns_.count / kBrickDepth,
-                                  .add = true},
-                     unit.end);
+      MultiplyBetween(registers_,
+                      BrickProduct{.a = d_s_rows(unit),
+                                   .a_stride = plan::kDerivativeStride * 2,
+                                   .b = k_rows_ + column * kBrickBytes,
+                                   .b_column = kBrickBytes,
+                                   .b_step = k_columns() * kBrickBytes,
+                                   .c = dq_row(unit * kUnitRows, column * kBrickColumns),
+                                   .c_stride = plan::kPanel * sizeof(float),
+                                   .columns = std::min(kPanelColumns, k_columns() - column),
+                                   .steps = columns_.count / kBrickDepth,
+                                   .add = true},
+                      end_row(unit), between);
+    }
+  }
+  /// Brings rows of dQ, of pairs [pair, end) of the unit, near: their product follows soon, and waits for them.
+  void fetch_queries(std::int64_t unit, std::int64_t pair, std::int64_t end) const {
+    constexpr std::int64_t kPairFloats = 2 * plan::kPanel;
+    for (std::int64_t column = 0; column < k_columns(); column += kPanelColumns) {
+      const float* rows = dq_row(unit * kUnitRows, column * kBrickColumns);
+      for (std::int64_t i = pair * kPairFloats; i < end * kPairFloats; i += 16) {
+        _mm_prefetch(reinterpret_cast<const char*>(rows + i), _MM_HINT_T0);
+      }
     }
   }
   /// The head's row `row` of dQ, in the panel that begins with dimension `dim`.
   float* dq_row(std::int64_t row, std::int64_t dim) const {
     return operands_.dq + dim * operands_.panel_rows + row * plan::kPanel;
+  }
+
+  /// As add_to_queries, where some key holds something that is not finite.
+  HEDDLE_AMX void add_unit_without_keys(std::int64_t unit) {
+    for_each_of_special_keys(unit, [](auto, auto, auto& d_s, auto& at) { Hide(d_s, at); });
+    add_to_queries(unit, [] {});
+    add_attended_keys(unit);
   }
 
   /// k_rows_ becomes a copy with 0 for keys that hold something that is not finite: buffers.special[key] is 1.
@@ -275,22 +272,24 @@ class BrickStep {
 
   /// Calls f(row of the unit, key, dS, its `attending`) for elements that attend and whose key was left out.
   template <class F>
-  void for_each_of_special_keys(const Unit& unit, F&& f) const {
+  void for_each_of_special_keys(std::int64_t unit, F&& f) const {
+    const std::int64_t begin = std::max<std::int64_t>(step_.at.q_first - unit * kUnitRows, 0);
     for (std::int64_t key = 0; key < columns_.count; ++key) {
-      for (std::int64_t r = unit.begin; buffers_.special[key] != 0 && r < unit.end; ++r) {
-        std::uint8_t& attending = unit.buffers.attending[(r - unit.begin) * kScoreStride + key];
-        if (attending != 0) f(r, key, bricks_.d_s_rows[r * plan::kDerivativeStride + key], attending);
+      for (std::int64_t r = begin; buffers_.special[key] != 0 && r < end_row(unit); ++r) {
+        const std::int64_t row = unit * kUnitRows + r - step_.at.q_first;
+        std::uint8_t& attending = buffers_.attending[row * kScoreStride + key];
+        if (attending != 0) f(r, key, d_s_rows(unit)[r * plan::kDerivativeStride + key], attending);
       }
     }
   }
 
   /// The keys that were left out reach the rows that attend them.
-  void add_attended_keys(const Unit& unit) const {
+  void add_attended_keys(std::int64_t unit) const {
     const auto* keys = reinterpret_cast<const std::uint16_t*>(operands_.k_rows);
     for_each_of_special_keys(unit, [&](std::int64_t r, std::int64_t key, std::uint16_t bits, std::uint8_t& attending) {
       const float d_s = Unhide(bits, attending);
       for (std::int64_t dim = 0; dim < step_.qk_dim; ++dim) {
-        dq_row(unit.index * kUnitRows + r, dim / plan::kPanel * plan::kPanel)[dim % plan::kPanel] +=
+        dq_row(unit * kUnitRows + r, dim / plan::kPanel * plan::kPanel)[dim % plan::kPanel] +=
             d_s * WidenBits(keys[key_element(columns_.first + key, dim)]);
       }
     });
@@ -308,19 +307,19 @@ class BrickStep {
       for_each_of_special_rows(elements, [](auto, auto, auto& bits, auto& at) { Hide(bits, at); });
     }
     for (std::int64_t first = 0; first < dims; first += kUnitRows) {
-      MultiplyBricks(registers_,
-                     BrickProduct{.a = left + first * kUnitRows,
-                                  .a_stride = kUnitRows * 2,
-                                  .b = elements,
-                                  .b_column = kBrickBytes,
-                                  .b_step = kTileBricks * kBrickBytes,
-                                  .c = gradient + first * kScoreStride + columns_.first,
-                                  .c_stride = kScoreBytes,
-                                  .columns = columns_.count / kBrickColumns,
-                                  .steps = units,
-                                  .add = true,
-                                  .a_step = dims * kUnitRows * 2},
-                     std::min(kUnitRows, dims - first));
+      MultiplyBetween(registers_,
+                      BrickProduct{.a = left + first * kUnitRows,
+                                   .a_stride = kUnitRows * 2,
+                                   .b = elements,
+                                   .b_column = kBrickBytes,
+                                   .b_step = kTileBricks * kBrickBytes,
+                                   .c = gradient + first * kScoreStride + columns_.first,
+                                   .c_stride = kScoreBytes,
+                                   .columns = columns_.count / kBrickColumns,
+                                   .steps = units,
+                                   .add = true,
+                                   .a_step = dims * kUnitRows * 2},
+                      std::min(kUnitRows, dims - first), [] {});
     }
     if (non_finite) add_special_rows(elements, rows, dim, gradient);
   }

@@ -44,7 +44,9 @@ void ApplyStepMods(const BackwardStep<T>& step, const StepBuffers<T>& buffers) {
   at.kv_first += columns.first;
   at.columns = static_cast<int>(step.end - columns.first);
   if (buffers.score_copy != nullptr) {
-    std::copy_n(buffers.scores, step.at.rows * kScoreStride, buffers.score_copy);
+    for (std::int64_t r = 0; r < step.at.rows; ++r) {
+      std::copy_n(buffers.scores + r * kScoreStride, columns.count, buffers.score_copy + r * kScoreStride);
+    }
   }
   const auto run = [&](const TileMod& mod, T* out) {
     mod.program->run(at, buffers.scores, out, kScoreStride, *mod.scratch);

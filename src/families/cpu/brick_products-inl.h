@@ -115,20 +115,22 @@ class BrickMultiply {
 
 /// 32 rows and two columns at a time: fewer bricks and rows to load than BrickMultiply has, but stores wait for
 /// products. For many steps, with other work between.
-template <class Registers>
+template <class Registers, bool kAdd = false>
 class SquareMultiply {
  public:
   HEDDLE_AMX HWY_INLINE SquareMultiply(Registers& registers, const BrickProduct& product)
       : registers_(registers), p_(product) {}
 
-  /// An even number of columns, which are overwritten. Calls between() twice behind each step of two columns.
+  /// An even number of columns. Calls between() twice behind each step of two columns.
   template <class Between>
   HEDDLE_AMX HWY_INLINE void run(const Between& between) {
     for (std::int64_t column = 0; column < p_.columns; column += 2) {
-      registers_.template zero<0>();
-      registers_.template zero<1>();
-      registers_.template zero<2>();
-      registers_.template zero<3>();
+      float* c = p_.c + column * kBrickColumns;
+      float* below = c + 16 * p_.c_stride / static_cast<std::int64_t>(sizeof(float));
+      start<0>(c);
+      start<1>(below);
+      start<2>(c + kBrickColumns);
+      start<3>(below + kBrickColumns);
       const auto* a = static_cast<const std::byte*>(p_.a);
       const std::byte* b = p_.b + column * p_.b_column;
       for (std::int64_t step = 0; step < p_.steps; ++step, a += p_.a_step, b += p_.b_step) {
@@ -143,8 +145,6 @@ class SquareMultiply {
         registers_.template multiply<3, 5, 7>();
         between();
       }
-      float* c = p_.c + column * kBrickColumns;
-      float* below = c + 16 * p_.c_stride / static_cast<std::int64_t>(sizeof(float));
       registers_.template store<0>(c, p_.c_stride);
       registers_.template store<1>(below, p_.c_stride);
       registers_.template store<2>(c + kBrickColumns, p_.c_stride);
@@ -153,6 +153,15 @@ class SquareMultiply {
   }
 
  private:
+  template <int kAccumulator>
+  HEDDLE_AMX HWY_INLINE void start(const float* from) {
+    if constexpr (kAdd) {
+      registers_.template load<kAccumulator>(from, p_.c_stride);
+    } else {
+      registers_.template zero<kAccumulator>();
+    }
+  }
+
   Registers& registers_;
   const BrickProduct& p_;
 };
@@ -237,6 +246,28 @@ class ResidentMultiply {
   Registers& registers_;
   const BrickProduct& p_;
 };
+
+/// The product of `rows` rows, up to 32, by whichever of these has the fewest loads. Calls between() once for each step
+/// of each column.
+template <class Registers, class Between>
+HEDDLE_AMX HWY_INLINE void MultiplyBetween(Registers& registers, const BrickProduct& product, std::int64_t rows,
+                                           const Between& between) {
+  if (rows <= 16) return BrickMultiply<Registers, 1>(registers, product).run(between);
+  if (!product.add && product.steps == 1) return ResidentMultiply<Registers, 1, false>(registers, product).run(between);
+  if (!product.add && product.steps == 2) return ResidentMultiply<Registers, 2, false>(registers, product).run(between);
+  BrickProduct even = product, last = product;
+  even.columns = product.columns / 2 * 2;
+  if (product.add) {
+    SquareMultiply<Registers, true>(registers, even).run(between);
+  } else {
+    SquareMultiply<Registers, false>(registers, even).run(between);
+  }
+  if (even.columns == product.columns) return;
+  last.columns = 1;
+  last.b += even.columns * product.b_column;
+  last.c += even.columns * kBrickColumns;
+  BrickMultiply<Registers, 2>(registers, last).run(between);
+}
 
 /// The product of `rows` rows, up to 32.
 template <class Registers>

@@ -310,15 +310,15 @@ class BackwardLaunch {
   void set_reads(BackwardWorkerMods& mods, int worker, BackwardStep<T>& step) const {
     std::vector<StepRead<T>>& reads = this->reads()[static_cast<std::size_t>(worker)];
     const std::size_t count = run_.backward.programs.reads.size();
-    reads.resize(2 * count);
+    reads.resize(3 * count);
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t offset =
           run_.backward.scratch.reads + static_cast<std::int64_t>(i) * run_.backward.scratch.read_bytes;
       reads[i] = {mods.read_slope(i), run_.backward.programs.reads[i].of_weight, run_.scratch<T>(worker, offset)};
     }
-    const std::span<StepRead<T>> both = reads;
-    step.reads = both.first(count);
-    step.part_reads = both.last(count);
+    const std::span<StepRead<T>> all = reads;
+    step.reads = all.first(count);
+    step.part_reads = all.last(2 * count);
   }
 
   void add_reads(const BackwardStep<T>& step, BackwardWorkerMods& mods, std::int64_t lane, int worker) const {

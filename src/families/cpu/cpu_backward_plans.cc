@@ -152,7 +152,7 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   const std::int64_t brick_rows = round_up(rows, kUnitRows) + kUnitRows;
   scratch.weight_bricks = reserve_bytes(brick_rows * kBackwardKeys * 2);
   scratch.d_s_bricks = reserve_bytes(brick_rows * kBackwardKeys * 2);
-  scratch.d_s_rows = reserve_bytes(kUnitRows * kDerivativeStride * 2);
+  scratch.d_s_rows = reserve_bytes(2 * kUnitRows * kDerivativeStride * 2);
   scratch.finite_bricks = reserve_bytes(std::max(brick_rows, kBackwardKeys) * std::max(qk_columns, v_columns) * 2);
   return scratch;
 }

@@ -67,7 +67,8 @@ struct BackwardStep {
   std::int64_t column_unit = kColumnUnit;
   TileMod mod, slope, weight;
   std::span<const StepRead<T>> reads;
-  std::span<StepRead<T>> part_reads;  // room for as many, for who computes the step in parts of its rows
+  std::span<StepRead<T>>
+      part_reads;  // room for twice as many, for who computes the step in parts, of which two are open
 };
 
 /// A worker's buffers, as plan::CpuBackwardScratch says.
@@ -99,7 +100,7 @@ struct BrickOperands {
 /// [rows / kUnitRows][kBackwardKeys / kBrickColumns][brick]; the rows begin with a whole group of kUnitRows.
 struct BrickBuffers {
   std::byte *weights, *d_s;
-  std::uint16_t* d_s_rows;  // [kUnitRows][kDerivativeStride]
+  std::uint16_t* d_s_rows;  // [2][kUnitRows][kDerivativeStride]: of two groups of queries
   std::uint16_t* finite;    // a copy of an operand without rows that are not finite
 };
 

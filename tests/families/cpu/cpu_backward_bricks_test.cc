@@ -145,6 +145,44 @@ TEST_F(CpuBackwardBricks, RowsThatAreNotFiniteInEachHalfOfAPanel) {
   }
 }
 
+/// Queries 64 to 127 and key 140 attend nothing. What they hold reaches nobody, in any unit of rows that is computed
+/// while AMX still adds up the one before.
+TEST_F(CpuBackwardBricks, NumbersThatAreNotFiniteInTheMiddleOfAStep) {
+  constexpr std::int64_t kDim = 16;
+  for (const std::int64_t kv_rows : {141, 150, 250}) {  // in a tile's only part, in its first, and beside a second
+    Training training({.q_rows = 200, .kv_rows = kv_rows, .qk_dim = kDim, .v_dim = kDim}, DType::bf16);
+    training.options.mask_mod = leaf::kv_idx() != 140 && (leaf::q_idx() < 64 || leaf::q_idx() >= 128);
+    expect_bricks(training);
+    const BackwardTensors inputs = training.inputs();
+    const BackwardResult clean = attention_backward(inputs, training.options);
+    const auto poison = [](const Tensor& x, std::int64_t row) {
+      std::fill_n(static_cast<std::uint16_t*>(x.data()) + row * kDim, kDim, std::uint16_t{0x7fc0});
+    };
+    poison(training.k, 140);
+    for (const std::int64_t row : {70, 127}) poison(training.q, row), poison(training.d_o, row);
+    const BackwardResult result = attention_backward(inputs, training.options);
+    EXPECT_EQ(bytes_of(result.dq), bytes_of(clean.dq)) << kv_rows;
+    EXPECT_EQ(bytes_of(result.dk), bytes_of(clean.dk)) << kv_rows;
+    EXPECT_EQ(bytes_of(result.dv), bytes_of(clean.dv)) << kv_rows;
+  }
+}
+
+/// Steps of one part and of two, one of them narrow, over units that are whole or end early: parts take turns in the
+/// buffers of scores, slopes and reads.
+TEST_F(CpuBackwardBricks, PartsOfEveryWidth) {
+  for (const std::int64_t kv_rows : {20, 40, 64, 65, 100, 128, 170}) {
+    for (const std::int64_t q_rows : {16, 33, 270}) {
+      SCOPED_TRACE(testing::Message() << q_rows << " x " << kv_rows);
+      Training training({.q_rows = q_rows, .kv_rows = kv_rows, .qk_dim = 72, .v_dim = 32}, DType::bf16);
+      expect_bricks(training);
+      const Tensor gate = random_tensor(DType::f32, {kv_rows}, 7);
+      training.options.bindings.captures = {{"gate", gate}};
+      training.options.score_mod = parse("score * gate[kv_idx]", Symbols(training.options.bindings));
+      expect_bricks(training, {.captures = {"gate"}});
+    }
+  }
+}
+
 TEST_F(CpuBackwardBricks, GradientsThatNobodyAsksFor) {
   Training training({.q_heads = 2, .kv_heads = 2, .q_rows = 70, .kv_rows = 140, .qk_dim = 16, .v_dim = 24},
                     DType::bf16);

@@ -33,8 +33,12 @@ class Decode {
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
     const OwnLine line(params_);
-    const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
-    if (gang < cut.gangs) walk(line, cut, gang);
+    if constexpr (kConfig.shares_elsewhere()) {
+      search_and_walk(line, gang, gangs);
+    } else {
+      const shared::LineCut cut = kConfig.counts_units() ? cut_of(line.units(), gangs) : params_.cut;
+      if (gang < cut.gangs) walk(line, cut, gang);
+    }
     // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared
     // keys.
     if constexpr (kConfig.early || kConfig.shares_elsewhere()) F::wait_for_previous();
@@ -52,13 +56,27 @@ class Decode {
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
 
-  __device__ __forceinline__ shared::LineCut own_cut(const OwnLine& line, int gangs) const {
-    const int units = line.units();
+  __device__ __forceinline__ shared::LineCut cut_of(int units, int gangs) const {
     return shared::line_cut(units, shared::gangs_of_line(units, params_.sequences, gangs));
   }
 
+  /// Counts the units, finds the place of the CTA's first one, both by one piece of code, and walks from there.
+  __device__ __forceinline__ void search_and_walk(const OwnLine& line, int gang, int gangs) {
+    shared::LineCut cut{};
+    Place place;
+    int unit = OwnLine::kNone, units = 0;
+#pragma unroll 1
+    for (;;) {
+      place = line.at(unit, units);
+      if (unit != OwnLine::kNone) break;
+      cut = cut_of(units, gangs);
+      if (gang >= cut.gangs) return;
+      unit = cut.begin(gang);
+    }
+    walk_from(place, line, cut, gang, unit, cut.begin(gang + 1));
+  }
+
   __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
-    typename F::Stream stream(memory_);
     int unit = cut.begin(gang);
     int end = cut.begin(gang + 1);
     if constexpr (kConfig.chunked()) {
@@ -66,9 +84,15 @@ class Decode {
       end = line.chunk_from(end);
       if (unit == end) return;
     }
+    walk_from(line.at(unit), line, cut, gang, unit, end);
+  }
+
+  /// From unit `unit` of the line, which is at `place`, to `end`.
+  __device__ __forceinline__ void walk_from(Place place, const OwnLine& line, const shared::LineCut& cut, int gang,
+                                            int unit, int end) {
+    typename F::Stream stream(memory_);
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
-    Place place = line.at(unit);
     BlocksAhead<kConfig, F, Mods, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
     // Queries that copies bring come before the first blocks, which are read behind them. (Queries that are loaded into
     // registers would only hold up the blocks.)

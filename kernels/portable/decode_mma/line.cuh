@@ -116,6 +116,13 @@ class Line {
 
   /// The place of unit `number`, which the line has.
   __device__ __forceinline__ Place at(int number) const {
+    int units = 0;
+    return at(number, units);
+  }
+  /// No unit of a line: whoever searches for it counts them.
+  static constexpr int kNone = 0x7fffffff;
+  /// Likewise. `units`: those of the sequences that have been searched, of all if the line has no such unit.
+  __device__ __forceinline__ Place at(int number, int& units) const {
     Place place{};
     if constexpr (kAlike) {
       place.units = place.keys.units(params_.mod.kv_len);
@@ -127,7 +134,7 @@ class Line {
     Ends ends = head_ends_;
     Found found = head_;
     for (int first = 0;; first += kLanes) {
-      if (first > 0) found = find(first, ends);
+      if (first > 0 || kSearchesAnew) found = find(first, ends);
       const bool there = first + F::lane() < params_.sequences;
       const int behind = before + F::sum_to(there ? units_of(found) : 0);
       const int lane = F::first_lane(there && behind > number);
@@ -163,28 +170,20 @@ class Line {
         }
         return place;
       }
-      if (first + kLanes >= params_.sequences) return place;  // none such
       before = F::from_lane(behind, kLanes - 1);
+      if constexpr (kSearchesAnew) units = before;
+      if (first + kLanes >= params_.sequences) return place;  // none such
     }
   }
 
-  /// shares_alone(): units of all tiles of shared keys.
-  __device__ __forceinline__ int shared_units() const {
-    int sum = 0;
-    Ends ends;
-    for (int first = 0; first < params_.sequences; first += kLanes) sum += find(first, ends).shared_units;
-    return F::wave_sum(sum);
-  }
-
-  /// shares_alone(): where a search for such a unit begins: at `before` of the line's units.
+  /// shares_alone(): where a search for a unit of shared keys begins: at `before` of the line's units.
   struct Window {
     int first = 0, before = 0;
     Ends ends{};
   };
-  /// shares_alone(): the place of unit `number`, which the line has; the window moves on to it. `kKeeps`: the sequences
-  /// near it are the wave's near ones from here on.
-  template <bool kKeeps>
-  __device__ __forceinline__ Place shared_at(int number, Window& window) const {
+  /// shares_alone(): the place of unit `number`; the window moves on to it, or to the line's end if there is none such.
+  /// `keeps`: the sequences near it are the wave's near ones from here on.
+  __device__ __forceinline__ Place shared_at(int number, Window& window, bool keeps) const {
     Place place{};
     for (;;) {
       Ends ends = window.ends;
@@ -201,12 +200,12 @@ class Line {
         place.span.kv_begin = F::from_lane(found.span.kv_begin, lane);
         place.span.kv_len = F::from_lane(found.span.kv_len, lane);
         set_pages(place);
-        if constexpr (kKeeps) prefixes_.keep(window.first, found);
+        if (keeps) prefixes_.keep(window.first, found);
         stand_before(place);
         return place;
       }
-      if (window.first + kLanes >= params_.sequences) return place;  // none such
       window.before = F::from_lane(behind, kLanes - 1);
+      if (window.first + kLanes >= params_.sequences) return place;  // none such
       window.first += kLanes;
       window.ends = ends;
     }
@@ -270,6 +269,9 @@ class Line {
   static constexpr int kLanes = kConfig.shape().wave;
   /// All sequences have the same units. A mask may read the sequence's number.
   static constexpr bool kAlike = !kConfig.by_sequence && !kConfig.bounded;
+  /// Units are counted, and then one is found, by one piece of code (Decode::run(), SharedKeys::run()): code that runs
+  /// once comes from memory, which took some 3,000 clocks a copy of the search.
+  static constexpr bool kSearchesAnew = kConfig.prefixed() && !kConfig.shares_beside_own();
 
   struct Found {
     SequenceSpan span;
@@ -346,7 +348,7 @@ class Line {
   }
 
   __device__ __forceinline__ Found found_first() {
-    if constexpr (kConfig.shares_alone()) return {};  // which searches anew
+    if constexpr (kSearchesAnew) return {};
     return find(0, head_ends_);
   }
   /// Sequence first + lane(), for those that there are.

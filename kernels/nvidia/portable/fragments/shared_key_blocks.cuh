@@ -98,6 +98,17 @@ class SharedKeyBlocks {
     ptx::fence_for_tma();
     query_parity_ ^= 1;
   }
+  /// Two warpgroups ask for products in turn, so that softmax of one is computed beside products of the other. Both ask
+  /// equally often. The first one begins.
+  __device__ __forceinline__ static void begin_turns() {
+    if (kTurns && warpgroup() == 1) ptx::arrive_at<32 * kConfig.waves()>(kTurn);
+  }
+  __device__ __forceinline__ static void await_turn() {
+    if constexpr (kTurns) ptx::barrier_of<32 * kConfig.waves()>(kTurn + warpgroup());
+  }
+  __device__ __forceinline__ static void pass_turn() {
+    if constexpr (kTurns) ptx::arrive_at<32 * kConfig.waves()>(kTurn + 1 - warpgroup());
+  }
   /// Waits until the next block has arrived, which is read from here on.
   __device__ __forceinline__ void arrives() {
     ptx::barrier_wait(barrier(asked_.at / kMemory.stage), parity_);
@@ -121,6 +132,9 @@ class SharedKeyBlocks {
   }
 
  private:
+  static constexpr bool kTurns = kConfig.waves() == 8;
+  static constexpr int kTurn = 2;  // the named barriers of the turns of both
+  __device__ __forceinline__ static int warpgroup() { return WarpOfThreads::wave() / 4; }
   __device__ __forceinline__ static int bringer() { return WarpOfThreads::wave() - kConfig.waves(); }
   /// The number of the thread's box among those of keys and values.
   __device__ __forceinline__ static int box() { return bringer() + WarpOfThreads::lane() * shared::kBringingWaves; }

@@ -25,7 +25,6 @@ class SharedKeys {
     Blocks blocks(memory_);
     const OwnLine line(params_);
     const bool brings = F::wave() >= kConfig.waves();
-    if (!brings) blocks.begin_turns();
     typename OwnLine::Window window;
     shared::LineCut cut{};
     int unit = OwnLine::kNone, end = 0;
@@ -41,6 +40,7 @@ class SharedKeys {
         unit = cut.begin(gang);
         end = cut.begin(gang + 1);
         window = {};
+        if (!brings) blocks.begin_turns();
         continue;
       }
       // The CTA's units of the tile end there.
@@ -51,7 +51,9 @@ class SharedKeys {
         attend(place, unit, stop - unit, cut, gang, blocks);
       }
       unit = stop;
-      if (unit >= end) return;
+      if (unit < end) continue;
+      if (!brings) blocks.end_turns();
+      return;
     }
   }
 

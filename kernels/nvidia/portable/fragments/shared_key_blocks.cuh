@@ -103,6 +103,10 @@ class SharedKeyBlocks {
   __device__ __forceinline__ static void begin_turns() {
     if (kTurns && warpgroup() == 1) ptx::arrive_at<32 * kConfig.waves()>(kTurn);
   }
+  /// The first one takes what the other one has passed last.
+  __device__ __forceinline__ static void end_turns() {
+    if (kTurns && warpgroup() == 0) await_turn();
+  }
   __device__ __forceinline__ static void await_turn() {
     if constexpr (kTurns) ptx::barrier_of<32 * kConfig.waves()>(kTurn + warpgroup());
   }

@@ -64,6 +64,14 @@ class SharedKeyBlocks {
     next(asked_);
   }
 
+  /// Calls visit(i) for the thread's part of `count` things, which all of these warps share.
+  template <class Visit>
+  __device__ __forceinline__ static void share(int count, Visit&& visit) {
+#pragma unroll 4
+    for (int i = bringer() * 32 + WarpOfThreads::lane(); i < count; i += 32 * shared::kBringingWaves) visit(i);
+  }
+  __device__ __forceinline__ static void prefetch(const char* line) { ptx::prefetch_line(line); }
+
   // The warpgroups.
   /// Until all of their threads have come.
   __device__ __forceinline__ static void meet() { ptx::barrier_of<32 * kConfig.waves()>(1); }

@@ -11,4 +11,6 @@ inline void gather(Address to, unsigned long long from, int bytes) {
 }
 inline void arrive_behind_copies(Address barrier) { lanes::arrive_behind_copies(barrier); }
 
+inline void prefetch_line(const void*) {}
+
 }  // namespace heddle::ptx

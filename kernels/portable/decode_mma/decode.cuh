@@ -64,12 +64,13 @@ class Decode {
   __device__ __forceinline__ void search_and_walk(const OwnLine& line, int gang, int gangs) {
     shared::LineCut cut{};
     Place place;
-    int unit = OwnLine::kNone, units = 0;
+    int unit = OwnLine::kNone;
+    typename OwnLine::Counted counted;
 #pragma unroll 1
     for (;;) {
-      place = line.at(unit, units);
+      place = line.at(unit, counted);
       if (unit != OwnLine::kNone) break;
-      cut = cut_of(units, gangs);
+      cut = cut_of(counted.units, gangs);
       if (gang >= cut.gangs) return;
       unit = cut.begin(gang);
     }

@@ -117,14 +117,24 @@ class Line {
 
   /// The place of unit `number`, which the line has.
   __device__ __forceinline__ Place at(int number) const {
-    int units = 0;
-    return at(number, units);
+    Counted counted;
+    return at(number, counted);
   }
   /// No unit of a line: whoever searches for it counts them.
   static constexpr int kNone = 0x7fffffff;
-  /// Likewise. `units`: those of the sequences that have been searched, of all if the line has no such unit.
-  __device__ __forceinline__ Place at(int number, int& units) const {
+  /// What a search for kNone finds: how many units there are, and if all sequences are near ones then, those of the
+  /// lanes' sequences of both windows. Lengths are not looked at again then.
+  struct Counted {
+    int units = 0, of_first = 0, of_second = 0;
+  };
+  /// Likewise. Where a search comes behind that of kNone, `counted` is what that has found.
+  __device__ __forceinline__ Place at(int number, Counted& counted) const {
     Place place{};
+    if (kSearchesAnew && number != kNone && keeps_all()) {
+      stand_at_kept(place, number, counted);
+      set_own_keys(place);
+      return place;
+    }
     if constexpr (kAlike) {
       place.units = place.keys.units(params_.mod.kv_len);
       place.batch = number / place.units;
@@ -172,7 +182,7 @@ class Line {
         return place;
       }
       before = F::from_lane(behind, kLanes - 1);
-      if constexpr (kSearchesAnew) units = before;
+      if constexpr (kSearchesAnew) keep_counted(first, found, there ? found.units : 0, before, counted);
       if (first + kLanes >= params_.sequences) return place;  // none such
     }
   }
@@ -183,9 +193,14 @@ class Line {
     Ends ends{};
   };
   /// shares_alone(): the place of unit `number`; the window moves on to it, or to the line's end if there is none such.
-  /// `keeps`: the sequences near it are the wave's near ones from here on.
-  __device__ __forceinline__ Place shared_at(int number, Window& window, bool keeps) const {
+  /// `keeps`: the sequences near it are the wave's near ones from here on. `counted`: as at() has it.
+  __device__ __forceinline__ Place shared_at(int number, Window& window, bool keeps, Counted& counted) const {
     Place place{};
+    if (number != kNone && keeps_all()) {
+      stand_at_kept(place, number, counted);
+      stand_before(place);
+      return place;
+    }
     for (;;) {
       Ends ends = window.ends;
       const Found found = find(window.first, ends);
@@ -206,6 +221,7 @@ class Line {
         return place;
       }
       window.before = F::from_lane(behind, kLanes - 1);
+      keep_counted(window.first, found, found.shared_units, window.before, counted);
       if (window.first + kLanes >= params_.sequences) return place;  // none such
       window.first += kLanes;
       window.ends = ends;
@@ -286,6 +302,36 @@ class Line {
     return found.units;
   }
 
+  /// All sequences are near ones, from the search for kNone on.
+  __device__ __forceinline__ bool keeps_all() const {
+    return kSearchesAnew && params_.sequences <= shared::kNearSequences;
+  }
+  /// `units`: of the lane's sequence. `sum`: those of all sequences until this window ends.
+  __device__ __forceinline__ void keep_counted(int first, const Found& found, int units, int sum,
+                                               Counted& counted) const {
+    counted.units = sum;
+    if (!keeps_all()) return;
+    (first == 0 ? counted.of_first : counted.of_second) = units;
+    prefixes_.keep(first, found);
+  }
+  /// keeps_all(): the place of unit `number`, but for its keys.
+  __device__ __forceinline__ void stand_at_kept(Place& place, int number, const Counted& counted) const {
+    static_assert(!kSearchesAnew || 2 * kLanes == shared::kNearSequences);
+    int first = 0, units = counted.of_first, behind = F::sum_to(units), lane = F::first_lane(behind > number);
+    if (lane < 0) {
+      first = kLanes;
+      units = counted.of_second;
+      behind = F::from_lane(behind, kLanes - 1) + F::sum_to(units);
+      lane = F::first_lane(behind > number);
+    }
+    place.batch = first + lane;
+    place.unit = number - (F::from_lane(behind, lane) - F::from_lane(units, lane));
+    place.span = prefixes_.span(place.batch);
+    place.kv_end = place.span.kv_end;
+    place.shared_keys = prefixes_.keys(place.batch);
+    set_pages(place);
+  }
+
   /// As next().
   __device__ __forceinline__ void next_of_prefixes(Place& place) const {
     if (place.is_shared) {
@@ -293,7 +339,7 @@ class Line {
       return set_own_keys(place);
     }
     if (++place.batch >= params_.sequences) return;
-    if (place.batch % kLanes == 0) {
+    if (place.batch % kLanes == 0 && !keeps_all()) {
       Ends ends = {place.span.q_begin + place.span.q_len, place.kv_end};
       prefixes_.keep(place.batch, find(place.batch, ends));
     }

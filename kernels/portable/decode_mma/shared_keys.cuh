@@ -26,16 +26,17 @@ class SharedKeys {
     const OwnLine line(params_);
     const bool brings = F::wave() >= kConfig.waves();
     typename OwnLine::Window window;
+    typename OwnLine::Counted counted;
     shared::LineCut cut{};
     int unit = OwnLine::kNone, end = 0;
 #pragma unroll 1
     for (;;) {
       const bool counts = unit == OwnLine::kNone;
       if (!brings && !counts) blocks.meet();  // nobody reads what belongs to the tile before
-      const Place place = line.shared_at(unit, window, !brings && !counts);
+      const Place place = line.shared_at(unit, window, !brings && !counts, counted);
       if (counts) {
-        if (window.before == 0) return;
-        cut = shared::line_cut(window.before, gangs);
+        if (counted.units == 0) return;
+        cut = shared::line_cut(counted.units, gangs);
         if (gang >= cut.gangs) return;
         unit = cut.begin(gang);
         end = cut.begin(gang + 1);

@@ -219,7 +219,8 @@ std::vector<ForwardMmaConfig> configs_behind_shared_keys(const ForwardMmaConfig&
   config.shared_tiles = shared::SharedTiles::elsewhere;
   if (!can_share_alone(config, tensors, caps)) return {};
   std::vector<ForwardMmaConfig> configs = decode_mma_rings(config, fragment, caps.shared_memory_bytes);
-  std::ranges::stable_partition(configs, [](const ForwardMmaConfig& each) { return each.ctas == 2; });
+  std::ranges::stable_partition(configs,
+                                [](const ForwardMmaConfig& each) { return each.ctas == 2 && each.waves() == 4; });
   configs.resize(std::min(configs.size(), kMostTried));
   return configs;
 }

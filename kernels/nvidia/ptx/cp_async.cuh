@@ -18,11 +18,6 @@ __device__ __forceinline__ void gather_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-/// Brings a line of 128 bytes to the L2 cache.
-__device__ __forceinline__ void prefetch_line(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 /// This thread arrives at the barrier, which counts it, once all that it has asked for so far has been written.
 __device__ __forceinline__ void arrive_behind_copies(Address barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -137,7 +137,7 @@ class Decode {
       if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
       }
-      const PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile, joins(place), weights);
+      PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile);
       // The words that count CTAs are looked at here, and begin to count when the waves have merged. (The first wave
       // would wait for memory between both.)
       FoundWords words{};
@@ -148,9 +148,15 @@ class Decode {
         place.unit += stop - unit;
         unit = stop;
       } else {
+        // Rows of shared keys come while the ring is on its way: when a tile begins its first blocks are there, and
+        // memory would have nothing to do.
+        [[maybe_unused]] const int asks_for_prefix = unit + kConfig.stages < stop ? unit + kConfig.stages : stop - 1;
 #pragma unroll 1
         for (; unit < stop; ++unit, ++place.unit) {
           ahead.ask();
+          if constexpr (kConfig.shares_elsewhere()) {
+            if (unit == asks_for_prefix && joins(place)) prefix.find(weights);
+          }
           const int kv_first = place.keys.begin(place.unit);
           stream.keys_arrive();
           const bool any =

@@ -99,7 +99,6 @@ class Line {
 
  public:
   using Place = LinePlace<kConfig>;
-  using Near = Prefixes<kConfig, F>;
 
   __device__ __forceinline__ explicit Line(const DecodeMmaParams& params)
       : params_(params), prefixes_(params), head_(found_first()) {}

@@ -41,22 +41,17 @@ class SharedKeys {
         unit = cut.begin(gang);
         end = cut.begin(gang + 1);
         window = {};
-        if (!brings) blocks.begin_turns();
         continue;
       }
       // The CTA's units of the tile end there.
       const int of_tile = unit - place.unit + place.units, stop = of_tile < end ? of_tile : end;
       if (brings) {
         bring(place, stop - unit, blocks);
-        // The warpgroups have kept the numbers of the sequences near if a block of the tile has been read.
-        if (stop == end && stop - unit > kConfig.stages) prefetch(place, cut, gang, unit - place.unit);
       } else {
         attend(place, unit, stop - unit, cut, gang, blocks);
       }
       unit = stop;
-      if (unit < end) continue;
-      if (!brings) blocks.end_turns();
-      return;
+      if (unit >= end) return;
     }
   }
 
@@ -118,35 +113,6 @@ class SharedKeys {
     }
   }
 
-  /// By the same waves, while the last units are computed and rows are left: brings own keys of some of the tile's
-  /// sequences to the L2 cache, with which the kernel behind is thought to begin: its gangs are twice as many, and each
-  /// begins with the first one of its sequences. Memory would have nothing to do else. `first`: the tile's first unit
-  /// on the line.
-  __device__ __forceinline__ void prefetch(const Place& place, const shared::LineCut& cut, int gang, int first) const {
-    constexpr int kBytes = 160 << 10, kLine = 128;  // of a CTA
-    constexpr int kKeyLines = kConfig.qk_dim * kConfig.kv_element_bytes() / kLine,
-                  kLines = kKeyLines + kConfig.v_dim * kConfig.kv_element_bytes() / kLine;
-    constexpr int kNear = kConfig.prefix_sequences, kMost = kBytes / 2 / (kLines * kLine);
-    const int from = cut.gang_of(first), count = cut.gang_of(first + place.units - 1) - from + 1;
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      const int batch = place.batch / kNear * kNear + (2 * (gang - from) + half) * kNear / (2 * count);
-      if (batch >= params_.sequences || OwnLine::Near::first(batch) != place.batch) continue;
-      Place own = place;
-      own.batch = batch;
-      own.span = OwnLine::Near::span(batch);
-      own.is_shared = false;
-      if constexpr (kConfig.listed_pages) own.first_entry = shared::first_entry(params_.table, batch);
-      const Tile<kConfig> tile = tiles_.at(own);
-      const KeySource<kConfig> keys(params_.k, params_.table, tile), values(params_.v, params_.table, tile);
-      const int begin = OwnLine::Near::keys(batch), left = own.span.kv_len - begin;
-      Blocks::share((left < kMost ? left : kMost) * kLines, [&](int i) {
-        const int key = begin + i / kLines, at = i % kLines;
-        Blocks::prefetch(at < kKeyLines ? keys.row(key) + at * kLine : values.row(key) + (at - kKeyLines) * kLine);
-      });
-    }
-  }
-
   /// By the other waves: computes them. `unit`: of the line.
   __device__ __forceinline__ void attend(const Place& place, int unit, int count, const shared::LineCut& cut, int gang,
                                          Blocks& blocks) const {
@@ -189,9 +155,7 @@ class SharedKeys {
     typename F::Scores s[1][Scores::kKeyFragments];
     typename F::Weights p;
     blocks.arrives();
-    blocks.await_turn();
     F::begin_scores(s, blocks);
-    blocks.pass_turn();
     F::await_scores(s);
     scores.attend(tile, true, unit * kConfig.kv_block, weights, s, o);
     F::pack(p, s[0]);
@@ -200,10 +164,8 @@ class SharedKeys {
       const ValuesOf before = {blocks.values()};
       const int block = blocks.block();
       blocks.arrives();
-      blocks.await_turn();
       F::begin_scores(s, blocks);
       F::begin_values(o, p, before, 0);
-      blocks.pass_turn();
       F::template await_scores<1>(s);
       scores.attend(tile, true, (unit + i) * kConfig.kv_block, weights, s, o, BlockBefore{blocks, o, block});
       F::pack(p, s[0]);

@@ -64,14 +64,6 @@ class SharedKeyBlocks {
     next(asked_);
   }
 
-  /// Calls visit(i) for the thread's part of `count` things, which all of these warps share.
-  template <class Visit>
-  __device__ __forceinline__ static void share(int count, Visit&& visit) {
-#pragma unroll 4
-    for (int i = bringer() * 32 + WarpOfThreads::lane(); i < count; i += 32 * shared::kBringingWaves) visit(i);
-  }
-  __device__ __forceinline__ static void prefetch(const char* line) { ptx::prefetch_line(line); }
-
   // The warpgroups.
   /// Until all of their threads have come.
   __device__ __forceinline__ static void meet() { ptx::barrier_of<32 * kConfig.waves()>(1); }
@@ -106,21 +98,6 @@ class SharedKeyBlocks {
     ptx::fence_for_tma();
     query_parity_ ^= 1;
   }
-  /// Two warpgroups ask for products in turn, so that softmax of one is computed beside products of the other. Both ask
-  /// equally often. The first one begins.
-  __device__ __forceinline__ static void begin_turns() {
-    if (kTurns && warpgroup() == 1) ptx::arrive_at<32 * kConfig.waves()>(kTurn);
-  }
-  /// The first one takes what the other one has passed last.
-  __device__ __forceinline__ static void end_turns() {
-    if (kTurns && warpgroup() == 0) await_turn();
-  }
-  __device__ __forceinline__ static void await_turn() {
-    if constexpr (kTurns) ptx::barrier_of<32 * kConfig.waves()>(kTurn + warpgroup());
-  }
-  __device__ __forceinline__ static void pass_turn() {
-    if constexpr (kTurns) ptx::arrive_at<32 * kConfig.waves()>(kTurn + 1 - warpgroup());
-  }
   /// Waits until the next block has arrived, which is read from here on.
   __device__ __forceinline__ void arrives() {
     ptx::barrier_wait(barrier(asked_.at / kMemory.stage), parity_);
@@ -144,9 +121,6 @@ class SharedKeyBlocks {
   }
 
  private:
-  static constexpr bool kTurns = kConfig.waves() == 8;
-  static constexpr int kTurn = 2;  // the named barriers of the turns of both
-  __device__ __forceinline__ static int warpgroup() { return WarpOfThreads::wave() / 4; }
   __device__ __forceinline__ static int bringer() { return WarpOfThreads::wave() - kConfig.waves(); }
   /// The number of the thread's box among those of keys and values.
   __device__ __forceinline__ static int box() { return bringer() + WarpOfThreads::lane() * shared::kBringingWaves; }

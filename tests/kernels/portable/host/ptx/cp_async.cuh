@@ -11,6 +11,4 @@ inline void gather(Address to, unsigned long long from, int bytes) {
 }
 inline void arrive_behind_copies(Address barrier) { lanes::arrive_behind_copies(barrier); }
 
-inline void prefetch_line(const void*) {}
-
 }  // namespace heddle::ptx

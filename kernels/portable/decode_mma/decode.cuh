@@ -74,10 +74,13 @@ class Decode {
       if (gang >= cut.gangs) return;
       unit = cut.begin(gang);
     }
-    walk_from(place, line, cut, gang, unit, cut.begin(gang + 1));
+    walk(line, cut, gang, place);
   }
 
-  __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
+  /// `found`: shares_elsewhere(): the place of the CTA's first unit.
+  __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang,
+                                       const Place& found = {}) {
+    typename F::Stream stream(memory_);
     int unit = cut.begin(gang);
     int end = cut.begin(gang + 1);
     if constexpr (kConfig.chunked()) {
@@ -85,15 +88,9 @@ class Decode {
       end = line.chunk_from(end);
       if (unit == end) return;
     }
-    walk_from(line.at(unit), line, cut, gang, unit, end);
-  }
-
-  /// From unit `unit` of the line, which is at `place`, to `end`.
-  __device__ __forceinline__ void walk_from(Place place, const OwnLine& line, const shared::LineCut& cut, int gang,
-                                            int unit, int end) {
-    typename F::Stream stream(memory_);
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
+    Place place = kConfig.shares_elsewhere() ? found : line.at(unit);
     BlocksAhead<kConfig, F, Mods, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
     // Queries that copies bring come before the first blocks, which are read behind them. (Queries that are loaded into
     // registers would only hold up the blocks.)
@@ -150,7 +147,8 @@ class Decode {
       } else {
         // Rows of shared keys come while the ring is on its way: when a tile begins its first blocks are there, and
         // memory would have nothing to do.
-        [[maybe_unused]] const int asks_for_prefix = unit + kConfig.stages < stop ? unit + kConfig.stages : stop - 1;
+        [[maybe_unused]] const int later = kConfig.shares_elsewhere() ? unit + kConfig.stages : 0,
+                                   asks_for_prefix = later < stop ? later : stop - 1;
 #pragma unroll 1
         for (; unit < stop; ++unit, ++place.unit) {
           ahead.ask();

@@ -34,9 +34,11 @@ class Decode {
   __device__ __forceinline__ void run(int gang, int gangs) {
     const OwnLine line(params_);
     if constexpr (kConfig.shares_elsewhere()) {
-      search_and_walk(line, gang, gangs);
+      shared::LineCut cut{};
+      const Place first = line.first_of(gang, gangs, cut);
+      if (gang < cut.gangs) walk(line, cut, gang, first);
     } else {
-      const shared::LineCut cut = kConfig.counts_units() ? cut_of(line.units(), gangs) : params_.cut;
+      const shared::LineCut cut = kConfig.counts_units() ? line.cut(line.units(), gangs) : params_.cut;
       if (gang < cut.gangs) walk(line, cut, gang);
     }
     // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared
@@ -55,27 +57,6 @@ class Decode {
   using Out = typename F::Out[kFragments][kOutFragments];
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
-
-  __device__ __forceinline__ shared::LineCut cut_of(int units, int gangs) const {
-    return shared::line_cut(units, shared::gangs_of_line(units, params_.sequences, gangs));
-  }
-
-  /// Counts the units, finds the place of the CTA's first one, both by one piece of code, and walks from there.
-  __device__ __forceinline__ void search_and_walk(const OwnLine& line, int gang, int gangs) {
-    shared::LineCut cut{};
-    Place place;
-    int unit = OwnLine::kNone;
-    typename OwnLine::Counted counted;
-#pragma unroll 1
-    for (;;) {
-      place = line.at(unit, counted);
-      if (unit != OwnLine::kNone) break;
-      cut = cut_of(counted.units, gangs);
-      if (gang >= cut.gangs) return;
-      unit = cut.begin(gang);
-    }
-    walk(line, cut, gang, place);
-  }
 
   /// `found`: shares_elsewhere(): the place of the CTA's first unit.
   __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang,

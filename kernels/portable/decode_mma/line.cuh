@@ -9,85 +9,12 @@
 #include "families/decode_mma/shared/decode_mma_chunks.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "portable/decode_mma/prefixes.cuh"
+#include "portable/decode_mma/unit_keys.cuh"
 #include "sequences/sequence_rows.cuh"
-#include "shared/key_runs.h"
 
 namespace heddle::portable {
 
 using shared::DecodeMmaParams;
-using shared::SequenceSpan;
-
-/// The keys of a sequence's units.
-template <auto kConfig, bool kRuns = kConfig.has_runs()>
-struct UnitKeys {
-  __device__ __forceinline__ static int begin(int unit) { return unit * kConfig.kv_block; }
-  /// The run that a unit has keys of.
-  __device__ __forceinline__ static shared::KeyRun run(int, int kv_len) { return {0, kv_len}; }
-  /// A sequence without keys has a unit, too: its rows are stored there.
-  __device__ __forceinline__ static int units(int kv_len) {
-    const int units = (kv_len + kConfig.kv_block - 1) / kConfig.kv_block;
-    return units > 0 ? units : 1;
-  }
-};
-/// Two runs, one behind the other: the second one begins behind the last unit of the first.
-template <auto kConfig>
-struct UnitKeys<kConfig, true> {
-  shared::KeyRun first, second;
-  int first_units;
-  int leading_keys;  // unless shares_beside_own(): before runs are joined, so that kernels of other units agree
-
-  __device__ __forceinline__ void set(const shared::KeyRuns& runs) {
-    first = runs.first.empty() ? shared::KeyRun{0, 0} : runs.first;
-    second = runs.second.empty() ? shared::KeyRun{0, 0} : runs.second;
-    if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) leading_keys = first.begin == 0 ? first.end : 0;
-    if (second.end > 0 && aligned(second.begin) < aligned(first.begin) + units_in(first) * kConfig.kv_block) {
-      first.end = second.end;
-      second = {0, 0};
-    }
-    first_units = units_in(first);
-  }
-  __device__ __forceinline__ int begin(int unit) const {
-    return unit < first_units ? aligned(first.begin) + unit * kConfig.kv_block
-                              : aligned(second.begin) + (unit - first_units) * kConfig.kv_block;
-  }
-  __device__ __forceinline__ shared::KeyRun run(int unit, int) const { return unit < first_units ? first : second; }
-  /// Keys from the first one on that are all in a run.
-  __device__ __forceinline__ int leading() const {
-    if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) return leading_keys;
-    return first.begin == 0 ? first.end : 0;
-  }
-  /// Without the first ones of these, which are whole units.
-  __device__ __forceinline__ void leave_out(int keys) {
-    if (keys == 0) return;
-    first.begin = keys;
-    first_units = units_in(first);
-  }
-  __device__ __forceinline__ int units(int) const {
-    const int units = first_units + units_in(second);
-    return units > 0 ? units : 1;
-  }
-
- private:
-  /// Where units begin.
-  __device__ __forceinline__ static int aligned(int key) { return key / kConfig.run_step() * kConfig.run_step(); }
-  __device__ __forceinline__ static int units_in(const shared::KeyRun& run) {
-    return run.end > run.begin ? (run.end - aligned(run.begin) + kConfig.kv_block - 1) / kConfig.kv_block : 0;
-  }
-};
-
-/// Where on the line: a unit of a sequence.
-template <auto kConfig>
-struct LinePlace {
-  int batch, unit, units;  // units: of the sequence, at least 1
-  SequenceSpan span;       // where sequences differ
-  int kv_end;              // packed keys on the device: where the sequence ends, though not all its keys be used
-  int first_entry;         // of listed pages
-  UnitKeys<kConfig> keys;
-  // prefixed: the sequence shares its first keys with others near it, so many; the units are those of the shared keys,
-  // and the sequence is the first that has them.
-  int shared_keys;
-  bool is_shared;
-};
 
 /// `MaskKeys`: of the generated text: keys(mod, rows) of a mask that bounds them.
 template <auto kConfig, class F, class MaskKeys>
@@ -121,8 +48,8 @@ class Line {
   }
   /// No unit of a line: whoever searches for it counts them.
   static constexpr int kNone = 0x7fffffff;
-  /// What a search for kNone finds: how many units there are, and if all sequences are near ones then, those of the
-  /// lanes' sequences of both windows. Lengths are not looked at again then.
+  /// A search for kNone counts all units. If all sequences are near ones, it also keeps the units of the lanes'
+  /// sequences of both windows, and no later search looks at lengths.
   struct Counted {
     int units = 0, of_first = 0, of_second = 0;
   };
@@ -183,6 +110,24 @@ class Line {
       before = F::from_lane(behind, kLanes - 1);
       if constexpr (kSearchesAnew) keep_counted(first, found, there ? found.units : 0, before, counted);
       if (first + kLanes >= params_.sequences) return place;  // none such
+    }
+  }
+
+  /// How gangs share so many units.
+  __device__ __forceinline__ shared::LineCut cut(int units, int gangs) const {
+    return shared::line_cut(units, shared::gangs_of_line(units, params_.sequences, gangs));
+  }
+  /// kSearchesAnew: counts the units, cuts the line, and finds the place of the gang's first unit, if it has one.
+  __device__ __forceinline__ Place first_of(int gang, int gangs, shared::LineCut& found) const {
+    int unit = kNone;
+    Counted counted;
+#pragma unroll 1
+    for (;;) {
+      const Place place = at(unit, counted);
+      if (unit != kNone) return place;
+      found = cut(counted.units, gangs);
+      if (gang >= found.gangs) return place;
+      unit = found.begin(gang);
     }
   }
 
@@ -285,7 +230,7 @@ class Line {
   static constexpr int kLanes = kConfig.shape().wave;
   /// All sequences have the same units. A mask may read the sequence's number.
   static constexpr bool kAlike = !kConfig.by_sequence && !kConfig.bounded;
-  /// Units are counted, and then one is found, by one piece of code (Decode::run(), SharedKeys::run()): code that runs
+  /// Units are counted, and then one is found, by one piece of code (first_of(), SharedKeys::run()): code that runs
   /// once comes from memory, which took some 3,000 clocks a copy of the search.
   static constexpr bool kSearchesAnew = kConfig.prefixed() && !kConfig.shares_beside_own();
 

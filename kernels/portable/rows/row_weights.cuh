@@ -32,7 +32,9 @@ struct NothingShared {
 
 /// `Share` has await_rows(), which waits for products that add to O.
 template <class Share>
-inline constexpr bool kAwaitsRows = requires(const Share& share) { share.await_rows(); };
+inline constexpr bool kAwaitsRows = requires(const Share& share) {
+  share.await_rows();
+};
 
 template <auto kConfig, class F>
 class RowWeights {

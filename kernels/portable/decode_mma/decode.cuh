@@ -115,7 +115,7 @@ class Decode {
       if constexpr (kConfig.shares_beside_own()) {
         if (joins(place)) JoinedRows<kConfig, F>(params_, tile, tiles_.number()).begin();
       }
-      PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile);
+      const PrefixRowsOf<kConfig, F> prefix(params_, tiles_.number(), tile, joins(place), weights);
       // The words that count CTAs are looked at here, and begin to count when the waves have merged. (The first wave
       // would wait for memory between both.)
       FoundWords words{};
@@ -126,16 +126,9 @@ class Decode {
         place.unit += stop - unit;
         unit = stop;
       } else {
-        // Rows of shared keys come while the ring is on its way: when a tile begins its first blocks are there, and
-        // memory would have nothing to do.
-        [[maybe_unused]] const int later = kConfig.shares_elsewhere() ? unit + kConfig.stages : 0,
-                                   asks_for_prefix = later < stop ? later : stop - 1;
 #pragma unroll 1
         for (; unit < stop; ++unit, ++place.unit) {
           ahead.ask();
-          if constexpr (kConfig.shares_elsewhere()) {
-            if (unit == asks_for_prefix && joins(place)) prefix.find(weights);
-          }
           const int kv_first = place.keys.begin(place.unit);
           stream.keys_arrive();
           const bool any =

@@ -43,16 +43,17 @@ class PrefixRows {
   using Weights = RowWeights<kConfig, F>;
 
  public:
-  __device__ __forceinline__ PrefixRows(const shared::DecodeMmaParams& params, int number, const Tile<kConfig>& tile)
-      : params_(params), places_(params, number), tile_(tile), gangs_{0, -1}, first_(nothing()) {}
-
-  /// The tile's sequence shares keys. Waits for the kernel of these, and reads what merge_parts() visits by the thread
-  /// first: when the tile ends that is there.
-  __device__ __forceinline__ void find(const Weights& weights) {
+  /// `shares`: the tile's sequence shares keys. Waits for the kernel of these then, and reads what merge_parts() visits
+  /// by the thread first: when the tile ends that is there.
+  __device__ __forceinline__ PrefixRows(const shared::DecodeMmaParams& params, int number, const Tile<kConfig>& tile,
+                                        bool shares, const Weights& weights)
+      : places_(params, number), gangs_{0, -1}, batch_(tile.batch) {
+    first_ = nothing();
+    if (!shares) return;
     F::wait_for_previous();
-    gangs_ = params_.prefix_spans[Prefixes<kConfig, F>::first(tile_.batch)];
+    gangs_ = params.prefix_spans[Prefixes<kConfig, F>::first(batch_)];
     const int row = F::thread() / kRuns;
-    if (row < kConfig.live_rows && tile_.has(row)) first_ = found(row, F::thread() % kRuns * kRun, weights);
+    if (row < kConfig.live_rows && tile.has(row)) first_ = found(row, F::thread() % kRuns * kRun, weights);
   }
 
   /// Calls visit(row, column, sums, weights) as merge_parts() does, of the rows' sums of all keys. `own_sums`, `own`:
@@ -101,7 +102,7 @@ class PrefixRows {
         numbers[n] = {-F::infinity(), 0};
         runs[n] = {};
         if (first + n <= gangs_.to) {
-          const RowState<float> from = places_.row(gangs_, first + n, tile_.batch, row);
+          const RowState<float> from = places_.row(gangs_, first + n, batch_, row);
           numbers[n] = *reinterpret_cast<const Numbers*>(from.numbers);
           runs[n] = *reinterpret_cast<const Run*>(from.o + column);
         }
@@ -124,10 +125,9 @@ class PrefixRows {
     return all;
   }
 
-  const shared::DecodeMmaParams& params_;
   PrefixPlaces<kConfig> places_;
-  const Tile<kConfig>& tile_;
   shared::PrefixSpan gangs_;
+  int batch_;
   Part first_;
 };
 

@@ -33,8 +33,14 @@ class Decode {
   /// As one of `gangs` gangs.
   __device__ __forceinline__ void run(int gang, int gangs) {
     const OwnLine line(params_);
-    const shared::LineCut cut = kConfig.counts_units() ? own_cut(line, gangs) : params_.cut;
-    if (gang < cut.gangs) walk(line, cut, gang);
+    if constexpr (kConfig.shares_elsewhere()) {
+      shared::LineCut cut{};
+      const Place first = line.first_of(gang, gangs, cut);
+      if (gang < cut.gangs) walk(line, cut, gang, first);
+    } else {
+      const shared::LineCut cut = kConfig.counts_units() ? line.cut(line.units(), gangs) : params_.cut;
+      if (gang < cut.gangs) walk(line, cut, gang);
+    }
     // Before a gang without keys writes; and before the CTA ends, so that the run ends behind the kernel of shared
     // keys.
     if constexpr (kConfig.early || kConfig.shares_elsewhere()) F::wait_for_previous();
@@ -52,12 +58,9 @@ class Decode {
   using OwnLine = Line<kConfig, F, MaskKeys>;
   using Place = typename OwnLine::Place;
 
-  __device__ __forceinline__ shared::LineCut own_cut(const OwnLine& line, int gangs) const {
-    const int units = line.units();
-    return shared::line_cut(units, shared::gangs_of_line(units, params_.sequences, gangs));
-  }
-
-  __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang) {
+  /// `found`: shares_elsewhere(): the place of the CTA's first unit.
+  __device__ __forceinline__ void walk(const OwnLine& line, const shared::LineCut& cut, int gang,
+                                       const Place& found = {}) {
     typename F::Stream stream(memory_);
     int unit = cut.begin(gang);
     int end = cut.begin(gang + 1);
@@ -68,7 +71,7 @@ class Decode {
     }
     const int wave_key = scores_.key_wave() * kConfig.wave_keys();  // of a unit
     const int own_keys = kConfig.wide() ? 0 : wave_key;             // where the block that the wave reads begins
-    Place place = line.at(unit);
+    Place place = kConfig.shares_elsewhere() ? found : line.at(unit);
     BlocksAhead<kConfig, F, Mods, MaskKeys> ahead(params_, tiles_, line, stream, place, unit, end, own_keys);
     // Queries that copies bring come before the first blocks, which are read behind them. (Queries that are loaded into
     // registers would only hold up the blocks.)

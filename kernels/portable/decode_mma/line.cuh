@@ -9,85 +9,12 @@
 #include "families/decode_mma/shared/decode_mma_chunks.h"
 #include "families/decode_mma/shared/decode_mma_params.h"
 #include "portable/decode_mma/prefixes.cuh"
+#include "portable/decode_mma/unit_keys.cuh"
 #include "sequences/sequence_rows.cuh"
-#include "shared/key_runs.h"
 
 namespace heddle::portable {
 
 using shared::DecodeMmaParams;
-using shared::SequenceSpan;
-
-/// The keys of a sequence's units.
-template <auto kConfig, bool kRuns = kConfig.has_runs()>
-struct UnitKeys {
-  __device__ __forceinline__ static int begin(int unit) { return unit * kConfig.kv_block; }
-  /// The run that a unit has keys of.
-  __device__ __forceinline__ static shared::KeyRun run(int, int kv_len) { return {0, kv_len}; }
-  /// A sequence without keys has a unit, too: its rows are stored there.
-  __device__ __forceinline__ static int units(int kv_len) {
-    const int units = (kv_len + kConfig.kv_block - 1) / kConfig.kv_block;
-    return units > 0 ? units : 1;
-  }
-};
-/// Two runs, one behind the other: the second one begins behind the last unit of the first.
-template <auto kConfig>
-struct UnitKeys<kConfig, true> {
-  shared::KeyRun first, second;
-  int first_units;
-  int leading_keys;  // unless shares_beside_own(): before runs are joined, so that kernels of other units agree
-
-  __device__ __forceinline__ void set(const shared::KeyRuns& runs) {
-    first = runs.first.empty() ? shared::KeyRun{0, 0} : runs.first;
-    second = runs.second.empty() ? shared::KeyRun{0, 0} : runs.second;
-    if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) leading_keys = first.begin == 0 ? first.end : 0;
-    if (second.end > 0 && aligned(second.begin) < aligned(first.begin) + units_in(first) * kConfig.kv_block) {
-      first.end = second.end;
-      second = {0, 0};
-    }
-    first_units = units_in(first);
-  }
-  __device__ __forceinline__ int begin(int unit) const {
-    return unit < first_units ? aligned(first.begin) + unit * kConfig.kv_block
-                              : aligned(second.begin) + (unit - first_units) * kConfig.kv_block;
-  }
-  __device__ __forceinline__ shared::KeyRun run(int unit, int) const { return unit < first_units ? first : second; }
-  /// Keys from the first one on that are all in a run.
-  __device__ __forceinline__ int leading() const {
-    if constexpr (kConfig.prefixed() && !kConfig.shares_beside_own()) return leading_keys;
-    return first.begin == 0 ? first.end : 0;
-  }
-  /// Without the first ones of these, which are whole units.
-  __device__ __forceinline__ void leave_out(int keys) {
-    if (keys == 0) return;
-    first.begin = keys;
-    first_units = units_in(first);
-  }
-  __device__ __forceinline__ int units(int) const {
-    const int units = first_units + units_in(second);
-    return units > 0 ? units : 1;
-  }
-
- private:
-  /// Where units begin.
-  __device__ __forceinline__ static int aligned(int key) { return key / kConfig.run_step() * kConfig.run_step(); }
-  __device__ __forceinline__ static int units_in(const shared::KeyRun& run) {
-    return run.end > run.begin ? (run.end - aligned(run.begin) + kConfig.kv_block - 1) / kConfig.kv_block : 0;
-  }
-};
-
-/// Where on the line: a unit of a sequence.
-template <auto kConfig>
-struct LinePlace {
-  int batch, unit, units;  // units: of the sequence, at least 1
-  SequenceSpan span;       // where sequences differ
-  int kv_end;              // packed keys on the device: where the sequence ends, though not all its keys be used
-  int first_entry;         // of listed pages
-  UnitKeys<kConfig> keys;
-  // prefixed: the sequence shares its first keys with others near it, so many; the units are those of the shared keys,
-  // and the sequence is the first that has them.
-  int shared_keys;
-  bool is_shared;
-};
 
 /// `MaskKeys`: of the generated text: keys(mod, rows) of a mask that bounds them.
 template <auto kConfig, class F, class MaskKeys>
@@ -116,7 +43,24 @@ class Line {
 
   /// The place of unit `number`, which the line has.
   __device__ __forceinline__ Place at(int number) const {
+    Counted counted;
+    return at(number, counted);
+  }
+  /// No unit of a line: whoever searches for it counts them.
+  static constexpr int kNone = 0x7fffffff;
+  /// A search for kNone counts all units. If all sequences are near ones, it also keeps the units of the lanes'
+  /// sequences of both windows, and no later search looks at lengths.
+  struct Counted {
+    int units = 0, of_first = 0, of_second = 0;
+  };
+  /// Likewise. Where a search comes behind that of kNone, `counted` is what that has found.
+  __device__ __forceinline__ Place at(int number, Counted& counted) const {
     Place place{};
+    if (kSearchesAnew && number != kNone && keeps_all()) {
+      stand_at_kept(place, number, counted);
+      set_own_keys(place);
+      return place;
+    }
     if constexpr (kAlike) {
       place.units = place.keys.units(params_.mod.kv_len);
       place.batch = number / place.units;
@@ -127,7 +71,7 @@ class Line {
     Ends ends = head_ends_;
     Found found = head_;
     for (int first = 0;; first += kLanes) {
-      if (first > 0) found = find(first, ends);
+      if (first > 0 || kSearchesAnew) found = find(first, ends);
       const bool there = first + F::lane() < params_.sequences;
       const int behind = before + F::sum_to(there ? units_of(found) : 0);
       const int lane = F::first_lane(there && behind > number);
@@ -163,29 +107,44 @@ class Line {
         }
         return place;
       }
-      if (first + kLanes >= params_.sequences) return place;  // none such
       before = F::from_lane(behind, kLanes - 1);
+      if constexpr (kSearchesAnew) keep_counted(first, found, there ? found.units : 0, before, counted);
+      if (first + kLanes >= params_.sequences) return place;  // none such
     }
   }
 
-  /// shares_alone(): units of all tiles of shared keys.
-  __device__ __forceinline__ int shared_units() const {
-    int sum = 0;
-    Ends ends;
-    for (int first = 0; first < params_.sequences; first += kLanes) sum += find(first, ends).shared_units;
-    return F::wave_sum(sum);
+  /// How gangs share so many units.
+  __device__ __forceinline__ shared::LineCut cut(int units, int gangs) const {
+    return shared::line_cut(units, shared::gangs_of_line(units, params_.sequences, gangs));
+  }
+  /// kSearchesAnew: counts the units, cuts the line, and finds the place of the gang's first unit, if it has one.
+  __device__ __forceinline__ Place first_of(int gang, int gangs, shared::LineCut& found) const {
+    int unit = kNone;
+    Counted counted;
+#pragma unroll 1
+    for (;;) {
+      const Place place = at(unit, counted);
+      if (unit != kNone) return place;
+      found = cut(counted.units, gangs);
+      if (gang >= found.gangs) return place;
+      unit = found.begin(gang);
+    }
   }
 
-  /// shares_alone(): where a search for such a unit begins: at `before` of the line's units.
+  /// shares_alone(): where a search for a unit of shared keys begins: at `before` of the line's units.
   struct Window {
     int first = 0, before = 0;
     Ends ends{};
   };
-  /// shares_alone(): the place of unit `number`, which the line has; the window moves on to it. `kKeeps`: the sequences
-  /// near it are the wave's near ones from here on.
-  template <bool kKeeps>
-  __device__ __forceinline__ Place shared_at(int number, Window& window) const {
+  /// shares_alone(): the place of unit `number`; the window moves on to it, or to the line's end if there is none such.
+  /// `keeps`: the sequences near it are the wave's near ones from here on. `counted`: as at() has it.
+  __device__ __forceinline__ Place shared_at(int number, Window& window, bool keeps, Counted& counted) const {
     Place place{};
+    if (number != kNone && keeps_all()) {
+      stand_at_kept(place, number, counted);
+      stand_before(place);
+      return place;
+    }
     for (;;) {
       Ends ends = window.ends;
       const Found found = find(window.first, ends);
@@ -201,12 +160,13 @@ class Line {
         place.span.kv_begin = F::from_lane(found.span.kv_begin, lane);
         place.span.kv_len = F::from_lane(found.span.kv_len, lane);
         set_pages(place);
-        if constexpr (kKeeps) prefixes_.keep(window.first, found);
+        if (keeps) prefixes_.keep(window.first, found);
         stand_before(place);
         return place;
       }
-      if (window.first + kLanes >= params_.sequences) return place;  // none such
       window.before = F::from_lane(behind, kLanes - 1);
+      keep_counted(window.first, found, found.shared_units, window.before, counted);
+      if (window.first + kLanes >= params_.sequences) return place;  // none such
       window.first += kLanes;
       window.ends = ends;
     }
@@ -270,6 +230,9 @@ class Line {
   static constexpr int kLanes = kConfig.shape().wave;
   /// All sequences have the same units. A mask may read the sequence's number.
   static constexpr bool kAlike = !kConfig.by_sequence && !kConfig.bounded;
+  /// Units are counted, and then one is found, by one piece of code (first_of(), SharedKeys::run()): code that runs
+  /// once comes from memory, which took some 3,000 clocks a copy of the search.
+  static constexpr bool kSearchesAnew = kConfig.prefixed() && !kConfig.shares_beside_own();
 
   struct Found {
     SequenceSpan span;
@@ -283,6 +246,36 @@ class Line {
     return found.units;
   }
 
+  /// All sequences are near ones, from the search for kNone on.
+  __device__ __forceinline__ bool keeps_all() const {
+    return kSearchesAnew && params_.sequences <= shared::kNearSequences;
+  }
+  /// `units`: of the lane's sequence. `sum`: those of all sequences until this window ends.
+  __device__ __forceinline__ void keep_counted(int first, const Found& found, int units, int sum,
+                                               Counted& counted) const {
+    counted.units = sum;
+    if (!keeps_all()) return;
+    (first == 0 ? counted.of_first : counted.of_second) = units;
+    prefixes_.keep(first, found);
+  }
+  /// keeps_all(): the place of unit `number`, but for its keys.
+  __device__ __forceinline__ void stand_at_kept(Place& place, int number, const Counted& counted) const {
+    static_assert(!kSearchesAnew || 2 * kLanes == shared::kNearSequences);
+    int first = 0, units = counted.of_first, behind = F::sum_to(units), lane = F::first_lane(behind > number);
+    if (lane < 0) {
+      first = kLanes;
+      units = counted.of_second;
+      behind = F::from_lane(behind, kLanes - 1) + F::sum_to(units);
+      lane = F::first_lane(behind > number);
+    }
+    place.batch = first + lane;
+    place.unit = number - (F::from_lane(behind, lane) - F::from_lane(units, lane));
+    place.span = prefixes_.span(place.batch);
+    place.kv_end = place.span.kv_end;
+    place.shared_keys = prefixes_.keys(place.batch);
+    set_pages(place);
+  }
+
   /// As next().
   __device__ __forceinline__ void next_of_prefixes(Place& place) const {
     if (place.is_shared) {
@@ -290,7 +283,7 @@ class Line {
       return set_own_keys(place);
     }
     if (++place.batch >= params_.sequences) return;
-    if (place.batch % kLanes == 0) {
+    if (place.batch % kLanes == 0 && !keeps_all()) {
       Ends ends = {place.span.q_begin + place.span.q_len, place.kv_end};
       prefixes_.keep(place.batch, find(place.batch, ends));
     }
@@ -346,7 +339,7 @@ class Line {
   }
 
   __device__ __forceinline__ Found found_first() {
-    if constexpr (kConfig.shares_alone()) return {};  // which searches anew
+    if constexpr (kSearchesAnew) return {};
     return find(0, head_ends_);
   }
   /// Sequence first + lane(), for those that there are.

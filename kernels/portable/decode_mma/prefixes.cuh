@@ -34,12 +34,7 @@ class Prefixes {
     constexpr unsigned kAll = kNear == 32 ? ~0U : (1U << kNear % 32) - 1;
     const unsigned mates = F::lanes_with(group) & kAll << F::lane() / kNear * kNear;
     const int first = __ffs(static_cast<int>(mates)) - 1;
-    int least = keys;
-#pragma unroll 8
-    for (int lane = 0; lane < 32; ++lane) {
-      const int others = F::from_lane(keys, lane);
-      if ((mates >> lane & 1U) != 0 && others < least) least = others;
-    }
+    const int least = least_of(mates, there, group, keys);
     const bool shares = group >= 0 && (mates & (mates - 1)) != 0;
     found.first = shares ? i - F::lane() + first : -1;
     found.shared_keys = shares ? least : 0;
@@ -69,6 +64,29 @@ class Prefixes {
   }
 
  private:
+  /// The smallest number of keys of the lanes with the bits of `mates`, which are of a group.
+  __device__ __forceinline__ static int least_of(unsigned mates, bool there, int group, int keys) {
+    constexpr int kNear = kConfig.prefix_sequences;
+    // Mostly all sequences near each other are of one group.
+    const int of_first = F::from_lane(group, F::lane() / kNear * kNear);
+    if (!F::any_of_wave(there && group != of_first)) {
+      int least = there ? keys : 0x7fffffff;
+#pragma unroll
+      for (int distance = 1; distance < kNear; distance *= 2) {
+        const int others = F::from_lane(least, F::lane() ^ distance);
+        least = others < least ? others : least;
+      }
+      return least;
+    }
+    int least = keys;
+#pragma unroll 1
+    for (int lane = 0; lane < 32; ++lane) {
+      const int others = F::from_lane(keys, lane);
+      if ((mates >> lane & 1U) != 0 && others < least) least = others;
+    }
+    return least;
+  }
+
   const shared::DecodeMmaParams& params_;
 };
 

@@ -19,18 +19,39 @@ class SharedKeys {
   __device__ __forceinline__ SharedKeys(const shared::DecodeMmaBoxParams& params, char* memory, int tile)
       : params_(params), memory_(memory), tiles_(params, tile) {}
 
-  /// As one of `gangs` gangs.
+  /// As one of `gangs` gangs. All waves search for a tile by one piece of code, in the first round for none, which
+  /// counts the units.
   __device__ __forceinline__ void run(int gang, int gangs) const {
     Blocks blocks(memory_);
     const OwnLine line(params_);
-    const int units = line.shared_units();
-    if (units == 0) return;
-    const shared::LineCut cut = shared::line_cut(units, gangs);
-    if (gang >= cut.gangs) return;
-    if (F::wave() >= kConfig.waves()) {
-      bring(line, cut, gang, blocks);
-    } else {
-      attend(line, cut, gang, blocks);
+    const bool brings = F::wave() >= kConfig.waves();
+    typename OwnLine::Window window;
+    typename OwnLine::Counted counted;
+    shared::LineCut cut{};
+    int unit = OwnLine::kNone, end = 0;
+#pragma unroll 1
+    for (;;) {
+      const bool counts = unit == OwnLine::kNone;
+      if (!brings && !counts) blocks.meet();  // nobody reads what belongs to the tile before
+      const Place place = line.shared_at(unit, window, !brings && !counts, counted);
+      if (counts) {
+        if (counted.units == 0) return;
+        cut = shared::line_cut(counted.units, gangs);
+        if (gang >= cut.gangs) return;
+        unit = cut.begin(gang);
+        end = cut.begin(gang + 1);
+        window = {};
+        continue;
+      }
+      // The CTA's units of the tile end there.
+      const int of_tile = unit - place.unit + place.units, stop = of_tile < end ? of_tile : end;
+      if (brings) {
+        bring(place, stop - unit, blocks);
+      } else {
+        attend(place, unit, stop - unit, cut, gang, blocks);
+      }
+      unit = stop;
+      if (unit >= end) return;
     }
   }
 
@@ -71,91 +92,86 @@ class SharedKeys {
     int first_, end_, now_, later_;
   };
 
-  /// Units of the place's tile that the CTA has, from the one at `unit` on, end here.
-  __device__ __forceinline__ static int stop_of(const Place& place, int unit, int end) {
-    const int stop = unit - place.unit + place.units;
-    return stop < end ? stop : end;
-  }
-
-  /// By the waves behind those: asks for the keys of the CTA's units.
-  __device__ __forceinline__ void bring(const OwnLine& line, const shared::LineCut& cut, int gang,
-                                        Blocks& blocks) const {
-    typename OwnLine::Window window;
-    const int end = cut.begin(gang + 1);
-#pragma unroll 1
-    for (int unit = cut.begin(gang); unit < end;) {
-      const Place place = line.template shared_at<false>(unit, window);
-      const Tile<kConfig> tile = tiles_.at(place);
-      const int stop = stop_of(place, unit, end), entry_of_keys = params_.k.stride[0] != 0 ? tile.batch : 0,
-                entry_of_values = params_.v.stride[0] != 0 ? tile.batch : 0;
-      const int first = place.unit * kConfig.kv_block;
-      BoxPages pages(params_, tile, first, place.shared_keys);
-#pragma unroll 1
-      for (int i = 0; unit < stop; ++unit, ++i) {
-        if constexpr (kConfig.page_rows > 0) {
-          const int page = pages.number(i), last = params_.table.pages - 1;
-          const int entry = page < 0 ? 0 : page < last ? page : last;
-          const int row = (first + i * kConfig.kv_block + Blocks::piece() * kConfig.box_rows()) % kConfig.page_rows;
-          blocks.ask(params_, row, kConfig.page_rows, tile.kv_head, entry, entry);
-        } else {
-          blocks.ask(params_, params_.longest - place.shared_keys + first + i * kConfig.kv_block,
-                     tile.kv_begin + place.shared_keys, tile.kv_head, entry_of_keys, entry_of_values);
-        }
-      }
-    }
-  }
-
-  /// By the other waves: computes them.
-  __device__ __forceinline__ void attend(const OwnLine& line, const shared::LineCut& cut, int gang,
-                                         Blocks& blocks) const {
-    Scores scores(params_, params_.mod);
-    typename OwnLine::Window window;
-    const int end = cut.begin(gang + 1);
-#pragma unroll 1
-    for (int unit = cut.begin(gang); unit < end;) {
-      blocks.meet();  // nobody reads what belongs to the tile before
-      const Place place = line.template shared_at<true>(unit, window);
-      const Tile<kConfig> tile = tiles_.at(place);
-      blocks.ask_queries([&](int i) { return tile.query_row(params_, scores.row_of(i)); });
-      if constexpr (kHasMods) scores.begin(tile);
-      Weights weights = scores.no_weights();
-      Out o;
-#pragma unroll
-      for (int d = 0; d < kOutFragments; ++d) F::clear(o[0][d]);
-      blocks.queries_arrive();
-      const int stop = stop_of(place, unit, end);
-      walk(tile, place.unit, stop - unit, blocks, scores, weights, o);
-      leave(tile, cut, gang, unit - place.unit, place.units, scores, weights, o);
-      unit = stop;
-    }
-  }
-
-  /// `count` units of the tile, from `unit` on. The next block's scores are computed behind the values of one, so that
-  /// they are there when these are. (Behind the last block's come its scores once more: branches that differ in which
-  /// products are in flight would end these.)
-  __device__ __forceinline__ void walk(const Tile<kConfig>& tile, int unit, int count, Blocks& blocks, Scores& scores,
-                                       Weights& weights, Out& o) const {
-    const bool has_rows = scores.row_wave() * kConfig.wave_rows() < kConfig.live_rows;
-    typename F::Scores s[1][Scores::kKeyFragments];
-    blocks.arrives();
-    F::begin_scores(s, blocks);
+  /// By the waves behind those: asks for the keys of `count` units from the place on.
+  __device__ __forceinline__ void bring(const Place& place, int count, Blocks& blocks) const {
+    const Tile<kConfig> tile = tiles_.at(place);
+    const int entry_of_keys = params_.k.stride[0] != 0 ? tile.batch : 0,
+              entry_of_values = params_.v.stride[0] != 0 ? tile.batch : 0;
+    const int first = place.unit * kConfig.kv_block;
+    BoxPages pages(params_, tile, first, place.shared_keys);
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      const int block = blocks.block();
-      F::await_scores(s);
-      typename F::Weights p = {};
-      if (has_rows) {
-        scores.attend(tile, true, (unit + i) * kConfig.kv_block, weights, s, o);
-        F::pack(p, s[0]);
+      if constexpr (kConfig.page_rows > 0) {
+        const int page = pages.number(i), last = params_.table.pages - 1;
+        const int entry = page < 0 ? 0 : page < last ? page : last;
+        const int row = (first + i * kConfig.kv_block + Blocks::piece() * kConfig.box_rows()) % kConfig.page_rows;
+        blocks.ask(params_, row, kConfig.page_rows, tile.kv_head, entry, entry);
+      } else {
+        blocks.ask(params_, params_.longest - place.shared_keys + first + i * kConfig.kv_block,
+                   tile.kv_begin + place.shared_keys, tile.kv_head, entry_of_keys, entry_of_values);
       }
-      F::begin_values(o, p, blocks, 0);
-      const bool more = i + 1 < count;
-      if (more) blocks.arrives();
-      F::begin_scores(s, blocks);
-      F::template await_values<1>(o);
-      if (more) blocks.is_read(block);
     }
+  }
+
+  /// By the other waves: computes them. `unit`: of the line.
+  __device__ __forceinline__ void attend(const Place& place, int unit, int count, const shared::LineCut& cut, int gang,
+                                         Blocks& blocks) const {
+    Scores scores(params_, params_.mod);
+    const Tile<kConfig> tile = tiles_.at(place);
+    blocks.ask_queries([&](int i) { return tile.query_row(params_, scores.row_of(i)); });
+    if constexpr (kHasMods) scores.begin(tile);
+    Weights weights = scores.no_weights();
+    Out o;
+#pragma unroll
+    for (int d = 0; d < kOutFragments; ++d) F::clear(o[0][d]);
+    blocks.queries_arrive();
+    walk(tile, place.unit, count, blocks, scores, weights, o);
+    leave(tile, cut, gang, unit - place.unit, place.units, scores, weights, o);
+  }
+
+  /// Where the values of a block are that has been read as keys.
+  struct ValuesOf {
+    unsigned at;
+    __device__ __forceinline__ unsigned values() const { return at; }
+  };
+  /// Softmax of a block waits for the values of the block before when it has its weights, and no one reads that block
+  /// then.
+  struct BlockBefore {
+    static constexpr bool kShares = false;
+    const Blocks& blocks;
+    Out& o;
+    int block;
+    __device__ __forceinline__ void await_rows() const {
+      F::await_values(o);
+      blocks.is_read(block);
+    }
+  };
+
+  /// `count` units of the tile, from `unit` on. Scores of a block are asked for before the values of the block before,
+  /// so that softmax, which waits for the scores alone, is computed beside these. All waves take part, with rows or
+  /// without: branches that differ in which products are in flight would end these.
+  __device__ __forceinline__ void walk(const Tile<kConfig>& tile, int unit, int count, Blocks& blocks, Scores& scores,
+                                       Weights& weights, Out& o) const {
+    typename F::Scores s[1][Scores::kKeyFragments];
+    typename F::Weights p;
+    blocks.arrives();
+    F::begin_scores(s, blocks);
     F::await_scores(s);
+    scores.attend(tile, true, unit * kConfig.kv_block, weights, s, o);
+    F::pack(p, s[0]);
+#pragma unroll 1
+    for (int i = 1; i < count; ++i) {
+      const ValuesOf before = {blocks.values()};
+      const int block = blocks.block();
+      blocks.arrives();
+      F::begin_scores(s, blocks);
+      F::begin_values(o, p, before, 0);
+      F::template await_scores<1>(s);
+      scores.attend(tile, true, (unit + i) * kConfig.kv_block, weights, s, o, BlockBefore{blocks, o, block});
+      F::pack(p, s[0]);
+    }
+    F::begin_values(o, p, blocks, 0);
+    F::await_values(o);
     blocks.is_read(blocks.block());
   }
 

@@ -30,6 +30,12 @@ struct NothingShared {
   static constexpr bool kShares = false;
 };
 
+/// `Share` has await_rows(), which waits for products that add to O.
+template <class Share>
+inline constexpr bool kAwaitsRows = requires(const Share& share) {
+  share.await_rows();
+};
+
 template <auto kConfig, class F>
 class RowWeights {
  public:
@@ -56,35 +62,23 @@ class RowWeights {
   }
 
   /// S becomes P. O is brought to the rows' new maxima. `share`: NothingShared, or it has kShares and turns the largest
-  /// scores of the thread's rows, share(Real (&)[kRows]), into those of all waves that have the rows.
+  /// scores of the thread's rows, share(Real (&)[kRows]), into those of all waves that have the rows. If it has
+  /// await_rows(), that is called once, before O is read.
   template <int kFragments, int kKeyFragments, int kOutFragments, class Share>
   __device__ __forceinline__ void step(typename F::Scores (&s)[kFragments][kKeyFragments],
                                        typename F::Out (&o)[kFragments][kOutFragments], const Share& share) {
+    if constexpr (kSoftmax && kAwaitsRows<Share>) {
+      Real factor[kRows];
+      const bool moved = advance(factor, [&](int i) { return largest<false>(s, i); });
+      exponentials(s);
+      share.await_rows();
+      if (moved) multiply(o, factor);
+      return;
+    }
+    if constexpr (kAwaitsRows<Share>) share.await_rows();
     if constexpr (kSoftmax) {
-      const Real power = unit();
       move<false>(s, o, share, [](Real top) { return top; });
-      bool far = false;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) far |= F::magnitude(start_of(i) * power) > kFar;
-      if (F::any_of_wave(far)) {
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const Real from = start_of(i);
-          for_row(s, i, [&](Real& x) {
-            x = F::exp2(F::fused(x - from, power, kHeadroom));
-            l[i] += x;
-          });
-        }
-        return;
-      }
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const Real from = F::fused(start_of(i), -power, kHeadroom);
-        for_row(s, i, [&](Real& x) {
-          x = F::exp2(F::fused(x, power, from));
-          l[i] += x;
-        });
-      }
+      exponentials(s);
     } else if constexpr (kSigmoid) {
       const Real unit = scale_ * static_cast<Real>(-kLog2E);
 #pragma unroll
@@ -176,6 +170,33 @@ class RowWeights {
       for (int c = 0; c < F::kOwnKeys; ++c) visit(s[i / kOwnRows][n].x[i % kOwnRows][c]);
     }
   }
+  /// kSoftmax: S becomes P beside the rows' maxima, which are added up.
+  template <int kFragments, int kKeyFragments>
+  __device__ __forceinline__ void exponentials(typename F::Scores (&s)[kFragments][kKeyFragments]) {
+    const Real power = unit();
+    bool far = false;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) far |= F::magnitude(start_of(i) * power) > kFar;
+    if (F::any_of_wave(far)) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const Real from = start_of(i);
+        for_row(s, i, [&](Real& x) {
+          x = F::exp2(F::fused(x - from, power, kHeadroom));
+          l[i] += x;
+        });
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const Real from = F::fused(start_of(i), -power, kHeadroom);
+      for_row(s, i, [&](Real& x) {
+        x = F::exp2(F::fused(x, power, from));
+        l[i] += x;
+      });
+    }
+  }
   /// The largest of a whole row; NaN does not count.
   template <bool kMagnitude, int kFragments, int kKeyFragments>
   __device__ __forceinline__ static Real largest(typename F::Scores (&s)[kFragments][kKeyFragments], int i) {
@@ -220,6 +241,11 @@ class RowWeights {
   template <int kFragments, int kOutFragments, class Of>
   __device__ __forceinline__ void move(typename F::Out (&o)[kFragments][kOutFragments], Of&& of) {
     Real factor[kRows];
+    if (advance(factor, of)) multiply(o, factor);
+  }
+  /// m and l alone. True if a row of the wave moves.
+  template <class Of>
+  __device__ __forceinline__ bool advance(Real (&factor)[kRows], Of&& of) {
     bool moved = false;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -229,7 +255,11 @@ class RowWeights {
       l[i] *= factor[i];
       moved |= m[i] != before;
     }
-    if (!F::any_of_wave(moved)) return;
+    return F::any_of_wave(moved);
+  }
+  template <int kFragments, int kOutFragments>
+  __device__ __forceinline__ static void multiply(typename F::Out (&o)[kFragments][kOutFragments],
+                                                  const Real (&factor)[kRows]) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll

@@ -206,7 +206,8 @@ int prefix_sequences_of(const AttentionProblem& problem, const ForwardMmaConfig&
 }
 
 /// Kernels of own keys behind a kernel of shared keys, which has 128 rows of several sequences, or 64 of more columns
-/// than a thread has registers for beside 128.
+/// than a thread has registers for beside 128. Two CTAs of four waves on a multiprocessor come before one of eight:
+/// tiles are short, and one CTA reads while the other one ends a tile and begins the next.
 std::vector<ForwardMmaConfig> configs_behind_shared_keys(const ForwardMmaConfig& all, const AttentionProblem& problem,
                                                          const AttentionTensors& tensors,
                                                          const device::CudaCaps& caps) {
@@ -218,6 +219,8 @@ std::vector<ForwardMmaConfig> configs_behind_shared_keys(const ForwardMmaConfig&
   config.shared_tiles = shared::SharedTiles::elsewhere;
   if (!can_share_alone(config, tensors, caps)) return {};
   std::vector<ForwardMmaConfig> configs = decode_mma_rings(config, fragment, caps.shared_memory_bytes);
+  std::ranges::stable_partition(configs,
+                                [](const ForwardMmaConfig& each) { return each.ctas == 2 && each.waves() == 4; });
   configs.resize(std::min(configs.size(), kMostTried));
   return configs;
 }

@@ -47,6 +47,8 @@ TEST(DecodeMmaPrefixes, TwoKernels) {
   EXPECT_EQ(own.live_rows, 4);
   EXPECT_EQ(own.own_rows(), 4);
   EXPECT_EQ(own.prefix_sequences, 32);
+  EXPECT_EQ(own.ctas, 2);
+  EXPECT_EQ(own.waves(), 4);
   EXPECT_EQ(plan.access,
             (std::vector<std::string>{"keys that sequences of a prefix_group share are read once for those of 32 "
                                       "neighbours, by a kernel that runs before that of their own keys"}));
@@ -62,7 +64,7 @@ TEST(DecodeMmaPrefixes, TwoKernels) {
   const plan::Plan few_sequences =
       offered(with_prefixes(call, std::vector<std::int64_t>(8, 3), 8192), call).front().plan;
   EXPECT_EQ(plan::shared_keys_config(few_sequences.part<ForwardMmaConfig>()).row_waves, 4);
-  // Units of both kernels: own ones of 128 keys, of two tiles of 32 sequences.
+  // Units of both kernels: own ones of 64 keys, of two tiles of 32 sequences.
   const plan::DecodeKeys keys = plan::decode_mma_keys(problem, plan::portable_mods(problem), {}, own);
   EXPECT_EQ(keys.shared_units, 2 * 8192 / own.kv_block);
   EXPECT_EQ(keys.again, 8192 / own.kv_block);

@@ -128,9 +128,10 @@ struct WarpgroupFragments : MmaFragments<kConfig> {
     }
     ptx::wgmma_commit();
   }
-  template <int kKeyFragments>
+  /// Waits until at most kLater groups of later products are in flight.
+  template <int kLater = 0, int kKeyFragments>
   static __device__ __forceinline__ void await_scores(Scores (&s)[1][kKeyFragments]) {
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<kLater>();
     ptx::touch(registers_of<kKeyFragments>(s));
   }
 

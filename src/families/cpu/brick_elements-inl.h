@@ -71,9 +71,9 @@ struct PlainElements {
   HWY_INLINE Differentiated<V> at(const Row& row, std::int64_t c) const {
     const D d;
     const V s = hn::Load(d, row.scores + c);
-    const auto attends = hn::Ne(s, infinity);
-    const V p = hn::IfThenElseZero(attends, Exp2Coarse(hn::Mul(hn::MulSub(s, factor, row.lse), log2e)));
-    return {p, hn::IfThenElseZero(attends, hn::Mul(p, hn::Sub(hn::Load(d, row.d_p + c), row.delta)))};
+    const auto masked = hn::Eq(s, infinity);  // Ne is false for NaN, which attends
+    const V p = hn::IfThenZeroElse(masked, Exp2Coarse(hn::Mul(hn::MulSub(s, factor, row.lse), log2e)));
+    return {p, hn::IfThenZeroElse(masked, hn::Mul(p, hn::Sub(hn::Load(d, row.d_p + c), row.delta)))};
   }
 };
 

@@ -167,6 +167,20 @@ TEST_F(CpuBackwardBricks, NumbersThatAreNotFiniteInTheMiddleOfAStep) {
   }
 }
 
+/// A query that holds NaN attends all keys: its dq and all of dk and dv are NaN.
+TEST_F(CpuBackwardBricks, NanOfAQueryReachesWhatItAttends) {
+  Training training({.q_rows = 200, .kv_rows = 150, .qk_dim = 16, .v_dim = 16}, DType::bf16);
+  static_cast<std::uint16_t*>(training.q.data())[70 * 16 + 3] = 0x7fc0;
+  const BackwardResult result = attention_backward(training.inputs(), training.options);
+  const auto count_nan = [](const Tensor& x) {
+    const auto* words = static_cast<const std::uint16_t*>(x.data());
+    return std::count_if(words, words + x.count(), [](std::uint16_t word) { return (word & 0x7fff) > 0x7f80; });
+  };
+  EXPECT_EQ(count_nan(result.dq), 16);
+  EXPECT_EQ(count_nan(result.dk), 150 * 16);
+  EXPECT_EQ(count_nan(result.dv), 150 * 16);
+}
+
 /// Steps of one part and of two, one of them narrow, over units that are whole or end early: parts take turns in the
 /// buffers of scores, slopes and reads.
 TEST_F(CpuBackwardBricks, PartsOfEveryWidth) {

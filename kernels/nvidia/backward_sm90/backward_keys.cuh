@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backward_sm90/backward_output.cuh"
+#include "backward_sm90/backward_shares.cuh"
 #include "fragments/granule_positions.cuh"
 #include "fragments/transposed_weights.cuh"
 #include "ptx/matrix_store.cuh"
@@ -96,6 +97,16 @@ class BackwardKeys {
     } else {
       store_gradient<kConfig, kType>(out, dim, d, factor, head_at, kv_first() + own_key(), live, stored);
     }
+  }
+
+  /// Whether the warp stores its rows of a gradient (`tensor`: 0 of dV, 1 of dK). Of a tile that CTAs share, the last
+  /// one does, with the sums of all.
+  template <int kCount>
+  __device__ __forceinline__ bool adds_shares(const shared::RowOutput& out, int tensor, float (&d)[kCount]) const {
+    if constexpr (!kConfig.shares) return true;
+    const int share = __shfl_sync(~0U, word(shared::kTileShare), 0);
+    if (share == 0 || out.data == nullptr) return true;
+    return add_shares<kConfig>(params_.shares, share, warpgroup_, tensor, d);
   }
 
   const Memory& memory_;

@@ -5,7 +5,6 @@
 
 #include "backward_sm90/backward_keys.cuh"
 #include "backward_sm90/backward_memory.cuh"
-#include "backward_sm90/backward_shares.cuh"
 #include "backward_sm90/d_q_conversion.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -81,22 +80,12 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
       for (float& d : d_k_) d = 0;
       for (float& d : d_v_) d = 0;
     }
-    if (adds_shares(params_.d_v, 0, d_v_)) {
+    if (this->adds_shares(params_.d_v, 0, d_v_)) {
       this->template store<kConfig.d_v_type>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, summed);
     }
-    if (adds_shares(params_.d_k, 1, d_k_)) {
+    if (this->adds_shares(params_.d_k, 1, d_k_)) {
       this->template store<kConfig.d_k_type>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, summed);
     }
-  }
-
-  /// Whether the warp stores its rows of a gradient. Of a tile that CTAs share, the last one does, with the sums of
-  /// all.
-  template <int kCount>
-  __device__ __forceinline__ bool adds_shares(const shared::RowOutput& out, int tensor, float (&d)[kCount]) const {
-    if constexpr (!kConfig.shares) return true;
-    const int share = uniform(word(shared::kTileShare));
-    if (share == 0 || out.data == nullptr) return true;
-    return add_shares<kConfig>(params_.shares, share, warpgroup_, tensor, d);
   }
 
   __device__ __forceinline__ void release(ptx::Address empty) const { ptx::barrier_arrive_by_warp(empty, lane()); }
@@ -164,11 +153,11 @@ class BackwardRole : public BackwardKeys<kConfig, BackwardMemory<kConfig>, Backw
 
   /// By way of shared memory that nothing else needs.
   __device__ __forceinline__ void store_d_k(ptx::Address stage) {
-    if (!adds_shares(params_.d_k, 1, d_k_)) return;
+    if (!this->adds_shares(params_.d_k, 1, d_k_)) return;
     this->template store<kConfig.d_k_type, kStaged>(params_.d_k, kConfig.qk_dim, d_k_, params_.scale, true, stage);
   }
   __device__ __forceinline__ void store_d_v(ptx::Address stage) {
-    if (!adds_shares(params_.d_v, 0, d_v_)) return;
+    if (!this->adds_shares(params_.d_v, 0, d_v_)) return;
     this->template store<kConfig.d_v_type, kStaged>(params_.d_v, kConfig.v_dim, d_v_, 1.0F, true, stage);
   }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "backward_sm90/backward_keys.cuh"
-#include "backward_sm90/backward_shares.cuh"
 #include "backward_sm90/backward_wide_products.cuh"
 #include "backward_sm90/wide_memory.cuh"
 
@@ -23,8 +22,6 @@ class WideRole : public BackwardKeys<kConfig, WideMemory<kConfig>, WideRole<kCon
   __device__ __forceinline__ int word(unsigned offset) const { return this->memory_.tile_word(offset); }
 
  protected:
-  using Base::params_, Base::warpgroup_;
-
   __device__ __forceinline__ static int own_thread() { return static_cast<int>(threadIdx.x & 127); }
   __device__ __forceinline__ static int lane_offset() { return 4 * shared::offset_of_lane(threadIdx.x & 31); }
 
@@ -43,12 +40,7 @@ class WideRole : public BackwardKeys<kConfig, WideMemory<kConfig>, WideRole<kCon
     if constexpr (kConfig.device_lengths) {
       if (steps_ < 0) return;  // no tile
     }
-    if constexpr (kConfig.shares) {
-      const int share = __shfl_sync(~0U, word(shared::kTileShare), 0);
-      if (share != 0 && out.data != nullptr && !add_shares<kConfig>(params_.shares, share, warpgroup_, tensor, d)) {
-        return;
-      }
-    }
+    if (!this->adds_shares(out, tensor, d)) return;
     this->template store<kType, true>(out, dim, d, factor, steps_ > 0, stage);
   }
 

@@ -36,6 +36,7 @@ namespace {
 std::string text_of(const HeadDims& dims) {
   return dims.qk == dims.v ? fmt::format("{}", dims.qk) : fmt::format("{}/{}", dims.qk, dims.v);
 }
+
 struct Variant {
   std::string name;
   std::function<void(shared::BackwardSm90Config&)> change;  // of the planner's configuration

@@ -76,7 +76,7 @@ struct Costs {
 };
 
 /// Deals the steps of items to multiprocessors that are free at these times, so that each ends at `end` at the latest,
-/// and a tile has `most_shares`. Empty if there are more steps.
+/// and a tile has `most_shares` at most. Empty if not all steps find room.
 std::vector<Piece> dealt(std::span<const BackwardItem> items, const std::vector<double>& free, double end,
                          int most_shares, const Costs& costs) {
   std::vector<Piece> pieces;

@@ -67,8 +67,8 @@ struct BackwardStep {
   std::int64_t column_unit = kColumnUnit;
   TileMod mod, slope, weight;
   std::span<const StepRead<T>> reads;
-  std::span<StepRead<T>>
-      part_reads;  // room for twice as many, for who computes the step in parts, of which two are open
+  // Room for twice as many, for who computes the step in parts, of which two are open.
+  std::span<StepRead<T>> part_reads;
 };
 
 /// A worker's buffers, as plan::CpuBackwardScratch says.

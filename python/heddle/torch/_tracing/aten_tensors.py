@@ -80,7 +80,6 @@ def viewed(x: Value, shape: Any, *_: Any) -> Value:
     return values.viewed(x, shape)
 
 
-
 @op("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes")
 def split(x: Value, sizes: Any, axis: int = 0) -> list[Value]:
     """Parts of these sizes, or all of one size but the last; chunk() calls it."""

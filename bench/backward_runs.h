@@ -30,16 +30,17 @@ struct Memory {
   Tensor q, k, v, d_o, o, lse, dq, dk, dv;
   AttentionOptions options{};
 
+  /// So many query heads for each KV head: `group`.
   Memory(std::int64_t batch, std::int64_t heads, std::int64_t length, const HeadDims& dims, bool causal,
-         const Device& gpu, DType dtype = DType::bf16, bool allow_tf32 = false) {
+         const Device& gpu, DType dtype = DType::bf16, bool allow_tf32 = false, std::int64_t group = 1) {
     options.allow_tf32 = allow_tf32;
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    const auto draw = [&](std::int64_t dim) {
+    const auto draw = [&](std::int64_t drawn_heads, std::int64_t dim) {
       Tensor pool = Tensor::empty(DType::f32, {1'000'003});
       std::generate_n(static_cast<float*>(pool.data()), pool.count(), [&] { return normal(random); });
       const Tensor numbers = pool.to(dtype);
-      Tensor drawn = Tensor::empty(dtype, {batch, heads, length, dim});
+      Tensor drawn = Tensor::empty(dtype, {batch, drawn_heads, length, dim});
       const auto own = static_cast<std::size_t>(numbers.count() * size_of(dtype)),
                  bytes = static_cast<std::size_t>(drawn.count() * size_of(dtype));
       for (std::size_t at = 0; at < bytes; at += own) {
@@ -47,7 +48,8 @@ struct Memory {
       }
       return drawn.to(gpu);
     };
-    q = draw(dims.qk), k = draw(dims.qk), v = draw(dims.v), d_o = draw(dims.v);
+    q = draw(heads, dims.qk), d_o = draw(heads, dims.v);
+    k = draw(heads / group, dims.qk), v = draw(heads / group, dims.v);
     if (causal) options.mask_mod = mods::causal();
     AttentionResult forward = attention(q, k, v, options, true);
     o = std::move(forward.o), lse = std::move(forward.lse);
@@ -57,7 +59,7 @@ struct Memory {
       std::memset(nan.data(), 0xff, static_cast<std::size_t>(nan.count() * size_of(dtype)));
       return nan.to(gpu);
     };
-    dq = nobodys(q.view().shape), dk = nobodys(q.view().shape), dv = nobodys(v.view().shape);
+    dq = nobodys(q.view().shape), dk = nobodys(k.view().shape), dv = nobodys(v.view().shape);
   }
   BackwardTensors tensors() const {
     BackwardTensors all{.q = q, .k = k, .v = v, .o = o, .d_o = d_o};

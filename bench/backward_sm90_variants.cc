@@ -2,9 +2,10 @@
 // the grid of bench/compare.py, full and causal, beside the planner's own.
 //
 //   bench_backward_sm90_variants [--dim D,D/V,...] [--lengths N,...] [--only NAME,...] [--times N] [--device I]
-//   [--tokens N] [--columns N] [--check-only]
+//   [--tokens N] [--columns N] [--group N] [--check-only]
 //
-// The grid has 16384 tokens of all sequences and 2048 columns of all heads, or as many as asked for.
+// The grid has 16384 tokens of all sequences and 2048 columns of all query heads, or as many as asked for, and a KV
+// head for each query head or for a group of them.
 // Prints TFLOP/s of all kernels of a run (5 products; causal counts half), or why a variant cannot run. Exits 1 if a
 // variant's gradients fail the criterion of heddle/check.h.
 #include <fmt/format.h>
@@ -144,7 +145,7 @@ std::string check(const Variant& variant, const HeadDims& dims, const Device& gp
 struct Arguments {
   std::vector<HeadDims> dims = {{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
   std::vector<std::int64_t> lengths = {512, 2048, 8192, 16384};
-  std::int64_t tokens = 16384, columns = 2048;
+  std::int64_t tokens = 16384, columns = 2048, group = 1;
   int times = 4, device = 0;
   bool check_only = false;
   std::vector<std::string> only;  // names of variants; none: all
@@ -188,6 +189,7 @@ Arguments parse(int count, char** words) {
     if (word == "--only") arguments.only = names_of(value);
     if (word == "--tokens") arguments.tokens = std::atoll(words[i + 1]);
     if (word == "--columns") arguments.columns = std::atoll(words[i + 1]);
+    if (word == "--group") arguments.group = std::atoll(words[i + 1]);
     if (word == "--times") arguments.times = std::atoi(words[i + 1]);
     if (word == "--device") arguments.device = std::atoi(words[i + 1]);
     ++i;
@@ -243,7 +245,7 @@ void time_variants(const std::vector<Variant>& variants, const HeadDims& dims, c
   for (const bool causal : {false, true}) {
     for (const std::int64_t length : arguments.lengths) {
       const std::int64_t heads = arguments.columns / dims.qk, batch = arguments.tokens / length;
-      const Memory memory(batch, heads, length, dims, causal, gpu);
+      const Memory memory(batch, heads, length, dims, causal, gpu, DType::bf16, false, arguments.group);
       fmt::print("D {} {} {}:", text_of(dims), causal ? "causal" : "full", length);
       const std::int64_t of_pair = 2 * heads * (3 * dims.qk + 2 * dims.v);
       const double flops = static_cast<double>(batch * length * length * of_pair) * (causal ? 0.5 : 1);

@@ -83,14 +83,15 @@ std::vector<std::pair<int, int>> steps_of(const BackwardSchedule& schedule, cons
   return steps;
 }
 
-/// Shares belong together: numbers 0, 1, .. of as many as each of them says, at places of their own, and the steps of
-/// one stand behind those of the one before.
+/// Shares belong together: numbers 0, 1, .. of as many as each of them says, in the order of the list, at places of
+/// their own, and the steps of one stand behind those of the one before.
 void expect_whole(const BackwardSchedule& before, const BackwardSchedule& after, int places) {
   std::map<Tile, std::map<int, BackwardItem>> shares;
   std::set<int> taken;
   for (const BackwardItem& item : after.items) {
     const int count = shared::shares_of(item.share), number = shared::number_of_share(item.share);
-    ASSERT_TRUE(shares[tile_of(item)].emplace(number, item).second);
+    ASSERT_EQ(number, std::ssize(shares[tile_of(item)]));
+    shares[tile_of(item)].emplace(number, item);
     ASSERT_EQ(static_cast<std::int64_t>(steps_of(after, item).size()), item.steps);
     if (count == 0) continue;
     ASSERT_LE(count, shared::kMostShares);
@@ -150,6 +151,17 @@ TEST(TileShares, NearlyAllWorkUntilTheEnd) {
   EXPECT_GT(whole, 1.03 * equal);
   EXPECT_GT(plan::share_tiles(config, kMultiprocessors, std::ssize(schedule.items), schedule), 0);
   EXPECT_LT(end_of(schedule.items, clocks), 1.008 * equal);
+}
+
+// 1024 equal tiles are 7.8 times 132: the last 100 are cut, and none of those that begin together before.
+TEST(TileShares, TheShortestEndThatDoesIsCut) {
+  const problem::AttentionProblem problem = of_lengths(8, 8, 8, 2048, 128);
+  const shared::BackwardSm90Config config = of_dim(128);
+  BackwardSchedule schedule = plan::backward_schedule(problem, plan::TileRows::keys, config.tile(), false, nullptr);
+  ASSERT_EQ(schedule.items.size(), 1024U);
+  EXPECT_GT(plan::share_tiles(config, kMultiprocessors, std::ssize(schedule.items), schedule), 0);
+  const auto first = std::ranges::find_if(schedule.items, [](const BackwardItem& item) { return item.share != 0; });
+  EXPECT_EQ(first - schedule.items.begin(), 924);
 }
 
 // Eight tiles of few heads and 132 multiprocessors.

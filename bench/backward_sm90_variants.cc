@@ -68,8 +68,10 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
   add("no dq", [](auto& config) {
     if (!config.d_q_apart) config.d_q = false;
   });
-  add("ring of dq", [](auto& config) { config.ring = config.d_q && !config.wide; });
-  add("no ring", [](auto& config) { config.ring = false; });
+  if (planned.d_q && !planned.wide) {  // the length decides which the planner takes
+    variants.push_back({"ring of dq", [](auto& config) { config.ring = true; }});
+    variants.push_back({"no ring", [](auto& config) { config.ring = false; }});
+  }
   variants.push_back({"whole tiles", [](auto& config) { config.shares = false; }});
   if (planned.d_q_apart) {  // dQ by the warpgroups that have the keys
     add("dq by all", [](auto& config) {

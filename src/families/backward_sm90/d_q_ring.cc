@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <utility>
 
@@ -22,8 +23,6 @@ constexpr std::int64_t kStepTime = 8, kTileTime = 20, kUnitTime = 4;
 constexpr std::int64_t kTilesOfBundle = 32;
 // Tiles of the last bundle. With fewer, a run ends with a long tile that began late.
 constexpr std::int64_t kTilesOfLastBundle = 128;
-// Slots of more rows leave the L2 cache too little (H200, 128 columns: 3 % slower than no ring at 4096, full).
-constexpr std::int64_t kMostRowsOfSection = 8192, kMostRowsOf128Columns = 2048;
 // A tile converts at most 3/2 of its share of all units, so that what waits for conversion becomes less.
 constexpr std::int64_t kShareAbove = 3, kShareBelow = 2;
 constexpr std::int64_t kLastUnits = 2;  // of a tile without keys, at least
@@ -186,6 +185,12 @@ std::int64_t tiles_behind(const BackwardSm90Config& config, std::int64_t tiles_o
   return config.columns == 128 && tiles_of_section <= 8 ? 200 : 2 * kTilesAtOneTime;
 }
 
+/// Sections of more rows are slower with a ring than without, measured on an H200 (docs/notes/hopper_backward.md).
+std::int64_t most_rows_of_section(const AttentionProblem& problem, const BackwardSm90Config& config) {
+  if (config.columns == 128) return problem.group() > 1 && config.masked ? 16384 : 2048;
+  return problem.group() > 1 ? 8192 : std::numeric_limits<std::int64_t>::max();
+}
+
 }  // namespace
 
 bool takes_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config& config) {
@@ -197,7 +202,7 @@ bool prefers_d_q_ring(const AttentionProblem& problem, const BackwardSm90Config&
   // If positions are looked up, the compiler has no registers for both.
   const bool placed = config.placed_queries || config.placed_keys;
   if (!takes_d_q_ring(problem, config) || config.ordered || placed) return false;
-  const std::int64_t most = config.columns == 128 ? kMostRowsOf128Columns : kMostRowsOfSection;
+  const std::int64_t most = most_rows_of_section(problem, config);
   return std::ranges::all_of(problem.sequences, [&](const Sequence& sequence) {
     return blocks_of(problem, sequence) * problem.group() * shared::kStepQueries <= most;
   });

@@ -181,6 +181,14 @@ TEST(DqRing, WhatHasOneByDefault) {
   EXPECT_TRUE(plan::prefers_d_q_ring(narrow.problem(), narrow.config()));
   const Problem long_and_narrow{.batch = 4, .kv_heads = 1, .group = 4, .q_rows = 2049, .kv_rows = 2048, .dim = 64};
   EXPECT_FALSE(plan::prefers_d_q_ring(long_and_narrow.problem(), long_and_narrow.config()));
+  const Problem long_heads{.batch = 1, .kv_heads = 4, .q_rows = 65536, .kv_rows = 65536, .dim = 64};
+  EXPECT_TRUE(plan::prefers_d_q_ring(long_heads.problem(), long_heads.config()));
+  const Problem long_and_wide{.batch = 1, .kv_heads = 4, .q_rows = 4096, .kv_rows = 4096};
+  EXPECT_FALSE(plan::prefers_d_q_ring(long_and_wide.problem(), long_and_wide.config()));
+  shared::BackwardSm90Config masked = grouped.config();
+  masked.masked = true;
+  EXPECT_TRUE(plan::prefers_d_q_ring(grouped.problem(), masked));
+  EXPECT_FALSE(plan::prefers_d_q_ring(long_and_wide.problem(), masked));
 }
 
 TEST(DqRing, HasRoomBesideLseInTwoWords) {

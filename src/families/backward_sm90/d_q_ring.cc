@@ -187,7 +187,7 @@ std::int64_t tiles_behind(const BackwardSm90Config& config, std::int64_t tiles_o
 
 /// Sections of more rows are slower with a ring than without, measured on an H200 (docs/notes/hopper_backward.md).
 std::int64_t most_rows_of_section(const AttentionProblem& problem, const BackwardSm90Config& config) {
-  if (config.columns == 128) return problem.group() > 1 && config.masked ? 16384 : 2048;
+  if (config.columns == 128) return config.masked ? 16384 : 2048;
   return problem.group() > 1 ? 8192 : std::numeric_limits<std::int64_t>::max();
 }
 

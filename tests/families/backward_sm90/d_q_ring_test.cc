@@ -188,7 +188,7 @@ TEST(DqRing, WhatHasOneByDefault) {
   shared::BackwardSm90Config masked = grouped.config();
   masked.masked = true;
   EXPECT_TRUE(plan::prefers_d_q_ring(grouped.problem(), masked));
-  EXPECT_FALSE(plan::prefers_d_q_ring(long_and_wide.problem(), masked));
+  EXPECT_TRUE(plan::prefers_d_q_ring(long_and_wide.problem(), masked));
 }
 
 TEST(DqRing, HasRoomBesideLseInTwoWords) {

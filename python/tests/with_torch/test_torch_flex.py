@@ -96,7 +96,8 @@ def test_keys_and_values_of_another_type():
     torch.testing.assert_close(got, flex_attention(q, k.bfloat16().float(), v.half().float()))
     got = flex_attention(q.bfloat16(), k.to(torch.float8_e4m3fn), v.to(torch.float8_e5m2))
     want = flex_attention(q.bfloat16(), k.to(torch.float8_e4m3fn).bfloat16(), v.to(torch.float8_e5m2).bfloat16())
-    torch.testing.assert_close(got, want)
+    # bf16 throughout may go by AMX, where weights are rounded to bf16.
+    torch.testing.assert_close(got, want, atol=2**-8, rtol=2**-6)
 
 
 def test_results():

@@ -319,8 +319,9 @@ class AttentionPlan {
   void run(const Tensors& tensors, const RunOptions& options = {}) const;
 
   /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-  /// planned ones. Names that are not given keep their values; one that no mod reads is an error. Do not call it during
-  /// a run or, on a GPU, while one is enqueued. Graphs must be captured again. On a GPU it waits, as above.
+  /// planned ones. Names that are not given keep their values; one that no mod reads is an error. During a run it is an
+  /// error, and so is a run during it; on a GPU do not call it while a run is enqueued. Graphs must be captured again.
+  /// On a GPU it waits, as above.
   void update(const Bindings& bindings);
 
   const BlockMask* block_mask() const;  // null when everything attends

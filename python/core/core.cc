@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "append.h"
 #include "arguments.h"
@@ -81,7 +82,12 @@ void translate(const std::exception_ptr& pointer, void*) {
     if (error.code() == ErrorCode::unsupported) type = PyExc_NotImplementedError;  // a RuntimeError
     if (error.code() == ErrorCode::out_of_memory) type = PyExc_MemoryError;
     if (error.code() == ErrorCode::io) type = PyExc_OSError;
-    PyErr_SetString(type, error.what());
+    const std::string_view sentence = error.what();  // may quote the name of a file, which need not be UTF-8
+    const auto size = static_cast<Py_ssize_t>(sentence.size());
+    PyObject* const text = PyUnicode_DecodeUTF8(sentence.data(), size, "backslashreplace");
+    if (text == nullptr) return;
+    PyErr_SetObject(type, text);
+    Py_DECREF(text);
   }
 }
 
@@ -140,7 +146,8 @@ NB_MODULE(_core_of_main, module) {
       "check_array", [](const ReadOnly&) {}, "array"_a, "Raises TypeError for what no function would take.");
   module.def("version", &version);
   module.def("cache_folder", &cache_folder);
-  module.def("use_archive", &use_archive, "path"_a);
+  module.def(
+      "use_archive", [](const nb::bytes& path) { use_archive(std::string(path.c_str(), path.size())); }, "path"_a);
   module.def("set_event_listener", &set_listener, "listener"_a.none());
   add_counts(module);
   module.def(

@@ -191,7 +191,8 @@ Expr leaf_named(const std::string& name) {
 }
 
 std::string text_of(nb::handle value, const char* argument) {
-  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  std::string text;
+  if (nb::isinstance<nb::str>(value) && nb::try_cast(value, text)) return text;
   throw nb::type_error(nb::str("{} is {}; a str is accepted").format(argument, nb::repr(value)).c_str());
 }
 

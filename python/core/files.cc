@@ -16,30 +16,34 @@
 namespace heddle::python {
 namespace {
 
+// Paths are bytes: names of files need not be UTF-8.
+
 using namespace nb::literals;
 using Texts = std::map<std::string, std::string>;
 
 using Tensors = nb::typed<nb::dict, nb::str, nb::any>;
 
-nb::typed<nb::tuple, Tensors, Texts, Texts> load(const std::string& path) {
+nb::typed<nb::tuple, Tensors, Texts, Texts> load(const nb::bytes& path) {
+  const std::string file_name(path.c_str(), path.size());
   const TensorFile file = [&] {
     const WithoutGil released;
-    return load_safetensors(path);
+    return load_safetensors(file_name);
   }();
   nb::dict tensors;
   for (const auto& [name, tensor] : file.tensors) tensors[name.c_str()] = to_python(tensor);
   return nb::borrow<nb::typed<nb::tuple, Tensors, Texts, Texts>>(nb::make_tuple(tensors, file.metadata, file.skipped));
 }
 
-void save(const std::string& path, const std::map<std::string, ReadOnly>& arrays, const Texts& metadata) {
+void save(const nb::bytes& path, const std::map<std::string, ReadOnly>& arrays, const Texts& metadata) {
   TensorFile file{.tensors = {}, .metadata = metadata};
   for (const auto& [name, array] : arrays) {
     const ConstTensorView view = const_view_of(array, name.c_str());
     const TensorView read{const_cast<void*>(view.data), view.dtype, view.shape, view.strides, view.device};
     file.tensors[name] = Tensor::adopt(read, nullptr);
   }
+  const std::string file_name(path.c_str(), path.size());
   const WithoutGil released;
-  save_safetensors(path, file);
+  save_safetensors(file_name, file);
 }
 
 }  // namespace

@@ -380,7 +380,14 @@ void add_kept_mods(nb::module_& module) {
   module.def(
       "traces_always", [] { return traces_always(); }, kTracesAlwaysDoc);
   module.def(
-      "set_trace_always", [](bool always) { traces_always() = always; }, "always"_a, kSetTraceAlwaysDoc);
+      "set_trace_always",
+      [](nb::handle always) {
+        if (!PyBool_Check(always.ptr())) {
+          throw nb::type_error(nb::str("always is {}; a bool is accepted").format(nb::repr(always)).c_str());
+        }
+        traces_always() = always.is(Py_True);
+      },
+      "always"_a.none(), kSetTraceAlwaysDoc, nb::sig("def set_trace_always(always: bool) -> None"));
   nb::class_<KeptMods>(module, "KeptMods", "Expressions of mods that were met before.")
       .def(nb::init<>())
       .def("find", &find, "mod"_a, "The expression, captures and params of a mod, or None if it is not known.")

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -33,6 +34,7 @@ class PlannedCall {
     {
       const Bindings bindings = bindings_of(values);
       const WithoutGil released;
+      const std::scoped_lock held(changes_);
       plan_->update(bindings);
     }
     for (const auto& [name, array] : values.captures) arguments_.values.captures[name] = array;
@@ -41,13 +43,22 @@ class PlannedCall {
 
   Tensor workspace() const { return new_workspace(device_, plan_->workspace_bytes()); }
   std::optional<SharedBlockMask> block_mask() const {
+    const WithoutGil released;
+    const std::scoped_lock held(changes_);
     if (plan_->block_mask() == nullptr) return {};
     return SharedBlockMask{std::make_shared<const BlockMask>(*plan_->block_mask())};
   }
   const AttentionPlan& plan() const { return *plan_; }
+  std::string explained(std::string (AttentionPlan::*form)() const) const {
+    const WithoutGil released;
+    const std::scoped_lock held(changes_);
+    return (*plan_.*form)();
+  }
   const Arguments& arguments() const { return arguments_; }
 
  protected:
+  mutable std::recursive_mutex
+      changes_;          // what an update changes is not read meanwhile, but by a listener to its events
   Arguments arguments_;  // the arrays that runs read, and the block mask
   std::optional<AttentionPlan> plan_;
   Device device_;
@@ -64,8 +75,8 @@ void add_planned_call(nb::class_<Plan>& type) {
       .def_prop_ro("workspace_bytes", [](const Plan& self) { return self.plan().workspace_bytes(); })
       .def_prop_ro("block_mask", [](const Plan& self) { return self.block_mask(); })
       .def_prop_ro("backend", [](const Plan& self) { return std::string(name(self.plan().backend())); })
-      .def("explain", [](const Plan& self) { return self.plan().explain(); })
-      .def("explain_json", [](const Plan& self) { return self.plan().explain_json(); });
+      .def("explain", [](const Plan& self) { return self.explained(&AttentionPlan::explain); })
+      .def("explain_json", [](const Plan& self) { return self.explained(&AttentionPlan::explain_json); });
 }
 
 }  // namespace heddle::python

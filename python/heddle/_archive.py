@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 from . import _core
+from ._named_arguments import refuses_by_name
 
 
+@refuses_by_name
 def use_archive(path: str | os.PathLike[str]) -> None:
     """From now on the process takes kernels from the archive at `path` too, behind those that HEDDLE_ARCHIVE names and those of
     earlier calls. A kernel that an archive has is neither looked for on disk nor compiled, so it needs no compiler.
@@ -20,4 +22,4 @@ def use_archive(path: str | os.PathLike[str]) -> None:
     Traceback (most recent call last):
     OSError: the archive not_there.archive cannot be opened: No such file or directory; ...
     """
-    _core.use_archive(os.fspath(path))
+    _core.use_archive(os.fsencode(path))

@@ -12,7 +12,7 @@ from . import _core
 from ._alignment import align_captures
 from ._core import GradientReport
 from ._named_arguments import refuses_by_name
-from ._options import BackwardOptions, given_arguments, refuse_arrays, refuse_type
+from ._options import BackwardOptions, given_arguments, is_unicode, refuse_arrays, refuse_no_dict, refuse_type
 from ._plan import Explanation
 from ._rows import with_unit_rows
 from ._tensor import Tensor, public
@@ -101,6 +101,8 @@ def refuse_target(error: TypeError, name: str, value: Any) -> None:
 def names_of(argument: str, array: Any, captures: Mapping[str, Any], read: Collection[str]) -> list[str]:
     """The names under which score_mod and weight_mod (which read `read`) capture an array. Names are what they are."""
     if isinstance(array, str):
+        if not is_unicode(array):
+            refuse_type(f"an element of {argument}", array, "a name")
         return [array]
     if not hasattr(array, "__dlpack__"):
         refuse_type(f"an element of {argument}", array, "a name" if argument == "d_params" else
@@ -119,6 +121,7 @@ def by_name(
         refuse_type(argument, wanted, "a list of names, or a dict of arrays by name,")
     if not isinstance(wanted, Mapping):
         return {name: True for one in wanted for name in names_of(argument, one, captures, read)}
+    refuse_no_dict(argument, wanted, "arrays")
     for name, array in wanted.items():
         if not hasattr(array, "__dlpack__"):
             refuse_type(f"{argument}['{name}']", array, "an array that can be written")
@@ -261,6 +264,8 @@ def check_backward(
     >>> bool(heddle.check_backward(q, k, v, o, lse, d_o, gradients=gradients))
     False
     """
+    if not isinstance(gradients, Gradients):
+        refuse_type("gradients", gradients, "what heddle.attention_backward returned")
     arguments = given_arguments(options)
     inputs = inputs_of(q, k, v, o, lse, d_o, d_lse, lse_rest)
     given = {name: False if x is None else x for name, x in (

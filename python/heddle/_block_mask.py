@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._alignment import aligned
 from ._named_arguments import refuses_by_name
-from ._options import Tracer, refuse_arrays, values_of
+from ._options import Tracer, refuse_arrays, refuse_no_dict, values_of
 from ._shapes import Integers, checked_sizes, sequences_of
 from ._mod import MASK_ARGUMENTS
 from ._types import Array, ModLike, ParamValue
@@ -257,6 +257,8 @@ class BlockMask:
     ) -> tuple[dict[str, Any], dict[str, ParamValue]]:
         of_captures, of_params = self._mask.names
         for kind, given, known in (("capture", captures, of_captures), ("param", params, of_params)):
+            if given:
+                refuse_no_dict(f"{kind}s", given, "arrays" if kind == "capture" else "numbers")
             for name in given or ():
                 if name not in known:
                     raise ValueError(f"the mask reads no {kind} '{name}'; it reads {', '.join(known) or 'none'}")
@@ -294,10 +296,12 @@ class BlockMask:
         """The size of a block: (queries, keys)."""
         return self._mask.block
 
+    @refuses_by_name
     def q_blocks(self, sequence: int = 0) -> int:
         """The number of blocks of queries of a sequence. Raises ValueError for one that is not there."""
         return self._mask.q_blocks(sequence)
 
+    @refuses_by_name
     def kv_blocks(self, sequence: int = 0) -> int:
         """The number of blocks of keys of a sequence. Raises ValueError for one that is not there."""
         return self._mask.kv_blocks(sequence)

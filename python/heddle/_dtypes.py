@@ -23,10 +23,11 @@ def short_name(dtype: Any) -> str:
     return NAMES.get(text, text)
 
 
-def dtype_name(array: Any) -> str:
-    """The library's name of the element type of an array that a mod reads: 'f32'. Raises ValueError as short_name."""
+def dtype_name(array: Any, name: str = "an array that a mod reads") -> str:
+    """The library's name of the element type of an array that a mod reads: 'f32'. Raises ValueError as short_name, with
+    the `name` of the array."""
     dtype = array.dtype if getattr(array.dtype, "isnative", True) else array.dtype.newbyteorder("=")
     text = str(dtype).rpartition(".")[2]
     if text not in NAMES:
-        raise ValueError(f"a mod reads an array of {text}; {', '.join(NAMES)} are accepted")
+        raise ValueError(f"{name} has elements {text}; {', '.join(NAMES)} are accepted")
     return NAMES[text]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _core
+from ._options import refuse_type
 
 
 def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None:
@@ -27,6 +28,8 @@ def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None
     [('plan', 'forward', 'cpu_forward')]
     >>> heddle.set_event_listener(None)
     """
+    if listener is not None and not callable(listener):
+        refuse_type("listener", listener, "a function, or None,")
     _core.set_event_listener(None if listener is None else lambda event: listener(json.loads(event)))
 
 

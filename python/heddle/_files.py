@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._alignment import aligned
 from ._named_arguments import refuses_by_name
-from ._options import refuse_type
+from ._options import is_unicode, refuse_no_dict, refuse_type
 from ._tensor import public
 from ._types import Array
 
@@ -37,7 +37,7 @@ def load(path: str | os.PathLike[str]) -> TensorFile:
     >>> heddle.load(path)
     TensorFile(tensors={'x': array([0., 0., 0.])}, metadata={'made by': 'a test'}, skipped={})
     """
-    tensors, metadata, skipped = _core.load(os.fsdecode(path))
+    tensors, metadata, skipped = _core.load(os.fsencode(path))
     return TensorFile({name: public(tensor) for name, tensor in tensors.items()}, metadata, skipped)
 
 
@@ -52,8 +52,12 @@ def save(
     Raises OSError, NotImplementedError for memory of a GPU and element types that heddle does not have, TypeError for a
     value that is no array.
     """
+    file = os.fsencode(path)
+    refuse_no_dict("tensors", tensors, "arrays")
+    if metadata:
+        refuse_no_dict("metadata", metadata, "texts")
     try:
-        _core.save(os.fsdecode(path), {name: aligned(x) for name, x in tensors.items()}, dict(metadata or {}))
+        _core.save(file, {name: aligned(x) for name, x in tensors.items()}, dict(metadata or {}))
     except TypeError:
         for name, array in tensors.items():
             try:
@@ -61,6 +65,6 @@ def save(
             except TypeError:
                 refuse_type(f"tensor '{name}'", array, "an array of NumPy, or anything with __dlpack__,")
         for key, value in (metadata or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str):
+            if not isinstance(value, str) or not is_unicode(value):
                 refuse_type(f"metadata[{key!r}]", value, "text")
         raise

@@ -15,7 +15,7 @@ from . import _core, _mod
 from ._dtypes import dtype_name
 from ._mod import Mod
 from ._tracing.kinds import is_array
-from ._options import BackwardOptions, ModOptions, refuse_type, types_of
+from ._options import BackwardOptions, ModOptions, is_unicode, refuse_type, types_of
 
 _BARE = re.compile("incompatible function arguments|truth value of an array|is not iterable|has no attribute|has no len"
                    "|cannot be interpreted as an integer|expected str, bytes or os.PathLike|integer scalar arrays"
@@ -100,8 +100,9 @@ def refuse_wrong(
     """Raises TypeError that names the first argument that is not of its annotated type. Returns if all are, if the
     function cannot be called with so many, and if the error is not a bare one."""
     text = str(error)
-    if named.get("out") is not None and text.startswith("o "):  # the library's name
-        raise type(error)(f"out {text[2:]}") from None
+    for ours, theirs in (("out", "o "), ("device_name", "gpu ")):  # the library's names
+        if text.startswith(theirs) and (ours != "out" or named.get("out") is not None):
+            raise type(error)(f"{ours} {text[len(theirs):]}") from None
     if is_bare(error):
         refuse_misfits(function, given, named)
 
@@ -190,7 +191,7 @@ FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (is_integer, "an int of 64 bits"),
     "float": (is_number, "a float"),
     "bool": (is_flag, "a bool"),
-    "str": (lambda value: isinstance(value, str), "a str"),
+    "str": (lambda value: isinstance(value, str) and is_unicode(value), "a str"),
     "os.PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
     "Array": (lambda value: hasattr(value, "__dlpack__"), "an array of NumPy, or anything with __dlpack__,"),
     "Expr": (lambda value: isinstance(value, _core.Expr), "an expression"),

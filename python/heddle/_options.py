@@ -86,7 +86,7 @@ def types_of(options: Any) -> dict[str, str]:
 
 
 _ARRAY = "an array of NumPy, or anything with __dlpack__,"
-_WORDS = {"Array": _ARRAY, "int": "an int", "str": "a str", "bool": "a bool", "float": "a float",
+_WORDS = {"Array": _ARRAY, "int": "an int of 64 bits", "str": "a str", "bool": "a bool", "float": "a float",
           "BlockMask": "a heddle.BlockMask"}
 _OF_MODS = types_of(ModOptions).keys()
 # The values that an option accepts, for errors.
@@ -117,7 +117,27 @@ def refuse_unknown(function: str, given: Mapping[str, Any], options: Any) -> Non
 
 
 def refuse_type(name: str, value: Any, accepted: str) -> NoReturn:
+    if isinstance(value, str) and not is_unicode(value):
+        accepted = "text of Unicode, without lone surrogates,"
     raise TypeError(f"{name} is {_described(value)}; {accepted} is accepted") from None
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 has all characters of it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse_no_dict(name: str, given: Any, of: str) -> None:
+    """Raises TypeError for values by name that are no dict, or whose names are no text."""
+    if not isinstance(given, Mapping):
+        refuse_type(name, given, f"a dict of {of} by name")
+    for key in given:
+        if not isinstance(key, str) or not is_unicode(key):
+            refuse_type(f"a key of {name}", key, "a str")
 
 
 def _described(value: Any) -> str:
@@ -164,7 +184,8 @@ def params_of(given: Mapping[str, ParamValue] | None) -> dict[str, ParamValue]:
     """Python's numbers of a call's params. Raises TypeError and ValueError for what is none, by name."""
     params: dict[str, ParamValue] = {}
     for name, value in (given or {}).items():
-        item = value if isinstance(value, (bool, int, float)) or not hasattr(value, "item") else value.item()
+        is_one = isinstance(value, (bool, int, float)) or not hasattr(value, "item") or getattr(value, "size", 1) != 1
+        item = value if is_one else value.item()
         if not isinstance(item, (bool, int, float)):
             refuse_type(f"param '{name}'", value, "a float, an int of 32 bits or a bool")
         if isinstance(item, int) and not -(2**31) <= item < 2**31:
@@ -178,10 +199,13 @@ class Tracer(Traced):
 
     def __init__(self, captures: Mapping[str, Array] | None, params: Mapping[str, ParamValue] | None) -> None:
         if captures:
+            refuse_no_dict("captures", captures, "arrays")
             for name, array in captures.items():
                 if not is_array(array):
                     refuse_type(f"capture '{name}'", array, _ARRAY)
         super().__init__(captures)
+        if params:
+            refuse_no_dict("params", params, "numbers")
         self.params = params_of(params) if params else {}
 
     def of(self, mod: Any, arguments: tuple[str, ...], name: str = "mask_mod") -> Any:
@@ -191,8 +215,10 @@ class Tracer(Traced):
                 return mod.expr
             return super().of(mod.function, arguments)
         if isinstance(mod, str):
-            declared = {name: (dtype_name(array), len(array.shape)) for name, array in self.captures.items()}
-            types = {name: param_type(value) for name, value in self.params.items()}
+            if not is_unicode(mod):
+                refuse_type(name, mod, "text")
+            declared = {key: (dtype_name(array, f"capture '{key}'"), len(array.shape)) for key, array in self.captures.items()}
+            types = {key: param_type(value) for key, value in self.params.items()}
             refuse_words(declared, types)
             try:
                 return _core.parse(mod, declared, types)
@@ -228,6 +254,7 @@ def set_values(
             refuse_unreadable(f"capture '{name}'", array)
         raise
     if params:
+        refuse_no_dict("params", params, "numbers")
         target.params = params_of(params)
 
 

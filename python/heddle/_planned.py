@@ -9,7 +9,7 @@ from typing import Any
 from . import _core
 from ._block_mask import BlockMask
 from ._named_arguments import refuses_by_name
-from ._options import refuse_unknown, set_options, set_values, values_of
+from ._options import refuse_no_dict, refuse_unknown, set_options, set_values, values_of
 from ._tensor import Tensor
 from ._types import Array, ParamValue
 
@@ -32,6 +32,8 @@ class Planned:
             return None
         arguments = self._plan.arguments
         for kind, given, known in (("capture", captures, arguments.captures), ("param", params, arguments.params)):
+            if given:
+                refuse_no_dict(f"{kind}s", given, "arrays" if kind == "capture" else "numbers")
             for name in given or ():
                 if name not in known:
                     raise ValueError(f"the plan has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
@@ -61,8 +63,8 @@ class Planned:
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
     ) -> None:
         """Builds the block mask again for other values of the mask's captures and params, which later runs take as the
-        planned ones. Names that are not given keep their values. Not during a run, nor, on a GPU, while one is
-        enqueued. Raises ValueError for a name that no mod reads; then nothing has changed.
+        planned ones. Names that are not given keep their values. On a GPU not while a run is enqueued. Raises
+        ValueError for a name that no mod reads, and during a run of another thread; then nothing has changed.
 
         >>> import numpy as np, heddle
         >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
@@ -71,6 +73,9 @@ class Planned:
         >>> plan.run(q, k, v).sum()
         np.float32(0.0)
         """
+        for name, given, of in (("captures", captures, "arrays"), ("params", params, "numbers")):
+            if given:
+                refuse_no_dict(name, given, of)
         self._plan.update(values_of(captures or {}, params or {}))
 
     @property

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _core
+from ._options import refuse_type
 
 
 class _Bar:
@@ -66,6 +67,8 @@ def progress(show: Callable[[float], Any] | None = None) -> Iterator[None]:
     ...     heddle.attention(x, x, x).shape
     (1, 1, 8, 8)
     """
+    if show is not None and not callable(show):
+        refuse_type("show", show, "a function, or None,")
     bar = _Bar() if show is None else None
     before = _core.set_progress(bar or show)
     try:

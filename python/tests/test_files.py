@@ -1,5 +1,7 @@
 """safetensors files: all element types, there and back, and damaged files."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -57,4 +59,29 @@ def test_what_cannot_be_written(tmp_path):
         heddle.save(tmp_path / "x", {}, {"n": 3})
     with pytest.raises(NotImplementedError, match="x has complex"):
         heddle.save(tmp_path / "x", {"x": np.ones(2, np.complex64)})
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_of_files_are_bytes(tmp_path):
+    """Names need not be UTF-8. A byte 0 would end a name: the file of the shorter one is neither written nor read."""
+    for path in (os.path.join(os.fsencode(tmp_path), b"\xff\xfe"), os.path.join(str(tmp_path), "\udcff")):
+        heddle.save(path, {"x": np.ones(2)})
+        assert os.path.exists(path) and heddle.load(path).tensors["x"].tolist() == [1, 1]
+    with pytest.raises(OSError, match=r"cannot read .*\\xfd: No such file"):
+        heddle.load(os.path.join(os.fsencode(tmp_path), b"\xfd"))
+    heddle.save(tmp_path / "x", {"x": np.ones(2)})
+    for call in (lambda: heddle.load(f"{tmp_path}/x\0y"), lambda: heddle.save(f"{tmp_path}/x\0y", {}),
+                 lambda: heddle.use_archive(f"{tmp_path}/x\0y")):
+        with pytest.raises(ValueError, match="path has a byte 0 behind '.*/x'"):
+            call()
+    assert heddle.load(tmp_path / "x").tensors["x"].tolist() == [1, 1]
+
+
+def test_names_of_tensors_are_text(tmp_path):
+    for tensors, metadata, said in (
+            ({1: np.ones(2)}, None, "a key of tensors is 1; a str is accepted"),
+            ({"\udcff": np.ones(2)}, None, "a key of tensors is '.*'; text of Unicode, without lone surrogates,"),
+            ({}, {1: "x"}, "a key of metadata is 1"), ({}, {"x": "\udcff"}, r"metadata\['x'\] is .*; text of Unicode")):
+        with pytest.raises(TypeError, match=said):
+            heddle.save(tmp_path / "x", tensors, metadata)
     assert not (tmp_path / "x").exists()

@@ -14,10 +14,19 @@ X = np.random.default_rng(0).standard_normal((1, 2, 6, 8)).astype(np.float32)
 O, LSE = heddle.attention(X, X, X, return_lse=True)
 CACHE = np.zeros((1, 2, 9, 8), np.float32)
 PLAN = heddle.AttentionPlan(X, X, X)
+MASK = heddle.BlockMask.build(mods.causal(), 6, 6, heads=2)
 OPTIONS = [*heddle._options.types_of(heddle._options.Options)]
 ATTENTION = {"q": X, "k": X, "v": X}
 BACKWARD = {**ATTENTION, "o": O, "lse": LSE, "d_o": X}
-WRONG = ["x", object(), 2**70, -1, 2.5, [1], {"a": 1}, 1j, np.zeros((2, 3, 4, 5, 6)), np.zeros(3, np.complex64),
+BACKWARD_PLAN, GRADIENTS = heddle.BackwardPlan(**BACKWARD), heddle.attention_backward(**BACKWARD)
+
+
+def entered_progress(show):
+    with heddle.progress(show):
+        pass
+
+
+WRONG = ["x", "\udcff", object(), {1: X}, 2**70, -1, 2.5, [1], {"a": 1}, 1j, np.zeros((2, 3, 4, 5, 6)), np.zeros(3, np.complex64),
          np.array("x"), b"x", np.array([object()])]
 CASES = {
     "attention": (heddle.attention, ATTENTION, [*OPTIONS, "out", "lse", "lse_rest", "max_scores", "return_lse"]),
@@ -37,6 +46,21 @@ CASES = {
     "find_prefixes": (heddle.find_prefixes, {
         "page_table": np.zeros((2, 2), np.int32), "kv_lengths": np.array([6, 6]), "page_size": 3}, []),
     "param": (heddle.param, {"name": "c", "type": "f32"}, []),
+    "BlockMask.update": (MASK.update, {"captures": {}}, ["params"]),
+    "BlockMask.row": (MASK.row, {"sequence": 0, "head": 0, "q_block": 0}, []),
+    "BlockMask.q_blocks": (MASK.q_blocks, {"sequence": 0}, []),
+    "AttentionPlan.update": (PLAN.update, {"captures": {}, "params": {}}, []),
+    "BackwardPlan.run": (BACKWARD_PLAN.run, BACKWARD, ["captures", "params", "workspace", "stream"]),
+    "check_backward": (heddle.check_backward, {**BACKWARD, "gradients": GRADIENTS}, ["d_lse"]),
+    "explain_on": (heddle.explain_on, {"device_name": "h200", **ATTENTION}, ["out", "score_mod", "params"]),
+    "explain_backward": (heddle.explain_backward, BACKWARD, ["device_name"]),
+    "load": (heddle.load, {"path": "not_there"}, []),
+    "save": (heddle.save, {"path": "not_there/x", "tensors": {"x": X}}, ["metadata"]),
+    "use_archive": (heddle.use_archive, {"path": "not_there"}, []),
+    "missing": (heddle.missing, {"kind": "cuda"}, []),
+    "set_event_listener": (heddle.set_event_listener, {"listener": None}, []),
+    "set_trace_always": (heddle.set_trace_always, {"always": False}, []),
+    "progress": (entered_progress, {"show": None}, []),
     "sliding_window": (mods.sliding_window, {"before": 3, "after": 1}, []),
     "prefix_lm": (mods.prefix_lm, {"prefix": 3}, []),
     "documents": (mods.documents, {"ids": np.arange(6)}, []),
@@ -49,11 +73,12 @@ CASES = {
 }
 # Other words for a name in an error.
 OTHER_NAMES = {"q_len": "queries", "kv_len": "keys", "q_lengths": "queries", "kv_lengths": "keys", "o_parts": "lse_parts",
-               "score_mod": "a mod", "mask_mod": "a mod", "weight_mod": "a mod", "prefix": "capture 'array'"}
+               "q_block": "no row", "kind": "device", "score_mod": "a mod", "mask_mod": "a mod", "weight_mod": "a mod", "prefix": "capture 'array'"}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_argument_is_named(name):
+def test_the_argument_is_named(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # files get some of these names
     function, given, more = CASES[name]
     said, tried = [], 0
     for argument in [*given, *more]:
@@ -61,6 +86,8 @@ def test_the_argument_is_named(name):
             try:
                 function(**{**given, argument: wrong})
                 continue
+            except OSError as error:
+                text = f"path: {error}"
             except (TypeError, ValueError, NotImplementedError) as error:
                 text = str(error)
             tried += 1

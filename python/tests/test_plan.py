@@ -1,6 +1,7 @@
 """Plans: run as attention does, bring other values, explain themselves."""
 
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -169,3 +170,32 @@ def test_tuning(tmp_path, monkeypatch):
         tuned(tuning="fast")
     with pytest.raises(TypeError, match="tuning is 3; a str is accepted"):
         tuned(tuning=3)
+
+
+def test_an_update_during_runs_of_other_threads():
+    """Each call computes, or says that another thread is in the way: no memory is read that an update frees."""
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 700, 32)).astype(np.float32)
+    plan = heddle.AttentionPlan(q, k, v, mask_mod="kv_idx < n", params={"n": 600})
+    want, left, said = plan.run(q, k, v), [3], []
+
+    def update():
+        for _ in range(60):
+            try:
+                plan.update(params={"n": 600})
+                assert plan.block_mask.density > 0 and "kv_idx" in plan.explain()
+            except ValueError as error:
+                said.append(str(error))
+        left[0] -= 1
+
+    threads = [threading.Thread(target=update) for _ in range(left[0])]
+    for one in threads:
+        one.start()
+    while left[0] > 0:
+        try:
+            np.testing.assert_array_equal(plan.run(q, k, v), want)
+        except ValueError as error:
+            said.append(str(error))
+    for one in threads:
+        one.join()
+    assert all("the plan is being" in text for text in said)
+    np.testing.assert_array_equal(plan.run(q, k, v), want)

@@ -112,6 +112,7 @@ template void AttentionPlan::State::run(const BackwardTensors&, const RunOptions
 
 template <class Tensors>
 void AttentionPlan::State::check_and_launch(const Tensors& tensors, const RunOptions& run, bool mask_is_current) const {
+  const engine::PlanUse::Run used(use);
   const AttentionOptions& given = run.options != nullptr ? *run.options : options;
   const Bindings& values = run.bindings != nullptr ? *run.bindings : given.bindings;
   if (run.options != nullptr) problem::check_planned_options(problem, options, given);
@@ -152,6 +153,7 @@ void AttentionPlan::update(const Bindings& bindings) {
         "update of a plan of the plan cache, which other calls share; a plan that AttentionPlan's constructor made "
         "is accepted");
   }
+  const engine::PlanUse::Update used(state.use);
   problem::refuse_unread(state.problem, bindings);
   Bindings merged = bindings;
   merged.captures.insert(state.options.bindings.captures.begin(), state.options.bindings.captures.end());

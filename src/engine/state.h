@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "base/json_tree.h"
+#include "engine/plan_use.h"
 #include "engine/planners_mask.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
@@ -22,6 +23,7 @@ struct AttentionPlan::State {
   engine::MaskRows mask_rows;
   std::shared_ptr<const BlockMask> block_mask;  // null: everything attends
   std::unique_ptr<backend::Kernel> kernel;
+  mutable engine::PlanUse use;
   bool cached = false;  // the plan cache hands it to several callers: update() is refused
 
   /// Plans, and reports the plan or the refusal. Tensors: AttentionTensors, or BackwardTensors for a backward.

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "base/file_path.h"
 #include "base/uninterrupted.h"
 #include "heddle/error.h"
 
@@ -36,6 +37,7 @@ int unnamed_beside(const std::filesystem::path& target) {
 
 /// The end of a chain of symbolic links, whether it exists or not: the rename would replace a link that dangles.
 std::filesystem::path behind_links(const std::filesystem::path& path) {
+  base::refuse_cut_path(path);
   constexpr int kMost = 40;  // Linux follows as many
   std::filesystem::path target = path;
   for (int i = 0; i < kMost; ++i) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/file_path.h"
 #include "base/uninterrupted.h"
 
 namespace heddle::files {
@@ -22,6 +23,7 @@ std::string reason(int error) { return std::generic_category().message(error); }
 }  // namespace
 
 FileSource::Opened FileSource::open(const std::filesystem::path& path) {
+  base::refuse_cut_path(path);
   // Not blocking, because opening a named pipe would wait for its writer.
   const int descriptor = base::uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
   if (descriptor < 0) throw cannot_read(path, reason(errno));

@@ -307,8 +307,8 @@ void check_append_rows(const AppendTensors& tensors, const AppendOptions& option
     const std::int64_t count = std::max(span.end - span.begin, of_queries),
                        first = integer_at(rotary.positions ? *rotary.positions : options.kv_lengths, b);
     if (count == 0 || (first >= 0 && first <= rotary.cos.shape[0] - count)) continue;
-    refuse("sequence {} has positions {} to {}; rotary_cos has angles of positions 0 to {}", b, first,
-           first + count - 1, rotary.cos.shape[0] - 1);
+    refuse("{}[{}] is {}, the position of the first of {} rows; rotary_cos has angles of positions 0 to {}",
+           rotary.positions ? "rotary_positions" : "kv_lengths", b, first, count, rotary.cos.shape[0] - 1);
   }
   std::ranges::sort(written, {}, [](const Written& x) { return std::tuple(x.entry, x.first); });
   for (std::size_t i = 1; i < written.size(); ++i) {

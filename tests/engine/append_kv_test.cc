@@ -181,7 +181,11 @@ TEST_F(AppendKvRefuses, PositionsWithoutAngles) {
   const Tensor first = Tensor::zeros(DType::i32, {3});
   static_cast<std::int32_t*>(first.data())[2] = -1;
   options_.rotary->positions = first;
-  refuses("sequence 2 has positions -1 to 2; rotary_cos has angles of positions 0 to 98");
+  refuses("rotary_positions[2] is -1, the position of the first of 4 rows; rotary_cos has angles of positions 0 to 98");
+  const Tensor wide = Tensor::zeros(DType::i64, {3});
+  static_cast<std::int64_t*>(wide.data())[0] = std::numeric_limits<std::int64_t>::max();
+  options_.rotary->positions = wide;
+  refuses("rotary_positions[0] is 9223372036854775807, the position of the first of ");
 }
 
 TEST_F(AppendKvRefuses, ArgumentsThatDoNotFit) {

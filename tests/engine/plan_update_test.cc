@@ -1,7 +1,12 @@
 // A plan is proven for the params and captures of its mask: others are refused until update() has seen them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "engine/plan_inputs.h"
+#include "engine/plan_use.h"
 #include "expect_error.h"
 #include "heddle/mods.h"
 
@@ -123,6 +128,46 @@ TEST(PlanUpdate, ACopyOfARepeatedCaptureIsCurrent) {
   EXPECT_EQ(run_plan(plan, in, &copied), planned);
   ids[149] = 1;
   expect_error([&] { run_plan(plan, in, &copied); }, ErrorCode::invalid_argument, HasSubstr("ids"));
+}
+
+TEST(PlanUpdate, RunsAndAnUpdateRefuseEachOther) {
+  engine::PlanUse use;
+  const auto update = [&] { const engine::PlanUse::Update one(use); };
+  const auto run = [&] { const engine::PlanUse::Run one(use); };
+  {
+    const engine::PlanUse::Run one(use), other(use);
+    expect_error(update, ErrorCode::invalid_argument,
+                 "the plan is being run or updated; an update before or after that is accepted");
+  }
+  {
+    const engine::PlanUse::Update one(use);
+    expect_error(run, ErrorCode::invalid_argument, "the plan is being updated; runs before or after that are accepted");
+    expect_error(update, ErrorCode::invalid_argument, HasSubstr("the plan is being run or updated"));
+  }
+  update();
+  run();
+}
+
+TEST(PlanUpdate, ThreadsThatRunAndUpdateGetResultsOrRefusals) {
+  PlanInputs in;
+  in.options.mask_mod = leaf::kv_idx() < param("limit", ExprType::i32);
+  in.options.bindings.params["limit"] = 50;
+  AttentionPlan plan = make_plan(in);
+  const PlanResult before = run_plan(plan, in);
+  const auto done_or_refused = [](auto&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the plan is being"));
+    }
+  };
+  std::atomic<int> left = 2;
+  const auto updates = [&] {
+    for (int i = 0; i < 40; ++i) done_or_refused([&] { plan.update(in.options.bindings); });
+    --left;
+  };
+  const std::jthread one(updates), other(updates);
+  while (left > 0) done_or_refused([&] { EXPECT_EQ(run_plan(plan, in), before); });
 }
 
 }  // namespace

@@ -354,5 +354,20 @@ TEST_F(Disk, AReaderSeesOldOrNewNeverHalf) {
   EXPECT_EQ(listing(), std::vector<std::string>{"t"});
 }
 
+TEST_F(Disk, AByteZeroInAPathIsRefused) {
+  save_npy(folder_ / "x", tensor_);
+  const std::string old = get(folder_ / "x"), path = (folder_ / "x").string() + std::string("\0y", 2);
+  const auto refused = [&](auto call) {
+    expect_error(call, ErrorCode::invalid_argument,
+                 testing::AllOf(testing::HasSubstr("path has a byte 0 behind '"), testing::HasSubstr("/x'; a path")));
+  };
+  refused([&] { load_npy(path); });
+  refused([&] { load_safetensors(path); });
+  refused([&] { save_npy(path, tensor_); });
+  refused([&] { save_safetensors(path, {}); });
+  refused([&] { save_text(path, "other"); });
+  EXPECT_EQ(get(folder_ / "x"), old);
+}
+
 }  // namespace
 }  // namespace heddle

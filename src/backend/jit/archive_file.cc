@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file_path.h"
 #include "heddle/error.h"
 
 namespace heddle::jit {
@@ -29,13 +30,18 @@ class Open {
   int descriptor_;
 };
 
+/// Does not wait: a pipe may stand there.
+int opened(const std::filesystem::path& path) {
+  base::refuse_cut_path(path);
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
 }  // namespace
 
 std::string_view archive_version() { return HEDDLE_VERSION; }
 
 ArchiveFile::ArchiveFile(const std::filesystem::path& path, bool any_version)
-    // Without waiting: what stands there may be a pipe.
-    : path_(path.string()), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    : path_(path.string()), descriptor_(opened(path)) {
   if (descriptor_ < 0) refuse(fmt::format("cannot be opened: {}", std::strerror(errno)));
   Open open(descriptor_);
   struct stat status {};

@@ -174,6 +174,8 @@ TEST_F(ArchivesCase, ThatCannotBeUsedAreErrors) {
   expect_error([&] { use_archive(folder_ + "/none"); }, ErrorCode::io,
                HasSubstr("/none cannot be opened: No such file or directory; a whole file that `heddle aot` wrote is"));
   expect_error([&] { use_archive(folder_); }, ErrorCode::io, HasSubstr("is no regular file"));
+  expect_error([&] { use_archive(path + std::string("\0y", 2)); }, ErrorCode::invalid_argument,
+               HasSubstr("path has a byte 0 behind '"));
   std::ofstream(folder_ + "/text") << std::string(200, 'x');
   expect_error([&] { use_archive(folder_ + "/text"); }, ErrorCode::io, HasSubstr("/text is no archive of kernels"));
   const std::string other = written("other", {source("one")}, "9.9");

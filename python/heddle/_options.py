@@ -184,8 +184,10 @@ def params_of(given: Mapping[str, ParamValue] | None) -> dict[str, ParamValue]:
     """Python's numbers of a call's params. Raises TypeError and ValueError for what is none, by name."""
     params: dict[str, ParamValue] = {}
     for name, value in (given or {}).items():
-        is_one = isinstance(value, (bool, int, float)) or not hasattr(value, "item") or getattr(value, "size", 1) != 1
-        item = value if is_one else value.item()
+        item: Any = value
+        is_other = not isinstance(value, (bool, int, float)) and hasattr(value, "item")
+        if is_other and all(extent == 1 for extent in getattr(value, "shape", ())):
+            item = item.item()
         if not isinstance(item, (bool, int, float)):
             refuse_type(f"param '{name}'", value, "a float, an int of 32 bits or a bool")
         if isinstance(item, int) and not -(2**31) <= item < 2**31:

@@ -116,3 +116,12 @@ def test_numbers_of_numpy_are_numbers():
     want = heddle.attention(X, X, X, scale=0.5, mask_mod=mods.sliding_window(3))
     got = heddle.attention(X, X, X, scale=np.float16(0.5), mask_mod=mods.sliding_window(three), threads=np.uint8(1), clamp_reads=yes)
     np.testing.assert_array_equal(got, want)
+
+
+def test_params_are_single_numbers():
+    for wrong in (np.array([1.0, 2.0]), np.zeros(0), np.array([[1, 2]])):
+        with pytest.raises(TypeError, match="param 'p' is of type ndarray .*; a float, an int of 32 bits or a bool is accepted"):
+            heddle.attention(X, X, X, score_mod="score + p", params={"p": wrong})
+    want = heddle.attention(X, X, X, score_mod="score * p", params={"p": 2.0})
+    for right in (np.array(2.0), np.array([[2.0]]), np.float16(2)):
+        np.testing.assert_array_equal(heddle.attention(X, X, X, score_mod="score * p", params={"p": right}), want)

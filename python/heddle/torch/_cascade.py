@@ -12,7 +12,7 @@ from .. import _core
 from . import serving
 from ._latent import refuse
 from ._named_tensors import names_arguments
-from ._page_lists import PageLists, caches_of, get_seq_lens
+from ._page_lists import PageLists, caches_of, get_seq_lens, require_layout
 
 Arrays = Sequence[torch.Tensor]
 # Arguments of plan() about FlashInfer's kernels, without an effect on results.
@@ -38,8 +38,7 @@ class MultiLevelCascadeAttentionWrapper:
                  paged_kv_indices_buf_arr: Any = None, paged_kv_last_page_len_buf_arr: Any = None,
                  backend: str = "auto") -> None:
         refuse(use_cuda_graph=use_cuda_graph)
-        if kv_layout not in ("NHD", "HND"):
-            raise ValueError(f"kv_layout is {kv_layout!r}; 'NHD' and 'HND' are accepted")
+        require_layout(kv_layout)
         self._levels, self._kv_layout = num_levels, kv_layout
         self._pages = PageLists(False, None, None)
         self._arguments: dict[str, Any] | None = None

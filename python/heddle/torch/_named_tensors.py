@@ -31,6 +31,7 @@ FITS["Scale"] = (
         value.numel() == 1 if is_tensor(value) else is_number(value) and abs(value) < 2**63), "a float or a tensor of one")
 FITS["torch.dtype"] = lambda value: isinstance(value, torch.dtype), "a torch.dtype"
 FITS["AuxRequest"] = lambda value: type(value).__name__ == "AuxRequest", "an AuxRequest"
+FITS["Rotary"] = lambda value: type(value).__name__ == "Rotary", "a Rotary"
 FITS["MaskMod"] = FITS["Callable"]
 
 
@@ -121,6 +122,13 @@ def require_axes(count: int, **tensors: Any) -> None:
     for name, x in tensors.items():
         if isinstance(x, torch.Tensor) and x.dim() != count:
             raise ValueError(f"{name} has shape {list(x.shape)}; {count} axes are accepted")
+
+
+def require_lists(**tensors: Any) -> None:
+    """Raises ValueError for a tensor that is no list of integers."""
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor) and (x.dim() != 1 or x.dtype not in (torch.int32, torch.int64)):
+            raise ValueError(f"{name} is {x.dtype} {list(x.shape)}; one axis of torch.int32 or torch.int64 is accepted")
 
 
 def require_counts(name: str, counts: torch.Tensor, sequences: int, most: torch.Tensor | None = None) -> None:

@@ -15,7 +15,8 @@ from .. import _core
 from . import serving
 from ._named_tensors import names_arguments, require_axes
 from ._page_lists import (
-    PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last)
+    PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last,
+    require_layout)
 from ._cascade import MultiLevelCascadeAttentionWrapper
 from ._flashinfer_states import LOG2_E, merge_state, merge_state_in_place, merge_states
 from ._latent import BatchMLAPagedAttentionWrapper, refuse as _refuse
@@ -93,8 +94,7 @@ class _Wrapper:
     """What all wrappers share: their options, and what was planned."""
 
     def __init__(self, kv_layout: str) -> None:
-        if kv_layout not in ("NHD", "HND"):
-            raise ValueError(f"kv_layout is {kv_layout!r}; 'NHD' and 'HND' are accepted")
+        require_layout(kv_layout)
         self._kv_layout = kv_layout
         self._options: _Options | None = None
         self._o_dtype: torch.dtype | None = None

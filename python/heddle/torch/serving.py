@@ -17,7 +17,7 @@ from ._append import Rotary, append_for_autograd, append_rows
 from ._call import Call
 from ._dispatch import attend
 from ._inputs import is_plain
-from ._named_tensors import named_as, names_arguments, require_axes, require_counts
+from ._named_tensors import named_as, require_axes, require_counts
 from ._recorded import attend_packed_again
 from ._results import heads_first
 from ._tracing.kept import Mods
@@ -62,7 +62,8 @@ def _set_options(
             call.options[name] = descale
 
 
-@named_as(kv_lengths="seqused_k", max_q_len="max_seqlen_q", max_kv_len="max_seqlen_k", cu_seqlens_kv="cu_seqlens_k")
+@named_as(kv_lengths="seqused_k", max_q_len="max_seqlen_q", max_kv_len="max_seqlen_k", cu_seqlens_kv="cu_seqlens_k",
+          scale="softmax_scale")
 def varlen_func(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None,
     max_seqlen_q: int, max_seqlen_k: int, *, seqused_q: torch.Tensor | None = None,
@@ -138,7 +139,7 @@ def rows_of_sequences(starts: torch.Tensor) -> torch.Tensor | None:
     return starts.diff() if is_plain(starts) and starts.device.type == "cpu" else None
 
 
-@named_as(kv_lengths="cache_seqlens", max_kv_len="max_seqlen_k")
+@named_as(kv_lengths="cache_seqlens", max_kv_len="max_seqlen_k", scale="softmax_scale")
 def with_kvcache(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None = None,
     v: torch.Tensor | None = None, *, cache_seqlens: torch.Tensor | int, page_table: torch.Tensor | None = None,
@@ -208,8 +209,8 @@ def with_kvcache(
         raise ValueError("rotary_cos is given without k and v, whose rows it turns; all are accepted, or none")
     if k is not None and v is not None:
         at_first = not causal and tuple(window_size) == (-1, -1)
-        turned = append(k_cache, v_cache, k, v, cache_seqlens, page_table, page_starts, k_descale=k_descale, v_descale=v_descale,
-                        rotary=rotary, q=None if rotary is None else q, queries_at_first=at_first)
+        turned = _append(k_cache, v_cache, k, v, cache_seqlens, (page_table, page_starts), (k_descale, v_descale), rotary,
+                         None if rotary is None else q, at_first)
         q = q if turned is None else turned
         cache_seqlens = cache_seqlens + k.shape[1]
     call = Call(q.transpose(1, 2), k_cache.transpose(1, 2), v_cache.transpose(1, 2), softmax_scale,
@@ -249,7 +250,7 @@ def _rotary(cos: torch.Tensor | None, sin: torch.Tensor | None, interleaved: boo
     return Rotary(cos, sin, interleaved, positions)
 
 
-@names_arguments
+@named_as(cache_seqlens="lengths", kv_lengths="lengths")
 def append(
     k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
     page_table: torch.Tensor | None = None, page_starts: torch.Tensor | None = None, *, k_descale: Descale = None,
@@ -270,10 +271,21 @@ def append(
     >>> keys[0, :, 0, 0]
     tensor([0., 1., 1., 0.])
     """
+    require_axes(4, k_cache=k_cache, v_cache=v_cache, k=k, v=v, q=q)
+    require_axes(1, lengths=lengths)
+    return _append(k_cache, v_cache, k, v, lengths, (page_table, page_starts), (k_descale, v_descale), rotary, q, queries_at_first)
+
+
+def _append(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
+    pages: tuple[torch.Tensor | None, torch.Tensor | None], descales: tuple[Descale, Descale], rotary: Rotary | None,
+    q: torch.Tensor | None, queries_at_first: bool,
+) -> torch.Tensor | None:
+    """append(), whose errors call the lengths cache_seqlens."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (k, v, q, k_cache, v_cache)):
-        if rotary is not None or k_descale is not None or v_descale is not None:
+        if rotary is not None or any(descale is not None for descale in descales):
             raise NotImplementedError("k, v or q requires a gradient, and a rotary embedding and factors have none; "
                                       "rows without a gradient are accepted, or calls under torch.no_grad()")
-        append_for_autograd(k_cache, v_cache, k, v, lengths, page_table, page_starts)
+        append_for_autograd(k_cache, v_cache, k, v, lengths, *pages)
         return None
-    return append_rows(k_cache, v_cache, k, v, lengths, (page_table, page_starts), (k_descale, v_descale), rotary, q, queries_at_first)
+    return append_rows(k_cache, v_cache, k, v, lengths, pages, descales, rotary, q, queries_at_first)

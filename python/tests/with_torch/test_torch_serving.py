@@ -114,7 +114,7 @@ def test_lists_of_pages(page):
     recorded = [x.clone() for x in caches[0][:2]]
     serving.append(*recorded, k.clone().requires_grad_(), v, lengths, **lists)
     assert all(torch.equal(a, b) for a, b in zip(recorded, caches[0][:2]))
-    with pytest.raises(ValueError, match=r"cache_seqlens\[2\] is 31, and 2 new rows follow; the cache has room for"):
+    with pytest.raises(ValueError, match=r"lengths\[2\] is 31, and 2 new rows follow; the cache has room for"):
         serving.append(*recorded, k, v, lengths + torch.tensor([0, 0, 1]), **listed(table, [48 // page, 48 // page, 30 // page]))
     with pytest.raises(ValueError, match="page_starts is given without page_table"):
         serving.varlen_func(q.flatten(0, 1), *caches[0][:2], starts, starts, 2, 32, page_starts=starts)

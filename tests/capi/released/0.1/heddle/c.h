@@ -411,8 +411,8 @@ HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_a
 HEDDLE_API heddle_status heddle_plan_run_backward(const heddle_plan* plan, const heddle_backward_tensors* tensors,
                                                   const heddle_run_options* options);
 /// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-/// planned ones. Names that are not given keep their values; one that no mod reads is an error. Not during a run, nor,
-/// on a GPU, while one is enqueued; graphs must be captured again. On a GPU it waits.
+/// planned ones. Names that are not given keep their values; one that no mod reads is an error. During a run it is an
+/// error, and so is a run during it; on a GPU not while one is enqueued; graphs must be captured again. There it waits.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
 /// Bytes of workspace that one run needs. On a GPU: 64 bytes if there are more tiles than SMs, more if lengths are on

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/hash.h"
+#include "heddle/error.h"
 #include "heddle/partition.h"
 #include "mask/chunk_needs.h"
 #include "mask/row_ranges.h"
@@ -12,6 +14,13 @@ namespace heddle {
 namespace {
 
 using Ranges = std::vector<RowRange>;
+
+/// Throws Error(invalid_argument) where `rows` rows have more bytes than i64 counts.
+void refuse_too_many_bytes(std::int64_t row_bytes, std::int64_t rows) {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() / std::max<std::int64_t>(rows, 1);
+  if (row_bytes <= most) return;
+  throw Error(ErrorCode::invalid_argument, fmt::format("row_bytes is {}; up to {} are accepted", row_bytes, most));
+}
 
 /// The keys that the blocks of a rank's queries list.
 Ranges needed_by(const std::vector<RowRange>& queries, const BlockMask& mask) {
@@ -257,6 +266,9 @@ std::uint64_t ExchangePlan::hash() const {
 }
 
 std::string ExchangePlan::text(std::int64_t row_bytes) const {
+  std::int64_t all = 0;
+  for (std::int64_t rank = 0; rank < ranks(); ++rank) all += rows(rank) + (crossing.empty() ? 0 : crossing_rows(rank));
+  refuse_too_many_bytes(row_bytes, all + (crossing.empty() ? 0 : crossing_rows_if_direct()));
   const std::int64_t unit = row_bytes > 0 ? row_bytes : 1;
   std::string table = "receives from";
   for (std::int64_t sender = 0; sender < ranks(); ++sender) table += fmt::format(" {:>9}", sender);

@@ -223,10 +223,10 @@ std::string text_of(const std::vector<PartitionCandidate>& candidates, std::stri
 std::int64_t default_chunk(std::int64_t rows, std::int64_t ranks) {
   if (rows < 0 || ranks < 1) Partition::contiguous(rows, ranks, 1);  // refuses both
   for (std::int64_t chunk = 1024; chunk > 128; chunk /= 2) {
-    if (rows >= 4 * ranks * chunk) return chunk;
+    if (rows / (4 * chunk) >= ranks) return chunk;
   }
   std::int64_t chunk = 128;
-  while (chunk > 1 && rows < ranks * chunk) chunk /= 2;
+  while (chunk > 1 && rows / chunk < ranks) chunk /= 2;
   return chunk;
 }
 

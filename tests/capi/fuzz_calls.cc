@@ -1,8 +1,10 @@
 // The entry of the fuzzer for calls of c.h (tools/fuzz.py; fuzz_calls_test.cc drives it, too): block masks, plans of
-// both passes and their runs, one-call functions, appended rows, merged states. The bytes choose functions, shapes,
-// strides, dtypes, contents, texts, and sizes of structs. Each struct and each tensor ends before a page without
-// rights, and has the memory that its shape, strides and struct_size say, and no more.
+// both passes and their runs, one-call functions, appended rows, merged states, partitions. The bytes choose functions,
+// shapes, strides, dtypes, contents, texts, and sizes of structs. Each struct and each tensor ends before a page
+// without rights, and has the memory that its shape, strides and struct_size say, and no more.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <vector>
 
 #include "capi/fuzz_status.h"
@@ -311,6 +313,55 @@ void merge(Bytes& bytes, Arguments& arguments, const Shape& shape) {
                             arguments.tensor(shape.q(), shape.dtype), arguments.maybe(shape.rows(), HEDDLE_F32)));
 }
 
+heddle_partition_options placing(Bytes& bytes) {
+  heddle_partition_options options{};
+  if (bytes.next() >= 120) options.chunk = bytes.extent();
+  if (bytes.next() >= 160) options.ranks_per_host = bytes.extent();
+  if (bytes.next() >= 200) options.placing = bytes.number(HEDDLE_PLACING_HEAP);
+  if (bytes.next() >= 220) options.host_steps = bytes.extent();
+  const double inf = HUGE_VAL;
+  for (double* weight : {&options.exchange_weight, &options.host_exchange_weight, &options.partial_factor,
+                         &options.row_weight, &options.exposed}) {
+    if (bytes.next() >= 240) *weight = bytes.one_of(std::array{-1.0, 0.5, 1e308, inf, inf - inf});
+  }
+  return options;
+}
+
+void ask_partition(Bytes& bytes, const heddle_partition* partition, const heddle_block_mask* mask, std::int64_t ranks) {
+  const char* text = nullptr;
+  std::uint64_t hash = 0;
+  std::int64_t rows = -1;
+  check(heddle_partition_text(partition, &text));
+  check(heddle_partition_hash(partition, &hash));
+  const std::int64_t rank = bytes.extent();
+  const std::int32_t of_keys = bytes.number(1);
+  const heddle_status counted = heddle_partition_rows(partition, of_keys, rank, &rows);
+  check(counted);
+  if (counted == HEDDLE_OK) {
+    auto* const positions = reinterpret_cast<std::int64_t*>(Arguments::memory().block(std::size_t(rows) * 8));
+    check(heddle_partition_positions(partition, of_keys, rank, positions));
+  }
+  auto* const received = reinterpret_cast<std::int64_t*>(Arguments::memory().block(std::size_t(ranks * ranks) * 8));
+  check(heddle_exchange_rows(partition, mask, received, nullptr));
+  check(heddle_exchange_text(partition, mask, bytes.extent(), &text));
+}
+
+void place(Bytes& bytes, Arguments& arguments, Shape shape) {
+  if (bytes.next() < 200) shape.batch = 1;  // what partitions take
+  heddle_block_mask* const mask = any_block_mask(bytes, arguments, shape);
+  const heddle_weighted_mask given[] = {{mask, bytes.next() < 245 ? 1.0 : -HUGE_VAL}};
+  const std::int64_t ranks = bytes.extent(), count = bytes.next() < 245 ? 1 : bytes.next() % 2 - 1;
+  const auto* const options = bytes.coin() ? arguments.sized(placing(bytes)) : nullptr;
+  heddle_partition* partition = nullptr;
+  const heddle_status status =
+      heddle_partition_create(*Arguments::memory().copy(given), count, ranks, options, &partition);
+  check(status);
+  if ((status == HEDDLE_OK) != (partition != nullptr)) broken("a partition and its status disagree");
+  if (partition != nullptr) ask_partition(bytes, partition, mask, ranks);
+  heddle_partition_destroy(partition);
+  heddle_block_mask_destroy(mask);
+}
+
 void call_with_nulls(Bytes& bytes) {
   const char* text = nullptr;
   std::int32_t number = 0;
@@ -361,7 +412,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       append(bytes, arguments, shape);
       break;
     case 6:
-      merge(bytes, arguments, shape);
+      if (bytes.coin()) {
+        merge(bytes, arguments, shape);
+      } else {
+        place(bytes, arguments, shape);
+      }
       break;
     default:
       call_with_nulls(bytes);

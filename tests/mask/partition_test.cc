@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "expect_error.h"
 #include "heddle/error.h"
 #include "mask/partition_cases.h"
 #include "mask/random_mask.h"
@@ -238,6 +239,8 @@ TEST(Partition, LoadsCountWhatCrossesOnceForAHost) {
   EXPECT_NE(plan.text(10).find("bytes across hosts: 640 (1280 if each rank took its own), within hosts: 1280\n"),
             std::string::npos)
       << plan.text(10);
+  expect_error([&] { plan.text(std::int64_t{1} << 62); }, ErrorCode::invalid_argument,
+               testing::HasSubstr("row_bytes is 4611686018427387904; up to "));
   // Rank 2 reads rows of rank 1, which cross to the rank of rank 1's number.
   const BlockMask window = built("kv_idx <= q_idx and q_idx - kv_idx < 8", 64, 64, 8);
   const MadePartition neighbours = made(window, 4, options);

@@ -64,6 +64,7 @@ TEST(Placement, ChunksShrinkUntilRanksHaveSome) {
   EXPECT_EQ(default_chunk(4 * 8 * 1024, 8), 1024);
   EXPECT_EQ(default_chunk(4 * 8 * 1024 - 1, 8), 512);
   EXPECT_EQ(default_chunk(1024, 8), 128);
+  EXPECT_EQ(default_chunk(1000, std::int64_t{1} << 62), 1);
   EXPECT_EQ(default_chunk(100, 4), 16);
   EXPECT_EQ(default_chunk(3, 4), 1);
   EXPECT_EQ(default_chunk(0, 4), 1);

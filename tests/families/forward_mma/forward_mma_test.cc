@@ -157,9 +157,8 @@ TEST(ForwardMma, HasTilesOfFewerRows) {
 /// A call whose q and k hold granules of a longer sequence.
 HopperCall in_granules(const Expr& score, const Expr& mask, std::int64_t rows, std::int64_t q_rows = 1000) {
   HopperCall call{.q_heads = 64, .kv_heads = 16, .q_rows = q_rows, .kv_rows = 1024, .dim = 64};
-  const Tensor granules = Tensor::zeros(DType::i32, {16});
+  static const Tensor granules = Tensor::zeros(DType::i32, {16}), slopes = Tensor::zeros(DType::f32, {64});
   for (const char* name : {"q_granules", "kv_granules"}) call.options.bindings.captures[name] = granules;
-  const Tensor slopes = Tensor::zeros(DType::f32, {64});
   call.options.bindings.captures["slopes"] = slopes;
   const auto placed = [&](const Expr& mod) {
     return mods::by_granules(mod, Capture("q_granules", DType::i32, 1), Capture("kv_granules", DType::i32, 1), rows);

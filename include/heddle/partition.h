@@ -200,8 +200,7 @@ struct ExchangePlan {
   std::uint64_t hash() const;
   /// A table: a line for each receiver, a column for each sender. With several hosts another one of what crosses, with
   /// a column for each host, and what all ranks receive across hosts and within them. In rows; in bytes if the bytes of
-  /// a row are given: batch * heads of keys * (D + Dv) * bytes of an element. Throws invalid_argument where i64 does not
-  /// count all bytes.
+  /// a row are given: batch * heads of keys * (D + Dv) * bytes of an element.
   std::string text(std::int64_t row_bytes = 0) const;
   bool operator==(const ExchangePlan&) const = default;
 };

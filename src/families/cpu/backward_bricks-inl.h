@@ -37,7 +37,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 namespace detail {
 
 inline constexpr std::int64_t kPartColumns = plan::kBackwardKeys / 2;
-inline constexpr std::int64_t kTileBricks = plan::kBackwardKeys / kBrickColumns;  // of kUnitRows queries
 
 /// One step. Rows are counted from the step's first query, or, as rows of a unit, from the first of its group of
 /// kUnitRows.
@@ -53,6 +52,7 @@ class BrickStep {
         columns_(ColumnsOf(step)),
         first_unit_(step.at.q_first / kUnitRows),
         end_unit_((step.at.q_first + step.at.rows + kUnitRows - 1) / kUnitRows) {
+    tile_bricks_ = step.keys.tile_keys / kBrickColumns;
     special_ = step.queries.q_non_finite || step.queries.d_o_non_finite || step.keys.non_finite;
     scaled_ = !(step.score_factor > 0) || step.mod || step.slope || step.weight || !step.reads.empty() ||
               columns_.first != step.begin || columns_.first + columns_.count != step.end;
@@ -78,6 +78,11 @@ class BrickStep {
   std::int64_t end_row(std::int64_t unit) const {
     return std::min<std::int64_t>(step_.at.q_first + step_.at.rows - unit * kUnitRows, kUnitRows);
   }
+  std::int64_t gradient_stride() const { return plan::gradient_stride(step_.keys.tile_keys); }
+  /// Of the step's row and column in buffers of the whole step.
+  std::int64_t element_of(std::int64_t row, std::int64_t column) const {
+    return plan::step_element(step_.at.rows, row, column);
+  }
   std::uint16_t* d_s_rows(std::int64_t unit) const { return bricks_.d_s_rows + unit % 2 * kRowsOfDerivatives; }
 
   // Parts: kPartColumns columns of a unit of kUnitRows queries. Two take turns in the buffers.
@@ -86,7 +91,7 @@ class BrickStep {
   StepPart part_of(std::int64_t index) {
     const std::int64_t unit = first_unit_ + index / parts_of_unit(), column = index % parts_of_unit() * kPartColumns;
     const std::int64_t begin = std::max<std::int64_t>(step_.at.q_first - unit * kUnitRows, 0);
-    const std::int64_t first_brick = (unit - first_unit_) * kTileBricks + column / kBrickColumns;
+    const std::int64_t first_brick = (unit - first_unit_) * tile_bricks_ + column / kBrickColumns;
     StepPart part{.unit = unit,
                   .begin = begin,
                   .end = end_row(unit),
@@ -98,7 +103,7 @@ class BrickStep {
                   .weights = bricks_.weights + first_brick * kBrickBytes,
                   .d_s = bricks_.d_s + first_brick * kBrickBytes,
                   .d_s_rows = d_s_rows(unit) + column};
-    const std::int64_t row = unit * kUnitRows + begin - step_.at.q_first, element = row * kScoreStride + column;
+    const std::int64_t row = unit * kUnitRows + begin - step_.at.q_first, element = element_of(row, column);
     part.step.at.q_first += static_cast<int>(row);
     part.step.at.rows = static_cast<int>(part.end - begin);
     part.step.begin = std::max(step_.begin, columns_.first + column);
@@ -277,7 +282,7 @@ class BrickStep {
     for (std::int64_t key = 0; key < columns_.count; ++key) {
       for (std::int64_t r = begin; buffers_.special[key] != 0 && r < end_row(unit); ++r) {
         const std::int64_t row = unit * kUnitRows + r - step_.at.q_first;
-        std::uint8_t& attending = buffers_.attending[row * kScoreStride + key];
+        std::uint8_t& attending = buffers_.attending[element_of(row, key)];
         if (attending != 0) f(r, key, d_s_rows(unit)[r * plan::kDerivativeStride + key], attending);
       }
     }
@@ -312,9 +317,9 @@ class BrickStep {
                                    .a_stride = kUnitRows * 2,
                                    .b = elements,
                                    .b_column = kBrickBytes,
-                                   .b_step = kTileBricks * kBrickBytes,
-                                   .c = gradient + first * kScoreStride + columns_.first,
-                                   .c_stride = kScoreBytes,
+                                   .b_step = tile_bricks_ * kBrickBytes,
+                                   .c = gradient + first * gradient_stride() + columns_.first,
+                                   .c_stride = gradient_stride() * static_cast<std::int64_t>(sizeof(float)),
                                    .columns = columns_.count / kBrickColumns,
                                    .steps = units,
                                    .add = true,
@@ -346,9 +351,9 @@ class BrickStep {
     for (std::int64_t r = 0; r < step_.at.rows; ++r) {
       const std::int64_t in_units = step_.at.q_first + r - first_unit_ * kUnitRows;
       for (std::int64_t c = 0; buffers_.special[r] != 0 && c < columns_.count; ++c) {
-        std::uint8_t& attending = buffers_.attending[r * kScoreStride + c];
+        std::uint8_t& attending = buffers_.attending[element_of(r, c)];
         if (attending == 0) continue;
-        const std::int64_t brick = in_units / kUnitRows * kTileBricks + c / kBrickColumns;
+        const std::int64_t brick = in_units / kUnitRows * tile_bricks_ + c / kBrickColumns;
         f(r, c, pairs[brick * (kBrickBytes / 2) + in_units % kUnitRows / 2 * 32 + c % kBrickColumns * 2 + in_units % 2],
           attending);
       }
@@ -361,7 +366,7 @@ class BrickStep {
           const std::uint16_t* x = rows.rows + (step_.at.q_first + r) * plan::round_up(dim, kBrickDepth);
           const float element = Unhide(bits, attending);
           for (std::int64_t d = 0; d < dim; ++d) {
-            gradient[d * kScoreStride + columns_.first + c] += element * WidenBits(x[d]);
+            gradient[d * gradient_stride() + columns_.first + c] += element * WidenBits(x[d]);
           }
         });
   }
@@ -374,17 +379,19 @@ class BrickStep {
   const StepColumns columns_;
   const std::int64_t first_unit_, end_unit_;
   const std::byte* k_rows_ = nullptr;  // from the step's first column on
+  std::int64_t tile_bricks_;           // of kUnitRows queries
   bool special_ = false;               // some operand holds something that is not finite
   bool scaled_ = false;                // scores are multiplied by their factor before anything reads them
 };
 
-inline void TransposeGradients(const float* from, std::int64_t dim, float* panels) {
-  for (std::int64_t first = 0; first < dim; first += 16) {
-    float* panel = panels + first / plan::kPanel * plan::kPanel * plan::kBackwardKeys + first % plan::kPanel;
-    for (std::int64_t key = 0; key < plan::kBackwardKeys; key += 16) {
+inline void TransposeGradients(const TransposedGradients& gradients, float* panels) {
+  const std::int64_t stride = plan::gradient_stride(gradients.tile_keys);
+  for (std::int64_t first = 0; first < gradients.dim; first += 16) {
+    float* panel = panels + first / plan::kPanel * plan::kPanel * gradients.tile_keys + first % plan::kPanel;
+    for (std::int64_t key = 0; key < gradients.keys; key += 16) {
       __m512i rows[16];
       HWY_UNROLL(16)
-      for (int i = 0; i < 16; ++i) rows[i] = _mm512_load_si512(from + (first + i) * kScoreStride + key);
+      for (int i = 0; i < 16; ++i) rows[i] = _mm512_load_si512(gradients.from + (first + i) * stride + key);
       TransposeWords(rows, reinterpret_cast<std::uint32_t*>(panel + key * plan::kPanel), plan::kPanel);
     }
   }

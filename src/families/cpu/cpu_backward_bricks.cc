@@ -6,8 +6,12 @@
 namespace heddle::cpu {
 namespace {
 
-void clear(float* columns, std::int64_t dim) {
-  std::fill_n(columns, plan::round_up(dim, kBrickColumns) * plan::kScoreStride, 0.0F);
+/// A step computes whole groups of kBrickDepth keys, and no more.
+void clear(const BackwardRun& run, float* columns, std::int64_t dim, std::int64_t keys) {
+  const std::int64_t stride = plan::gradient_stride(run.split.tile_keys);
+  for (std::int64_t row = 0; row < plan::round_up(dim, kBrickColumns); ++row) {
+    std::fill_n(columns + row * stride, plan::round_up(keys, kBrickDepth), 0.0F);
+  }
 }
 
 void pack_bricks(const ConstRows& from, std::int64_t keys, std::int64_t dim, std::byte* bricks, std::uint8_t* flags) {
@@ -30,12 +34,12 @@ void pack_brick_keys(const BackwardRun& run, const ConstRows& from, std::int64_t
                      std::uint8_t* flags) {
   pack_bricks(from, keys, run.problem.qk_dim, tile.k, nullptr);
   pack_bricks(from, keys, run.problem.qk_dim, tile.k_rows, flags);
-  clear(tile.dk, run.problem.qk_dim);
+  clear(run, tile.dk, run.problem.qk_dim, keys);
 }
 
 void pack_brick_values(const BackwardRun& run, const ConstRows& from, std::int64_t keys, const BrickOperands& tile) {
   pack_bricks(from, keys, run.problem.v_dim, tile.v, nullptr);
-  clear(tile.dv, run.problem.v_dim);
+  clear(run, tile.dv, run.problem.v_dim, keys);
 }
 
 void run_brick_step(const BackwardRun& run, const BackwardStep<float>& step, const QueryMemory& queries,

@@ -87,7 +87,7 @@ class BackwardLaunch {
   struct KeyMemory {
     T *k_columns, *v_columns, *k_rows, *dk, *dv, *staging;
     BrickOperands bricks;
-    std::uint8_t k_flags[plan::kBackwardKeys / plan::kPanel], v_flags[plan::kBackwardKeys / plan::kPanel];
+    std::uint8_t k_flags[plan::kWideBackwardKeys / plan::kPanel];
   };
   KeyMemory key_memory(int worker) const {
     return {run_.scratch<T>(worker, run_.backward.scratch.k_columns),
@@ -97,14 +97,13 @@ class BackwardLaunch {
             run_.scratch<T>(worker, run_.backward.scratch.dv),
             run_.scratch<T>(worker, run_.backward.scratch.staging),
             brick_keys(run_, worker),
-            {},
             {}};
   }
 
   void run_task(const TaskQueries& queries, const KeyTask& task, std::int64_t lane, int worker) {
     for (const KeyGroup& group : queries.wave.units[static_cast<std::size_t>(task.unit)]) {
       for (std::int64_t tile = task.first_tile; tile < task.end_tile; ++tile) {
-        const std::int64_t first = tile * plan::kBackwardKeys;
+        const std::int64_t first = tile * run_.split.tile_keys;
         if (first < group.keys) run_key_tile(queries, group, task.piece, first, lane, worker);
       }
     }
@@ -116,10 +115,10 @@ class BackwardLaunch {
     KeyMemory memory = key_memory(worker);
     const bool several = group.sequences.size() > 1;
     const bool k_shared = several && run_.tensors.k.shape[0] == 1, v_shared = several && run_.tensors.v.shape[0] == 1;
-    const std::int64_t longest = std::min(plan::kBackwardKeys, group.keys - first);
+    const std::int64_t longest = std::min(run_.split.tile_keys, group.keys - first);
     bool begun = false;
     for (const std::int64_t index : group.sequences) {
-      const std::int64_t keys = std::min(plan::kBackwardKeys, run_.sequence(index).kv_len - first);
+      const std::int64_t keys = std::min(run_.split.tile_keys, run_.sequence(index).kv_len - first);
       if (keys <= 0) continue;
       if (!begun || !k_shared) pack_keys(index, group.kv_head, first, k_shared ? longest : keys, memory);
       if (!begun || !v_shared) pack_values(index, group.kv_head, first, v_shared ? longest : keys, memory);
@@ -154,7 +153,7 @@ class BackwardLaunch {
                        .begin = 0,
                        .end = keys,
                        .dim = run_.problem.qk_dim,
-                       .keys = plan::kBackwardKeys,
+                       .keys = run_.split.tile_keys,
                        .panels = memory.k_rows,
                        .flags = memory.k_flags});
     const std::int64_t multiplied = plan::round_up(keys, kColumnUnit);
@@ -178,9 +177,9 @@ class BackwardLaunch {
 
   /// Rows [first, end) of a tile's panels become 0. A step multiplies whole groups of kColumnUnit keys, and no more:
   /// with few keys a whole tile would be most of the call's memory.
-  static void clear_rows(T* panels, std::int64_t dim, std::int64_t first, std::int64_t end) {
+  void clear_rows(T* panels, std::int64_t dim, std::int64_t first, std::int64_t end) const {
     for (std::int64_t d = 0; d < dim; d += plan::kPanel) {
-      T* panel = panels + d * plan::kBackwardKeys;
+      T* panel = panels + d * run_.split.tile_keys;
       std::fill(panel + first * plan::kPanel, panel + end * plan::kPanel, T(0));
     }
   }
@@ -190,14 +189,15 @@ class BackwardLaunch {
     if (!to) return;
     if constexpr (std::is_same_v<T, float>) {
       if (run_.split.bricks()) {
-        transpose_gradients(from == memory.dk ? memory.bricks.dk : memory.bricks.dv, dim, from);
+        const float* transposed = from == memory.dk ? memory.bricks.dk : memory.bricks.dv;
+        transpose({.from = transposed, .dim = dim, .keys = keys, .tile_keys = run_.split.tile_keys}, from);
       }
     }
     store_panels(StorePanels<T>{
         .from = from,
         .parts = 1,
         .part_stride = 0,
-        .panel_rows = plan::kBackwardKeys,
+        .panel_rows = run_.split.tile_keys,
         .first = 0,
         .rows = keys,
         .dim = dim,
@@ -256,8 +256,8 @@ class BackwardLaunch {
                  .k_rows = memory.k_rows,
                  .dk = run_.tensors.dk ? memory.dk : nullptr,
                  .dv = run_.tensors.dv ? memory.dv : nullptr,
-                 .tile_keys = plan::kBackwardKeys,
-                 .non_finite = memory.k_flags[0] != 0 || memory.k_flags[1] != 0};
+                 .tile_keys = run_.split.tile_keys,
+                 .non_finite = std::ranges::any_of(memory.k_flags, [](std::uint8_t f) { return f != 0; })};
     const double descales =
         element_or_one(run_.options.q_descale, index, head) * element_or_one(run_.options.k_descale, index, kv_head);
     step.score_factor = static_cast<T>(run_.problem.scale * descales);
@@ -323,15 +323,23 @@ class BackwardLaunch {
 
   void add_reads(const BackwardStep<T>& step, BackwardWorkerMods& mods, std::int64_t lane, int worker) const {
     const std::int64_t first = step.begin / step.column_unit * step.column_unit;
-    TilePosition at = step.at;
-    at.kv_first += first;
-    at.columns = static_cast<int>(step.end - first);
+    for (std::int64_t column = 0; column < step.end - first; column += plan::kBackwardKeys) {
+      TilePosition at = step.at;
+      at.kv_first += first + column;
+      at.columns = static_cast<int>(std::min(plan::kBackwardKeys, step.end - first - column));
+      add_reads(step, mods, at, plan::step_element(step.at.rows, 0, column), lane, worker);
+    }
+  }
+  /// Columns of a step whose first element is `element`.
+  void add_reads(const BackwardStep<T>& step, BackwardWorkerMods& mods, const TilePosition& at, std::int64_t element,
+                 std::int64_t lane, int worker) const {
     const OffsetBuffers offsets = {run_.scratch<std::int32_t>(worker, run_.backward.scratch.indices),
                                    run_.scratch<std::int64_t>(worker, run_.backward.scratch.offsets)};
     for (std::size_t i = 0; i < step.reads.size(); ++i) {
       const ReadProgram& read = run_.backward.programs.reads[i];
-      const T* scores = read.by_score ? run_.scratch<T>(worker, run_.backward.scratch.score_copy) : nullptr;
-      scatter(read, mods.read_indices(i), ReadTile<T>{at, step.reads[i].gradients, scores, plan::kScoreStride},
+      const T* scores = read.by_score ? run_.scratch<T>(worker, run_.backward.scratch.score_copy) + element : nullptr;
+      scatter(read, mods.read_indices(i),
+              ReadTile<T>{at, step.reads[i].gradients + element, scores, plan::kScoreStride},
               sums_.view(read.sum, lane), offsets);
     }
   }

@@ -33,8 +33,8 @@ std::int64_t longest_keys(const AttentionProblem& problem) {
   return longest;
 }
 
-std::int64_t key_tiles(const AttentionProblem& problem) {
-  return std::max<std::int64_t>(1, round_up(longest_keys(problem), kBackwardKeys) / kBackwardKeys);
+std::int64_t key_tiles(const AttentionProblem& problem, std::int64_t tile_keys) {
+  return std::max<std::int64_t>(1, round_up(longest_keys(problem), tile_keys) / tile_keys);
 }
 
 std::int64_t unit_count(const AttentionProblem& problem, const CpuBackwardSplit& split) {
@@ -44,11 +44,19 @@ std::int64_t unit_count(const AttentionProblem& problem, const CpuBackwardSplit&
                                 problem.kv_heads / std::max<std::int64_t>(1, cpu_backward_unit_heads(problem, split)));
 }
 
+/// Wide tiles of keys load and store dQ half as often.
+std::int64_t tile_keys_of(const AttentionProblem& problem, const CpuBackwardSplit& split, int cores) {
+  const bool wide = split.bricks() && longest_keys(problem) > kBackwardKeys;
+  const bool enough =
+      cores == 1 || unit_count(problem, split) * key_tiles(problem, kWideBackwardKeys) >= kTasksPerCore * cores;
+  return wide && enough ? kWideBackwardKeys : kBackwardKeys;
+}
+
 /// The number of pieces that gives each core its share, and keeps their sums inside the budget.
 std::int64_t pieces_of(const AttentionProblem& problem, const CpuBackwardSplit& split, int cores) {
   const std::int64_t wanted = kTasksPerCore * cores, units = unit_count(problem, split);
   if (cores == 1 || units >= wanted) return 1;
-  std::int64_t pieces = std::min(key_tiles(problem), round_up(wanted, units) / units);
+  std::int64_t pieces = std::min(key_tiles(problem, split.tile_keys), round_up(wanted, units) / units);
   CpuBackwardSplit trial = split;
   for (; pieces > 1; --pieces) {
     trial.pieces = pieces;
@@ -100,7 +108,7 @@ std::int64_t cpu_backward_unit_heads(const AttentionProblem& problem, const CpuB
 }
 
 CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const CpuBackwardSplit& split) {
-  const std::int64_t element = element_bytes(problem), rows = split.tile_rows;
+  const std::int64_t element = element_bytes(problem), rows = split.tile_rows, keys = split.tile_keys;
   const std::int64_t qk_panels = round_up(problem.qk_dim, kPanel), v_panels = round_up(problem.v_dim, kPanel);
   std::int64_t reads = 0;
   bool by_score = false;
@@ -122,20 +130,21 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   const std::int64_t step_rows = split.bricks() ? kUnitRows : rows;
   scratch.k_columns = reserve(split.bricks() ? 0 : kBackwardKeys * problem.qk_dim);
   scratch.v_columns = reserve(split.bricks() ? 0 : kBackwardKeys * problem.v_dim);
-  scratch.k_rows = reserve(kBackwardKeys * qk_panels);
-  scratch.dk = reserve(kBackwardKeys * qk_panels);
-  scratch.dv = reserve(kBackwardKeys * v_panels);
+  scratch.k_rows = reserve(keys * qk_panels);
+  scratch.dk = reserve(keys * qk_panels);
+  scratch.dv = reserve(keys * v_panels);
   scratch.scores = reserve(step_rows * kScoreStride);
   scratch.slopes = reserve(problem.score_mod.empty() ? 0 : step_rows * kScoreStride);
   scratch.weights = reserve(problem.weight_mod.empty() ? 0 : step_rows * kScoreStride);
   scratch.d_p = reserve(step_rows * kScoreStride);
   scratch.factors = reserve(rows);
-  scratch.attending = reserve_bytes(rows * kScoreStride);
-  const std::int64_t longest = std::max(rows, kBackwardKeys);
+  const std::int64_t elements = rows * kScoreStride * (keys / kBackwardKeys);  // of a step
+  scratch.attending = reserve_bytes(elements);
+  const std::int64_t longest = std::max(rows, keys);
   scratch.finite = reserve(longest * std::max(qk_panels, v_panels));
   scratch.special = reserve_bytes(longest);
-  scratch.score_copy = reserve(by_score ? rows * kScoreStride : 0);
-  scratch.read_bytes = round_up(rows * kScoreStride * element, kAlignment);
+  scratch.score_copy = reserve(by_score ? elements : 0);
+  scratch.read_bytes = round_up(elements * element, kAlignment);
   scratch.reads = reserve_bytes(reads * scratch.read_bytes);
   scratch.indices = reserve_bytes(reads > 0 ? rows * kScoreStride * 4 : 0);
   scratch.offsets = reserve_bytes(reads > 0 ? rows * kBackwardKeys * 8 : 0);
@@ -143,17 +152,17 @@ CpuBackwardScratch cpu_backward_scratch(const AttentionProblem& problem, const C
   if (!split.bricks()) return scratch;
   const std::int64_t qk_columns = round_up(problem.qk_dim, kBrickColumns);
   const std::int64_t v_columns = round_up(problem.v_dim, kBrickColumns);
-  scratch.k_bricks = reserve_bytes(kBackwardKeys * round_up(problem.qk_dim, kBrickDepth) * 2);
-  scratch.v_bricks = reserve_bytes(kBackwardKeys * round_up(problem.v_dim, kBrickDepth) * 2);
-  scratch.k_row_bricks = reserve_bytes(kBackwardKeys * qk_columns * 2);
-  scratch.dk_columns = reserve(qk_columns * kScoreStride);
-  scratch.dv_columns = reserve(v_columns * kScoreStride);
+  scratch.k_bricks = reserve_bytes(keys * round_up(problem.qk_dim, kBrickDepth) * 2);
+  scratch.v_bricks = reserve_bytes(keys * round_up(problem.v_dim, kBrickDepth) * 2);
+  scratch.k_row_bricks = reserve_bytes(keys * qk_columns * 2);
+  scratch.dk_columns = reserve(qk_columns * gradient_stride(keys));
+  scratch.dv_columns = reserve(v_columns * gradient_stride(keys));
   // Callers' masks may begin tiles inside a group of kUnitRows.
   const std::int64_t brick_rows = round_up(rows, kUnitRows) + kUnitRows;
-  scratch.weight_bricks = reserve_bytes(brick_rows * kBackwardKeys * 2);
-  scratch.d_s_bricks = reserve_bytes(brick_rows * kBackwardKeys * 2);
+  scratch.weight_bricks = reserve_bytes(brick_rows * keys * 2);
+  scratch.d_s_bricks = reserve_bytes(brick_rows * keys * 2);
   scratch.d_s_rows = reserve_bytes(2 * kUnitRows * kDerivativeStride * 2);
-  scratch.finite_bricks = reserve_bytes(std::max(brick_rows, kBackwardKeys) * std::max(qk_columns, v_columns) * 2);
+  scratch.finite_bricks = reserve_bytes(std::max(brick_rows, keys) * std::max(qk_columns, v_columns) * 2);
   return scratch;
 }
 
@@ -239,6 +248,7 @@ Plan plan_of(const Request& request, std::int64_t tile_rows) {
   split.q_broadcasts = broadcasts(request.tensors.q);
   split.sums = capture_sums(problem, request.options.bindings);
   choose_owners(problem, caps.cores, split);
+  split.tile_keys = tile_keys_of(problem, split, caps.cores);
   split.pieces = pieces_of(problem, split, caps.cores);
 
   const std::int64_t lane_bytes = cpu_backward_lane_bytes(split);

@@ -21,17 +21,22 @@
 
 namespace heddle::plan {
 
-inline constexpr std::int64_t kBackwardKeys = 128;  // keys of a tile
 /// A row of scores, in elements. Not a power of two: products read columns of scores.
 inline constexpr std::int64_t kScoreStride = kBackwardKeys + 16;
-inline constexpr std::int64_t kDerivativeStride = kBackwardKeys + 32;  // of dS in bf16: whole lines of the cache
+inline constexpr std::int64_t kDerivativeStride = kWideBackwardKeys + 32;  // of dS in bf16: whole lines of the cache
+/// A row of gradients of keys that stand transposed, for tiles of so many keys.
+constexpr std::int64_t gradient_stride(std::int64_t tile_keys) { return tile_keys + 16; }
+/// Where an element of a step stands in buffers of `rows` rows: those of each kBackwardKeys columns follow each other.
+constexpr std::int64_t step_element(std::int64_t rows, std::int64_t row, std::int64_t column) {
+  return (column / kBackwardKeys * rows + row) * kScoreStride + column % kBackwardKeys;
+}
 
 /// Offsets in bytes of a worker's buffers; cpu_backward_step.h says what is in them.
 struct CpuBackwardScratch {
   std::int64_t k_columns, v_columns, k_rows, dk, dv;
   std::int64_t scores, slopes, weights, d_p, factors, attending, finite, special;
-  std::int64_t score_copy;         // [rows][kScoreStride]; 0 bytes unless an index of a read depends on the score
-  std::int64_t reads, read_bytes;  // of each read that gets a gradient: [rows][kScoreStride]
+  std::int64_t score_copy;         // as attending; 0 bytes unless an index of a read depends on the score
+  std::int64_t reads, read_bytes;  // of each read that gets a gradient, as attending
   std::int64_t indices, offsets;   // i32 [rows][kScoreStride], i64 [rows][kBackwardKeys]
   std::int64_t staging;            // [kPanel][kPanel]; a row of panels; two rows of o in f64
   // With bricks (BrickOperands and BrickBuffers say what is in them), else 0 bytes. Of scores, slopes, weights and d_p

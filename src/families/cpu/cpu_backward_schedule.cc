@@ -93,7 +93,7 @@ RowRuns BackwardSchedule::runs(std::int64_t sequence, std::int64_t head, std::in
 std::vector<std::int64_t> BackwardSchedule::costs(const Unit& unit) const {
   std::int64_t longest = 0;
   for (const KeyGroup& group : unit) longest = std::max(longest, group.keys);
-  const std::int64_t count = plan::round_up(longest, plan::kBackwardKeys) / plan::kBackwardKeys;
+  const std::int64_t tile_keys = split_.tile_keys, count = plan::round_up(longest, tile_keys) / tile_keys;
   std::vector<std::int64_t> all(static_cast<std::size_t>(count));
   const std::int64_t step = block_mask_ != nullptr && !block_mask_->shared_by_heads() ? 1 : problem_.group();
   for (const KeyGroup& group : unit) {
@@ -105,8 +105,8 @@ std::vector<std::int64_t> BackwardSchedule::costs(const Unit& unit) const {
             const std::int64_t first = run.begin * block_keys_;
             const std::int64_t end = std::min(run.end * block_keys_, sequence(index).kv_len);
             for (std::int64_t key = first; key < end;) {
-              const std::int64_t at = key / plan::kBackwardKeys;
-              const std::int64_t next = std::min(end, (at + 1) * plan::kBackwardKeys);
+              const std::int64_t at = key / tile_keys;
+              const std::int64_t next = std::min(end, (at + 1) * tile_keys);
               all[static_cast<std::size_t>(at)] += (next - key) * tile.rows * step;
               key = next;
             }
@@ -120,15 +120,15 @@ std::vector<std::int64_t> BackwardSchedule::costs(const Unit& unit) const {
 
 // Pieces of about the same cost; a tile costs at least what packing its keys does.
 void BackwardSchedule::add_tasks(const Unit& unit, std::int64_t index, std::vector<KeyTask>& tasks) const {
-  constexpr std::int64_t kTileCost = plan::kBackwardKeys * 16;
+  const std::int64_t tile_cost = split_.tile_keys * 16;
   const std::vector<std::int64_t> cost = costs(unit);
   const std::int64_t tiles = std::ssize(cost);
-  const std::int64_t total = std::accumulate(cost.begin(), cost.end(), tiles * kTileCost);
+  const std::int64_t total = std::accumulate(cost.begin(), cost.end(), tiles * tile_cost);
   std::int64_t begin = 0, before = 0, own = 0;
   for (std::int64_t piece = 0; piece < split_.pieces; ++piece) {
     std::int64_t end = begin;
     for (; end < tiles && (piece + 1 == split_.pieces || (before + own) * split_.pieces < total * (piece + 1)); ++end) {
-      own += cost[static_cast<std::size_t>(end)] + kTileCost;
+      own += cost[static_cast<std::size_t>(end)] + tile_cost;
     }
     // A unit's only task may prepare and store its queries, without a key, too.
     if (end > begin || split_.pieces == 1) tasks.push_back({index, piece, begin, end, own});

@@ -9,6 +9,9 @@
 
 namespace heddle::plan {
 
+/// Keys of a tile, and with bricks, where there are tasks enough, of a wide one.
+inline constexpr std::int64_t kBackwardKeys = 128, kWideBackwardKeys = 256;
+
 /// The tasks that add up a gradient of a capture or param.
 enum class SumOwner : std::uint8_t {
   lane,  // each lane of tasks has a copy in f64; copies are added in order
@@ -16,7 +19,7 @@ enum class SumOwner : std::uint8_t {
 };
 
 struct CpuBackwardSplit {
-  std::int64_t tile_rows = 0;
+  std::int64_t tile_rows = 0, tile_keys = kBackwardKeys;
   device::MatrixUnit unit = device::MatrixUnit::none;  // for all five products
   bool kv_broadcasts = false;                          // k or v serves all sequences
   bool q_broadcasts = false;

@@ -25,7 +25,7 @@ template <class T>
 struct StepRead {
   TileMod slope;
   bool of_weight;  // the weight mod's, else the score mod's
-  T* gradients;    // [rows][kScoreStride]
+  T* gradients;    // at step_element
 };
 
 /// The queries of a step.
@@ -79,11 +79,11 @@ struct StepBuffers {
   T* weights;               // null: 1
   T* d_p;                   // dP, then dS
   T* factors;               // [rows]
-  std::uint8_t* attending;  // [rows][kScoreStride]: 0, 1, or kHidden (hidden_elements-inl.h)
+  std::uint8_t* attending;  // at step_element: 0, 1, or kHidden (hidden_elements-inl.h)
   // For rows that are not finite: panels of the finite rows, and a flag for each row. They have room for a tile's rows.
   T* finite;
   std::uint8_t* special;
-  T* score_copy;  // s; null: not wanted
+  T* score_copy;  // s, at step_element; null: not wanted
 };
 
 /// The operands of a step whose products AMX computes. Queries and dO are those of the whole head, from its first row,
@@ -93,11 +93,11 @@ struct BrickOperands {
   float* dq = nullptr;          // panels of panel_rows rows; null: not wanted
   std::int64_t panel_rows = 0;  // the head's, up to kUnitRows
   std::byte *k = nullptr, *v = nullptr, *k_rows = nullptr;
-  float *dk = nullptr, *dv = nullptr;  // transposed: [dim up to kBrickColumns][kScoreStride]; null: not wanted
+  float *dk = nullptr, *dv = nullptr;  // transposed: [dim up to kBrickColumns][gradient_stride]; null: not wanted
 };
 
 /// A worker's buffers of such steps. p w and dS stand as bricks of pairs of queries,
-/// [rows / kUnitRows][kBackwardKeys / kBrickColumns][brick]; the rows begin with a whole group of kUnitRows.
+/// [rows / kUnitRows][tile_keys / kBrickColumns][brick]; the rows begin with a whole group of kUnitRows.
 struct BrickBuffers {
   std::byte *weights, *d_s;
   std::uint16_t* d_s_rows;  // [2][kUnitRows][kDerivativeStride]: of two groups of queries
@@ -110,8 +110,12 @@ void step(const BackwardStep<double>& step, const StepBuffers<double>& buffers);
 /// d_o, dq and the panels of keys of `step` are not read; column_unit is kBrickDepth.
 void step(const BackwardStep<float>& step, const BrickOperands& operands, const StepBuffers<float>& buffers,
           const BrickBuffers& bricks, device::MatrixUnit unit);
-/// Gradients of keys, transposed, to panels of kBackwardKeys rows.
-void transpose_gradients(const float* from, std::int64_t dim, float* panels);
+/// Gradients of `keys` keys, transposed, to panels of tile_keys rows.
+struct TransposedGradients {
+  const float* from;
+  std::int64_t dim, keys, tile_keys;
+};
+void transpose(const TransposedGradients& gradients, float* panels);
 
 /// Sums of panels, row by row, to a tensor.
 template <class T>

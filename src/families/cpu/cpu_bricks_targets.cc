@@ -26,8 +26,8 @@ void StepEmulated(const BackwardStep<float>& step, const BrickOperands& operands
                   const BrickBuffers& bricks) {
   detail::BrickStep<detail::EmulatedRegisters>(step, operands, buffers, bricks).run();
 }
-void TransposeColumns(const float* from, std::int64_t dim, float* panels) {
-  detail::TransposeGradients(from, dim, panels);
+void TransposeColumns(const TransposedGradients& gradients, float* panels) {
+  detail::TransposeGradients(gradients, panels);
 }
 void AttendByAmx(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   AttendBricks<detail::AmxRegisters>(tile, buffers);
@@ -57,9 +57,7 @@ void step(const BackwardStep<float>& step, const BrickOperands& operands, const 
   unit == device::MatrixUnit::amx ? N_AVX3::StepByAmx(step, operands, buffers, bricks)
                                   : N_AVX3::StepEmulated(step, operands, buffers, bricks);
 }
-void transpose_gradients(const float* from, std::int64_t dim, float* panels) {
-  N_AVX3::TransposeColumns(from, dim, panels);
-}
+void transpose(const TransposedGradients& gradients, float* panels) { N_AVX3::TransposeColumns(gradients, panels); }
 
 }  // namespace heddle::cpu
 #else
@@ -76,7 +74,7 @@ void step(const BackwardStep<float>&, const BrickOperands&, const StepBuffers<fl
           device::MatrixUnit) {
   std::abort();
 }
-void transpose_gradients(const float*, std::int64_t, float*) { std::abort(); }
+void transpose(const TransposedGradients&, float*) { std::abort(); }
 
 }  // namespace heddle::cpu
 #endif

@@ -26,13 +26,15 @@ void expect_bricks(Training& training, const GradientRequest& request = {}) {
   expect_right(training, request);
 }
 
-/// A plan for a machine with this unit, run.
-void run_on(device::MatrixUnit unit, const BackwardTensors& gradients, const AttentionOptions& options) {
+/// A plan for a machine with this unit and so many cores, run.
+void run_on(device::MatrixUnit unit, const BackwardTensors& gradients, const AttentionOptions& options,
+            int cores = cpu::cpu_caps().cores) {
   const problem::AttentionProblem problem = problem::validate(gradients, options);
   const AttentionTensors tensors = problem::forward_tensors(gradients);
   device::Machine machine;
   machine.cpu = cpu::cpu_caps();
   machine.cpu.matrix_unit = unit;
+  machine.cpu.cores = cores;
   const plan::Plan plan = plan::cpu_backward({problem, tensors, options, machine, &gradients});
   const Tensor workspace = Tensor::empty(DType::u8, {plan.workspace_bytes});
   cpu::prepare_backward({problem, plan, tensors, options, options.bindings, nullptr, &gradients})
@@ -194,6 +196,47 @@ TEST_F(CpuBackwardBricks, PartsOfEveryWidth) {
       training.options.score_mod = parse("score * gate[kv_idx]", Symbols(training.options.bindings));
       expect_bricks(training, {.captures = {"gate"}});
     }
+  }
+}
+
+/// On one core, tiles of keys are wide. Buffers of a whole step then have two parts, which the gradients of captures,
+/// and keys and queries that are not finite, walk.
+TEST_F(CpuBackwardBricks, WideTilesOfKeys) {
+  for (const std::int64_t kv_rows : {200, 257, 520}) {
+    SCOPED_TRACE(testing::Message() << kv_rows << " keys");
+    Training training({.q_heads = 2, .kv_heads = 1, .q_rows = 70, .kv_rows = kv_rows, .qk_dim = 40, .v_dim = 24},
+                      DType::bf16);
+    const Tensor table = random_tensor(DType::f32, {kv_rows + 150}, 5), steps = random_tensor(DType::f32, {8}, 6);
+    const Tensor gate = random_tensor(DType::f32, {2, kv_rows}, 7);
+    training.options.bindings.captures = {{"table", table}, {"steps", steps}, {"gate", gate}};
+    const Symbols symbols(training.options.bindings);
+    training.options.score_mod =
+        parse("score + table[kv_idx - q_idx + 150] + steps[min(max(i32(3.0 * score) + 4, 0), 7)]", symbols);
+    training.options.weight_mod = parse("gate[h, kv_idx]", symbols);
+    training.options.mask_mod = leaf::kv_idx() != 70 && leaf::kv_idx() != 128 && leaf::q_idx() != 40;
+    BackwardTensors tensors = training.inputs();
+    const Tensor dq = Tensor::zeros(DType::bf16, training.q.shape()),
+                 dk = Tensor::zeros(DType::bf16, training.k.shape());
+    const Tensor dv = Tensor::zeros(DType::bf16, training.v.shape());
+    tensors.dq = dq, tensors.dk = dk, tensors.dv = dv;
+    const std::vector<Tensor> sums = {Tensor::zeros(DType::f32, table.shape()),
+                                      Tensor::zeros(DType::f32, steps.shape()),
+                                      Tensor::zeros(DType::f32, gate.shape())};
+    tensors.d_captures = {{"table", sums[0]}, {"steps", sums[1]}, {"gate", sums[2]}};
+    const auto run = [&] {
+      run_on(cpu::cpu_caps().matrix_unit, tensors, training.options, 1);
+      std::vector<std::vector<std::byte>> bytes = {bytes_of(dq), bytes_of(dk), bytes_of(dv)};
+      for (const Tensor& sum : sums) bytes.push_back(bytes_of(sum));
+      return bytes;
+    };
+    const auto clean = run();
+    const GradientReport report = check_backward(tensors, training.options);
+    EXPECT_TRUE(report.passed) << report.text();
+    const auto poison = [](const Tensor& x, std::int64_t row, std::int64_t dim) {
+      std::fill_n(static_cast<std::uint16_t*>(x.data()) + row * dim, dim, std::uint16_t{0x7fc0});
+    };
+    poison(training.k, 70, 40), poison(training.k, 128, 40), poison(training.q, 40, 40), poison(training.d_o, 40, 24);
+    EXPECT_EQ(run(), clean);
   }
 }
 

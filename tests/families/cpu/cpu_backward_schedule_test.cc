@@ -100,7 +100,7 @@ void expect_covers(const problem::AttentionProblem& problem, const plan::CpuBack
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t keys = problem.sequences[static_cast<std::size_t>(b)].kv_len;
     for (std::int64_t head = 0; head < problem.kv_heads; ++head) {
-      for (std::int64_t tile = 0; tile * plan::kBackwardKeys < keys; ++tile) {
+      for (std::int64_t tile = 0; tile * split.tile_keys < keys; ++tile) {
         const int count = tiles[Tile(b, head, tile)];
         EXPECT_EQ(count, 1) << "sequence " << b << " head " << head << " tile " << tile;
       }

@@ -22,6 +22,7 @@ constexpr std::int64_t kTasksPerCore = 4;                      // so that the lo
 constexpr std::int64_t kTileRows = 96, kOtherTileRows[] = {48, 192};
 // With bricks a sum over the tile's queries is loaded and stored once. Masks want smaller blocks.
 constexpr std::int64_t kBrickTileRows = 256, kMaskedBrickTileRows = 128, kSmallBrickTileRows = 64;
+constexpr std::int64_t kWideTilesFrom = 1024;  // keys of a sequence
 
 std::int64_t element_bytes(const AttentionProblem& problem) {
   return problem.precision == expr::Precision::f64 ? 8 : 4;
@@ -44,12 +45,11 @@ std::int64_t unit_count(const AttentionProblem& problem, const CpuBackwardSplit&
                                 problem.kv_heads / std::max<std::int64_t>(1, cpu_backward_unit_heads(problem, split)));
 }
 
-/// Wide tiles of keys load and store dQ half as often.
+/// Wide tiles of keys load and store dQ half as often. Of few keys it stays in L2 anyway.
 std::int64_t tile_keys_of(const AttentionProblem& problem, const CpuBackwardSplit& split, int cores) {
-  const bool wide = split.bricks() && longest_keys(problem) > kBackwardKeys;
-  const bool enough =
-      cores == 1 || unit_count(problem, split) * key_tiles(problem, kWideBackwardKeys) >= kTasksPerCore * cores;
-  return wide && enough ? kWideBackwardKeys : kBackwardKeys;
+  if (!split.bricks() || longest_keys(problem) < kWideTilesFrom) return kBackwardKeys;
+  const std::int64_t tasks = unit_count(problem, split) * key_tiles(problem, kWideBackwardKeys);
+  return cores == 1 || tasks >= kTasksPerCore * cores ? kWideBackwardKeys : kBackwardKeys;
 }
 
 /// The number of pieces that gives each core its share, and keeps their sums inside the budget.

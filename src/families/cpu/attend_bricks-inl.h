@@ -42,6 +42,29 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
 
+/// Rows of o in bf16 by the registers' rounding, which takes 32 numbers at a time. It flushes subnormal numbers, so
+/// rows that have some are rounded as others are.
+template <class Registers>
+struct ScaleBrickRows {
+  template <class Storage>
+  HEDDLE_AMX bool operator()(float* row, std::int64_t count, float factor, Storage* to) const {
+    if constexpr (std::is_same_v<Storage, bf16>) {
+      constexpr int kSpecial = 0xb9;  // NaN, infinite, subnormal
+      const __m512 factors = _mm512_set1_ps(factor);
+      __mmask16 special = 0;
+      std::int64_t i = 0;
+      for (; i + 32 <= count; i += 32) {
+        const __m512 low = _mm512_mul_ps(_mm512_load_ps(row + i), factors);
+        const __m512 high = _mm512_mul_ps(_mm512_load_ps(row + i + 16), factors);
+        special |= _mm512_fpclass_ps_mask(low, kSpecial) | _mm512_fpclass_ps_mask(high, kSpecial);
+        _mm512_storeu_si512(to + i, Registers::round(low, high));
+      }
+      if (special == 0) return i < count && ScaleRow(row + i, count - i, factor, to + i);
+    }
+    return ScaleRow(row, count, factor, to);
+  }
+};
+
 /// A tile on its way through its chunks.
 template <class Registers>
 class BrickTile {
@@ -49,7 +72,6 @@ class BrickTile {
   BrickTile(const Tile<float>& tile, const TileBuffers<float>& buffers)
       : tile_(tile),
         buffers_(buffers),
-        queries_(reinterpret_cast<std::uint16_t*>(buffers.queries)),
         k_steps_(plan::round_up(tile.qk_dim, kBrickDepth) / kBrickDepth),
         v_columns_(plan::round_up(tile.v_dim, kBrickColumns) / kBrickColumns),
         is_in_place_(tile.bricks.k == nullptr),
@@ -72,14 +94,38 @@ class BrickTile {
  private:
   static constexpr std::int64_t kRowBytes = plan::kChunk * sizeof(float);
 
-  /// Rows of bf16, up to whole groups of 16, with 0 past the last row and dimension.
+  /// Rows of bf16, up to whole groups of 16, with 0 past the last row and dimension: where they stand, or a copy.
   void load_queries() {
-    const std::int64_t stride = k_steps_ * kBrickDepth;
-    std::uint16_t* row = queries_;
+    queries_ = find_queries();
     float* factor = buffers_.row_factors;
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const double descale = tile_.q_descale ? tile_.q_descale[head] : 1;
       factor = std::fill_n(factor, tile_.at.rows, static_cast<float>(tile_.q_scale * descale));
+    }
+    can_fuse_ = tile_.normalizer == Normalizer::softmax &&
+                std::all_of(buffers_.row_factors, factor, [](float f) { return f > 0 && std::isfinite(f); });
+  }
+
+  static constexpr std::int64_t kMostQueryStride = 256;
+  struct Queries {
+    const std::uint16_t* rows;
+    std::int64_t stride;
+  };
+  Queries find_queries() const {
+    const auto* rows = static_cast<const std::uint16_t*>(tile_.q.data);
+    const bool whole = tile_.q_rest.columns == 0 && tile_.qk_dim % kBrickDepth == 0 && tile_.rows() % kGroup == 0;
+    const bool alone = tile_.heads == 1 && tile_.q.pages.table == nullptr && !is_in_place_;
+    // Rows that begin inside of a line of the cache would take two loads for each. Rows far apart fall into few sets.
+    const bool aligned = reinterpret_cast<std::uintptr_t>(rows) % 64 == 0 && tile_.q.stride % kBrickDepth == 0;
+    const bool close = tile_.q.stride > 0 && tile_.q.stride <= kMostQueryStride;
+    if (whole && alone && aligned && close) return {rows, tile_.q.stride};
+    copy_queries(reinterpret_cast<std::uint16_t*>(buffers_.queries));
+    return {reinterpret_cast<const std::uint16_t*>(buffers_.queries), k_steps_ * kBrickDepth};
+  }
+  void copy_queries(std::uint16_t* to) const {
+    const std::int64_t stride = k_steps_ * kBrickDepth;
+    std::uint16_t* row = to;
+    for (std::int64_t head = 0; head < tile_.heads; ++head) {
       for (std::int64_t r = 0; r < tile_.at.rows; ++r, row += stride) {
         const auto* from =
             static_cast<const std::uint16_t*>(tile_.q.data) + tile_.q.offset(r) + head * tile_.q_head_stride;
@@ -93,9 +139,7 @@ class BrickTile {
                     apart, row + first);
       }
     }
-    std::fill(row, queries_ + plan::round_up(tile_.rows(), kGroup) * stride, std::uint16_t{0});
-    can_fuse_ = tile_.normalizer == Normalizer::softmax &&
-                std::all_of(buffers_.row_factors, factor, [](float f) { return f > 0 && std::isfinite(f); });
+    std::fill(row, to + plan::round_up(tile_.rows(), kGroup) * stride, std::uint16_t{0});
   }
 
   /// From rows that have seen no key. False, only without care: values in place are not all finite.
@@ -233,8 +277,8 @@ class BrickTile {
 
   void multiply_keys(const Chunk& chunk) { MultiplyBricks(registers_, key_product(chunk), tile_.rows()); }
   BrickProduct key_product(const Chunk& chunk) const {
-    return {.a = queries_,
-            .a_stride = k_steps_ * kBrickDepth * 2,
+    return {.a = queries_.rows,
+            .a_stride = queries_.stride * 2,
             .b = tile_.bricks.k + chunk.first / kBrickColumns * k_steps_ * kBrickBytes,
             .b_column = k_steps_ * kBrickBytes,
             .b_step = kBrickBytes,
@@ -454,7 +498,7 @@ class BrickTile {
   Registers registers_;
   const Tile<float>& tile_;
   const TileBuffers<float>& buffers_;
-  std::uint16_t* queries_;
+  Queries queries_{};
   std::int64_t k_steps_, v_columns_;
   bool is_in_place_;
   BricksInPlace<Registers> in_place_;
@@ -473,7 +517,8 @@ HEDDLE_AMX void AttendBricks(const Tile<float>& tile, const TileBuffers<float>& 
     detail::BrickTile<Registers> rows(tile, buffers);
     any_key = rows.run();
   }
-  tile.partials.pieces > 1 ? detail::StorePartials(tile, buffers, any_key) : detail::Finish(tile, buffers, any_key);
+  if (tile.partials.pieces > 1) return detail::StorePartials(tile, buffers, any_key);
+  detail::Finish(tile, buffers, any_key, detail::ScaleBrickRows<Registers>());
 }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

@@ -230,9 +230,16 @@ bool ScaleRow(T* row, std::int64_t count, T factor, Storage* to) {
   return !hn::AllFalse(d, hn::IsNaN(sum));
 }
 
-/// True when a row holds something that is not finite though its factor is.
-template <class T>
-bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
+struct ScaleRows {
+  template <class T, class Storage>
+  bool operator()(T* row, std::int64_t count, T factor, Storage* to) const {
+    return ScaleRow(row, count, factor, to);
+  }
+};
+
+/// True when a row holds something that is not finite though its factor is. scale_row: as ScaleRow.
+template <class T, class Scale>
+bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key, const Scale& scale_row) {
   bool overflowed = false;
   for (std::int64_t i = 0, head = 0, r = 0; i < tile.rows(); ++i, ++r) {
     if (r == tile.at.rows) r = 0, ++head;
@@ -249,7 +256,7 @@ bool StoreRows(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key)
     } else {
       WithStorage<T>(tile.o.dtype, [&]<class Storage>(std::type_identity<Storage>) {
         auto* to = static_cast<Storage*>(tile.o.data) + r * tile.o.stride + first;
-        non_finite = ScaleRow(row, tile.v_dim, static_cast<T>(end.factor), to);
+        non_finite = scale_row(row, tile.v_dim, static_cast<T>(end.factor), to);
       });
     }
     overflowed = overflowed || (non_finite && std::isfinite(end.factor));
@@ -297,9 +304,9 @@ void ReplaceNonFinite(const Tile<T>& tile, const TileBuffers<T>& buffers) {
 }
 
 /// The tile's rows to o and lse, from the accumulators, and where a sum overflowed from the keys once more.
-template <class T>
-void Finish(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
-  if (!StoreRows(tile, buffers, any_key)) return;
+template <class T, class Scale = ScaleRows>
+void Finish(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key, const Scale& scale_row = {}) {
+  if (!StoreRows(tile, buffers, any_key, scale_row)) return;
   AttendKeys(tile, buffers, 0, tile.at.sequence.kv_len, kValueScale<T>);
   ReplaceNonFinite(tile, buffers);
 }

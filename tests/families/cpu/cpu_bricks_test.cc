@@ -343,6 +343,42 @@ TEST_F(CpuBricks, PoisonBesideSmallBlocksReachesNothing) {
 }
 
 /// Tensors end at a page that nothing may touch.
+/// Queries are multiplied where they stand if they are whole lines of the cache, close to each other, else as a copy.
+TEST_F(CpuBricks, QueriesWhereTheyStandAndCopied) {
+  const Attention a = of_bf16({.q_heads = 2, .kv_heads = 2, .q_rows = 64, .kv_rows = 130, .qk_dim = 64, .v_dim = 64});
+  const auto output = [&](const ConstTensorView& q) {
+    const Tensor o = nan_tensor(DType::f32, a.o_shape());
+    attention_into({.q = q, .k = a.k, .v = a.v, .o = o}, a.options);
+    return bytes_of(o);
+  };
+  const auto own = output(a.q);
+  for (const std::int64_t columns : {96, 320}) {
+    for (const std::int64_t first : {0, 8, 32}) {
+      const Tensor wide = nan_tensor(DType::bf16, {1, 2, 64, columns});
+      const ConstTensorView q = slice(ConstTensorView(wide), 3, first, first + 64);
+      for (std::int64_t row = 0; row < 128; ++row) {
+        std::memcpy(static_cast<std::uint16_t*>(wide.data()) + row * columns + first,
+                    static_cast<const std::uint16_t*>(a.q.data()) + row * 64, 128);
+      }
+      EXPECT_EQ(output(q), own) << columns << " columns, from " << first;
+    }
+  }
+}
+
+/// Rows of o are rounded by the registers' rounding, and by another one where it would flush numbers.
+TEST_F(CpuBricks, OutputsOfBf16AreThoseOfF32Rounded) {
+  for (const std::int64_t dim : {16, 72, 128}) {
+    Attention a = of_bf16({.q_heads = 2, .kv_heads = 2, .q_rows = 40, .kv_rows = 70, .qk_dim = 16, .v_dim = dim});
+    for (std::int64_t key = 0; key < 70; ++key) {
+      for (std::int64_t d = 0; d < dim; d += 3) poke_bf16(a.v, {0, 1, key, d}, key % 2 == 0 ? 0x1.5p-125 : -0x1p-125);
+    }
+    const Tensor o = nan_tensor(DType::f32, a.o_shape()), rounded = nan_tensor(DType::bf16, a.o_shape());
+    attention_into({.q = a.q, .k = a.k, .v = a.v, .o = o}, a.options);
+    attention_into({.q = a.q, .k = a.k, .v = a.v, .o = rounded}, a.options);
+    EXPECT_EQ(bytes_of(rounded), bytes_of(o.to(DType::bf16))) << dim;
+  }
+}
+
 TEST_F(CpuBricks, NothingPastTheTensorsIsRead) {
   for (const std::int64_t dim : {1, 31, 33, 64}) {
     Attention a = of_bf16({.q_rows = 67, .kv_rows = 129, .qk_dim = dim, .v_dim = dim});

@@ -22,7 +22,6 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +29,8 @@
 
 #include "families/cpu/brick_pipeline-inl.h"
 #include "families/cpu/brick_products-inl.h"
+#include "families/cpu/brick_special_values-inl.h"
+#include "families/cpu/brick_tile_rows-inl.h"
 #include "families/cpu/brick_weights-inl.h"
 #include "families/cpu/bricks-inl.h"
 #include "families/cpu/bricks_in_place-inl.h"
@@ -41,29 +42,6 @@ namespace heddle::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 namespace detail {
-
-/// Rows of o in bf16 by the registers' rounding, which takes 32 numbers at a time. It flushes subnormal numbers, so
-/// rows that have some are rounded as others are.
-template <class Registers>
-struct ScaleBrickRows {
-  template <class Storage>
-  HEDDLE_AMX bool operator()(float* row, std::int64_t count, float factor, Storage* to) const {
-    if constexpr (std::is_same_v<Storage, bf16>) {
-      constexpr int kSpecial = 0xb9;  // NaN, infinite, subnormal
-      const __m512 factors = _mm512_set1_ps(factor);
-      __mmask16 special = 0;
-      std::int64_t i = 0;
-      for (; i + 32 <= count; i += 32) {
-        const __m512 low = _mm512_mul_ps(_mm512_load_ps(row + i), factors);
-        const __m512 high = _mm512_mul_ps(_mm512_load_ps(row + i + 16), factors);
-        special |= _mm512_fpclass_ps_mask(low, kSpecial) | _mm512_fpclass_ps_mask(high, kSpecial);
-        _mm512_storeu_si512(to + i, Registers::round(low, high));
-      }
-      if (special == 0) return i < count && ScaleRow(row + i, count - i, factor, to + i);
-    }
-    return ScaleRow(row, count, factor, to);
-  }
-};
 
 /// A tile on its way through its chunks.
 template <class Registers>
@@ -94,9 +72,8 @@ class BrickTile {
  private:
   static constexpr std::int64_t kRowBytes = plan::kChunk * sizeof(float);
 
-  /// Rows of bf16, up to whole groups of 16, with 0 past the last row and dimension: where they stand, or a copy.
   void load_queries() {
-    queries_ = find_queries();
+    queries_ = is_in_place_ ? CopyQueries(tile_, buffers_) : FindQueries(tile_, buffers_);
     float* factor = buffers_.row_factors;
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const double descale = tile_.q_descale ? tile_.q_descale[head] : 1;
@@ -104,42 +81,6 @@ class BrickTile {
     }
     can_fuse_ = tile_.normalizer == Normalizer::softmax &&
                 std::all_of(buffers_.row_factors, factor, [](float f) { return f > 0 && std::isfinite(f); });
-  }
-
-  static constexpr std::int64_t kMostQueryStride = 256;
-  struct Queries {
-    const std::uint16_t* rows;
-    std::int64_t stride;
-  };
-  Queries find_queries() const {
-    const auto* rows = static_cast<const std::uint16_t*>(tile_.q.data);
-    const bool whole = tile_.q_rest.columns == 0 && tile_.qk_dim % kBrickDepth == 0 && tile_.rows() % kGroup == 0;
-    const bool alone = tile_.heads == 1 && tile_.q.pages.table == nullptr && !is_in_place_;
-    // Rows that begin inside of a line of the cache would take two loads for each. Rows far apart fall into few sets.
-    const bool aligned = reinterpret_cast<std::uintptr_t>(rows) % 64 == 0 && tile_.q.stride % kBrickDepth == 0;
-    const bool close = tile_.q.stride > 0 && tile_.q.stride <= kMostQueryStride;
-    if (whole && alone && aligned && close) return {rows, tile_.q.stride};
-    copy_queries(reinterpret_cast<std::uint16_t*>(buffers_.queries));
-    return {reinterpret_cast<const std::uint16_t*>(buffers_.queries), k_steps_ * kBrickDepth};
-  }
-  void copy_queries(std::uint16_t* to) const {
-    const std::int64_t stride = k_steps_ * kBrickDepth;
-    std::uint16_t* row = to;
-    for (std::int64_t head = 0; head < tile_.heads; ++head) {
-      for (std::int64_t r = 0; r < tile_.at.rows; ++r, row += stride) {
-        const auto* from =
-            static_cast<const std::uint16_t*>(tile_.q.data) + tile_.q.offset(r) + head * tile_.q_head_stride;
-        const ConstRows& rest = tile_.q_rest.rows;
-        const std::int64_t apart = tile_.q_rest.columns, first = tile_.qk_dim - apart;
-        for (std::int64_t dim = 0; dim < stride; dim += kBrickDepth) {
-          _mm512_store_si512(row + dim, dim < first ? LoadElements(from + dim, first - dim) : _mm512_setzero_si512());
-        }
-        if (apart == 0) continue;
-        std::copy_n(static_cast<const std::uint16_t*>(rest.data) + rest.offset(r) + head * tile_.q_rest_head_stride,
-                    apart, row + first);
-      }
-    }
-    std::fill(row, to + plan::round_up(tile_.rows(), kGroup) * stride, std::uint16_t{0});
   }
 
   /// From rows that have seen no key. False, only without care: values in place are not all finite.
@@ -226,8 +167,9 @@ class BrickTile {
     compute_scores(chunk, mod, scaled, false);
     const std::byte* bricks = tile_.bricks.v + chunk.first / kBrickDepth * v_columns_ * kBrickBytes;
     ColumnSet columns;
-    const bool non_finite = has_flag(chunk) && find_non_finite(chunk, bricks, columns);
-    if (non_finite) find_attending(chunk, columns);
+    const bool non_finite =
+        MayHoldSpecialValues(tile_.bricks.v_flags, chunk) && FindSpecialValues(chunk, bricks, v_columns_, columns);
+    if (non_finite) FindAttendingRows(tile_, buffers_, chunk, columns);
     turn_to_weights(chunk, mod, scaled);
     if (non_finite) return add_special_values(chunk, bricks, columns);
     add_values(0, chunk.end - chunk.first, {bricks, v_columns_, 0, v_columns_});
@@ -241,8 +183,8 @@ class BrickTile {
     ColumnSet columns;
     bool non_finite = false;
     if (care && in_place_.pack_values(chunk, 0, end)) {
-      non_finite = find_non_finite(chunk, in_place_.value_bricks(), columns);
-      find_attending(chunk, columns);
+      non_finite = FindSpecialValues(chunk, in_place_.value_bricks(), v_columns_, columns);
+      FindAttendingRows(tile_, buffers_, chunk, columns);
     }
     turn_to_weights(chunk, mod, scaled);
     in_place_.start_values(chunk, next);
@@ -299,9 +241,7 @@ class BrickTile {
     }
   }
 
-  std::uint16_t* weights_of(std::int64_t row) const {
-    return reinterpret_cast<std::uint16_t*>(buffers_.scores + row * plan::kChunk);
-  }
+  std::uint16_t* weights_of(std::int64_t row) const { return WeightsOf(buffers_, row); }
 
   /// Weights in f32 to bf16, in place, and 0 up to whole bricks.
   HEDDLE_AMX void round_weights(const Chunk& chunk) const {
@@ -399,12 +339,6 @@ class BrickTile {
     }
   }
 
-  /// Bricks of values that stand `step` bricks apart along the keys, from dimension 16 `first` on.
-  struct ValueBricks {
-    const std::byte* data;
-    std::int64_t step, first, columns;
-  };
-
   /// O += P V over the chunk's columns [first, end), `first` a multiple of kBrickDepth.
   void add_values(std::int64_t first, std::int64_t end, const ValueBricks& bricks) {
     for (std::int64_t row = 0; row < tile_.rows(); row += plan::kUnitRows) {
@@ -424,81 +358,18 @@ class BrickTile {
             .add = !first_};
   }
 
-  bool has_flag(const Chunk& chunk) const {
-    const std::uint8_t* flags = tile_.bricks.v_flags;
-    return std::any_of(flags + chunk.first / plan::kPanel, flags + (chunk.end - 1) / plan::kPanel + 1,
-                       [](std::uint8_t flag) { return flag != 0; });
-  }
-
-  /// Finds the columns of keys one of whose values is NaN or infinite, among all that stand in the chunk's bricks: the
-  /// product reads those beside the chunk, too.
-  bool find_non_finite(const Chunk& chunk, const std::byte* bricks, ColumnSet& columns) const {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    const std::int64_t end = plan::round_up(chunk.end - chunk.first, kBrickDepth);
-    bool any = false;
-    for (std::int64_t column = 0; column < end; column += 2) {
-      const std::byte* pairs = bricks + column / kBrickDepth * v_columns_ * kBrickBytes + column % kBrickDepth / 2 * 64;
-      __mmask32 found = 0;
-      for (std::int64_t i = 0; i < v_columns_; ++i) {
-        const __m512i bits = _mm512_load_si512(pairs + i * kBrickBytes);
-        found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(bits, exponent), exponent);
-      }
-      if ((found & 0x55555555U) != 0) columns.add(column);
-      if ((found & 0xaaaaaaaaU) != 0) columns.add(column + 1);
-      any = any || found != 0;
-    }
-    return any;
-  }
-
-  /// Scores past the chunk's columns are those of an earlier one: nothing attends there.
-  void find_attending(const Chunk& chunk, const ColumnSet& columns) const {
-    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
-      float* row = buffers_.scores + r * plan::kChunk;
-      std::fill(row + chunk.columns(), row + plan::round_up(chunk.columns(), kBrickDepth), kMinusInfinity<float>);
-    }
-    FindAttending(buffers_.scores, tile_.rows(), columns, buffers_.attending);
-  }
-
   /// Like add_values, but from bricks without the keys of `columns`. Each row then adds the ones that it attends.
   void add_special_values(const Chunk& chunk, const std::byte* bricks, const ColumnSet& columns) {
-    const std::int64_t steps = plan::round_up(chunk.end - chunk.first, kBrickDepth) / kBrickDepth;
-    auto* copy = reinterpret_cast<std::byte*>(buffers_.staging);
-    constexpr std::int64_t kColumns = plan::kPanel / kBrickColumns;  // at a time: half of the staging
-    for (std::int64_t first = 0; first < v_columns_; first += kColumns) {
-      const std::int64_t count = std::min(kColumns, v_columns_ - first);
-      for (std::int64_t step = 0; step < steps; ++step) {
-        std::copy_n(bricks + (step * v_columns_ + first) * kBrickBytes, count * kBrickBytes,
-                    copy + step * count * kBrickBytes);
-      }
-      ForEachColumn(columns.words, [&](std::int64_t key) {
-        auto* elements = reinterpret_cast<std::uint16_t*>(copy + key / kBrickDepth * count * kBrickBytes);
-        for (std::int64_t column = 0; column < count; ++column, elements += kBrickBytes / 2) {
-          for (std::int64_t i = 0; i < 16; ++i) elements[key % kBrickDepth / 2 * 32 + i * 2 + key % 2] = 0;
-        }
-      });
-      add_values(0, chunk.end - chunk.first, {copy, count, first, count});
-    }
-    add_attended(chunk);
+    const std::int64_t keys = chunk.end - chunk.first;
+    ForEachCopyWithout(columns, plan::round_up(keys, kBrickDepth) / kBrickDepth, {bricks, v_columns_, 0, v_columns_},
+                       buffers_.staging, [&](const ValueBricks& copy) { add_values(0, keys, copy); });
+    AddAttendedValues(tile_, buffers_, chunk, is_in_place_);
   }
-
-  void add_attended(const Chunk& chunk) const {
-    float* value = buffers_.staging;
-    for (std::int64_t r = 0; r < tile_.rows(); ++r) {
-      float* row = buffers_.accumulators + r * buffers_.o_stride;
-      ForEachColumn(buffers_.attending + r * kColumnWords, [&](std::int64_t column) {
-        LoadRow(tile_.v, chunk.first + column, 0, tile_.v_dim, value);
-        const float p = std::bit_cast<float>(static_cast<std::uint32_t>(weights_of(r)[column]) << 16);
-        for (std::int64_t i = 0; i < tile_.v_dim; ++i) row[is_in_place_ ? InterleavedColumn(i) : i] += p * value[i];
-      });
-    }
-  }
-
-  static constexpr std::int64_t kGroup = 16;  // rows of a register
 
   Registers registers_;
   const Tile<float>& tile_;
   const TileBuffers<float>& buffers_;
-  Queries queries_{};
+  BrickQueries queries_{};
   std::int64_t k_steps_, v_columns_;
   bool is_in_place_;
   BricksInPlace<Registers> in_place_;

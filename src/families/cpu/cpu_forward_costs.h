@@ -47,12 +47,12 @@ struct CpuUnitCosts {
   double dim_seconds;   // of each dimension of the mean of qk's and v's, up to whole bricks
   double key_elements;  // what packing a key and its value costs, in score elements
 };
-/// S 2048, full: 508 GFLOP/s at D 64, 704 at D 128. Packing is 1.2 % of that (a prototype).
+/// S 2048, full: 711 GFLOP/s at D 64, 936 at D 128. Packing takes as long as a prototype's.
 inline constexpr CpuUnitCosts kCpuForwardByUnit = {
-    .score_seconds = 0.278e-9, .dim_seconds = 3.44e-12, .key_elements = 25};
-/// S 2048, full: 329 GFLOP/s at D 64, 429 at D 128. Packing is 4 % of that (a prototype).
+    .score_seconds = 0.170e-9, .dim_seconds = 2.87e-12, .key_elements = 35};
+/// S 2048, full: 503 GFLOP/s at D 64, 610 at D 128. Packing takes as long as a prototype's.
 inline constexpr CpuUnitCosts kCpuBackwardByUnit = {
-    .score_seconds = 0.871e-9, .dim_seconds = 15.6e-12, .key_elements = 82};
+    .score_seconds = 0.422e-9, .dim_seconds = 12.2e-12, .key_elements = 120};
 /// Few queries by AMX read their keys and values from L3 at this rate (a prototype); from memory as the others.
 inline constexpr double kUnitInPlaceBytesPerSecond = 19e9;
 

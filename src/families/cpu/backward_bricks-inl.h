@@ -79,7 +79,7 @@ class BrickStep {
     return std::min<std::int64_t>(step_.at.q_first + step_.at.rows - unit * kUnitRows, kUnitRows);
   }
   std::int64_t gradient_stride() const { return plan::gradient_stride(step_.keys.tile_keys); }
-  /// Of the step's row and column in buffers of the whole step.
+  /// Where a row and column of the step stand in buffers of the whole step.
   std::int64_t element_of(std::int64_t row, std::int64_t column) const {
     return plan::step_element(step_.at.rows, row, column);
   }
@@ -383,19 +383,6 @@ class BrickStep {
   bool special_ = false;               // some operand holds something that is not finite
   bool scaled_ = false;                // scores are multiplied by their factor before anything reads them
 };
-
-inline void TransposeGradients(const TransposedGradients& gradients, float* panels) {
-  const std::int64_t stride = plan::gradient_stride(gradients.tile_keys);
-  for (std::int64_t first = 0; first < gradients.dim; first += 16) {
-    float* panel = panels + first / plan::kPanel * plan::kPanel * gradients.tile_keys + first % plan::kPanel;
-    for (std::int64_t key = 0; key < gradients.keys; key += 16) {
-      __m512i rows[16];
-      HWY_UNROLL(16)
-      for (int i = 0; i < 16; ++i) rows[i] = _mm512_load_si512(gradients.from + (first + i) * stride + key);
-      TransposeWords(rows, reinterpret_cast<std::uint32_t*>(panel + key * plan::kPanel), plan::kPanel);
-    }
-  }
-}
 
 }  // namespace detail
 

@@ -166,6 +166,20 @@ PairsFunction PairsOf(const BackwardStep<float>& step) {
   return of.template operator()<Normalizer::softmax, false>();
 }
 
+/// From columns to panels, once a tile of keys.
+inline void TransposeGradients(const TransposedGradients& gradients, float* panels) {
+  const std::int64_t stride = plan::gradient_stride(gradients.tile_keys);
+  for (std::int64_t first = 0; first < gradients.dim; first += 16) {
+    float* panel = panels + first / plan::kPanel * plan::kPanel * gradients.tile_keys + first % plan::kPanel;
+    for (std::int64_t key = 0; key < gradients.keys; key += 16) {
+      __m512i rows[16];
+      HWY_UNROLL(16)
+      for (int i = 0; i < 16; ++i) rows[i] = _mm512_load_si512(gradients.from + (first + i) * stride + key);
+      TransposeWords(rows, reinterpret_cast<std::uint32_t*>(panel + key * plan::kPanel), plan::kPanel);
+    }
+  }
+}
+
 }  // namespace detail
 
 }  // namespace heddle::cpu::HWY_NAMESPACE

@@ -196,7 +196,7 @@ TEST(Explain, PredictsWhatACpuDoes) {
   EXPECT_EQ(predicted["bytes"], 2.0 * 2 * 64 * (2 * 4 * 150 + 2 * 2 * 130));
   EXPECT_GT(predicted["seconds"], 0);
   EXPECT_THAT(plan.explain(), testing::ContainsRegex("\npredicted  [0-9.]+ [mu]?s for 39.9 MFLOP and 430 KiB: [0-9.]+ "
-                                                     "[MG]FLOP/s, [0-9.]+ GB/s\n"));
+                                                     "[MGT]FLOP/s, [0-9.]+ GB/s\n"));
 }
 
 // Some family of every GPU takes queries and keys of two tensors, however many queries there are.

@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <ranges>
@@ -51,7 +52,12 @@ Expr expr_of(nb::handle value) {
   if (PyFloat_Check(value.ptr())) return Expr(PyFloat_AsDouble(value.ptr()));
   if (PyLong_Check(value.ptr())) {
     int overflow = 0;
-    return Expr(PyLong_AsLongLongAndOverflow(value.ptr(), &overflow));
+    const long long number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+    if (overflow == 0 && std::in_range<std::int32_t>(number)) return Expr(number);
+    throw nb::value_error(nb::str("a mod computes with integers of i32 (-2147483648 to 2147483647), and {} is none: "
+                                  "write it as a float beside reals, and leave a bound out that no index reaches")
+                              .format(value)
+                              .c_str());
   }
   if (nb::hasattr(value.type(), "__heddle_expr__")) return expr_of(nb::getattr(value, "__heddle_expr__")());
   if (is_array_with_axes(value)) {

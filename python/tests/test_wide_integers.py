@@ -71,3 +71,14 @@ def test_a_kept_plan_looks_again():
     ids[3] = 2**33
     with pytest.raises(ValueError, match=r"holds 8589934592 at \[3\]"):
         heddle.attention(X, X, X, mask_mod=same)
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**40, 2**63, -(2**63) - 1, 10**30])
+def test_numbers_of_a_mods_code(number):
+    for mod in (
+        lambda score, b, h, q_idx, kv_idx: score * number,
+        lambda score, b, h, q_idx, kv_idx: heddle.where(kv_idx < number, score, 0.0),
+        lambda score, b, h, q_idx, kv_idx: np.maximum(score, number),
+    ):
+        with pytest.raises(ValueError, match=f"integers of i32 .*, and {number} is none"):
+            heddle.attention(X, X, X, score_mod=mod)

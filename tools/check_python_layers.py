@@ -54,6 +54,7 @@ ROOMS = {
                                "heddle.torch._block_mask"), ("options", "package", *TORCH_BASE, "torch/lists", "torch/eager")),
     "torch/functions": Room(("heddle.torch._higher_order", "heddle.torch._flex", "heddle.torch._sdpa",
                              "heddle.torch._varlen", "heddle.torch.serving", "heddle.torch.flashinfer", "heddle.torch._page_lists", "heddle.torch._latent", "heddle.torch._cascade",
+                             "heddle.torch._flashinfer_masks", "heddle.torch._flashinfer_names",
                              "heddle.torch._flashinfer_states", "heddle.torch._states", "heddle.torch._nested",
                              "heddle.torch._flash_implementation"),
                             (*TORCH_CALLS, "torch/block masks")),

@@ -18,6 +18,8 @@ from ._page_lists import (
     PageLists, append_paged_kv_cache, caches_of, get_batch_indices_positions, get_seq_lens, heads_last,
     require_layout)
 from ._cascade import MultiLevelCascadeAttentionWrapper
+from ._flashinfer_masks import beside_window
+from ._flashinfer_names import OlderNames
 from ._flashinfer_states import LOG2_E, merge_state, merge_state_in_place, merge_states
 from ._latent import BatchMLAPagedAttentionWrapper, refuse as _refuse
 
@@ -25,6 +27,7 @@ __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper", "BatchMLAPagedAttentionWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
     "MultiLevelCascadeAttentionWrapper", "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state", "merge_state_in_place",
     "merge_states", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
+    "single_prefill_with_kv_cache_return_lse",
 ]
 
 Scale = float | torch.Tensor | None
@@ -43,7 +46,8 @@ class _Options:
         if pos_encoding_mode not in ("NONE", "ALIBI"):
             raise ValueError(f"pos_encoding_mode is {pos_encoding_mode!r}; 'NONE' and 'ALIBI' are accepted, and "
                              "serving.append() turns new rows by a rotary embedding")
-        self.heads, self.causal, self.alibi, self.window_left = heads, causal, pos_encoding_mode == "ALIBI", window_left
+        self.heads, self.head_dim, self.causal, self.window_left = heads, head_dim, causal, window_left
+        self.alibi = pos_encoding_mode == "ALIBI"
         self.softcap = logits_soft_cap if logits_soft_cap and logits_soft_cap > 0.0 else 0.0  # FlashInfer's negative: none
         self.scale = head_dim**-0.5 if sm_scale is None else sm_scale
         self._score_mod: Any = None  # made by the first run: its slopes are on the device of q
@@ -64,15 +68,19 @@ class _Options:
         else:
             made["softcap"] = self.softcap
         if mask_mod is not None:
-            return {**made, "mask_mod": mask_mod}
+            return {**made, "mask_mod": mask_mod(left)}
         return {**made, "causal": self.causal, "window_size": (left, -1)}
+
+    def anew(self, causal: bool, pos_encoding_mode: str, window_left: int, logits_soft_cap: float | None,
+             sm_scale: float | None) -> _Options:
+        """Those of forward() in place of plan()'s."""
+        return _Options(self.heads, self.head_dim, causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
 
     def _alibi(self, device: torch.device) -> Any:
         slopes, softcap = torch.from_numpy(_core.alibi_slopes(self.heads)).to(device), self.softcap
 
         def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-            # Softmax does not see what all scores of a row share, so distances may count from key 0. lse does.
-            score = score + slopes[h] * kv_idx
+            score = score + slopes[h] * (kv_idx - q_idx)  # both from 0 on in each request: lse and softcap show it
             return softcap * torch.tanh(score / softcap) if softcap else score
 
         return score_mod
@@ -90,7 +98,7 @@ def _finished(results: tuple[torch.Tensor, torch.Tensor], lse_last: bool, v_scal
     return out, found if lse is None else lse.copy_(found)
 
 
-class _Wrapper:
+class _Wrapper(OlderNames):
     """What all wrappers share: their options, and what was planned."""
 
     def __init__(self, kv_layout: str) -> None:
@@ -142,6 +150,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         super().__init__(kv_layout)
         _refuse(jit_args=jit_args)
         self._pages = PageLists(use_cuda_graph, paged_kv_indptr_buffer, paged_kv_indices_buffer)
+        self._graph = use_cuda_graph
 
     @names_arguments
     def plan(self, indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor, num_qo_heads: int,
@@ -183,10 +192,6 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         rows = found.reshape(q.shape[0], *found.shape[2:]), logs.transpose(1, 2).reshape(q.shape[0], q.shape[1])
         return _finished((rows[0] if out is None else out, rows[1]), True, v_scale, lse, return_lse)
 
-    def forward_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **given: Any) -> Any:
-        """run() with return_lse: (out, lse)."""
-        return self.run(q, paged_kv_cache, return_lse=True, **given)
-
 
 class _Prefill(_Wrapper):
     """Packed queries of several lengths."""
@@ -199,30 +204,11 @@ class _Prefill(_Wrapper):
         self._starts = qo_indptr.to(torch.int32)
         self._mask_mod = None
         if custom_mask is not None or packed_custom_mask is not None:
-            self._mask_mod = _custom_mask(lengths, kv_lengths, custom_mask, packed_custom_mask)
+            self._mask_mod = beside_window(lengths, kv_lengths, custom_mask, packed_custom_mask)
 
     def _arguments(self, q: torch.Tensor, window_left: int | None, q_scale: Scale, k_scale: Scale,
                    sinks: torch.Tensor | None) -> dict[str, Any]:
         return self._planned().arguments(q.device, window_left, self._mask_mod, q_scale, k_scale, sinks)
-
-
-def _custom_mask(q_lengths: torch.Tensor, kv_lengths: torch.Tensor, given: torch.Tensor | None,
-                 packed: torch.Tensor | None) -> Any:
-    """custom_mask has the pairs of all requests one after the other, True where a key is seen. Packed, each request
-    begins with a byte of its own, and the lowest bit is the first pair."""
-    sizes = q_lengths.long() * kv_lengths.long()
-    if packed is not None:
-        sizes = (sizes + 7) // 8
-    starts, lengths = (sizes.cumsum(0) - sizes).to(torch.int32), kv_lengths.to(torch.int32)
-
-    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        pair = q_idx * lengths[b] + kv_idx
-        if packed is None:
-            assert given is not None
-            return given[starts[b] + pair]
-        return (packed[starts[b] + pair // 8].to(torch.int32) >> (pair % 8)) & 1 != 0
-
-    return mask_mod
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
@@ -290,10 +276,6 @@ class BatchPrefillWithPagedKVCacheWrapper(_Prefill):
                                       page_starts=self._pages.starts, out=out, **arguments)
         return _finished(results, False, v_scale, lse, return_lse)
 
-    def forward_return_lse(self, q: torch.Tensor, paged_kv_cache: Any, **given: Any) -> Any:
-        """run() with return_lse: (out, lse)."""
-        return self.run(q, paged_kv_cache, return_lse=True, **given)
-
 
 class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
     """Queries of several lengths over packed keys, each request's last query aligned with its last key.
@@ -350,10 +332,6 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Prefill):
                                       self._longest, self._most_keys, out=out, **arguments)
         return _finished(results, False, v_scale, lse, return_lse)
 
-    def forward_return_lse(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Any:
-        """run() with return_lse: (out, lse)."""
-        return self.run(q, k, v, return_lse=True, **given)
-
 
 @names_arguments
 def single_decode_with_kv_cache(
@@ -398,3 +376,8 @@ def single_prefill_with_kv_cache(
                  packed_custom_mask, causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap,
                  sm_scale=sm_scale)
     return wrapper.run(q, k, v, q_scale=scale_q, k_scale=scale_k, v_scale=scale_v, return_lse=return_lse)
+
+
+def single_prefill_with_kv_cache_return_lse(*tensors: Any, **given: Any) -> Any:
+    """single_prefill_with_kv_cache() with return_lse: (out, lse)."""
+    return single_prefill_with_kv_cache(*tensors, return_lse=True, **given)

@@ -184,8 +184,18 @@ def packed_bits(masks):
     return torch.cat(parts)
 
 
+def alibi_of(queries, keys):
+    """FlashInfer's bias: a query's position is its number in the request."""
+    return torch.from_numpy(alibi_slopes(HEADS))[:, None, None] * (torch.arange(keys) - torch.arange(queries)[:, None])
+
+
+def capped(score, cap):
+    return score if cap == math.inf else cap * torch.tanh(score / cap)
+
+
 @pytest.mark.parametrize("keys", ["pages", "packed"])
-@pytest.mark.parametrize("mask", ["full", "causal", "window", "custom", "custom bits", "alibi"])
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "custom", "custom bits", "custom in a window", "alibi",
+                                  "capped alibi"])
 def test_prefill(keys, mask):
     cache, starts = Cache(), torch.tensor([0, *torch.tensor(QUERIES).cumsum(0)], dtype=torch.int32)
     q = torch.randn(sum(QUERIES), HEADS, D)
@@ -196,7 +206,10 @@ def test_prefill(keys, mask):
         "window": ({"causal": True, "window_left": 2}, {"causal": True, "window": (2, 0)}),
         "custom": ({"custom_mask": torch.cat([x.reshape(-1) for x in masks])}, {}),
         "custom bits": ({"packed_custom_mask": packed_bits(masks)}, {}),
+        "custom in a window": ({"custom_mask": torch.cat([x.reshape(-1) for x in masks]), "window_left": 2},
+                               {"window": (2, -1)}),
         "alibi": ({"causal": True, "pos_encoding_mode": "ALIBI"}, {"causal": True}),
+        "capped alibi": ({"causal": True, "pos_encoding_mode": "ALIBI", "logits_soft_cap": 4.0}, {"causal": True}),
     }[mask]
     if keys == "pages":
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper()
@@ -211,8 +224,9 @@ def test_prefill(keys, mask):
         score = None
         if mask.startswith("custom"):
             score = lambda s, seen=seen: s.masked_fill(~seen, -torch.inf)
-        if mask == "alibi":  # counted from key 0, as ours: lse says so, too
-            score = lambda s, n=seen.shape[1]: s + torch.from_numpy(alibi_slopes(HEADS))[:, None, None] * torch.arange(n)
+        if mask.endswith("alibi"):
+            cap = given.get("logits_soft_cap", math.inf)
+            score = lambda s, cap=cap, seen=seen: capped(s + alibi_of(*seen.shape), cap)
         rows = slice(starts[b], starts[b + 1])
         agree((out[rows], lse[rows]), reference(q[rows], cache.k[b], cache.v[b], score=score, **meant))
 
@@ -305,3 +319,39 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"paged_kv_cache is \[8, 2\]"):
         wrapper.run(q, torch.zeros(8, 2))
     assert heddle.torch.flashinfer is flashinfer
+
+
+def test_older_names_of_run():
+    """forward() has options of its own, as SGLang calls it: those of plan() do not count there."""
+    cache, q = Cache(), torch.randn(len(LENGTHS), HEADS, D)
+    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(torch.empty(8), "NHD")
+    decode.begin_forward(*cache.lists(), HEADS, KV_HEADS, D, PAGE, window_left=1, sm_scale=3.0)
+    got = decode.forward_return_lse(q, cache.pages, sm_scale=0.5, logits_soft_cap=4.0, k_scale=None, v_scale=None)
+    for b in range(len(LENGTHS)):
+        want = reference(q[b : b + 1], cache.k[b], cache.v[b], softcap=4.0, scale=0.5)
+        agree((got[0][b : b + 1], got[1][b : b + 1]), want)
+    decode.end_forward()
+    decode.reset_workspace_buffer(torch.empty(8), torch.empty(8))
+    assert not decode.is_cuda_graph_enabled
+
+    starts = torch.tensor([0, *torch.tensor(QUERIES).cumsum(0)], dtype=torch.int32)
+    kv_starts = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0)], dtype=torch.int32)
+    q, k, v = torch.randn(sum(QUERIES), HEADS, D), torch.cat(cache.k), torch.cat(cache.v)
+    pages, packed = flashinfer.BatchPrefillWithPagedKVCacheWrapper(), flashinfer.BatchPrefillWithRaggedKVCacheWrapper()
+    pages.begin_forward(starts, *cache.lists(), HEADS, KV_HEADS, D, PAGE)
+    packed.begin_forward(starts, kv_starts, HEADS, KV_HEADS, D)
+    options = {"causal": True, "sm_scale": 0.5, "window_left": 3, "logits_soft_cap": 2.0}
+    for wrapper, keys in ((pages, (cache.pages,)), (packed, (k, v))):
+        out, lse = wrapper.forward_return_lse(q, *keys, **options)
+        assert torch.equal(wrapper.forward(q, *keys, **options), out)
+        full, full_lse = wrapper.run_return_lse(q, *keys)
+        for b in range(len(LENGTHS)):
+            rows = slice(starts[b], starts[b + 1])
+            meant = {"causal": True, "scale": 0.5, "window": (3, 0), "softcap": 2.0}
+            agree((out[rows], lse[rows]), reference(q[rows], cache.k[b], cache.v[b], **meant))
+            agree((full[rows], full_lse[rows]), reference(q[rows], cache.k[b], cache.v[b], **meant))  # kept by forward()
+
+    one = flashinfer.single_prefill_with_kv_cache_return_lse(q[:5], cache.k[0], cache.v[0], causal=True)
+    agree(one, reference(q[:5], cache.k[0], cache.v[0], causal=True))
+    with pytest.raises(RuntimeError, match="before plan"):
+        flashinfer.BatchDecodeWithPagedKVCacheWrapper().forward(q, cache.pages)

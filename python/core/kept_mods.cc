@@ -23,7 +23,7 @@ namespace {
 using namespace nb::literals;
 
 constexpr std::size_t kMostCodes = 512, kMostVariants = 16;
-constexpr std::int64_t kLargestI32 = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kLargestParam = (std::int64_t{1} << 30) - 1;  // as kinds.py's
 
 constexpr std::pair<const char*, StepKind> kStepNames[] = {
     {"get", StepKind::get},       {"cell", StepKind::cell},         {"no_cell", StepKind::no_cell},
@@ -229,7 +229,7 @@ class Walk {
   static bool is_i32(PyObject* number) {
     int overflow = 0;
     const long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    return overflow == 0 && value >= -kLargestI32 && value <= kLargestI32 && !raised();
+    return overflow == 0 && value >= -kLargestParam && value <= kLargestParam && !raised();
   }
 
   bool take_array(nb::handle object, const ArrayKind& traced) {

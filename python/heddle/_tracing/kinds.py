@@ -9,7 +9,7 @@ from .loaded import loaded
 from .owners import NotKept
 
 PLAIN = (int, bool, str, bytes, type(None))
-LARGEST_I32 = 2**31 - 1
+LARGEST_PARAM = 2**30 - 1  # of integers: an index plus or minus a param stays in i32
 
 
 def is_array(value: Any) -> bool:
@@ -18,9 +18,9 @@ def is_array(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """A number that may become a param: not a bool, and no integer past i32."""
+    """A number that may become a param: not a bool, and no integer whose sum with an index may leave i32."""
     kind = type(value)
-    return kind is float or kind is int and -LARGEST_I32 <= value <= LARGEST_I32
+    return kind is float or kind is int and -LARGEST_PARAM <= value <= LARGEST_PARAM
 
 
 class Same:

@@ -206,6 +206,22 @@ def test_bounds_past_i32():
     assert_agrees(q, q, q, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx > -(2**63))
 
 
+@pytest.mark.parametrize("bound", [2**31 - 1, 2**31 - 5, 2**30, -(2**31), -(2**31) + 3, 2**40])
+def test_sums_beside_a_number_near_the_end_of_i32(bound):
+    """As torch's of 64 bits: they do not wrap. The number may come after a small one, of which it is a param."""
+    q = torch.randn(1, 1, 8, 8)
+    for mask_of in (
+        lambda n: lambda b, h, q_idx, kv_idx: (q_idx + n >= kv_idx) | (q_idx == kv_idx),
+        lambda n: lambda b, h, q_idx, kv_idx: (n + kv_idx <= q_idx) | (q_idx == kv_idx),
+        lambda n: lambda b, h, q_idx, kv_idx: (kv_idx - n < q_idx) | (q_idx == kv_idx),
+        lambda n: lambda b, h, q_idx, kv_idx: (n - kv_idx > q_idx) | (q_idx == kv_idx),
+        lambda n: lambda b, h, q_idx, kv_idx: (n - (kv_idx - q_idx) > 0) | (q_idx == kv_idx),
+        lambda n: lambda b, h, q_idx, kv_idx: (torch.add(q_idx, n, alpha=1) >= kv_idx + n // 2) | (q_idx == kv_idx),
+    ):
+        for number in (2, bound, 3):
+            assert_agrees(q, q, q, mask_mod=mask_of(number))
+
+
 def test_sums_of_conditions():
     q = torch.randn(1, 1, 8, 8)
     assert_agrees(q, q, q, lambda score, b, h, q_idx, kv_idx: score * (((q_idx >= kv_idx) + (kv_idx >= 3)) == 1))

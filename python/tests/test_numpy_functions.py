@@ -14,6 +14,7 @@ TABLE = random.standard_normal((3, 2 * S)).astype(np.float32)
 HEADS, ROWS, KEYS = np.arange(H)[:, None, None], np.arange(L)[:, None], np.arange(S)
 
 
+@np.errstate(invalid="ignore")
 def attention(score=None, mask=None):
     """In float64, of mods that take arrays."""
     s = Q.astype(np.float64) @ K.transpose(0, 1, 3, 2) / np.sqrt(8)
@@ -35,6 +36,14 @@ SCORES = {
         s, heddle.Expr) else s + 0.1 * i + 0.02 * j,
     "Python's rounding": lambda s, b, h, i, j: (round(s) + math.floor(s) * 0.5 + math.ceil(s) + math.trunc(s) if isinstance(
         s, heddle.Expr) else np.rint(s) + np.floor(s) * 0.5 + np.ceil(s) + np.trunc(s)),
+    "composed": lambda s, b, h, i, j: (np.hypot(s, i) * 0.1 - np.logaddexp(s, 0.5) + np.logaddexp2(s, j * 0.1) + np.cbrt(s)
+                                       + np.heaviside(s, 0.5) + np.heaviside(i - j, 0.25) + np.sinh(s) * 0.1 + np.cosh(s)),
+    "angles, powers and NaN": lambda s, b, h, i, j: (np.deg2rad(s) + np.degrees(s) * 0.01 + np.float_power(i + 1, 0.5)
+                                                     + np.fmax(s, np.where(i > j, np.nan, 0.1)) - np.fmin(np.sqrt(s), 0.3)
+                                                     + np.isfinite(np.sqrt(s)).astype(np.float32)),
+    "a selection": lambda s, b, h, i, j: np.select([i > j, i == j], [s, s * 2], default=-1.0) + np.select([j < 2], [s]),
+    "other types": lambda s, b, h, i, j: s + (s * 3).astype(np.int64) * 0.1 + (i / 2).astype("i4") + i.astype(float) + (
+        np.isin(j, [1, np.int64(4)]).astype(np.float32) - (j % 2).astype(bool).astype(int)),
     "a row": lambda s, b, h, i, j: s + TABLE[0][j],
     "the last row": lambda s, b, h, i, j: s + TABLE[-1, j] + TABLE[-2][j],
     "a slice": lambda s, b, h, i, j: s + TABLE[1:, ::2][h, j],
@@ -75,6 +84,9 @@ def test_each_call_reads_the_present_array():
 
 @pytest.mark.parametrize("mod, said", [
     (lambda s, b, h, i, j: np.arctan2(s, 1.0), "numpy.arctan2 has no expression in a mod; .*, exp, "),
+    (lambda s, b, h, i, j: np.sinc(s), "numpy.sinc has no expression in a mod; .* isin, .*'Expr' object has no attribute"),
+    (lambda s, b, h, i, j: s.astype(np.float16), "astype.*float16.* of a score or an index; float32, float64, int32, "),
+    (lambda s, b, h, i, j: np.where(np.isin(i, range(300)), s, 0.0), "isin of an expression is given 300 values; up to 256"),
     (lambda s, b, h, i, j: np.exp(s, out=np.zeros(())), "numpy.exp of an expression is called with out"),
     (lambda s, b, h, i, j: s + [0.5, 0.25][h], r"no number for 'h', .*numpy.array\(table\)\[kv_idx\]"),
     (lambda s, b, h, i, j: s + sum(range(j)), "no number for 'kv_idx'"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _core
 from .loaded import loaded
+from .numpy_compositions import COMPOSED, OF_LISTS, astype
 
 
 def _with_expressions(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -20,7 +21,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": _core.abs, "abs": _core.abs, "fabs": _core.abs, "arctan": _core.atan, "atan": _core.atan, "rint": _core.round,
     "maximum": _core.maximum, "minimum": _core.minimum, "power": _core.power, "pow": _core.power,
     "where": _core.where, "clip": _core.clip, "round": _core.round, "around": _core.round,
-    "square": lambda x: _core.as_expr(x) * x, "reciprocal": lambda x: 1.0 / _core.as_expr(x),
+    **COMPOSED, "square": lambda x: _core.as_expr(x) * x, "reciprocal": lambda x: 1.0 / _core.as_expr(x),
     **{name: getattr(_core, name) for name in _core.OPERATIONS},
     **{name: _with_expressions(getattr(operator, of)) for name, of in {
         "add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "true_divide": "truediv",
@@ -32,13 +33,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def without_expression(name: str) -> str:
+    return (f"numpy.{name} has no expression in a mod; {', '.join(sorted({**FUNCTIONS, **OF_LISTS}))} have one, and so have "
+            "the functions of heddle")
+
+
 def of_expressions(function: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """The expression that a function of NumPy's gives. Raises TypeError for one that has none."""
     name = function.__name__
     known = FUNCTIONS.get(name)
     if known is None:
-        raise TypeError(f"numpy.{name} has no expression in a mod; {', '.join(sorted(FUNCTIONS))} have one, and so have "
-                        "the functions of heddle")
+        raise TypeError(without_expression(name))
     if named:
         raise TypeError(f"numpy.{name} of an expression is called with {', '.join(named)}; it takes its operands alone")
     try:
@@ -75,7 +80,14 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **named: Any) 
 def array_function(self: Any, function: Any, types: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
     if function.__name__ in FUNCTIONS and not any(has_elements(one) for one in values):
         return of_expressions(function, values, named)
-    return function._implementation(*values, **named)
+    if function.__name__ in OF_LISTS:
+        return OF_LISTS[function.__name__](*values, **named)
+    try:
+        return function._implementation(*values, **named)
+    except (AttributeError, TypeError) as error:
+        if any(isinstance(one, _core.Expr) for one in values):  # code of NumPy's that asks for what arrays have
+            raise TypeError(f"{without_expression(function.__name__)} ({error})") from None
+        raise
 
 
 def clamped(x: Any, min: Any = None, max: Any = None) -> Any:
@@ -108,6 +120,7 @@ def define_numpy_functions() -> None:
     setattr(_core.Expr, "__array_ufunc__", array_ufunc)
     setattr(_core.Expr, "__array_function__", array_function)
     setattr(_core.Expr, "__torch_function__", torch_function)
+    setattr(_core.Expr, "astype", astype)
 
 
 define_numpy_functions()

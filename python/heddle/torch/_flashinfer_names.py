@@ -13,7 +13,7 @@ class OlderNames:
 
     def run_return_lse(self, *args: Any, **given: Any) -> Any:
         """run() with return_lse: (out, lse)."""
-        return self.run(*args, return_lse=True, **given)
+        return self.run(*args, **{**given, "return_lse": True})
 
     def forward(self, *tensors: Any, **given: Any) -> Any:
         """run() with plan()'s options given anew: causal, pos_encoding_mode, window_left, logits_soft_cap and sm_scale have
@@ -23,7 +23,7 @@ class OlderNames:
 
     def forward_return_lse(self, *tensors: Any, **given: Any) -> Any:
         """forward() with lse: (out, lse)."""
-        return self.forward(*tensors, return_lse=True, **given)
+        return self.forward(*tensors, **{**given, "return_lse": True})
 
     def _take_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Makes the options of them, and returns the others, which run() takes."""

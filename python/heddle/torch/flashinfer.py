@@ -380,4 +380,4 @@ def single_prefill_with_kv_cache(
 
 def single_prefill_with_kv_cache_return_lse(*tensors: Any, **given: Any) -> Any:
     """single_prefill_with_kv_cache() with return_lse: (out, lse)."""
-    return single_prefill_with_kv_cache(*tensors, return_lse=True, **given)
+    return single_prefill_with_kv_cache(*tensors, **{**given, "return_lse": True})

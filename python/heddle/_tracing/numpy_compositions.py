@@ -85,8 +85,8 @@ OF_LISTS: dict[str, Callable[..., Any]] = {"select": select, "isin": isin}
 
 
 def astype(self: Any, dtype: Any) -> Any:
-    """As an array's: reals of f32, integers of i32 (truncated), or bools. Narrower types, which would round or wrap, are
-    refused."""
+    """As an array's: dtype float32 and float64 give reals of f32, int32 and int64 integers of i32 (truncated), and bool
+    bools. Narrower types, which would round or wrap, are refused."""
     numpy: Any = loaded("numpy")
     kind = numpy.dtype(dtype) if numpy is not None else dtype
     if kind in ("float32", "float64"):

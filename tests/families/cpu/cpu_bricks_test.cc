@@ -89,6 +89,22 @@ TEST_F(CpuBricks, MaximaThatGrow) {
   }
 }
 
+/// By a mod, beside which chunks come one behind the other also where maxima have to grow.
+TEST_F(CpuBricks, MaximaThatGrowByAMod) {
+  for (const double step : {0.02, 0.2, 2.0}) {
+    for (const std::int64_t rows : {100, 16}) {
+      SCOPED_TRACE(testing::Message() << "by " << step << " a key, " << rows << " rows");
+      Attention a = of_bf16({.q_rows = rows, .kv_rows = 700, .qk_dim = 40, .v_dim = 24});
+      a.options.score_mod = score_mod(
+          [step](Expr s, Expr, Expr, Expr i, Expr j) { return tanh(s) + to_f32(j) * step * to_f32(i % 3); });
+      a.plain.mods.score = [step](double s, auto, auto, auto i, auto j) {
+        return std::tanh(s) + static_cast<double>(j) * step * static_cast<double>(i % 3);
+      };
+      expect_bricks(a);
+    }
+  }
+}
+
 /// Small integers beside a large one, all of them exact: chunks that keep a maximum weigh as the first one does.
 TEST_F(CpuBricks, ScoresFarFromZero) {
   for (const double level : {250.0, 1000.0, 3000.0, 992e3, 1004e3, -1004e3}) {

@@ -95,8 +95,8 @@ TEST_F(CpuBricks, MaximaThatGrowByAMod) {
     for (const std::int64_t rows : {100, 16}) {
       SCOPED_TRACE(testing::Message() << "by " << step << " a key, " << rows << " rows");
       Attention a = of_bf16({.q_rows = rows, .kv_rows = 700, .qk_dim = 40, .v_dim = 24});
-      a.options.score_mod = score_mod(
-          [step](Expr s, Expr, Expr, Expr i, Expr j) { return tanh(s) + to_f32(j) * step * to_f32(i % 3); });
+      a.options.score_mod =
+          score_mod([step](Expr s, Expr, Expr, Expr i, Expr j) { return tanh(s) + to_f32(j) * step * to_f32(i % 3); });
       a.plain.mods.score = [step](double s, auto, auto, auto i, auto j) {
         return std::tanh(s) + static_cast<double>(j) * step * static_cast<double>(i % 3);
       };

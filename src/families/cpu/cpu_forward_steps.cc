@@ -124,7 +124,13 @@ bool StepsLeft::is_ready(const Step& step) const {
     return tile.k_unit < 0 || (is_done(packing_[at(order_->k_groups[at(tile.k_unit)])]) &&
                                is_done(packing_[at(order_->v_groups[at(tile.v_unit)])]));
   }
-  return order_->slots == 0 || step.group < order_->slots || is_done(tiles_[at(step.group - order_->slots)]);
+  if (order_->slots == 0) return true;
+  // A group that packs has waited for those before it in the slot; one without keys has not.
+  for (std::int32_t group = step.group - order_->slots; group >= 0; group -= order_->slots) {
+    if (!is_done(tiles_[at(group)])) return false;
+    if (order_->packing[at(group)] > 0) break;
+  }
+  return true;
 }
 
 void StepsLeft::wait_for_others(const Step& step) const {

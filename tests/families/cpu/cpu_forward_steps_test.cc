@@ -137,6 +137,31 @@ TEST(CpuForwardSteps, NoTileReadsWhatIsNotPacked) {
   }
 }
 
+/// A pair without keys packs nothing, so it does not wait for those that had its memory before; the next one must.
+TEST(CpuForwardSteps, PairsWithoutKeysHideNobody) {
+  std::mt19937_64 rng(1);
+  const auto up_to = [&](std::uint64_t most) { return static_cast<std::int64_t>(rng() % (most + 1)); };
+  int shared = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<Sequence> sequences(5);
+    for (Sequence& sequence : sequences) {
+      sequence.q_len = 1 + up_to(100);
+      sequence.kv_len = rng() % 3 == 0 ? 0 : 1 + up_to(80);
+    }
+    problem::AttentionProblem problem = problem_of(3, 3, sequences);
+    problem.packed = true;
+    const std::int64_t bytes = plan::cpu_forward_pair_bytes(problem, kTileRows);
+    const Schedule schedule(problem, 1, 1, kTileRows, bytes, nullptr);
+    for (std::int64_t i = 0; i < schedule.waves(); ++i) {
+      const Wave wave = schedule.wave(i);
+      Workers workers(problem, wave, 2, bytes, seed);
+      shared += workers.order().slots > 0 ? 1 : 0;
+      workers.run();
+    }
+  }
+  EXPECT_GT(shared, 50);
+}
+
 TEST(CpuForwardSteps, PairsShareAsMuchMemoryAsIsAtWork) {
   const problem::AttentionProblem problem = problem_of(8, 8, {{.q_len = 480, .kv_len = 512}});
   const std::int64_t bytes = plan::cpu_forward_pair_bytes(problem, kTileRows);

@@ -185,7 +185,8 @@ std::int64_t tiles_behind(const BackwardSm90Config& config, std::int64_t tiles_o
   return config.columns == 128 && tiles_of_section <= 8 ? 200 : 2 * kTilesAtOneTime;
 }
 
-/// Sections of more rows are slower with a ring than without, measured on an H200 (docs/notes/hopper_backward.md).
+/// Sections of up to so many rows have a ring. On an H200 those of more were slower with one, or were not measured
+/// (docs/notes/hopper_backward.md).
 std::int64_t most_rows_of_section(const AttentionProblem& problem, const BackwardSm90Config& config) {
   if (config.columns == 128) return config.masked ? 16384 : 2048;
   return problem.group() > 1 ? 8192 : std::numeric_limits<std::int64_t>::max();

@@ -1,12 +1,15 @@
 """Context parallel attention on the GPUs of one host beside one GPU: times, efficiency, rows received.
 
-    torchrun --nproc-per-node 2 bench/context_parallel.py [--repeats 10] [--groups N] [--hosts N] [--only NAME ...]
+    torchrun --nproc-per-node 2 bench/context_parallel.py [--rounds 5] [--groups N ...] [--hosts N] [--only NAME ...]
 
-Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward, both measured in this run. Prints a
-line of JSON a case: the goal, the times (median, milliseconds), the exchange alone, the forward over rows that have
-come already, how each rank knows where its queries and keys stand, the groups of heads and the largest rows received. Each
-case is checked first: the gathered results and gradients are held against those of one GPU. With --hosts the ranks are
-dealt to so many hosts, which on one machine are pretended: what the second step costs is then seen beside a run without.
+Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward. Each round times all ranks together,
+and then the whole problem on each GPU, all at once, so that GPUs are as warm for the one as for the other; the time of
+one GPU is their mean. Several calls stand in a row, as in training, so a GPU does not wait for its host; "from idle" is
+one call that starts on an idle GPU. Prints a line of JSON a case and number of groups: the goal, the times (medians of
+the rounds, milliseconds), the exchange of keys alone, how each rank knows where its queries and keys stand, and the
+most rows that a rank receives. Each case is checked first: results and gradients are held against those of one GPU.
+With --hosts the ranks are dealt to so many hosts, which on one machine are pretended: a run without shows what the
+second step costs.
 """
 
 import argparse
@@ -67,42 +70,52 @@ CASES = {
 DIM = 128
 
 
-def timed(call, repeats):
-    """The median of milliseconds. All ranks start together."""
-    times = []
-    for _ in range(repeats + 2):
-        dist.barrier()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
+ROW_OF = 60.0  # milliseconds of calls in a row
+
+
+def row_of(call, count):
+    """Milliseconds of a call, of `count` in a row, behind one that is not timed. All ranks start together."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    dist.barrier()
+    torch.cuda.synchronize()
+    call()
+    begin.record()
+    for _ in range(count):
         call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[2:])
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / count
 
 
-def slowest(milliseconds):
-    """The largest of all ranks' times."""
+def from_idle(call):
+    """Milliseconds of one call on an idle GPU. All ranks start together."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    dist.barrier()
+    torch.cuda.synchronize()
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
+def counts_of(calls):
+    """How many of each call stand in a row, the same on all ranks."""
+    return {name: max(1, round(ROW_OF / slowest(from_idle(call)))) for name, call in calls.items()}
+
+
+def over_ranks(milliseconds, how):
     all_times = torch.tensor([milliseconds], device="cuda")
-    dist.all_reduce(all_times, dist.ReduceOp.MAX)
+    dist.all_reduce(all_times, how)
     return all_times.item()
 
 
-def without_exchange(context):
-    """The forward of a call whose exchanges have come before."""
-    moving_keys = _context_attention.moving_keys
-    buffers = [starter().arrived() for starter in moving_keys(context)]
-    come = lambda _: [lambda buffer=buffer: _context_exchange.Moving(buffer, None) for buffer in buffers]
+def slowest(milliseconds):
+    return over_ranks(milliseconds, dist.ReduceOp.MAX)
 
-    def call():
-        _context_attention.moving_keys = come
-        try:
-            _context_attention.forward(context)
-        finally:
-            _context_attention.moving_keys = moving_keys
 
-    return call
+def mean(milliseconds):
+    return over_ranks(milliseconds, dist.ReduceOp.SUM) / dist.get_world_size()
 
 
 def ways_of(exchange):
@@ -123,88 +136,100 @@ def whole_of(length, heads, kv_heads):
             for one in (heads, kv_heads, kv_heads, heads)]
 
 
-def run(name, repeats, groups, mesh):
+def run(name, rounds, all_groups, mesh):
     length, heads, kv_heads, mask_of, score_of, goal = CASES[name]
     mask_mod = mask_of(length) if mask_of.__code__.co_argcount == 1 else mask_of
     score_mod = None if score_of is None else score_of(heads)
     mask = heddle.torch.create_block_mask(mask_mod, None, None, length, length, "cuda")
     plan = context_parallel.partition(mask, mesh, exchange_weight=2230.0 * kv_heads / heads)
-    q, k, v, d_out = whole_of(length, heads, kv_heads)
-    own = [context_parallel.shard(x, plan, 2) for x in (q, k, v, d_out)]
-    leaves = [x.requires_grad_() for x in own[:3]]
-    kept = {}
-
-    def of_ranks(*given):
-        return context_parallel.attention(*given, plan, score_mod=score_mod, enable_gqa=True, head_groups=groups)
+    *whole, d_whole = whole_of(length, heads, kv_heads)
+    own = [context_parallel.shard(x, plan, 2).requires_grad_() for x in whole]
+    d_own = context_parallel.shard(d_whole, plan, 2)
+    whole = [x.requires_grad_() for x in whole]
 
     def alone(*given):
         return heddle.torch.flex_attention(*given, score_mod, mask, enable_gqa=True)
+
+    for groups in all_groups:
+        def of_ranks(*given, groups=groups):
+            return context_parallel.attention(*given, plan, score_mod=score_mod, enable_gqa=True, head_groups=groups)
+
+        context = context_of(lambda: step(of_ranks, own, d_own))
+        error = slowest(largest_error(of_ranks, own, d_own, alone, whole, d_whole, plan.positions))
+        moves = lambda: _context_exchange.send_keys(plan.ranks, context.exchange, own[1], own[2]).arrived()
+        calls = {"ranks": lambda: step(of_ranks, own, d_own), "ranks forward": without_grad(lambda: of_ranks(*own)),
+                 "one": lambda: step(alone, whole, d_whole), "one forward": without_grad(lambda: alone(*whole)),
+                 "exchange": without_grad(moves)}
+        times = medians(calls, rounds)
+        report(name, goal, plan, context, times, error)
+
+
+def medians(calls, rounds):
+    """The times of each call, in rounds in which all take turns: of one GPU the mean, else the slowest rank's."""
+    counts = counts_of(calls)
+    times = {name: [] for name in (*calls, "ranks from idle", "one from idle")}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name].append((mean if name.startswith("one") else slowest)(row_of(call, counts[name])))
+        for name in ("ranks", "one"):
+            times[name + " from idle"].append((mean if name == "one" else slowest)(from_idle(calls[name])))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def report(name, goal, plan, context, times, error):
+    ways, exchange, ranks = [None] * plan.size, context.exchange, plan.size
+    dist.all_gather_object(ways, ways_of(exchange))
+    if dist.get_rank() != 0:
+        return
+    efficiency = lambda kind: round(times["one" + kind] / (ranks * times["ranks" + kind]), 3)
+    print(json.dumps({
+        "case": name, "goal": goal, "efficiency": efficiency(""), "forward efficiency": efficiency(" forward"),
+        "efficiency from idle": efficiency(" from idle"), **{one: round(x, 3) for one, x in times.items()},
+        "groups": context.groups, "positions": ways,
+        "most rows received": max(sum(exchange.received), exchange.most_received),
+        "largest relative error": round(error, 5), "ranks": ranks, "device": torch.cuda.get_device_name()}), flush=True)
+
+
+def without_grad(call):
+    def called():
+        with torch.no_grad():
+            return call()
+
+    return called
+
+
+def context_of(call):
+    """What a call computes and exchanges, as the forward has it."""
+    kept = {}
 
     def observed(context, *rest):
         kept["context"] = context
         return forward(context, *rest)
 
     forward, _context_attention.forward = _context_attention.forward, observed
-    both = slowest(timed(lambda: step(of_ranks, leaves, own[3]), repeats))
-    _context_attention.forward = forward
-    exchange = kept["context"].exchange
-    with torch.no_grad():
-        forwards = slowest(timed(lambda: of_ranks(*leaves), repeats))
-        there = slowest(timed(without_exchange(kept["context"]), repeats))
-        moves = lambda: _context_exchange.send_keys(plan.ranks, exchange, own[1], own[2]).arrived()
-        moved = slowest(timed(moves, repeats))
-    mine = [of_ranks(*leaves).detach(), *(x.grad for x in leaves)]
-    groups, ways = kept.pop("context").groups, [None] * plan.size
-    dist.all_gather_object(ways, ways_of(exchange))
-    del own, q, k, v, d_out
-    torch.cuda.empty_cache()
-    error, one, one_forward = 0.0, 0.0, 0.0
-    for rank in range(dist.get_world_size()):  # one GPU at a time, so that neither heats the other
-        if rank == dist.get_rank() and rank == 0:
-            q, k, v, d_out = whole_of(length, heads, kv_heads)
-            whole = [x.requires_grad_() for x in (q, k, v)]
-            one, one_forward = of_one(lambda: step(alone, whole, d_out), lambda: alone(*whole), repeats)
-            wanted = [alone(*whole).detach(), *(x.grad for x in whole)]
-            rows = plan.positions
-            wanted = [x.index_select(2, rows).float() for x in wanted]
-            error = max(float((x.float() - y).norm() / y.norm()) for x, y in zip(mine, wanted))
-        dist.barrier()
-    one, error = slowest(one), slowest(error)
-    if dist.get_rank() == 0:
-        ranks = plan.size
-        most = max(sum(exchange.received), exchange.most_received)
-        print(json.dumps({
-            "case": name, "goal": goal, "efficiency": round(one / (ranks * both), 3), "one": round(one, 3),
-            "slowest": round(both, 3), "forward efficiency": round(one_forward / (ranks * forwards), 3),
-            "one forward": round(one_forward, 3),
-            "slowest forward": round(forwards, 3), "exchange of keys alone": round(moved, 3),
-            "forward without exchange": round(there, 3), "positions": ways, "groups": groups,
-            "most rows received": most, "largest relative error": round(error, 5), "ranks": ranks,
-            "device": torch.cuda.get_device_name()}), flush=True)
+    try:
+        call()
+    finally:
+        _context_attention.forward = forward
+    return kept["context"]
 
 
-def of_one(both, forward, repeats):
-    """Medians of one rank alone, which no other waits for."""
+def largest_error(of_ranks, own, d_own, alone, whole, d_whole, positions):
+    """Of results and gradients of this rank's rows, relative to those of one GPU."""
     found = []
-    for call, grad in ((both, True), (forward, False)):
-        times = []
-        for _ in range(repeats + 2):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            begin.record()
-            with torch.set_grad_enabled(grad):
-                call()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end))
-        found.append(statistics.median(times[2:]))
-    return found
+    for attend, leaves, d_out in ((of_ranks, own, d_own), (alone, whole, d_whole)):
+        step(attend, leaves, d_out)
+        with torch.no_grad():
+            found.append([attend(*leaves), *(x.grad for x in leaves)])
+    wanted = (x.index_select(2, positions).float() for x in found[1])
+    return max(float((x.float() - y).norm() / y.norm()) for x, y in zip(found[0], wanted))
 
 
 def main():
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("--repeats", type=int, default=10)
-    given.add_argument("--groups", type=int, help="of heads; a divisor of the KV heads of each case")
+    given.add_argument("--rounds", type=int, default=5)
+    given.add_argument("--groups", type=int, nargs="*", default=[0],
+                       help="of heads, each in turn: divisors of the KV heads of each case; 0, the default: predicted")
     given.add_argument("--hosts", type=int, default=1, help="a divisor of the ranks")
     given.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     arguments = given.parse_args()
@@ -216,7 +241,7 @@ def main():
     mesh = None if hosts == 1 else dist.init_device_mesh("cuda", (hosts, ranks // hosts))
     for name in arguments.only:
         try:
-            run(name, arguments.repeats, arguments.groups, mesh)
+            run(name, arguments.rounds, [groups or None for groups in arguments.groups], mesh)
         except torch.cuda.OutOfMemoryError as error:
             print(json.dumps({"case": name, "error": str(error)[:200]}), flush=True)
         torch.cuda.empty_cache()

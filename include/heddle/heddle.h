@@ -14,6 +14,7 @@
 #include "heddle/files.h"              // IWYU pragma: export
 #include "heddle/kv_cache.h"           // IWYU pragma: export
 #include "heddle/mods.h"               // IWYU pragma: export
+#include "heddle/move_rows.h"          // IWYU pragma: export
 #include "heddle/nccl_communicator.h"  // IWYU pragma: export
 #include "heddle/partition.h"          // IWYU pragma: export
 #include "heddle/tensor.h"             // IWYU pragma: export

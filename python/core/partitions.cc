@@ -16,6 +16,7 @@
 #include "arguments.h"
 #include "heddle/context_parallel.h"
 #include "heddle/error.h"
+#include "heddle/move_rows.h"
 #include "heddle/partition.h"
 #include "shared_block_mask.h"
 #include "tensors.h"
@@ -52,6 +53,18 @@ std::optional<Placing> placing_of(const std::optional<std::string>& wanted) {
 HostSteps steps_of(std::int64_t steps) {
   if (steps >= 0 && steps <= 2) return static_cast<HostSteps>(steps);
   throw Error(ErrorCode::invalid_argument, "host_steps is " + std::to_string(steps) + "; 1, 2 and None are accepted");
+}
+
+void move_arrays(const ReadOnly& source, const Array& target, const Given& source_rows, const Given& target_rows,
+                 bool adds, std::uintptr_t stream) {
+  const RowMoves how{.from_rows = given_view(source_rows, "source_rows"),
+                     .to_rows = given_view(target_rows, "target_rows"),
+                     .adds = adds,
+                     .stream = reinterpret_cast<void*>(stream)};
+  const ConstTensorView from = const_view_of(source, "source");
+  const TensorView to = view_of(target, "target");
+  const WithoutGil released;
+  move_rows(from, to, how);
 }
 
 MadePartition make(const std::vector<SharedBlockMask>& masks, const std::vector<double>& weights, std::int64_t ranks,
@@ -137,6 +150,8 @@ void add_partitions(nb::module_& module) {
   add_exchange_plan(module);
   module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
   module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a);
+  module.def("move_rows", &move_arrays, "source"_a, "target"_a, "source_rows"_a.none(), "target_rows"_a.none(),
+             "adds"_a, "stream"_a);
   module.def(
       "most_elements",
       [](const Partition& queries, const SharedBlockMask& mask) {

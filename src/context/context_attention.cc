@@ -108,9 +108,10 @@ T& turn_of(std::vector<T>& turns, std::size_t group) {
 template <class Tensors>
 class KeysAhead {
  public:
+  /// `stream`: attention's, which copies own rows.
   KeysAhead(context::Lane& lane, const std::vector<Tensors>& parts, std::vector<RowsOfKeys>& rows,
-            Communicator& communicator)
-      : lane_(lane), parts_(parts), rows_(rows), communicator_(communicator) {
+            Communicator& communicator, void* stream)
+      : lane_(lane), parts_(parts), rows_(rows), communicator_(communicator), stream_(stream) {
     for (std::int64_t i = 0; i < kAhead; ++i) start();
   }
   /// The rows of the next group are there, for what follows.
@@ -124,15 +125,21 @@ class KeysAhead {
   void start() {
     if (started_ == parts_.size()) return;
     const std::size_t group = started_++;
+    const Tensors& part = parts_[group];
+    RowsOfKeys& rows = turn_of(rows_, group);
+    if (rows.leaves_from_memory()) rows.copy_own(part.k, part.v, stream_);
     // It may outlive this object, by an error, but not the call's parts.
-    lane_.start(mark(group), [&rows = turn_of(rows_, group), &part = parts_[group], &communicator = communicator_](
-                                 void* stream) { rows.bring(part.k, part.v, communicator, stream); });
+    lane_.start(mark(group), [&rows, &part, &communicator = communicator_](void* stream) {
+      rows.bring(part.k, part.v, communicator, stream);
+    });
+    if (!rows.leaves_from_memory()) rows.copy_own(part.k, part.v, stream_);
   }
 
   context::Lane& lane_;
   const std::vector<Tensors>& parts_;
   std::vector<RowsOfKeys>& rows_;
   Communicator& communicator_;
+  void* stream_;
   std::size_t started_ = 0, arrived_ = 0;
 };
 
@@ -162,7 +169,7 @@ void ContextAttention::forward(const AttentionTensors& own) const {
                                                               shape_text(own.k), shape_text(own.v), groups)));
   });
   const std::unique_ptr<context::Lane> lane = state.lane(std::ssize(parts));
-  KeysAhead keys(*lane, parts, rows, state.communicator);
+  KeysAhead keys(*lane, parts, rows, state.communicator, state.given.stream);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     keys.next();
     attention_into(local[i], options[i]);
@@ -213,7 +220,7 @@ void ContextAttention::backward(const BackwardTensors& own, const AddedGradients
                                                               shape_text(own.k), shape_text(own.v), of_keys, groups)));
   });
   const std::unique_ptr<context::Lane> lane = state.lane(std::ssize(parts));
-  KeysAhead keys(*lane, parts, rows, state.communicator);
+  KeysAhead keys(*lane, parts, rows, state.communicator, state.given.stream);
   const auto mark = [](std::size_t group) { return static_cast<int>(kKeyTurns + group % kGradientTurns); };
   for (std::size_t i = 0; i < parts.size(); ++i) {
     keys.next();

@@ -45,7 +45,11 @@ Route::Route(const ExchangePlan& plan, const Partition& keys, std::int64_t rank,
     return list_of(numbers, device);
   };
   near.leaving = in_memory(plan.sent_rows(rank, keys));
-  if (!plan.crossing.empty()) crossing.leaving = in_memory(plan.crossing_sent_rows(rank, keys));
+  if (plan.crossing.empty()) {
+    near.leaving_own = list_of(plan.sent_rows(rank, keys), device);
+  } else {
+    crossing.leaving = in_memory(plan.crossing_sent_rows(rank, keys));
+  }
   for (std::int64_t other = 0; other < plan.ranks(); ++other) {
     near.received.push_back(plan.rows(rank, other));
     near.sent.push_back(plan.rows(other, rank));

@@ -15,6 +15,8 @@ struct Step {
   std::vector<std::int64_t> received, sent;  // rows, of each rank
   /// Numbers of the rows that leave, in the memory of a RowsOfKeys: i32, on the ranks' device.
   Tensor leaving;
+  /// Numbers of the same rows among the rank's own ones; empty if rows that crossed to it may leave, too.
+  Tensor leaving_own;
 
   std::int64_t received_rows() const;
   std::int64_t sent_rows() const;

@@ -59,10 +59,9 @@ RowsOfKeys::RowsOfKeys(const ConstTensorView& k, const ConstTensorView& v, const
   if (!route.crossing.is_empty()) memory.zeros.bytes(device_, row_bytes(), true);
 }
 
-TensorView RowsOfKeys::part(std::int64_t first, std::int64_t dim) const {
+TensorView RowsOfKeys::part(void* data, std::int64_t rows, std::int64_t first, std::int64_t dim) const {
   const std::int64_t columns = k_dim_ + v_dim_;
-  void* data = static_cast<std::byte*>(data_) + first * size_of(dtype_);
-  return {data, dtype_, Dims{batch_, heads_, route_->attended(), dim},
+  return {static_cast<std::byte*>(data) + first * size_of(dtype_), dtype_, Dims{batch_, heads_, rows, dim},
           Dims{heads_ * columns, columns, batch_ * heads_ * columns, 1}, device_};
 }
 
@@ -87,7 +86,23 @@ void RowsOfKeys::send(const Step& step, std::int64_t first_received, Communicato
   communicator.exchange(leaving, in_bytes(step.sent), row(first_received), in_bytes(step.received), stream);
 }
 
-void RowsOfKeys::bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream) {
+void RowsOfKeys::send_own(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator,
+                          void* stream) {
+  const Step& step = route_->near;
+  const std::int64_t rows = step.sent_rows();
+  void* leaving = memory_->moving.bytes(device_, rows * row_bytes());
+  for (const auto& [own, packed] :
+       {std::pair(k, part(leaving, rows, 0, k_dim_)), {v, part(leaving, rows, k_dim_, v_dim_)}}) {
+    move({.from = own,
+          .to = packed,
+          .rows = rows,
+          .from_rows = static_cast<const std::int32_t*>(step.leaving_own.data()),
+          .stream = stream});
+  }
+  communicator.exchange(leaving, in_bytes(step.sent), row(route_->before), in_bytes(step.received), stream);
+}
+
+void RowsOfKeys::copy_own(const ConstTensorView& k, const ConstTensorView& v, void* stream) {
   for (const auto& [own, all] : {std::pair(k, keys()), {v, values()}}) {
     for (const OwnRows& part : own_rows(*route_)) {
       move({.from = rows_from(own, part.own, part.rows),
@@ -96,7 +111,11 @@ void RowsOfKeys::bring(const ConstTensorView& k, const ConstTensorView& v, Commu
             .stream = stream});
     }
   }
-  if (!route_->crossing.is_empty()) send(route_->crossing, route_->attended(), communicator, stream);
+}
+
+void RowsOfKeys::bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream) {
+  if (!leaves_from_memory()) return send_own(k, v, communicator, stream);
+  send(route_->crossing, route_->attended(), communicator, stream);
   send(route_->near, route_->before, communicator, stream);
 }
 

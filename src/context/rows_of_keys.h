@@ -41,10 +41,15 @@ class RowsOfKeys {
              CallMemory& memory, const std::optional<DType>& dtype = {});
 
   /// Rows that attention reads, in the order of the route's positions.
-  TensorView keys() const { return part(0, k_dim_); }
-  TensorView values() const { return part(k_dim_, v_dim_); }
+  TensorView keys() const { return part(data_, route_->attended(), 0, k_dim_); }
+  TensorView values() const { return part(data_, route_->attended(), k_dim_, v_dim_); }
 
-  /// Copies own rows, and receives the others from their ranks. Collective. On a GPU it enqueues on the stream.
+  /// With one step own rows leave from the caller's tensors, so that the exchange waits for no copy of them. With two,
+  /// rows that crossed leave beside own ones: these are copied first.
+  bool leaves_from_memory() const { return !route_->crossing.is_empty(); }
+  /// Copies own rows. On a GPU it enqueues on the stream.
+  void copy_own(const ConstTensorView& k, const ConstTensorView& v, void* stream);
+  /// Receives the others from their ranks. Collective, likewise.
   void bring(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream);
   /// Sends gradients of received rows back, adds the incoming ones to those of own rows, and stores these, or adds them
   /// to dk and dv. Collective, likewise.
@@ -52,7 +57,8 @@ class RowsOfKeys {
                  Communicator& communicator, void* stream);
 
  private:
-  TensorView part(std::int64_t first, std::int64_t dim) const;
+  /// Columns [first, first + dim) of rows in memory, [B, H, rows, dim].
+  TensorView part(void* data, std::int64_t rows, std::int64_t first, std::int64_t dim) const;
   /// Rows as one axis: [1, 1, rows, elements of a row].
   TensorView flat(void* data, std::int64_t rows) const;
   /// Elements, and bytes, of a row.
@@ -62,6 +68,7 @@ class RowsOfKeys {
   std::vector<std::int64_t> in_bytes(const std::vector<std::int64_t>& rows) const;
 
   void send(const Step& step, std::int64_t first_received, Communicator& communicator, void* stream);
+  void send_own(const ConstTensorView& k, const ConstTensorView& v, Communicator& communicator, void* stream);
   void add_back(const Step& step, std::int64_t first_received, Communicator& communicator, void* stream);
 
   const Route* route_ = nullptr;

@@ -16,7 +16,7 @@ from . import _eager
 from ._backward_plans import ASKED_ON, layout
 from ._call import Call
 from ._context_call import ContextCall
-from ._context_exchange import Moving, gradients_return, send_keys
+from ._context_exchange import Moving, gradients_return, join_side, send_keys
 from ._eager_backward import FLOATING, Wanted, in_places, is_deterministic, refuse_twice, rows, wanted_of
 from ._gradients import RefusedTwice
 from ._results import empty_lse, empty_out, ordered_out
@@ -118,7 +118,6 @@ def backward(
     """The wanted gradients, in the order of Wanted. All ranks call it. Those of captures and sinks are this rank's
     part, or with reduces_captures the sum over the ranks."""
     call, ranks = context.call, context.plan.ranks
-    dim = call.key.shape[3]
     d_out = rows(torch.zeros_like(made.out) if d_out is None else d_out)
     gradients = Gradients(call, wanted)
     moves = wanted.key or wanted.value
@@ -133,11 +132,8 @@ def backward(
                 on_the_way.remove(one)
 
     def returning(d_keys: torch.Tensor, kv_heads: slice) -> Iterator[None]:
-        yield from gradients_return(ranks, context.exchange, d_keys)
-        for target, columns in ((gradients.key, slice(0, dim)), (gradients.value, slice(dim, None))):
-            if target is not None:
-                for to, of in context.exchange.own:
-                    target[:, kv_heads, to] = d_keys[:count][of][..., columns].permute(1, 2, 0, 3)
+        targets = (None if x is None else x[:, kv_heads] for x in (gradients.key, gradients.value))
+        return gradients_return(ranks, context.exchange, d_keys, *targets)
 
     count = context.exchange.key_count
     for heads, kv_heads in context.head_groups():
@@ -160,6 +156,7 @@ def backward(
             next(on_the_way[-1])
     while on_the_way:
         come_in()
+    join_side(call.query.device)
     if context.reduces_captures:
         for x in (*([] if gradients.sinks is None else [gradients.sinks]), *gradients.captures.values()):
             dist.all_reduce(x, group=ranks.group)

@@ -15,8 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .. import _core
 from ._context_group import Ranks
 from ._context_plan import Exchange
+from ._eager_backward import rows as unit_stride
+from ._private_names import stream_of
 
 
 class Moving:
@@ -52,70 +55,126 @@ def near_group(ranks: Ranks, exchange: Exchange) -> Any:
 _sides: dict[torch.device, torch.cuda.Stream] = {}
 
 
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream of a GPU beside the current one. Its kernels are small: they come first where SMs become free."""
+    if device not in _sides:
+        stream: Any = torch.cuda.Stream
+        _sides[device] = stream(device, priority=-1)
+    return _sides[device]
+
+
 @contextmanager
-def beside(device: torch.device, *read: torch.Tensor) -> Iterator[None]:
-    """On a GPU: work of a stream of its own, after what the current one has now; on the CPU nothing else. So what waits
-    between the two steps of an exchange is not the attention. `read`: tensors that it reads."""
+def beside(device: torch.device, *used: torch.Tensor) -> Iterator[None]:
+    """On a GPU: work of a stream of its own, after what follow() said; on the CPU nothing else. `used`: tensors of the current stream."""
     if device.type != "cuda":
         yield
         return
-    if device not in _sides:
-        stream: Any = torch.cuda.Stream
-        _sides[device] = stream(device)
-    side = _sides[device]
-    side.wait_stream(torch.cuda.current_stream(device))
-    for x in read:
+    side = side_stream(device)
+    for x in used:
         x.record_stream(side)
     with torch.cuda.stream(side):
         yield
 
 
+def move(source: torch.Tensor, target: torch.Tensor, *, source_rows: torch.Tensor | None = None,
+         target_rows: torch.Tensor | None = None, adds: bool = False) -> None:
+    """Rows of `source` [B, H, rows, D] become rows of `target`, by lists if they are given, or are added to them."""
+    stream = 0 if source.device.type == "cpu" else stream_of(source.device.index)
+    _core.move_rows(source, target, source_rows, target_rows, adds, stream)
+
+
+def by_heads(rows: torch.Tensor) -> torch.Tensor:
+    """A buffer [rows, B, H, D] as [B, H, rows, D]."""
+    return rows.permute(1, 2, 0, 3)
+
+
 def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.Tensor) -> Moving:
     """Starts the exchange of keys [B, heads, own rows, D] and values. The buffer has the rows in the exchange's order.
     All ranks call it, also those with nothing to send."""
+    key, value = unit_stride(key), unit_stride(value)
     batch, heads, _, dim = key.shape
     rows = key.new_empty(exchange.row_count, batch, heads, dim + value.shape[3])
-    for of, to in exchange.own:
-        part = rows[:exchange.key_count][to]
-        part[..., :dim].copy_(key[:, :, of].permute(2, 0, 1, 3))
-        part[..., dim:].copy_(value[:, :, of].permute(2, 0, 1, 3))
     crossing = exchange.crossing
-    if crossing is None:
-        return bring(ranks, exchange, rows)
-    with beside(rows.device, rows):
-        across = rows.index_select(0, crossing.sent_places)
+    if crossing is None:  # what leaves comes first, so that the exchange waits for no other copies
+        sent = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
+        for own, packed in ((key, sent[..., :dim]), (value, sent[..., dim:])):
+            move(own, by_heads(packed), source_rows=exchange.sent_own)
+        work = all_to_all(ranks.group, rows[exchange.others], exchange.received, sent, exchange.sent)
+        copy_own(exchange, key, value, rows)
+        return Moving(rows, work, sent)
+    copy_own(exchange, key, value, rows)
+    follow(rows.device)
+    with beside(rows.device, rows):  # so that what waits between the steps is not the attention
+        across = packed_rows(rows, crossing.sent_places)
         all_to_all(ranks.rail, rows[exchange.crossed], crossing.received, across, crossing.sent).wait()
-        return bring(ranks, exchange, rows)
+        sent = packed_rows(rows, exchange.sent_places)
+        work = all_to_all(near_group(ranks, exchange), rows[exchange.others], exchange.received, sent, exchange.sent)
+        return Moving(rows, work, sent)
 
 
-def bring(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Moving:
-    """Starts the step that brings rows to their queries."""
-    sent = rows.index_select(0, exchange.sent_places)
-    work = all_to_all(near_group(ranks, exchange), rows[exchange.others], exchange.received, sent, exchange.sent)
-    return Moving(rows, work, sent)
+def copy_own(exchange: Exchange, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor) -> None:
+    """Own rows, into the buffer of all."""
+    dim, attended = key.shape[3], by_heads(rows[:exchange.key_count])
+    for of, to in exchange.own:
+        move(key[:, :, of], attended[:, :, to, :dim])
+        move(value[:, :, of], attended[:, :, to, dim:])
 
 
-def gradients_return(ranks: Ranks, exchange: Exchange, rows: torch.Tensor) -> Iterator[None]:
-    """Brings gradients of received rows back to their owners, and adds there what has come. Each next() ends a step and
-    starts the one after it: two on one host, three over several. All ranks call them in the same order."""
-    into = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
-    work = all_to_all(near_group(ranks, exchange), into, exchange.sent, rows[exchange.others], exchange.received)
+def packed_rows(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rows of a buffer that leave, in one piece of memory."""
+    packed = rows.new_empty(places.numel(), *rows.shape[1:])
+    move(by_heads(rows), by_heads(packed), source_rows=places)
+    return packed
+
+
+def gradients_return(
+    ranks: Ranks, exchange: Exchange, rows: torch.Tensor, key: torch.Tensor | None, value: torch.Tensor | None
+) -> Iterator[None]:
+    """Brings gradients of received rows back to their owners, adds there what has come, and stores the sums in the
+    gradients of own keys and values. Each next() ends a step and starts the one after it: two on one host, three over
+    several. All ranks call them in the same order. On a GPU later steps run beside the current stream: join_side() makes
+    it wait."""
+    device, crossing = rows.device, exchange.crossing
+    came = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
+    work = all_to_all(near_group(ranks, exchange), came, exchange.sent, rows[exchange.others], exchange.received)
+    follow(device)
     yield
-    work.wait()
-    crossing = exchange.crossing
     if crossing is not None:
-        rows[exchange.crossed] = 0
-    add_gradients(exchange.sent_runs, rows, into)
-    if crossing is None:
-        return
-    across = rows.new_empty(sum(crossing.sent), *rows.shape[1:])
-    work = all_to_all(ranks.rail, across, crossing.sent, rows[exchange.crossed], crossing.received)
-    yield
-    work.wait()
-    add_gradients(crossing.sent_runs, rows, across)
+        with beside(device, rows, came):
+            work.wait()
+            rows[exchange.crossed] = 0
+            add_gradients(exchange.sent_places, exchange.sent, rows, came)
+            across = rows.new_empty(sum(crossing.sent), *rows.shape[1:])
+            work = all_to_all(ranks.rail, across, crossing.sent, rows[exchange.crossed], crossing.received)
+        yield
+    with beside(device, *(x for x in (rows, came, key, value) if x is not None)):
+        work.wait()
+        if crossing is None:
+            add_gradients(exchange.sent_places, exchange.sent, rows, came)
+        else:
+            add_gradients(crossing.sent_places, crossing.sent, rows, across)
+        attended = by_heads(rows[:exchange.key_count])
+        dim = rows.shape[3] - value.shape[3] if value is not None else key.shape[3] if key is not None else 0
+        for target, columns in ((key, slice(0, dim)), (value, slice(dim, None))):
+            if target is not None:
+                for to, of in exchange.own:
+                    move(attended[:, :, of, columns], target[:, :, to])
 
 
-def add_gradients(runs: list[tuple[slice, slice]], rows: torch.Tensor, came: torch.Tensor) -> None:
-    """Adds what has come to a buffer of gradients, in the order of the ranks: the same bits whenever it came."""
-    for of, to in runs:
-        rows[to] += came[of]
+def add_gradients(places: torch.Tensor, counts: list[int], rows: torch.Tensor, came: torch.Tensor) -> None:
+    """Adds what has come to a buffer of gradients, in the order of the ranks, several of which may have terms of one
+    row: the same bits whenever it came."""
+    for of, to in zip(came.split(counts), places.split(counts)):
+        move(by_heads(of), by_heads(rows), target_rows=to, adds=True)
+
+
+def follow(device: torch.device) -> None:
+    """What runs beside comes after what the current stream has now."""
+    if device.type == "cuda":
+        side_stream(device).wait_stream(torch.cuda.current_stream(device))
+
+
+def join_side(device: torch.device) -> None:
+    """What follows comes after all that runs beside."""
+    if device.type == "cuda" and device in _sides:
+        torch.cuda.current_stream(device).wait_stream(_sides[device])

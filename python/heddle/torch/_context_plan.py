@@ -30,8 +30,7 @@ class Crossing(NamedTuple):
 
     received: list[int]  # rows from each of them
     sent: list[int]
-    sent_places: torch.Tensor
-    sent_runs: list[tuple[slice, slice]]
+    sent_places: torch.Tensor  # in the buffer, i32
 
 
 class Exchange:
@@ -65,16 +64,15 @@ class Exchange:
         # Own rows among own ones, and in the buffer of all.
         self.own = [(slice(0, before), slice(0, before)), (slice(before, None), slice(self.others.stop, None))]
         sent = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys))
-        sent += others.numel() * (sent >= before)
-        self.sent_places = sent.to(plan.device)  # in the buffer
-        self.sent_runs = runs_of(sent, self.sent)
+        # Of rows that leave, i32: in the buffer, and, in one step, among own ones.
+        self.sent_places = in_buffer(sent, before, others.numel()).to(plan.device)
+        self.sent_own = None if two_steps else sent.to(torch.int32).to(plan.device)
         self.crossing: Crossing | None = None
         if two_steps:
             crossing = torch.from_numpy(lists.crossing_sent_rows(ranks.rank, plan.made.keys))
-            crossing += others.numel() * (crossing >= before)
-            counts = [lists.crossing_rows(receiver, ranks.rank) for receiver in ranks.far]
-            self.crossing = Crossing([lists.crossing_rows(ranks.rank, sender) for sender in ranks.far], counts,
-                                     crossing.to(plan.device), runs_of(crossing, counts))
+            self.crossing = Crossing([lists.crossing_rows(ranks.rank, sender) for sender in ranks.far],
+                                     [lists.crossing_rows(receiver, ranks.rank) for receiver in ranks.far],
+                                     in_buffer(crossing, before, others.numel()).to(plan.device))
         attended = own.numel() + others.numel()
         self.crossed = slice(attended, attended + sum(self.crossing.received if self.crossing else []))
         self.rows = plan.query_rows, rows_of(torch.cat((own[:before], others, own[before:])), plan.device)
@@ -207,16 +205,10 @@ class ContextPlan:
                 "queries>")
 
 
-def runs_of(places: torch.Tensor, counts: Sequence[int]) -> list[tuple[slice, slice]]:
-    """Places in pieces of these counts as runs: where each stands in the list, and which places it has."""
-    runs, at = [], 0
-    for piece in torch.split(places, list(counts)):
-        cuts = ((piece[1:] != piece[:-1] + 1).nonzero().flatten() + 1).tolist()
-        for begin, end in itertools.pairwise([0, *cuts, piece.numel()]) if piece.numel() else ():
-            first = int(piece[begin])
-            runs.append((slice(at + begin, at + end), slice(first, first + end - begin)))
-        at += piece.numel()
-    return runs
+def in_buffer(rows: torch.Tensor, before: int, received: int) -> torch.Tensor:
+    """Places of own rows in a buffer that has received ones behind its first `before`; later numbers are of rows that
+    crossed."""
+    return (rows + received * (rows >= before)).to(torch.int32)
 
 
 def own_before(own: torch.Tensor, others: torch.Tensor) -> int:

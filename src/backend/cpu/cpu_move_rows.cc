@@ -1,9 +1,13 @@
 #include "backend/cpu/cpu_move_rows.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "base/element.h"
+#include "base/parallel.h"
 
 namespace heddle::cpu {
 namespace {
@@ -12,21 +16,25 @@ struct Row {
   std::int64_t from, to;  // element offsets
 };
 
-/// Calls move(row) for each row of all batches and heads.
+constexpr std::int64_t kMovedRows = 256;        // of one task
+constexpr std::int64_t kMovedBySelf = 1 << 16;  // up to so many elements one thread moves all
+
+/// Calls move(row) for each row of all batches and heads, on all cores if there are many.
 template <class Move>
-void for_each_row(const backend::MoveArguments& arguments, Move&& move) {
+void for_each_row(const backend::MoveArguments& arguments, const Move& move) {
   const ConstTensorView& from = arguments.from;
   const TensorView& to = arguments.to;
-  for (std::int64_t batch = 0; batch < from.shape[0]; ++batch) {
-    for (std::int64_t head = 0; head < from.shape[1]; ++head) {
-      for (std::int64_t i = 0; i < arguments.rows; ++i) {
-        const std::int64_t from_row = arguments.from_rows == nullptr ? i : arguments.from_rows[i],
-                           to_row = arguments.to_rows == nullptr ? i : arguments.to_rows[i];
-        move(Row{batch * from.strides[0] + head * from.strides[1] + from_row * from.strides[2],
-                 batch * to.strides[0] + head * to.strides[1] + to_row * to.strides[2]});
-      }
+  const std::int64_t heads = from.shape[1], pieces = (arguments.rows + kMovedRows - 1) / kMovedRows,
+                     elements = from.shape[0] * heads * arguments.rows * from.shape[3];
+  base::parallel_tasks(elements < kMovedBySelf ? 1 : 0, from.shape[0] * heads * pieces, [&](int, std::int64_t task) {
+    const std::int64_t first = task % pieces * kMovedRows, head = task / pieces % heads, batch = task / pieces / heads;
+    for (std::int64_t i = first; i < std::min(first + kMovedRows, arguments.rows); ++i) {
+      const std::int64_t from_row = arguments.from_rows == nullptr ? i : arguments.from_rows[i],
+                         to_row = arguments.to_rows == nullptr ? i : arguments.to_rows[i];
+      move(Row{batch * from.strides[0] + head * from.strides[1] + from_row * from.strides[2],
+               batch * to.strides[0] + head * to.strides[1] + to_row * to.strides[2]});
     }
-  }
+  });
 }
 
 }  // namespace

@@ -40,7 +40,6 @@ std::vector<Variant> variants_of(const plan::ForwardSm90Kernel& kernel) {
   for (const std::int64_t megabytes : {4, 8, 16, 32}) {
     for (const double share : {0.0, 0.06, 0.12, 0.24}) {
       const plan::TileOrder order = {megabytes * 1'000'000, share};
-      if (order.section_bytes == plan::TileOrder().section_bytes && share == plan::TileOrder().last_share) continue;
       variants.push_back({fmt::format("{} MB, {:.0f} % last", megabytes, 100 * share), kernel.config(), order});
     }
   }

@@ -64,7 +64,7 @@ class Exchange:
         # Own rows among own ones, and in the buffer of all.
         self.own = [(slice(0, before), slice(0, before)), (slice(before, None), slice(self.others.stop, None))]
         sent = torch.from_numpy(lists.sent_rows(ranks.rank, plan.made.keys))
-        # Of rows that leave, i32: in the buffer, and, in one step, among own ones.
+        # Places of the rows that leave, i32: in the buffer and, in one step, among own rows.
         self.sent_places = in_buffer(sent, before, others.numel()).to(plan.device)
         self.sent_own = None if two_steps else sent.to(torch.int32).to(plan.device)
         self.crossing: Crossing | None = None

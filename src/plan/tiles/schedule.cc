@@ -10,6 +10,7 @@
 
 #include "mask/shape.h"
 #include "plan/tiles/deal.h"
+#include "plan/tiles/last_tiles.h"
 #include "plan/tiles/packed_heads.h"
 
 namespace heddle::plan {
@@ -220,24 +221,27 @@ std::int64_t attended_elements(const std::vector<Tile>& tiles, const problem::At
   return elements;
 }
 
-/// Moves the shortest tiles to the end, the longest of them first: the whole ranks that make up `share` of the work.
-/// They read few keys, so it costs little that these are no longer in L2.
-void put_short_ones_last(std::vector<Tile>& tiles, int ranks, double share) {
-  std::vector<std::int64_t> clocks(static_cast<std::size_t>(ranks), 0);
-  std::int64_t total = 0;
-  for (const Tile& tile : tiles) {
-    clocks[static_cast<std::size_t>(tile.row->rank)] += tile.row->clocks;
-    total += tile.row->clocks;
-  }
-  int first_short = ranks;
-  for (std::int64_t sum = 0; first_short > 0; --first_short) {
-    sum += clocks[static_cast<std::size_t>(first_short - 1)];
-    if (static_cast<double>(sum) > share * static_cast<double>(total)) break;
-  }
+/// Moves the shortest tiles, those of ranks from `first_short` on, to the end, the longest of them first. They read few
+/// keys, so it costs little that these are no longer in L2.
+void put_short_ones_last(std::vector<Tile>& tiles, int first_short) {
   const auto first_short_tile =
       std::stable_partition(tiles.begin(), tiles.end(), [&](const Tile& tile) { return tile.row->rank < first_short; });
   std::stable_sort(first_short_tile, tiles.end(),
                    [](const Tile& x, const Tile& y) { return x.row->rank < y.row->rank; });
+}
+
+/// The first rank of those that come last.
+int first_short_rank(const problem::AttentionProblem& problem, const std::vector<Tile>& tiles, int ranks, int workers,
+                     const device::GpuCaps& caps, const TileOrder& order) {
+  std::vector<TileCost> costs;
+  costs.reserve(tiles.size());
+  for (const Tile& tile : tiles) costs.push_back({tile.row->clocks, tile.row->rank});
+  if (order.last_share) return first_rank_of_share(costs, ranks, *order.last_share);
+  // Tiles of many heads are drawn at a time there. That is free if the keys of all stay in L2.
+  const double bytes = static_cast<double>(keys_before(problem, order.batch_inside).back()) *
+                       static_cast<double>((problem.qk_dim + problem.v_dim) * size_of(problem.k_dtype));
+  return best_first_rank(costs, ranks, workers, kLastShare,
+                         bytes <= 0.5 * static_cast<double>(caps.l2_bytes) ? 0.5 : 0.25);
 }
 
 /// Predicts which worker draws which tile.
@@ -307,7 +311,7 @@ TileSchedule schedule_tiles(const problem::AttentionProblem& problem, const shar
   }
   const std::size_t work = std::max(tiles.size(), fills);
   schedule.grid = static_cast<int>(std::min(work, static_cast<std::size_t>(std::max(1, caps.multiprocessors))));
-  put_short_ones_last(tiles, rows.ranks(), order.last_share);
+  put_short_ones_last(tiles, first_short_rank(problem, tiles, rows.ranks(), schedule.grid, caps, order));
   predict(tiles, schedule);
   schedule.elements = attended_elements(tiles, problem, tile);
   schedule.runs = rows.take_runs();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "device/caps.h"
@@ -20,9 +21,11 @@ namespace heddle::plan {
 /// other; on causal masks the last share gains 2 to 10 % over none, and half of it 1 % less.
 struct TileOrder {
   std::int64_t section_bytes = 16'000'000;
-  double last_share = 0.12;   // of all work, in the tiles that come last
+  std::optional<double>
+      last_share{};           // of all work, in the tiles that come last; none: kLastShare, or what ends sooner
   bool batch_inside = false;  // the same tile of all sequences, then the next: they read the same of a streamed capture
 };
+inline constexpr double kLastShare = 0.12;
 
 /// The lists that a launch uploads, in the order of TileOrder.
 struct TileSchedule {

@@ -164,7 +164,7 @@ def gradients_return(
 def add_gradients(places: torch.Tensor, counts: list[int], rows: torch.Tensor, came: torch.Tensor) -> None:
     """Adds what has come to a buffer of gradients, in the order of the ranks, several of which may have terms of one
     row: the same bits whenever it came."""
-    for of, to in zip(came.split(counts), places.split(counts)):
+    for of, to in zip(torch.split(came, counts), torch.split(places, counts)):
         move(by_heads(of), by_heads(rows), target_rows=to, adds=True)
 
 

@@ -6,7 +6,7 @@
 
 namespace heddle::plan {
 
-/// What a tile costs, and its rank among all tiles: by clocks, the most first; equal ones share it.
+/// A tile costs `clocks`. `rank` orders all tiles by them, the most first; equal ones share it.
 struct TileCost {
   std::int64_t clocks;
   int rank;

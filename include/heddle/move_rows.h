@@ -1,5 +1,5 @@
-// Rows moved between tensors of one device: packed by a list before they travel to another rank, stored or added where
-// a list says when they have come. context_parallel.h does so by itself; exchanges of one's own are built of this.
+// Copies or adds rows between two tensors of one device, by lists of row numbers. Exchanges between ranks use it to
+// pack rows that leave and to store rows that arrive. ContextAttention (context_parallel.h) calls it itself.
 #pragma once
 
 #include <optional>
@@ -8,23 +8,23 @@
 
 namespace heddle {
 
-/// Which rows of a move, and how.
+/// Options of move_rows().
 struct RowMoves {
-  /// i32 [n], contiguous, on the tensors' device: row i of each head comes from row from_rows[i] of `from`, and goes to
-  /// row to_rows[i] of `to`. Without a list it is row i. No number may stand twice in to_rows. On the CPU numbers are
-  /// checked; on a GPU they must be right.
+  /// i32 [n], contiguous, on the tensors' device. Row from_rows[i] of `from` goes to row to_rows[i] of `to`, in each
+  /// head. A missing list counts 0, 1, 2 and so on. Numbers in to_rows must differ from each other. The CPU checks the
+  /// numbers; on a GPU wrong numbers are undefined behaviour.
   std::optional<ConstTensorView> from_rows{}, to_rows{};
-  bool adds = false;       // to what `to` holds, in f32 (f64 if either is f64), instead of writing it
-  void* stream = nullptr;  // of a GPU; null: the default one
+  bool adds = false;       // add to `to` instead of overwriting it; sums in f32 (f64 if either tensor is f64)
+  void* stream = nullptr;  // GPU only; null: the default stream
 };
 
-/// Moves rows of `from` [B, H, rows, D] to rows of `to` [B, H, rows, D], and converts them. Both have floating dtypes,
-/// any strides whose last is 1, and the same B, H and D; `rows` are equal only without lists. n is the length of the
-/// lists. Where memory of the two overlaps, results are undefined. On a GPU it is one launch, and nothing waits, but
-/// for the first move of its dtypes on a device, which compiles its kernel.
+/// Copies rows of `from` [B, H, rows, D] to `to` [B, H, rows, D] and converts them to its dtype. Both tensors have
+/// floating dtypes, the same B, H and D, and a last stride of 1; other strides are free. Without lists they also have
+/// the same number of rows; with lists, n rows of each head move. The tensors must not overlap. On a GPU a call is one
+/// kernel launch and does not wait, except for the first call with a pair of dtypes, which compiles the kernel.
 ///
-/// Throws Error(invalid_argument), and writes nothing then; Error(unsupported) on a GPU for 2^31 rows of all heads and
-/// more; Error(device), Error(compile).
+/// Throws Error(invalid_argument) before anything is written, Error(unsupported) on a GPU for 2^31 rows or more over
+/// all heads, Error(device) and Error(compile).
 void move_rows(const ConstTensorView& from, const TensorView& to, const RowMoves& how = {});
 
 }  // namespace heddle

@@ -6,19 +6,20 @@
 
 namespace heddle::plan {
 
-/// A tile costs `clocks`. `rank` orders all tiles by them, the most first; equal ones share it.
+/// A tile's predicted clocks, and its rank: 0 for the longest tiles; equal clocks, equal rank.
 struct TileCost {
   std::int64_t clocks;
   int rank;
 };
 
-/// The first of the ranks that make up `share` of all clocks, the shortest: whole ranks, as many as fit.
+/// Returns the first rank of the shortest tiles that together take `share` of all clocks. Ranks are not split, so the
+/// tiles may take less.
 int first_rank_of_share(std::span<const TileCost> tiles, int ranks, double share);
 
-/// The like for the share, up to `most`, whose list `workers` of one speed finish first. `tiles` are in the order in
-/// which they are drawn, except that those of the share come last, the longest of them first. The `usual` share is kept
-/// unless another one of a few gains 0.3 %; the search ends within 1 % of the mean load. Lists of many tiles a worker
-/// end evenly with any share, so they take the usual one, and so do those of one tile a worker.
+/// Chooses the share of tiles that come last, and returns its first rank. It simulates `workers` that draw `tiles` in
+/// order, with the short tiles moved to the end, longest first, for `usual` and a few shares up to `most`. The earliest
+/// end wins, but `usual` stays unless another share ends 0.3 % earlier. Lists with at most one tile per worker or with
+/// more than 24 keep `usual`, because no share helps them.
 int best_first_rank(std::span<const TileCost> tiles, int ranks, int workers, double usual, double most);
 
 }  // namespace heddle::plan

@@ -58,13 +58,28 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     if (config.wide) config.q_stages = 2;
   });
   add("1 stage of dO", [](auto& config) {
-    if (config.wide) config.d_o_stages = 1;
+    if (!config.wide) return;
+    config.d_o_stages = 1;
+    config.d_o_halves = config.d_q_added = false;
+  });
+  add("1 stage of dO and dq added", [](auto& config) {
+    if (!config.wide) return;
+    config.d_o_stages = 1;
+    config.d_o_halves = false;
+    config.d_q_added = config.d_q;
+  });
+  add("dq added", [](auto& config) { config.d_q_added = config.wide && config.d_q; });
+  add("dq added and 3 stages of Q", [](auto& config) {
+    config.d_q_added = config.wide && config.d_q;
+    config.q_stages = 3;
   });
   add("4 stages of Q", [](auto& config) {
     config.q_stages = 4;
-    config.d_o_stages = 2;
+    if (!config.d_o_halves) config.d_o_stages = 2;
   });
-  add("2 stages of dO", [](auto& config) { config.d_o_stages = 2; });
+  add("2 stages of dO", [](auto& config) {
+    if (!config.d_o_halves) config.d_o_stages = 2;
+  });
   add("no dq", [](auto& config) {
     if (!config.d_q_apart) config.d_q = false;
   });

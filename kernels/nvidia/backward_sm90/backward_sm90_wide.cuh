@@ -41,7 +41,9 @@ extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launc
     if constexpr (kConfig.d_q) {
       if (threadIdx.x == 32) send_d_s<kConfig>(memory, rank);
       const int adder = static_cast<int>(threadIdx.x / 32) - 2;
-      if (threadIdx.x % 32 == 0 && adder >= 0) add_pieces<kConfig>(memory, params, rank, adder);
+      if (!kConfig.d_q_added && threadIdx.x % 32 == 0 && adder >= 0) {
+        add_pieces<kConfig>(memory, params, rank, adder);
+      }
     }
   } else if (warpgroup == 1) {
     ptx::take_registers<shared::kOneOfFourRegisters>();
@@ -51,7 +53,7 @@ extern "C" __global__ void __cluster_dims__(heddle::shared::kPair, 1, 1) __launc
     WideGradients<kConfig>(memory, params, rank).run();
   } else {
     ptx::give_registers<shared::kQueryRegisters>();
-    if constexpr (kConfig.d_q) WideQueries<kConfig>(memory, rank).run();
+    if constexpr (kConfig.d_q) WideQueries<kConfig>(memory, params, rank).run();
   }
   ptx::cluster_barrier();  // none leaves before the other has done with its shared memory
 }

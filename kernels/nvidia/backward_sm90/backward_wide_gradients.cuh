@@ -42,17 +42,20 @@ class WideGradients : WideRole<kConfig> {
     for (int number = 0;; ++number) {
       // In flight: dK of the step before, dP of this one.
       const int slot = slot_of(q_);
-      ptx::wgmma_wait<1>();
+      ptx::wgmma_wait<kConfig.d_o_slots()>();
       ptx::touch(d_k_);
       if (number > 0) ptx::barrier_arrive_by_warp(memory_.q_empty(slot == 0 ? kConfig.q_stages - 1 : slot - 1));
       ptx::barrier_wait(memory_.q_full(slot), parity_of(q_));  // its numbers and its record
       const int flags = this->flags_of(slot);
       Numbers deltas;  // loaded beside products, where they have registers
       deltas.set(memory_.delta(slot) + this->lane_offset());
+      if constexpr (kConfig.d_o_halves) {
+        ptx::wgmma_wait<1>();
+        give_d_o_back();
+      }
       ptx::wgmma_wait<0>();
       ptx::touch(d_p_);
-      ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
-      d_o_.advance(kConfig.d_o_stages);
+      give_d_o_back();
       differentiate(flags, slot, number, deltas);
       if constexpr (kConfig.d_q) store_d_s(number);
       q_.advance(kConfig.q_stages);
@@ -65,9 +68,26 @@ class WideGradients : WideRole<kConfig> {
     ptx::touch(d_k_);
   }
 
+  /// A buffer of dO has been read here.
+  __device__ __forceinline__ void give_d_o_back() {
+    ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
+    d_o_.advance(kConfig.d_o_stages);
+  }
+
+  /// A product for each buffer of dO.
   __device__ __forceinline__ void issue_d_p() {
-    ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
-    issue_wide_scores<kConfig.v_dim>(d_p_, memory_.values(), memory_.d_o(slot_of(d_o_)));
+    ptx::PackedRing d_o = d_o_;
+    ptx::barrier_wait(memory_.d_o_full(slot_of(d_o)), parity_of(d_o));
+    if constexpr (kConfig.d_o_halves) {
+      constexpr int kHalf = 2 * shared::kPanelColumns;
+      issue_wide_scores<kHalf>(d_p_, memory_.values(), memory_.d_o(slot_of(d_o)));
+      d_o.advance(kConfig.d_o_stages);
+      ptx::barrier_wait(memory_.d_o_full(slot_of(d_o)), parity_of(d_o));
+      issue_wide_scores<kConfig.v_dim - kHalf, true>(d_p_, memory_.values() + 2 * shared::kWidePanelBytes,
+                                                     memory_.d_o(slot_of(d_o)));
+    } else {
+      issue_wide_scores<kConfig.v_dim>(d_p_, memory_.values(), memory_.d_o(slot_of(d_o)));
+    }
   }
 
   __device__ __forceinline__ void differentiate(int flags, int slot, int number, const Numbers& deltas) {

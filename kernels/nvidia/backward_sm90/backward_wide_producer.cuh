@@ -4,6 +4,7 @@
 
 #include "backward_sm90/backward_maps.cuh"
 #include "backward_sm90/wide_memory.cuh"
+#include "backward_sm90/wide_steps.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/tma.cuh"
 #include "shared/backward_lists.h"
@@ -114,14 +115,19 @@ class WideProducer {
     q_.advance(kConfig.q_stages);
   }
 
+  /// In slots of d_o_panels() panels.
   __device__ __forceinline__ void load_d_o(int block, int head) {
-    const int slot = slot_of(d_o_);
-    const ptx::Address full = memory_.d_o_full(slot);
-    ptx::barrier_wait(memory_.d_o_empty(slot), parity_of(d_o_));
-    ptx::barrier_arrive_expecting(full, kConfig.v_panels() * Memory::kPanel);
-    load(kConfig.v_panels(), 0, memory_.d_o(slot), maps_.d_o, full, query_rows(block), head, params_.d_o_batched,
-         ptx::kEvictLast);
-    d_o_.advance(kConfig.d_o_stages);
+    constexpr int kPanels = kConfig.d_o_panels();
+#pragma unroll 1
+    for (int panel = 0; panel < kConfig.v_panels(); panel += kPanels) {
+      const int slot = slot_of(d_o_);
+      const ptx::Address full = memory_.d_o_full(slot);
+      ptx::barrier_wait(memory_.d_o_empty(slot), parity_of(d_o_));
+      ptx::barrier_arrive_expecting(full, kPanels * Memory::kPanel);
+      load(kPanels, panel, memory_.d_o(slot), maps_.d_o, full, query_rows(block), head, params_.d_o_batched,
+           ptx::kEvictLast);
+      d_o_.advance(kConfig.d_o_stages);
+    }
   }
 
   const Memory& memory_;
@@ -150,36 +156,24 @@ __device__ __forceinline__ void send_d_s(const WideMemory<kConfig>& memory, int 
 template <auto kConfig>
 __device__ __forceinline__ void add_pieces(const WideMemory<kConfig>& memory, const shared::BackwardSm90Params& params,
                                            int rank, int buffer) {
-  const int first = memory.tile_word(shared::kTileFirstBlock);
-  const shared::QueryRun* run = params.runs + memory.tile_word(shared::kTileFirstRun);
-  int left = memory.tile_word(shared::kTileSteps) > 0 ? memory.tile_word(shared::kTileRuns) : 0;
   unsigned parity = 0;
-  int step = 0;
+  visit_wide_steps<kConfig>(memory, params, [&](int step, long long block) {
+    const int border = shared::wide_d_q_border(kConfig, step);
+    int panel = rank == 0 ? 0 : border;
+    const int last = rank == 0 ? border : kConfig.qk_panels();
+    float* to =
+        params.d_q + (block * kConfig.panels() + panel) * shared::kPartFloats + buffer * shared::kWidePieceFloats;
 #pragma unroll 1
-  for (; left > 0; --left, ++run) {
-    int end = run->end;
-    if constexpr (kConfig.device_lengths) end = min(end, shared::blocks_of_rows(memory.tile_word(shared::kTileQLen)));
-    const int head = run->head;
-#pragma unroll 1
-    for (int block = run->begin; block < end; ++block, ++step) {
-      const long long number = (first + block) * params.q_heads + head;
-      const int border = shared::wide_d_q_border(kConfig, step);
-      int panel = rank == 0 ? 0 : border;
-      const int last = rank == 0 ? border : kConfig.qk_panels();
-      float* to =
-          params.d_q + (number * kConfig.panels() + panel) * shared::kPartFloats + buffer * shared::kWidePieceFloats;
-#pragma unroll 1
-      for (; panel < last; ++panel, to += shared::kPartFloats) {
-        ptx::barrier_wait(memory.d_q_full(buffer), parity);
-        ptx::fence_for_tma();  // behind the stores of the warpgroup of queries
-        ptx::bulk_add(to, memory.d_q(buffer), 4 * shared::kWidePieceFloats);
-        ptx::tma_store_commit();
-        ptx::tma_store_wait_read();
-        ptx::barrier_arrive(memory.d_q_empty(buffer));
-        parity ^= 1;
-      }
+    for (; panel < last; ++panel, to += shared::kPartFloats) {
+      ptx::barrier_wait(memory.d_q_full(buffer), parity);
+      ptx::fence_for_tma();  // behind the stores of the warpgroup of queries
+      ptx::bulk_add(to, memory.d_q(buffer), 4 * shared::kWidePieceFloats);
+      ptx::tma_store_commit();
+      ptx::tma_store_wait_read();
+      ptx::barrier_arrive(memory.d_q_empty(buffer));
+      parity ^= 1;
     }
-  }
+  });
   ptx::tma_store_wait();
 }
 

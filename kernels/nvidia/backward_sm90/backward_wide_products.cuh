@@ -11,15 +11,15 @@ inline constexpr unsigned kWidePanelUnits = shared::kWidePanelBytes / 16;
 /// A descriptor's distance of panels, where columns are the product's columns.
 inline constexpr unsigned kWidePanelDistance = kWidePanelUnits << 16;
 
-/// S^T = K Q^T, or dP^T = V dO^T: 64 keys x 64 queries, summed over kDim columns.
-template <int kDim>
+/// S^T = K Q^T, or dP^T = V dO^T: 64 keys x 64 queries, summed over kDim columns. kAdds: to what s has.
+template <int kDim, bool kAdds = false>
 __device__ __forceinline__ void issue_wide_scores(float (&s)[32], ptx::Address keys, ptx::Address queries) {
   const unsigned a = ptx::matrix_at(keys), b = ptx::matrix_at(queries);
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < (kDim + 15) / 16; ++i) {
     const unsigned columns = (i / 4) * kWidePanelUnits + (i % 4) * ptx::kNextColumns;
-    score_product(s, ptx::descriptor(a + columns), ptx::descriptor(b + columns), i > 0);
+    score_product(s, ptx::descriptor(a + columns), ptx::descriptor(b + columns), kAdds || i > 0);
   }
   ptx::wgmma_commit();
 }
@@ -51,6 +51,20 @@ __device__ __forceinline__ void issue_wide_gradient(float (&d)[kCount], unsigned
       gradient_product(panels_of<kPanels - 1, 1>(d), &p[4 * i], ptx::descriptor(rows + (kPanels - 1) * kWidePanelUnits),
                        adds);
     }
+  }
+  ptx::wgmma_commit();
+}
+
+/// The same for panels kFirst and kFirst + 1 of dV alone; `queries`: their dO.
+template <int kFirst, int kCount>
+__device__ __forceinline__ void issue_two_panels(float (&d)[kCount], unsigned (&p)[16], ptx::Address queries,
+                                                 int accumulate) {
+  const unsigned b = ptx::matrix_at(queries) | kWidePanelDistance;
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    gradient_product(panels_of<kFirst, 2>(d), &p[4 * i], ptx::descriptor(b + i * ptx::kNextRows),
+                     i > 0 ? 1 : accumulate);
   }
   ptx::wgmma_commit();
 }

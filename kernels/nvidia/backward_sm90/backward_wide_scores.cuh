@@ -21,7 +21,9 @@ class WideScores : WideRole<kConfig> {
   __device__ __forceinline__ void run() {
     ptx::forget(d_v_);
     if (steps_ > 0) walk();
-    this->template leave<kConfig.d_v_type>(params_.d_v, 0, kConfig.v_dim, d_v_, 1.0F, memory_.d_o(slot_of(d_o_)));
+    // (give_d_o_back() went on to the next slot.)
+    const int last = kConfig.d_o_halves ? 0 : steps_ > 0 ? (steps_ - 1) % kConfig.d_o_stages : 0;
+    this->template leave<kConfig.d_v_type>(params_.d_v, 0, kConfig.v_dim, d_v_, 1.0F, memory_.d_o(last));
   }
 
  private:
@@ -39,10 +41,7 @@ class WideScores : WideRole<kConfig> {
       ptx::wgmma_wait<0>();
       ptx::touch(s_);
       ptx::touch(d_v_);
-      if (number > 0) {
-        ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
-        d_o_.advance(kConfig.d_o_stages);
-      }
+      if (number > 0) give_d_o_back();
       weigh(flags, slot, number, lse);
       q_.advance(kConfig.q_stages);
       if (number + 1 == steps_) break;
@@ -55,14 +54,34 @@ class WideScores : WideRole<kConfig> {
     add_to_d_v(steps_ - 1);
     ptx::wgmma_wait<0>();
     ptx::touch(d_v_);
-    // dV leaves by way of the last dO, once the gradients' warpgroup has read it, too.
-    ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
-    ptx::barrier_wait(memory_.d_o_empty(slot_of(d_o_)), parity_of(d_o_));
+    // dV leaves by way of the last dO, once the gradients' warpgroup has read it, too. Halves: by way of any two.
+    ptx::PackedRing last = d_o_;
+    give_d_o_back();
+    for (int slots = kConfig.d_o_slots(); slots > 0; --slots, last.advance(kConfig.d_o_stages)) {
+      ptx::barrier_wait(memory_.d_o_empty(slot_of(last)), parity_of(last));
+    }
+  }
+
+  /// dO of a step has been read here.
+  __device__ __forceinline__ void give_d_o_back() {
+#pragma unroll
+    for (int slots = kConfig.d_o_slots(); slots > 0; --slots) {
+      ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
+      d_o_.advance(kConfig.d_o_stages);
+    }
   }
 
   __device__ __forceinline__ void add_to_d_v(int number) {
-    ptx::barrier_wait(memory_.d_o_full(slot_of(d_o_)), parity_of(d_o_));
-    issue_wide_gradient(d_v_, p_, memory_.d_o(slot_of(d_o_)), number > 0);
+    ptx::PackedRing d_o = d_o_;
+    ptx::barrier_wait(memory_.d_o_full(slot_of(d_o)), parity_of(d_o));
+    if constexpr (kConfig.d_o_halves) {
+      issue_two_panels<0>(d_v_, p_, memory_.d_o(slot_of(d_o)), number > 0);
+      d_o.advance(kConfig.d_o_stages);
+      ptx::barrier_wait(memory_.d_o_full(slot_of(d_o)), parity_of(d_o));
+      issue_two_panels<2>(d_v_, p_, memory_.d_o(slot_of(d_o)), number > 0);
+    } else {
+      issue_wide_gradient(d_v_, p_, memory_.d_o(slot_of(d_o)), number > 0);
+    }
   }
 
   /// Scores become weights, and factors for the other warpgroup.

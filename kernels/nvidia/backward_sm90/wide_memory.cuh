@@ -26,7 +26,7 @@ struct WideMemory {
     return base + kLayout.q + slot * (kConfig.qk_panels() * kPanel);
   }
   __device__ __forceinline__ ptx::Address d_o(int slot) const {
-    return base + kLayout.d_o + slot * (kConfig.v_panels() * kPanel);
+    return base + kLayout.d_o + slot * (kConfig.d_o_panels() * kPanel);
   }
   /// dS of the keys of the CTA of that rank.
   __device__ __forceinline__ ptx::Address d_s(int rank) const { return base + kLayout.d_s + rank * kPanel; }
@@ -100,7 +100,7 @@ struct WideMemory {
     ptx::barrier_init(d_s_stored(), kWarps);
     ptx::barrier_init(d_s_copied(), 1);
     ptx::barrier_init(d_s_empty(), shared::kPair * kWarps);
-    for (int piece = 0; piece < shared::kWidePieces; ++piece) {
+    for (int piece = 0; piece < shared::wide_pieces(kConfig); ++piece) {
       ptx::barrier_init(d_q_full(piece), kWarps);
       ptx::barrier_init(d_q_empty(piece), 1);
     }

@@ -57,16 +57,21 @@ bool divides(const ConstTensorView& view, std::int64_t elements) {
   return reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
 }
 
-/// A wide kernel has what its panels leave room for: two of each first, then a third of Q.
+/// A wide kernel has what its panels leave room for: two buffers of each first, then a third of Q. If they do not fit
+/// beside the pieces of dQ, the warpgroup of queries adds dQ from its registers. Four panels of both leave dO room for
+/// three halves.
 void set_stages(BackwardSm90Config& config) {
   config.q_stages = config.d_o_stages = 3;
   if (!config.wide) return;
-  constexpr std::pair<int, int> kStages[] = {{3, 2}, {2, 2}, {2, 1}};
-  for (const auto& [of_q, of_d_o] : kStages) {
+  const auto fits = [&](int of_q, int of_d_o, bool added) {
     config.q_stages = of_q;
     config.d_o_stages = of_d_o;
-    if (shared::backward_shared_bytes(config) <= kSm90SharedMemory) return;
-  }
+    config.d_q_added = added;
+    return shared::backward_shared_bytes(config) <= kSm90SharedMemory;
+  };
+  if (fits(3, 2, false) || fits(2, 2, false) || fits(2, 2, true)) return;
+  config.d_o_stages = 3;
+  config.d_o_halves = true;
 }
 
 constexpr std::int64_t kMostHeads = 65535;  // the height of a grid

@@ -140,8 +140,8 @@ jit::Source main_source(const BackwardSm90Config& config, const plan::BackwardMo
   source.text += config.wide        ? "#include \"backward_sm90/backward_sm90_wide.cuh\"\n"
                  : config.d_q_apart ? "#include \"backward_sm90/backward_sm90_apart.cuh\"\n"
                                     : "#include \"backward_sm90/backward_sm90_kernel.cuh\"\n";
-  // At 256 columns the number of steps leaves the registers, and comes back once a step.
-  if (config.wide && config.shares) source.bearable_spill_bytes = 32;
+  // With 256 columns a kernel may keep a word or two of a step in memory, and read it once a step.
+  if (config.wide && (config.shares || config.d_o_halves)) source.bearable_spill_bytes = 32;
   return source;
 }
 

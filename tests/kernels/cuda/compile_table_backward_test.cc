@@ -99,7 +99,7 @@ void expect_accepted(const Case& at) {
         config.frugal = choice == 1;
       }
     }
-    EXPECT_EQ(cubin->spill_bytes, 0);
+    EXPECT_LE(cubin->spill_bytes, source_of().bearable_spill_bytes);
     const int moves = moves_to_uniform_registers(cubin->bytes);
     fmt::print("{}: {} registers, {} moves to uniform ones, {:.0f} ms\n", at.name, cubin->registers, moves,
                cubin->compile_ms);
@@ -206,15 +206,15 @@ TEST_F(BackwardCompileTable, PlacedKernels) {
   };
   const Expr causal = placed(mods::causal()), dropout = placed(mods::dropout(0.1, param("seed", ExprType::i32)));
   for (const int dim : {64, 128, 256}) {
-    const auto accepted = [&](Case at) {
+    const auto accepted = [&](Case at, int choice = 0) {
       at.qk_dim = at.v_dim = dim;
       at.name = fmt::format("D {} in granules, {}", dim, at.name);
       expect_accepted(at);
-      if (dim == 64) expect_apart_accepted(at, 0);
+      if (dim == 64) expect_apart_accepted(at, choice);
     };
     accepted({.name = "causal", .mask = causal});
     accepted({.name = "documents", .mask = placed(mods::documents(ids))});
-    accepted({.name = "alibi, causal", .mask = causal, .score = placed(mods::alibi(slopes))});
+    accepted({.name = "alibi, causal", .mask = causal, .score = placed(mods::alibi(slopes))}, 1);
     accepted({.name = "softcap, causal", .mask = causal, .score = placed(mods::softcap(20))});
     accepted({.name = "dropout, causal", .mask = causal, .weight = dropout});
   }

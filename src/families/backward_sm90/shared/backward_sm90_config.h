@@ -42,6 +42,9 @@ struct BackwardSm90Config {
   constexpr int panels() const { return columns / kPanelColumns; }
   constexpr int qk_panels() const { return (qk_dim + kPanelColumns - 1) / kPanelColumns; }
   constexpr int v_panels() const { return (v_dim + kPanelColumns - 1) / kPanelColumns; }
+  /// Panels of a buffer of dO, of a wide kernel.
+  constexpr int d_o_panels() const { return d_o_halves ? 2 : v_panels(); }
+  constexpr int d_o_slots() const { return d_o_halves ? 2 : 1; }  // buffers of a step's dO
   /// A step's dQ is 64 queries x columns. Each warpgroup that computes it stores a part of d_q_columns() columns.
   constexpr int d_q_parts() const { return d_q_apart ? 1 : warpgroups; }
   constexpr int d_q_columns() const { return columns / d_q_parts(); }

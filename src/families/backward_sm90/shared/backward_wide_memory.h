@@ -25,6 +25,9 @@ constexpr int wide_first_peer_panel(const BackwardSm90Config& config, int rank) 
 inline constexpr int kWidePanelBytes = kStepQueries * 128;  // 64 rows, of whatever tensor
 inline constexpr int kWidePieces = 2;                       // of dQ that leave at a time, 64 queries x 32 columns
 inline constexpr int kWidePieceFloats = kPartFloats / 2;
+constexpr int wide_pieces(const BackwardSm90Config& config) {
+  return config.d_q && !config.d_q_added ? kWidePieces : 0;
+}
 // From the warpgroup of scores to that of gradients, of each thread: 32 factors, a word of bits, a word of draws.
 inline constexpr int kWideFactorBytes = 128 * 32 * 4, kWideWordBytes = 128 * 4;
 
@@ -33,10 +36,10 @@ inline constexpr int kWideFactorBytes = 128 * 32 * 4, kWideWordBytes = 128 * 4;
 struct BackwardWideMemory {
   int k, v;      // [panels]: the CTA's own keys
   int peer_k;    // [wide_peer_panels()]: the other CTA's keys
-  int q, d_o;    // [stages][panels]
+  int q, d_o;    // [q_stages][qk_panels()], [d_o_stages][d_o_panels()]
   int d_s;       // [keys of either CTA][64 queries][64 keys]
   int factors;   // kWideFactorBytes, then words of bits, words of draws
-  int d_q;       // [kWidePieces], as backward_rows.h says
+  int d_q;       // [wide_pieces()], as backward_rows.h says
   int rows;      // [q_stages] numbers of 64 queries
   int tile;      // BackwardTile
   int steps;     // BackwardStep [q_stages]
@@ -45,9 +48,9 @@ struct BackwardWideMemory {
 };
 
 /// k full, v full, the peer's k full; q full, empty [q_stages]; dO full, empty [d_o_stages]; factors full, empty; dS
-/// stored, copied, empty; dQ full, empty [kWidePieces].
+/// stored, copied, empty; dQ full, empty [wide_pieces()].
 constexpr int wide_barriers(const BackwardSm90Config& config) {
-  return 3 + 2 * config.q_stages + 2 * config.d_o_stages + 2 + 3 + 2 * kWidePieces;
+  return 3 + 2 * config.q_stages + 2 * config.d_o_stages + 2 + 3 + 2 * wide_pieces(config);
 }
 
 constexpr BackwardWideMemory backward_wide_memory(const BackwardSm90Config& config) {
@@ -62,10 +65,10 @@ constexpr BackwardWideMemory backward_wide_memory(const BackwardSm90Config& conf
   memory.v = reserve(config.v_panels() * kWidePanelBytes);
   memory.peer_k = reserve(config.d_q ? wide_peer_panels(config) * kWidePanelBytes : 0);
   memory.q = reserve(config.q_stages * config.qk_panels() * kWidePanelBytes);
-  memory.d_o = reserve(config.d_o_stages * config.v_panels() * kWidePanelBytes);
+  memory.d_o = reserve(config.d_o_stages * config.d_o_panels() * kWidePanelBytes);
   memory.d_s = reserve(config.d_q ? kPair * kWidePanelBytes : 0);
   memory.factors = reserve(kWideFactorBytes + 2 * kWideWordBytes);
-  memory.d_q = reserve(config.d_q ? kWidePieces * 4 * kWidePieceFloats : 0);
+  memory.d_q = reserve(wide_pieces(config) * 4 * kWidePieceFloats);
   memory.rows = reserve(config.q_stages * block_bytes(config.lse_rest));
   memory.tile = reserve(static_cast<int>(sizeof(BackwardTile)));
   memory.steps = reserve(config.q_stages * static_cast<int>(sizeof(BackwardStep)));

@@ -55,7 +55,7 @@ __device__ __forceinline__ void issue_wide_gradient(float (&d)[kCount], unsigned
   ptx::wgmma_commit();
 }
 
-/// The same for panels kFirst and kFirst + 1 of dV alone; `queries`: their dO.
+/// dV += P^T dO for panels kFirst and kFirst + 1 of dV alone. `queries`: these panels of dO.
 template <int kFirst, int kCount>
 __device__ __forceinline__ void issue_two_panels(float (&d)[kCount], unsigned (&p)[16], ptx::Address queries,
                                                  int accumulate) {

@@ -1,8 +1,8 @@
 """Attention over a sequence that is spread over several ranks (context parallelism), with any mask and any mod.
 
 Queries stay on their rank. Before attention a rank receives the rows of keys and values that the blocks of its queries
-read, by one all_to_all_single with split sizes, and after the backward it sends their gradients back, in f32. Every
-score is computed once, by the rank of its query, over all of its keys: no partial results are merged.
+read, by one all_to_all_single with split sizes. After the backward it sends their gradients back, in f32. The rank of
+a query computes each of its scores once, over all keys: no partial results are merged.
 
 Mods see the indices of the whole sequence. Tensors that they read are whole and the same on all ranks.
 """

@@ -515,26 +515,23 @@ HEDDLE_API heddle_status heddle_partition_positions(const heddle_partition* part
                                                     int64_t* positions);
 HEDDLE_API heddle_status heddle_partition_hash(const heddle_partition* partition, uint64_t* hash);
 HEDDLE_API heddle_status heddle_partition_text(const heddle_partition* partition, const char** text);
-/// Writes how many rows of keys and values are sent for a mask (ExchangePlan of partition.h), ranks * ranks numbers
-/// each: entry receiver * ranks + sender. `crossing` (NULL: not asked for): rows that cross hosts first. Since version
-/// 15.
+/// Writes the numbers of exchanged rows of keys and values for a mask (ExchangePlan of partition.h), ranks * ranks
+/// each: entry receiver * ranks + sender. `crossing` (or NULL): rows that cross hosts first. Since version 15.
 HEDDLE_API heddle_status heddle_exchange_rows(const heddle_partition* partition, const heddle_block_mask* mask,
                                               int64_t* received, int64_t* crossing);
-/// Gives them as a table; in bytes if row_bytes, the bytes of a row, is above 0. Since version 15.
+/// These numbers as a table; in bytes if row_bytes, the bytes of a row, is above 0. Since version 15.
 HEDDLE_API heddle_status heddle_exchange_text(const heddle_partition* partition, const heddle_block_mask* mask,
                                               int64_t row_bytes, const char** text);
 
-/// Gives each rank r send_bytes[r] bytes of `send`, one rank's after the other's, and writes what comes into `receive`
-/// likewise; its own too. On a GPU: on the stream. Not 0: an error, HEDDLE_ERROR_DEVICE of the call. Since version 15.
+/// Sends each rank r, itself too, send_bytes[r] bytes of `send`, rank by rank, and writes received bytes to `receive`
+/// likewise. On a GPU: on the stream. Returns 0, or not 0: HEDDLE_ERROR_DEVICE of the call. Since version 15.
 typedef int32_t (*heddle_exchange)(void* context, const void* send, const int64_t* send_bytes, void* receive,
                                    const int64_t* receive_bytes, void* stream);
-/// Sets *all to 1 if all ranks pass the same number, else to 0. Waits for them. Returns 0 or an error. Since version
-/// 15.
+/// Sets *all to 1 if all ranks pass one number, else to 0. Waits for them. Returns 0 or an error. Since version 15.
 typedef int32_t (*heddle_agree)(void* context, uint64_t number, int32_t* all);
 
-/// Communication between ranks (Communicator of context_parallel.h): two functions, called one at a time, on the thread
-/// that calls a context. With several groups of heads on the CPU, a thread of the library calls `exchange`. Since
-/// version 15.
+/// Communication of ranks (Communicator of context_parallel.h): two functions, called one at a time by a context's
+/// caller; with several groups of heads on the CPU, a thread of the library calls `exchange`. Since version 15.
 typedef struct heddle_communicator {
   uint64_t struct_size;
   int64_t rank;  // from 0
@@ -585,8 +582,7 @@ HEDDLE_API heddle_status heddle_nccl_wait(heddle_nccl* nccl, void* stream);
 
 /// Checks o and lse of `tensors`, as computed with these options, by the criterion of check.h, against attention in
 /// float64 on the CPU. It is slow; first wait for the stream that computed them. *passed becomes 0 or 1: a failed check
-/// is not an error. Unless `report` is NULL, *report becomes a table of errors and of what is allowed. `options` may be
-/// NULL.
+/// is not an error. Unless NULL, *report becomes a table of errors and allowed errors. `options` may be NULL.
 HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
                                                 const heddle_attention_options* options, int32_t* passed,
                                                 const char** report);

@@ -109,7 +109,7 @@ class BlockMask {
   bool clamps_reads() const { return state_.clamp_reads; }
   /// True if from_lists made it: its rows come from the lists, not from mask().
   bool is_from_lists() const { return state_.from_lists; }
-  /// True if equal sequences (all heads) share their rows, because the mask does not read b (h).
+  /// True if equal sequences (all heads) share their rows, because the mask does not depend on which one it is.
   bool shared_by_batch() const { return state_.shared_by_batch; }
   bool shared_by_heads() const { return state_.shared_by_heads; }
 

@@ -37,15 +37,16 @@ Expr documents_from_starts(const Capture& start_of);
 /// From offsets [N+1] (0 = first <= ... <= last = S) the i32 tensor [S] of each token's document start, S up to 2^28
 /// (1 GiB). Throws invalid_argument for other offsets.
 Tensor document_starts(const ConstTensorView& offsets);
-/// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
+/// A neighbourhood in an image, row-major, `width` tokens per row: keys at most radius_y rows and radius_x columns
+/// away.
 Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
-/// Neighbourhood attention (NATTEN) in an image: each query sees kernel_y rows and kernel_x columns, itself in their
-/// middle. At the border the window is moved inside and keeps its size. Kernels are odd, and at most the extents.
+/// Neighbourhood attention (NATTEN) in an image: each query sees kernel_y rows and kernel_x columns, centred on itself.
+/// At the border the window is shifted inside and keeps its size. Kernels are odd, and at most the extents.
 Expr natten_2d(std::int64_t height, std::int64_t width, std::int64_t kernel_y, std::int64_t kernel_x);
 /// natten_2d in `depth` images of height x width.
 Expr natten_3d(std::int64_t depth, std::int64_t height, std::int64_t width, std::int64_t kernel_z,
                std::int64_t kernel_y, std::int64_t kernel_x);
-/// Sliding tile attention: the tokens stand tile by tile, `tile` of them in each, the tiles row-major. The tiles see
+/// Sliding tile attention: tokens are stored tile by tile, `tile` tokens in each, the tiles row-major. The tiles see
 /// each other as natten_2d's tokens do, so every block of `tile` queries and keys is full or empty.
 Expr sliding_tiles_2d(std::int64_t tiles_y, std::int64_t tiles_x, std::int64_t tile, std::int64_t kernel_y,
                       std::int64_t kernel_x);

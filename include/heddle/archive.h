@@ -12,10 +12,10 @@
 
 namespace heddle {
 
-/// From now on this process takes kernels from the archive too, behind those of HEDDLE_ARCHIVE and of earlier calls. A
-/// kernel that an archive has is not looked for on disk and not compiled; one that none has is, as without archives.
-/// The file stays open; one that was used before under this path is opened anew. Throws Error(io) if it cannot be read,
-/// is no archive or is damaged, and Error(invalid_argument) if another version of heddle wrote it.
+/// From now on this process also takes kernels from this archive, after those of HEDDLE_ARCHIVE and of earlier calls. A
+/// kernel in an archive is neither looked up in the disk cache nor compiled; a kernel in none is, as without archives.
+/// The file stays open; a file that was used before under this path is opened again. Throws Error(io) if it cannot be
+/// read, is no archive or is damaged, and Error(invalid_argument) if another version of heddle wrote it.
 void use_archive(const std::string& path);
 
 /// The kernels of an archive.
@@ -34,8 +34,8 @@ struct ArchiveContents {
 ArchiveContents read_archive(const std::string& path);
 
 struct ArchiveOptions {
-  /// Calls that are wrong, or that a GPU does not compute, are left out, and the result lists them. Else they are an
-  /// error.
+  /// True: calls that are wrong, or that a GPU does not support, are skipped, and the result lists them. False: they
+  /// are an error.
   bool skip_refused = false;
   int threads = 0;                         // that compile; 0: all cores
   std::function<void(double)> progress{};  // the fraction done, from one thread at a time
@@ -55,8 +55,8 @@ struct ArchiveReport {
 /// known GPUs of it). Which kernel a plan takes depends on the number of multiprocessors.
 ///
 /// Plans are those of tuning off: a process that follows measurements may take other kernels. Throws
-/// Error(invalid_argument), with the line, for a call that is none, Error(unsupported) where there is no compiler, as
-/// planning does for a call that a GPU refuses, and Error(io).
+/// Error(invalid_argument), with the line, for a malformed call; Error(unsupported) if there is no compiler; the error
+/// of planning for a call that a GPU refuses; and Error(io).
 ArchiveReport write_archive(const std::string& path, std::string_view calls, std::span<const std::string> gpus,
                             const ArchiveOptions& options = {});
 

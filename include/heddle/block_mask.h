@@ -1,6 +1,6 @@
-// Block masks: which blocks of the score matrix attend at all, and which need the mask inside. A block mask is built
-// from a mask expression by interval analysis; the dense mask is never formed. The result is exact: block for block it
-// equals what the dense mask would give.
+// Block masks say which blocks of the score matrix are empty, full, or partial (need the mask inside). A block mask is
+// built from a mask expression by interval analysis; the dense mask is never formed. The result is exact: each block
+// has the class that the dense mask would give.
 #pragma once
 
 #include <cstdint>
@@ -54,17 +54,17 @@ struct BlockLists {
   Tensor kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices;
 };
 
-/// Which blocks of the score matrices are empty, full or partial. Only a block's elements inside the sequence count for
-/// its class: a last, ragged block may be full. Who reads the class must still mind where the sequence ends.
+/// Which blocks of the score matrices are empty, full or partial. Only the elements inside the sequence count for a
+/// block's class, so a last, ragged block may be full. A reader of the class must still check the end of the sequence.
 class BlockMask {
  public:
   BlockMask() = default;
 
   /// Classifies `mask` (empty: everything attends) over every score matrix of `shape`. Blocks may have any size >= 1.
-  /// Costs the boundary of the mask, not its area, where intervals decide; blocks that they leave open are evaluated,
-  /// one tile at a time. Rows of blocks that repeat are found and stored once. `threads` 0: all cores; the result does
-  /// not depend on it. `reals` is the type of the mask's real arithmetic: f64 for an attention on f64 inputs, else f32.
-  /// Throws invalid_argument for a mask that is not boolean, unbound names, and reads that may fall outside their
+  /// If intervals decide, the cost grows with the boundary of the mask, not with its area; blocks that they leave open
+  /// are evaluated, one tile at a time. Repeated rows of blocks are stored once. `threads` 0: all cores; the result
+  /// does not depend on it. `reals` is the type of the mask's real arithmetic: f64 for an attention on f64 inputs, else
+  /// f32. Throws invalid_argument for a mask that is not boolean, unbound names, and reads that may fall outside their
   /// tensor, unless `clamp_reads`, which is as AttentionOptions::clamp_reads; unsupported for captures that are not on
   /// the CPU.
   static BlockMask build(const Expr& mask, const MaskShape& shape, BlockSize block, const Bindings& bindings = {},
@@ -79,24 +79,23 @@ class BlockMask {
   /// the sequences differ in length.
   BlockLists to_lists() const;
 
-  /// The runs of one row of query blocks, sorted; two runs of one kind never touch. A mask of one head, whose rows do
-  /// not depend on it (shared_by_heads()), has them for any head. Throws invalid_argument for a row that is not there.
+  /// The runs of one row of query blocks, sorted; two runs of one kind never touch. A mask with one head that does not
+  /// depend on the head (shared_by_heads()) accepts any head. Throws invalid_argument for a row that does not exist.
   RowRuns row(std::int64_t sequence, std::int64_t head, std::int64_t q_block) const;
   std::int64_t q_blocks(std::int64_t sequence) const;
   std::int64_t kv_blocks(std::int64_t sequence) const;
 
   /// The columns, for the backward pass: for each block of keys, the runs of query blocks that read it, of the same
-  /// kinds. In the result queries and keys have changed places (shape, block sizes, rows). Its transposed() equals
-  /// this.
+  /// kinds. In the result queries and keys are swapped (shape, block sizes, rows). Its transposed() equals this.
   BlockMask transposed() const;
   bool is_transposed() const { return state_.transposed; }
 
-  /// Rebuilds the rows in place for the values of all params and captures that the mask reads; when it throws, nothing
-  /// has changed. Rows that came from lists depend on no value and stay.
+  /// Rebuilds the rows in place for the values of all params and captures that the mask reads; if it throws, nothing
+  /// has changed. Rows from lists depend on no value and stay.
   void update(const Bindings& bindings, int threads = 0);
   /// Throws invalid_argument, naming the first one, when a param or a capture's content differs from what the rows were
-  /// built from. Rows that came from lists are always current. Captures in a GPU's memory are not compared, nor
-  /// with the ones that rows were found from on a GPU: to read them would be to wait for them.
+  /// built from. Rows from lists are always current. Captures in GPU memory are not compared, because reading them
+  /// would wait for the GPU.
   void check_current(const Bindings& bindings) const;
   /// Whether check_current() accepts them.
   bool is_current(const Bindings& bindings) const;
@@ -108,9 +107,9 @@ class BlockMask {
   const Expr& mask() const { return state_.mask; }
   DType reals() const { return state_.reals; }
   bool clamps_reads() const { return state_.clamp_reads; }
-  /// Made by from_lists: its rows are a statement of their own, not what mask() gives.
+  /// True if from_lists made it: its rows come from the lists, not from mask().
   bool is_from_lists() const { return state_.from_lists; }
-  /// True when equal sequences (all heads) share their rows: the mask does not ask which one it is.
+  /// True if equal sequences (all heads) share their rows, because the mask does not depend on which one it is.
   bool shared_by_batch() const { return state_.shared_by_batch; }
   bool shared_by_heads() const { return state_.shared_by_heads; }
 

@@ -1,4 +1,4 @@
-// Is a result right? One criterion for all backends, against attention, or its backward, computed in float64.
+// Checks a result, with one criterion for all backends, against attention, or its backward, computed in float64.
 //
 // "Plain" is the unfused computation on the same stored inputs: S, mods and softmax in f32, P rounded to the storage
 // dtype's precision before P V, f32 accumulation, o rounded once (f64 inputs: all in f64). The storage dtype is q's.

@@ -1,8 +1,8 @@
-// Attention over a sequence that several ranks hold (context parallelism), with any mask and mod, on CPUs and GPUs.
-// Queries stay where they are. A rank receives the rows of keys and values that its queries' blocks list, computes its
-// own rows of o over all of their keys, and after a backward sends the gradients of received rows back, in f32 (f64 for
-// f64). So no partial results are merged. Over several hosts a row crosses once to each host that reads it, unless so
-// few bytes cross that one step is predicted to be faster.
+// Attention over a sequence that is spread over several ranks (context parallelism), with any mask and mod, on CPUs and
+// GPUs. Queries stay on their rank. A rank receives the rows of keys and values that the blocks of its queries list,
+// and computes its own rows of o over all their keys, so no partial results are merged. After a backward it sends the
+// gradients of received rows back, in f32 (f64 for f64). With several hosts, a row is sent once to each host that reads
+// it, unless one step is predicted to be faster because few bytes cross.
 //
 //   partition.h ── queries, keys of each rank ──► ContextAttention ── Communicator ──► o, lse, dq, dk, dv of own rows
 //
@@ -20,9 +20,9 @@
 
 namespace heddle {
 
-/// How ranks talk: two functions, over MPI, sockets, threads or NCCL. Both are collective: all ranks call them in one
-/// order, one at a time. Their exceptions pass through. On the CPU a call in several groups of heads calls exchange()
-/// from a thread of its own; else only the thread calls them that calls a ContextAttention.
+/// Communication between ranks: two functions, over MPI, sockets, threads or NCCL. Both are collective: all ranks call
+/// them in the same order, one at a time. Their exceptions are passed on. On the CPU a call in several groups of heads
+/// calls exchange() from a thread of its own; else only the thread calls them that calls a ContextAttention.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -31,20 +31,20 @@ class Communicator {
   virtual std::int64_t size() const = 0;
   /// The device whose memory exchange() takes on this rank: that of all tensors of a ContextAttention.
   virtual Device device() const { return {}; }
-  /// Gives each rank r send_bytes[r] bytes of `send`, which holds the bytes for rank 0 first, then those for rank 1,
-  /// and so on. Writes the bytes that come into `receive` in the same order. Counts have an entry for each rank, this
-  /// one included. Both sides of a pair give the same count; any may be 0. On the CPU it returns when this rank's part
-  /// is done. On a GPU it runs on the stream (null: the default one), behind the work that is enqueued there.
+  /// Sends each rank r send_bytes[r] bytes of `send`, which holds the bytes for rank 0 first, then those for rank 1,
+  /// and so on. Writes the received bytes to `receive` in the same order. Counts have an entry for each rank, including
+  /// this one. Both sides of a pair give the same count; any may be 0. On the CPU it returns when this rank's part is
+  /// done. On a GPU it runs on the stream (null: the default one), behind the work that is enqueued there.
   virtual void exchange(const void* send, std::span<const std::int64_t> send_bytes, void* receive,
                         std::span<const std::int64_t> receive_bytes, void* stream) = 0;
   /// Whether all ranks give the same number. It waits for all ranks.
   virtual bool agree(std::uint64_t number) = 0;
 };
 
-/// Which calls compare what ranks must have in common. calls: each one. An error on one rank is then an error on all.
-/// first: the first forward and the first backward of a ContextAttention. An error of one rank alone in a later call
-/// leaves the others in their exchange, so end that rank or its communicator. automatic: calls on CPUs; first on GPUs,
-/// where comparing waits for the device.
+/// Which calls check that all ranks pass the same arguments. calls: each one. An error on one rank is then an error on
+/// all. first: the first forward and the first backward of a ContextAttention. An error of one rank alone in a later
+/// call leaves the others in their exchange, so end that rank or its communicator. automatic: calls on CPUs; first on
+/// GPUs, where comparing waits for the device.
 enum class ContextChecks : std::uint8_t { automatic, calls, first };
 
 /// In how many groups heads are exchanged on GPUs, each beside the attention of those before: the divisor of kv_heads
@@ -64,10 +64,10 @@ struct AddedGradients {
 /// kept between them, which is rows * B * Hkv * (D + Dv) elements of k's type, and after a backward of f32 (f64) too;
 /// in several groups of heads the rows of at most three groups, and the gradients of two.
 ///
-/// An error on one rank is an error on all, before anything is sent: that rank's own there, and invalid_argument on the
-/// others; so is a call in which ranks differ in shapes, dtypes, mods or gradients (`checks`). The content of captures
-/// and params is not compared. A call plans as attention() does, and its plan is kept. On a GPU forward() and
-/// backward() enqueue; the first ones, and those whose tensors are larger than before, also wait and compile.
+/// An error on one rank is an error on all, before anything is sent; the other ranks throw invalid_argument. A call in
+/// which ranks differ in shapes, dtypes, mods or gradients is an error, too (`checks`). The content of captures and
+/// params is not compared. A call plans as attention() does, and its plan is kept. On a GPU forward() and backward()
+/// enqueue; the first ones, and those whose tensors are larger than before, also wait and compile.
 class ContextAttention {
  public:
   /// `partition`: has the communicator's number of ranks, and is equal on each. `mask`: over the whole sequence, one

@@ -23,7 +23,7 @@ std::vector<DeviceInfo> devices();
 std::string missing(DeviceKind kind);
 
 /// The folder of compiled kernels and records of tuning: HEDDLE_CACHE_DIR, else heddle in XDG_CACHE_HOME, else in
-/// ~/.cache. It need not be there. Empty: there is no place for it.
+/// ~/.cache. It need not exist. Empty: no folder can be determined.
 std::string cache_folder();
 
 /// "major.minor.patch", from the project() line of CMakeLists.txt.

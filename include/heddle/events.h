@@ -1,6 +1,6 @@
-// Reports of the library's own work: each plan, each kernel that it brings, each call that it refuses. Off unless a
-// listener is set or HEDDLE_LOG names a file ("-": stderr), which gets each event as a line. Off, a plan and a refusal
-// cost one load more; a call whose plan is kept costs nothing more in either case.
+// Events report each plan, each kernel that is compiled or loaded, and each refused call. They are off unless a
+// listener is set or HEDDLE_LOG names a file ("-": stderr), which gets each event as a line. If they are off, a plan
+// and a refusal cost one more load. A call with a cached plan costs nothing more in either case.
 //
 // An event is one line of JSON. All have "event", "time" (seconds since 1970) and "process".
 //   plan     "ms" that planning took, compilation included; "pass" (forward, backward); "device"; "problem", as
@@ -21,11 +21,11 @@
 
 namespace heddle {
 
-/// Gets one line without its end. It is called on the thread whose call the event belongs to, from several at a time,
-/// and may call the library. What it throws is dropped.
+/// Gets one line without its line end. It is called on the thread of the call, possibly on several threads at a time,
+/// and may call the library. Its exceptions are dropped.
 using EventListener = std::function<void(const std::string& event)>;
 
-/// Sets the process's listener, in place of the one before. Empty: none. Calls that go on may still reach the old one.
+/// Replaces the process's listener. Empty: none. Calls in progress may still use the old one.
 void set_event_listener(EventListener listener);
 
 /// Counts of the kernels of all GPUs since the process began. They count with and without a listener.

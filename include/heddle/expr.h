@@ -79,7 +79,7 @@ Expr q_start();
 Expr kv_start();
 }  // namespace leaf
 
-/// A scalar given at run time; another value never recompiles.
+/// A scalar given at run time; a new value never needs a new kernel.
 Expr param(std::string name, ExprType type);
 
 /// A tensor read at computed indices. Storage dtype: f64..e5m2 give f32; every integer type gives i32 (the low 32 bits
@@ -92,9 +92,9 @@ class Capture {
   Expr operator()(const Index&... index) const {
     return read({Expr(index)...});
   }
-  /// A read whose index cannot be proven inside the tensor where its value counts is refused when the attention is
-  /// planned, unless AttentionOptions::clamp_reads; use at() for those. where() guards its branches, and the terms of
-  /// `and` and `or` guard each other: in `q_idx < 4 & x(q_idx) > 0` the read counts only where q_idx < 4.
+  /// Planning refuses a read whose index it cannot prove inside the tensor wherever the value counts, unless
+  /// AttentionOptions::clamp_reads is set; use at() for such reads. where() guards its branches, and the terms of `and`
+  /// and `or` guard each other: in `q_idx < 4 & x(q_idx) > 0` the read counts only where q_idx < 4.
   Expr read(std::vector<Expr> indices) const;
   /// `fill` where any index is outside the tensor (negative ones too).
   Expr at(std::vector<Expr> indices, Expr fill) const;

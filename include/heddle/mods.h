@@ -11,11 +11,11 @@ namespace heddle::mods {
 
 /// kv_idx <= q_idx: the upper-left corner is the origin.
 Expr causal();
-/// The last query sees the last key of its sequence.
+/// Causal, with the last query aligned to the last key of its sequence.
 Expr causal_lower_right();
 /// q_idx - before <= kv_idx <= q_idx + after.
 Expr sliding_window(std::int64_t before, std::int64_t after = 0);
-/// Every step-th key back from the query's own, no farther than `before`.
+/// Every step-th key, counted back from the query's own, at most `before` keys back.
 Expr dilated_window(std::int64_t before, std::int64_t step);
 /// Causal, and every query also sees the first `prefix` keys.
 Expr prefix_lm(std::int64_t prefix);
@@ -37,15 +37,16 @@ Expr documents_from_starts(const Capture& start_of);
 /// From offsets [N+1] (0 = first <= ... <= last = S) the i32 tensor [S] of each token's document start, S up to 2^28
 /// (1 GiB). Throws invalid_argument for other offsets.
 Tensor document_starts(const ConstTensorView& offsets);
-/// Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns.
+/// A neighbourhood in an image, row-major, `width` tokens per row: keys at most radius_y rows and radius_x columns
+/// away.
 Expr neighbourhood_2d(std::int64_t width, std::int64_t radius_y, std::int64_t radius_x);
-/// Neighbourhood attention (NATTEN) in an image: each query sees kernel_y rows and kernel_x columns, itself in their
-/// middle. At the border the window is moved inside and keeps its size. Kernels are odd, and at most the extents.
+/// Neighbourhood attention (NATTEN) in an image: each query sees kernel_y rows and kernel_x columns, centred on itself.
+/// At the border the window is shifted inside and keeps its size. Kernels are odd, and at most the extents.
 Expr natten_2d(std::int64_t height, std::int64_t width, std::int64_t kernel_y, std::int64_t kernel_x);
 /// natten_2d in `depth` images of height x width.
 Expr natten_3d(std::int64_t depth, std::int64_t height, std::int64_t width, std::int64_t kernel_z,
                std::int64_t kernel_y, std::int64_t kernel_x);
-/// Sliding tile attention: the tokens stand tile by tile, `tile` of them in each, the tiles row-major. The tiles see
+/// Sliding tile attention: tokens are stored tile by tile, `tile` tokens in each, the tiles row-major. The tiles see
 /// each other as natten_2d's tokens do, so every block of `tile` queries and keys is full or empty.
 Expr sliding_tiles_2d(std::int64_t tiles_y, std::int64_t tiles_x, std::int64_t tile, std::int64_t kernel_y,
                       std::int64_t kernel_x);
@@ -66,7 +67,7 @@ struct TreeIntervals {
 };
 /// `parents` i32 or i64 [S], -1 for a root. Throws invalid_argument for a cycle or a parent out of range.
 TreeIntervals tree_intervals(const ConstTensorView& parents);
-/// Blocks in order: all of one's own block and everything before it.
+/// A query sees its whole own block and all keys before it.
 Expr block_diffusion(std::int64_t block);
 /// Training of block diffusion: `length` noisy tokens, then the same ones clean. Noisy tokens see their own block and
 /// the clean tokens of earlier blocks; clean ones see the clean tokens of their own and of earlier blocks.
@@ -91,24 +92,24 @@ Expr softcap(double cap);
 /// A weight_mod: 0 with probability p, else 1 / (1 - p).
 Expr dropout(double p, const Expr& seed);
 
-/// Expressions in the place of a mod's own leaves. Those that are not given stay.
+/// Expressions that replace a mod's leaves. Leaves that are not given stay.
 struct Arguments {
   std::optional<Expr> score = {}, b = {}, h = {}, q_idx = {}, kv_idx = {};
 };
-/// A mod of other arguments: with_arguments(softcap(30), {.score = alibi(slopes)}) caps the biased score, and
+/// A mod with other arguments: with_arguments(softcap(30), {.score = alibi(slopes)}) caps the biased score, and
 /// with_arguments(causal(), {.kv_idx = leaf::kv_idx() - 4}) shifts the diagonal. The score is f32 (an i32 is
 /// converted), indices are i32; throws invalid_argument for other types, naming the argument.
 Expr with_arguments(const Expr& mod, const Arguments& arguments);
 
-/// A mod of a whole sequence, for tensors that hold parts of it: whole granules of `rows` rows, in any order. Row i of
-/// q is at position clip(q_granules[i // rows], 0, (longest - 1) // rows) * rows + i % rows, which takes the place of
-/// q_idx; kv_granules says the same of keys. Both i32 or i64 [granules], with a granule for each `rows` rows, the last
-/// one maybe shorter. `longest`: of the whole sequence, at most 2^28; kernels are compiled for it, so a power of two
-/// serves many.
+/// Adapts a mod of a whole sequence to tensors that hold parts of it: whole granules of `rows` rows, in any order. Row
+/// i of q is at position clip(q_granules[i // rows], 0, (longest - 1) // rows) * rows + i % rows, which takes the place
+/// of q_idx; kv_granules says the same of keys. Both i32 or i64 [granules], with a granule for each `rows` rows, the
+/// last one maybe shorter. `longest`: of the whole sequence, at most 2^28; kernels are compiled for it, so a power of
+/// two serves many.
 ///
-/// With rows a multiple of 128, Hopper's kernels look up a position once a tile, and take the mods in the forms that
-/// they have over one piece; with a multiple of 64, forward_mma and backward_mma look up one once a step (explain()
-/// says "positions"). Kernels of few queries and the CPU's look up each row and key.
+/// With rows a multiple of 128, Hopper's kernels look up a position once per tile, and compute the mods as for
+/// contiguous rows; with a multiple of 64, forward_mma and backward_mma look up one per step (explain() says
+/// "positions"). Kernels for few queries and the CPU look up each row and key.
 Expr by_granules(const Expr& mod, const Capture& q_granules, const Capture& kv_granules, std::int64_t rows = 128,
                  std::int64_t longest = 1 << 23);
 

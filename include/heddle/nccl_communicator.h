@@ -14,7 +14,7 @@
 
 namespace heddle {
 
-/// Names ranks that come together: an ncclUniqueId. One rank makes it, and gives the bytes to the others.
+/// Identifies a group of ranks that join: an ncclUniqueId. One rank makes it, and sends the bytes to the others.
 using NcclId = std::array<char, 128>;
 
 /// Throws Error(unsupported) where there is no NCCL, with the reason.
@@ -27,7 +27,7 @@ std::string nccl_missing();
 /// exchange() enqueues: all pieces of all ranks in one group of ncclSend and ncclRecv, the own piece as a copy. agree()
 /// waits for the ranks; override it to compare in another way (over MPI, say).
 ///
-/// Nothing here waits for ever. If ranks do not answer within `timeout`, or NCCL reports an error, the call throws
+/// All waits have a limit. If ranks do not answer within `timeout`, or NCCL reports an error, the call throws
 /// Error(device). A communicator that this object made is aborted then, so that kernels which wait for other ranks end,
 /// and each later call throws. The caller's communicator is left as it is.
 class NcclCommunicator : public Communicator {
@@ -52,8 +52,8 @@ class NcclCommunicator : public Communicator {
                 std::span<const std::int64_t> receive_bytes, void* stream) override;
   bool agree(std::uint64_t number) override;
 
-  /// Waits for the work enqueued on a stream, as cuStreamSynchronize does, but not for ever. A rank that is gone is
-  /// found here.
+  /// Waits for the work enqueued on a stream, as cuStreamSynchronize does, up to the timeout. It detects a rank that is
+  /// gone.
   void wait(void* stream) const;
 
  private:

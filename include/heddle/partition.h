@@ -1,6 +1,6 @@
-// A sequence over several ranks (context parallelism): which rank holds which rows, and which rows of keys and values
-// travel. Plain data, computed by each rank for itself from a block mask and equal on all of them; nothing here
-// communicates. Queries stay where they are; a rank receives the rows of keys that its queries' blocks list.
+// Context parallelism: which rank holds which rows of a sequence, and which rows of keys and values ranks exchange. All
+// of it is plain data, which each rank computes from a block mask, equal on all ranks; nothing here communicates.
+// Queries stay on their rank; a rank receives the rows of keys that the blocks of its queries list.
 //
 //   block masks ── make_partition ──► queries, keys: Partition ── ExchangePlan::build(…, mask) ──► rows by rank pairs
 #pragma once
@@ -129,10 +129,10 @@ struct MadePartition {
 /// Throws invalid_argument for a negative length and no ranks.
 std::int64_t default_chunk(std::int64_t rows, std::int64_t ranks);
 
-/// Places the sequence that all masks cover, so that the predicted time is least: the largest over the ranks of
-/// attention and exchange, and the exposed exchange. Ranks differ by at most one chunk. The same arguments give the
-/// same result on every machine. Chunks that are multiples of the mask's blocks of queries are counted exactly. All
-/// sequences of a padded batch share the placement. Takes no threads.
+/// Places the sequence that all masks cover, with the lowest predicted time: the largest over the ranks of attention
+/// and exchange, plus the exposed exchange. Ranks differ by at most one chunk. The same arguments give the same result
+/// on every machine. Chunks that are multiples of the mask's blocks of queries are counted exactly. All sequences of a
+/// padded batch share the placement. Takes no threads.
 ///
 /// With several hosts, chunks are placed on hosts first, by the time of a host's share of attention and of its rows
 /// from other hosts, then on the ranks of each host.
@@ -151,8 +151,8 @@ std::vector<ChunkCost> chunk_costs(const BlockMask& mask, std::int64_t chunk);
 /// mask's.
 double most_elements(const Partition& queries, const BlockMask& mask);
 
-/// The rows of keys and values that travel for one mask: for each rank the union of the rows that its queries' blocks
-/// list, less the rows that it holds.
+/// The rows of keys and values that ranks exchange for one mask: for each rank the union of the rows that its queries'
+/// blocks list, less the rows that it holds.
 ///
 /// With several hosts they travel in two steps, and each row crosses once to a host that reads it:
 /// 1. From its owner to the rank of the same number on that host (`crossing`).

@@ -102,8 +102,8 @@ class Tensor {
   /// Uninitialised elements. Throws out_of_memory when the size overflows or the allocation fails.
   static Tensor empty(DType dtype, const Dims& shape);
   static Tensor zeros(DType dtype, const Dims& shape);
-  /// Uninitialised elements on that device, 256-byte aligned on a GPU. Throws unsupported for a device that is not
-  /// there, with the reason.
+  /// Uninitialised elements on that device, 256-byte aligned on a GPU. Throws unsupported for a device that does not
+  /// exist, with the reason.
   static Tensor empty_on(const Device& device, DType dtype, const Dims& shape);
   /// A tensor over memory that `owner` keeps alive.
   static Tensor adopt(const TensorView& view, std::shared_ptr<void> owner);
@@ -111,7 +111,7 @@ class Tensor {
   /// Takes over a DLPack tensor (its deleter runs when the last copy goes). Throws unsupported for an element type,
   /// device, rank, alignment or major version that heddle does not know, invalid_argument for a null pointer or a bad
   /// shape; the argument then stays the caller's. Pinned host memory counts as the CPU's. The read-only flag is not
-  /// kept: whoever imports such a tensor must not have it written to.
+  /// kept: the importer must make sure that such a tensor is not written.
   static Tensor from_dlpack(DLManagedTensor* tensor);
   static Tensor from_dlpack(DLManagedTensorVersioned* tensor);
   /// A DLPack tensor that shares this memory; the receiver calls its deleter.

@@ -20,55 +20,53 @@ def attention(
 ) -> Any:
     """``softmax(mod(scale * q k^T)) v``.
 
-    q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv]: arrays of NumPy or of anything that speaks DLPack, on
-    the CPU or on a GPU, read in place if their last stride is one. Of others NumPy's
-    and torch's on the CPU are copied.
+    q [B, Hq, Sq, Dqk], k [B, Hkv, Skv, Dqk], v [B, Hkv, Skv, Dv]: NumPy arrays, or arrays of any library that supports
+    DLPack, on the CPU or on a GPU. They are read in place if their last stride is one. Otherwise NumPy and torch arrays
+    on the CPU are copied.
 
     score_mod(score, b, h, q_idx, kv_idx), mask_mod(b, h, q_idx, kv_idx) and weight_mod(b, h, q_idx, kv_idx) are
-    functions, expressions, or text. A function is called once with expressions; arrays that it reaches by its closure,
-    its globals or its defaults are captured. Text names its captures in `captures`.
+    functions, expressions, or text. A function is called once with expressions; arrays in its closure, its globals or
+    its defaults are captured. For text, name the captures in `captures`.
 
-    The other options, each of which may be left out:
+    All other options have defaults:
 
-    - captures and params: arrays and numbers for the names that mods read, as dicts. A param's other value compiles
-      nothing. clamp_reads: a read of an array that may fall outside of it gives the nearest element; else it is
-      refused.
-    - scale: the factor of q k^T, by default 1 / sqrt(Dqk). sinks f32 [Hq] (f64 for f64 inputs): a logit beside each
-      row's scores, without a value.
+    - captures and params: dicts of arrays and of numbers for the names that mods read. A new value of a param compiles
+      nothing. clamp_reads: a read that may be outside its array gives the nearest element; by default it is refused.
+    - scale: the factor of q k^T, by default 1 / sqrt(Dqk). sinks f32 [Hq] (f64 for f64 inputs): an extra logit in the
+      softmax of each row, without a value.
     - normalizer: "softmax"; "none", o = sum(t w v) for scores t and weights w; "sigmoid", o = sum(w v / (1 + exp(-t))).
-    - q_lengths and kv_lengths, i32 or i64 [B]: how many queries and keys of each sequence count. Rows of q past the end
-      give o = 0, lse = -inf.
+    - q_lengths and kv_lengths, i32 or i64 [B]: the number of valid queries and keys of each sequence. Rows of q past
+      the end give o = 0, lse = -inf.
     - cu_seqlens_q and cu_seqlens_kv, i32 or i64 [N + 1]: a packed batch, N sequences one after the other in tensors of
-      batch 1: where each begins and, last, where the last one ends.
-    - q_start and kv_start, i32 or i64 [B]: what is added to q_idx and to kv_idx.
-    - page_table, i32 [B, max_pages]: k and v are pages [pages, Hkv, page_size, D], of which sequence b has
-      page_table[b]. With page_starts, i32 [B + 1], page_table is a list [entries], of which sequence b has entries
+      batch 1: the first row of each sequence, then the end of the last one.
+    - q_start and kv_start, i32 or i64 [B]: numbers that are added to q_idx and to kv_idx.
+    - page_table, i32 [B, max_pages]: k and v are pages [pages, Hkv, page_size, D], and sequence b has the pages
+      page_table[b]. With page_starts, i32 [B + 1], page_table is a list [entries], and sequence b has its entries
       page_starts[b] to page_starts[b + 1].
     - max_q_len and max_kv_len: upper bounds of a sequence's queries and keys. A GPU needs them for packed batches.
-    - prefix_group and prefix_len, i32 or i64 [B]: sequences of one group (at least 0; -1: none) begin with the same
-      keys, up to the smaller one of their prefix_len. A promise: a GPU may read them once (heddle.find_prefixes).
-    - q_descale [B, Hq], k_descale and v_descale [B, Hkv], f32, or of extent 1: factors of tensors of 8 bits.
-    - q_rest [B, Hq, Sq, R] and k_rest [B, Hkv, Skv, R]: the last columns of q and of k, as tensors of their own.
-    - block_mask: a heddle.BlockMask made before, of this problem's sequences. Its mask is mask_mod, or stands for it.
-    - fresh_tokens: a promise: what the kernel before this call on the stream still writes is q and each sequence's last
-      fresh_tokens keys alone.
-    - batch_invariant: the bits of a row do not depend on the batch's other sequences. allow_tf32: a GPU may multiply
-      f32 in tf32.
+    - prefix_group and prefix_len, i32 or i64 [B]: you promise that sequences of one group (0 or more; -1: none) begin
+      with the same keys, up to the smaller of their prefix_len. A GPU may read these once (heddle.find_prefixes).
+    - q_descale [B, Hq], k_descale and v_descale [B, Hkv], f32 (extents may be 1): factors of 8-bit tensors.
+    - q_rest [B, Hq, Sq, R] and k_rest [B, Hkv, Skv, R]: the last columns of q and of k, as separate tensors.
+    - block_mask: a heddle.BlockMask for this problem's sequences. Give the same mask as mask_mod, or no mask_mod.
+    - fresh_tokens: you promise that all inputs were complete when the previous kernel on the stream began, except q and
+      the last fresh_tokens keys and values of each sequence.
+    - batch_invariant: the bits of a row do not depend on the other sequences of the batch. allow_tf32: a GPU may
+      multiply f32 in tf32.
     - backend: "automatic" (where the arrays are), "cpu", "cuda", "amd", or "reference", which computes in float64.
     - threads of the CPU: 0, the default, means all cores. stream: the number of a GPU's stream, 0 by default.
 
-    `tuning` says which kernel is taken: "off" the planner's first; "recorded" the fastest one of an earlier measurement
-    on this machine, if there is one; "measure" that one, measured now (up to some seconds) where there is none; "again"
-    measured now. By default what HEDDLE_TUNING says, else "recorded".
+    `tuning` chooses the kernel. "off": the planner's first choice. "recorded": the fastest kernel in an earlier
+    measurement on this machine, if there is one. "measure": as "recorded", but measures now (up to some seconds) if
+    there is none. "again": always measures. The default is HEDDLE_TUNING, else "recorded".
 
-    Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, which it then
-    returns. With `out`, it also writes each row's largest score into `max_scores`, an array like lse: -inf where
-    nothing attends, NaN where a score is NaN or +inf; sinks do not count. With `lse`, it also writes the rest that
-    rounding lse leaves out into `lse_rest`, an array like it. Gradients are right however large scores are if
-    attention_backward gets both.
+    Returns o [B, Hq, Sq, Dv], with return_lse (o, lse [B, Hq, Sq]); or writes into `out` and `lse`, and returns them.
+    With `out`, it can also write each row's largest score into `max_scores`, an array like lse: -inf if no key attends,
+    NaN if a score is NaN or +inf; sinks do not count. With `lse`, it can also write the rounding error of lse into
+    `lse_rest`, an array like lse. Pass both to attention_backward, and gradients are right for scores of any size.
 
-    Raises ValueError for arguments that are wrong, NotImplementedError for what this machine does not do, MemoryError,
-    and RuntimeError for anything else; then nothing was written. TypeError names an argument that is no array.
+    Raises ValueError for wrong arguments, TypeError for an argument that is not an array, NotImplementedError for calls
+    that this machine does not support, MemoryError, and RuntimeError for anything else. Then nothing was written.
 
     >>> import numpy as np, heddle
     >>> x = np.zeros((1, 1, 3, 4), np.float32); x[0, 0, :, 0] = [1, 2, 3]

@@ -25,8 +25,8 @@ WantedParams: TypeAlias = Iterable[str] | Mapping[str, Array]
 
 
 class Gradients:
-    """The gradients that were asked for: dq, dk, dv and d_sinks, None if they were not; d_captures and d_params, dicts
-    by name. Each has the shape of the tensor that it is the gradient of."""
+    """The requested gradients: dq, dk, dv and d_sinks (None if not requested), and the dicts d_captures and d_params,
+    by name. Each has the shape of its tensor."""
 
     __slots__ = ("dq", "dk", "dv", "d_sinks", "d_captures", "d_params", "_captures")
 
@@ -39,8 +39,8 @@ class Gradients:
         self._captures: Mapping[str, Any] = {}
 
     def of(self, array: Array) -> Any:
-        """The gradient of an array that a mod read: where it is captured under several names, the sum of those that
-        were asked for. Raises KeyError if none was.
+        """The gradient of an array that a mod read. If it is captured under several names, the sum of the requested
+        gradients. Raises KeyError if none was requested.
 
         >>> import numpy as np, heddle
         >>> q = k = v = d_o = np.ones((1, 1, 4, 8), np.float32)
@@ -176,23 +176,23 @@ def attention_backward(
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), **options: Unpack[BackwardOptions],
 ) -> Gradients:
-    """The gradients of a loss with respect to what heddle.attention(q, k, v, **options) read.
+    """The gradients of a loss with respect to the inputs of heddle.attention(q, k, v, **options).
 
-    - o and lse are what that call returned (lse: None with the normalizers none and sigmoid). They are not checked.
+    - o and lse are the results of that call (lse: None with the normalizers none and sigmoid). They are not checked.
     - d_o [B, Hq, Sq, Dv] and d_lse [B, Hq, Sq] are the loss's gradients with respect to o and lse. No d_lse: 0.
-    - lse_rest: as heddle.attention wrote it beside lse. Give it where scores are large (1e4 and more, or masks that add
-      a huge number); without it, gradients err by what lse's rounding left out.
-    - dq, dk, dv, d_sinks: True asks for a gradient in a new array, an array says where it is written, False leaves it
-      out and does not compute it. Given arrays have the input's shape, any floating dtype, and a unit last stride.
+    - lse_rest: as heddle.attention wrote it with lse. Pass it if scores are large (1e4 and more, or masks that add a
+      huge number); without it, the rounding error of lse makes gradients wrong.
+    - dq, dk, dv, d_sinks: True returns the gradient in a new array, an array is written, False computes nothing. Your
+      arrays have the input's shape, any floating dtype, and a unit last stride.
     - d_captures: names of floating arrays that score_mod or weight_mod reads, or the arrays themselves; or a dict of
       the arrays that their gradients are written to, by name. d_params: the same for params whose value is a float.
     - The options are those of heddle.attention. `deterministic`: the same bits in each run (on the CPU always).
-      `partial_keys`: k and v are a part of the keys that o and lse are of; dq and gradients of captures and params are
-      then terms of a sum over the parts.
+      `partial_keys`: k and v are a part of the keys, o and lse belong to all keys; dq and gradients of captures and
+      params are then terms of a sum over the parts.
 
-    The derivatives of the mods are found by the library. Masks, indices, scale and lengths are constants. At a kink
-    (abs, max, where, floor) the derivative is that of the branch taken. New arrays have their tensor's dtype
-    (bfloat16 for 8 bits; captures other than float64 to float16 and bfloat16: float32).
+    The library derives the derivatives of the mods. Masks, indices, scale and lengths are constants. At a kink (abs,
+    max, where, floor) the derivative is that of the branch taken. New arrays have their tensor's dtype
+    (bfloat16 for 8 bits; for captures that are not float64, float32, float16 or bfloat16: float32).
 
     Raises as heddle.attention does, and ValueError for the gradient of a name that has none (an integer array, a mask's
     array).
@@ -225,8 +225,9 @@ def explain_backward(
     dq: Wanted = True, dk: Wanted = True, dv: Wanted = True, d_sinks: Wanted = False, d_captures: WantedCaptures = (),
     d_params: WantedParams = (), device_name: str | None = None, **options: Unpack[BackwardOptions],
 ) -> Explanation:
-    """Explains what heddle.attention_backward does with the same arguments. `device_name`: explains a GPU that need not
-    be here ("h200"); the arrays may then be anywhere, and are not read. Raises as heddle.attention_backward.
+    """Explains what heddle.attention_backward does with the same arguments. `device_name`: explains the plan for a GPU
+    that this machine need not have ("h200"); the arrays may then be anywhere, and are not read. Raises as
+    heddle.attention_backward.
 
     >>> import numpy as np, heddle
     >>> q = k = v = o = d_o = np.ones((1, 1, 4, 8), np.float32)
@@ -248,9 +249,9 @@ def check_backward(
     *, lse_rest: Array | None = None,
     gradients: Gradients, **options: Unpack[BackwardOptions],
 ) -> GradientReport:
-    """Whether these are the gradients that heddle.attention_backward should give with the same arguments, by one
-    criterion for all backends: the error against a backward in float64 is at most twice that of a plain, unfused
-    backward. `print` shows the figures; the report is true if all gradients passed.
+    """Checks gradients of heddle.attention_backward with the same arguments, by one criterion for all backends: the
+    error against a backward in float64 is at most twice that of a plain, unfused backward. `print` shows the figures;
+    the report is true if all gradients passed.
 
     It costs Sq * Skv interpreted elements a head, several times. Raises as heddle.attention_backward.
 

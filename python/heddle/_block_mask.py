@@ -42,8 +42,8 @@ class Run(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """The lists of PyTorch's BlockMask, i32: kv_num_blocks [B, H, Q], how many blocks of a row are partial, and
-    kv_indices [B, H, Q, KV], which; full_kv_num_blocks and full_kv_indices, the same of full blocks."""
+    """The lists of PyTorch's BlockMask, i32: kv_num_blocks [B, H, Q], the number of partial blocks in each row, and
+    kv_indices [B, H, Q, KV], their indices; full_kv_num_blocks and full_kv_indices are the same for full blocks."""
 
     kv_num_blocks: Any
     kv_indices: Any
@@ -54,8 +54,8 @@ class Lists(NamedTuple):
 class BlockMask:
     """Which blocks of the score matrices are empty, full or partial. Made by `build` or `from_lists`.
 
-    The dense mask is never formed. The result is exact: block for block it equals what the dense mask would give. A
-    block mask never changes by itself: where an array that its mask reads changes, call `update`.
+    The dense mask is never formed. The result is exact: each block has the class that the dense mask would give. A
+    block mask never changes by itself: if an array that its mask reads changes, call `update`.
 
     >>> import heddle
     >>> mask = heddle.BlockMask.build(lambda b, h, q_idx, kv_idx: kv_idx <= q_idx, 8, 8, block=2)
@@ -98,7 +98,7 @@ class BlockMask:
         """Classifies a mask over all score matrices.
 
         mask_mod: a function (b, h, q_idx, kv_idx), text or an expression, as in heddle.attention; None: everything
-        attends. Arrays that it reads are on the CPU. captures and params are values for the names that it reads.
+        attends. Arrays that it reads must be on the CPU. captures and params are values for the names that it reads.
 
         The sequences are one of these:
 
@@ -192,8 +192,8 @@ class BlockMask:
 
     @refuses_by_name
     def row(self, sequence: int, head: int, q_block: int) -> list[Run]:
-        """The blocks that attend of row q_block of one score matrix (sequence, head), sorted. Raises ValueError for a
-        row that is not there.
+        """The attending blocks in row q_block of one score matrix (sequence, head), sorted. Raises ValueError for a row
+        that does not exist.
 
         >>> import heddle
         >>> heddle.BlockMask.build("kv_idx <= q_idx", 6, 6, block=2).row(0, 0, 2)
@@ -202,8 +202,8 @@ class BlockMask:
         return [Run(*run) for run in self._mask.row(sequence, head, q_block)]
 
     def transposed(self) -> BlockMask:
-        """The columns, for a backward pass: for each block of keys the query blocks that read it. Queries and keys
-        have changed places in all properties; transposing twice gives an equal mask.
+        """The columns, for a backward pass: for each block of keys the query blocks that read it. Queries and keys are
+        swapped in all properties; transposing twice gives an equal mask.
 
         >>> import heddle
         >>> print(heddle.BlockMask.build("kv_idx <= q_idx", 6, 6, block=2).transposed())
@@ -218,9 +218,8 @@ class BlockMask:
         self, *, captures: Mapping[str, Array] | None = None, params: Mapping[str, ParamValue] | None = None,
         threads: int = 0,
     ) -> None:
-        """Builds the rows again: for these captures and params, and for the earlier ones under the other names, whose
-        content may have changed in place. Plans that were made with this mask keep the old rows. `threads` is as in
-        `build`.
+        """Rebuilds the rows, for these captures and params. Other names keep their arrays, whose content may have
+        changed in place. Plans that were made with this mask keep the old rows. `threads` is as in `build`.
 
         Raises ValueError for a name that the mask does not read, and as `build`; then nothing has changed.
 

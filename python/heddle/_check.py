@@ -20,10 +20,9 @@ def check(
     q: Array, k: Array, v: Array, o: Array, lse: Array | None = None, *, max_scores: Array | None = None,
     lse_rest: Array | None = None, **options: Unpack[Options],
 ) -> CheckReport:
-    """Whether o, lse, max_scores and lse_rest are what heddle.attention(q, k, v, **options) should give, by one
-    criterion for all backends: the error against attention in float64 is at most twice that of plain, unfused
-    attention, and of o and max_scores in no row larger than rounding explains. `print` shows the figures; the report is
-    true if all passed.
+    """Checks o, lse, max_scores and lse_rest of heddle.attention(q, k, v, **options), by one criterion for all
+    backends. The error against attention in float64 is at most twice that of plain, unfused attention, and in no row of
+    o and max_scores larger than rounding explains. `print` shows the figures; the report is true if all passed.
 
     o may have any floating dtype. It costs Sq * Skv interpreted elements a head, twice. Raises as heddle.attention.
 
@@ -51,7 +50,7 @@ def merge_states(
     o_parts: Sequence[Array], lse_parts: Sequence[Array], *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, stream: int | None = None,
 ) -> Any:
-    """Merges results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
+    """Merges partial results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
 
     o_parts: arrays [B, Hq, Sq, Dv] of floating dtypes; lse_parts: for each of them an array [B, Hq, Sq] of f32 or f64,
     on one device. Returns o, of the first part's dtype, with return_lse (o, lse); or writes `out` and `lse`, which may
@@ -91,8 +90,8 @@ def devices() -> list[DeviceInfo]:
 
 @refuses_by_name
 def missing(kind: str) -> str:
-    """Why there is no device of this kind, "cpu", "cuda" or "rocm": a sentence; empty if there is one. Raises ValueError for
-    another kind.
+    """A message that says why there is no device of this kind ("cpu", "cuda" or "rocm"); empty if there is one. Raises
+    ValueError for another kind.
 
     >>> import heddle
     >>> heddle.missing("cpu")

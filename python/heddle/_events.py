@@ -11,12 +11,12 @@ from ._options import refuse_type
 
 
 def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None:
-    """From now on `listener` gets each event of the process as a dict, in place of the listener before; None: nobody.
+    """Calls `listener` with each event of the process, as a dict, and replaces the previous listener. None removes it.
 
     Events are plans ("plan": its time, family, tile, workspace), kernels that were compiled or read from disk ("kernel")
-    and refused calls ("refusal": the sentence). include/heddle/events.h lists their keys. A call whose plan is kept is
-    none. The listener is called on the thread whose call the event belongs to, from several at a time; its exceptions
-    go to sys.unraisablehook. The environment variable HEDDLE_LOG writes the same to a file.
+    and refused calls ("refusal": the message). include/heddle/events.h lists their keys. A call that reuses a cached
+    plan causes no event. The listener is called on the thread of the call, possibly on several threads at a time; its
+    exceptions go to sys.unraisablehook. The environment variable HEDDLE_LOG writes the same events to a file.
 
     >>> import numpy as np, heddle
     >>> seen = []
@@ -34,8 +34,9 @@ def set_event_listener(listener: Callable[[dict[str, Any]], Any] | None) -> None
 
 
 def kernel_counts() -> dict[str, int]:
-    """How often the process compiled a kernel of a GPU, got one from memory, from the disk cache and from an archive, and found
-    one rejected: "compiled", "from_memory", "from_disk", "from_archive", "rejected". heddle.plan_cache_counts() counts plans.
+    """How many GPU kernels the process compiled, took from memory, from the disk cache and from an archive, and
+    rejected: "compiled", "from_memory", "from_disk", "from_archive", "rejected". heddle.plan_cache_counts() counts
+    plans.
 
     >>> import heddle
     >>> sorted(heddle.kernel_counts())

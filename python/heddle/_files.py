@@ -15,8 +15,8 @@ from ._types import Array
 
 
 class TensorFile(NamedTuple):
-    """The content of a safetensors file: `tensors` by name, and `metadata`, texts. `skipped` says of each tensor that
-    was left out why."""
+    """The content of a safetensors file: `tensors` by name, and `metadata`, texts. `skipped` has the reason for each
+    tensor that was skipped."""
 
     tensors: dict[str, Any]
     metadata: dict[str, str]
@@ -26,7 +26,7 @@ class TensorFile(NamedTuple):
 @refuses_by_name
 def load(path: str | os.PathLike[str]) -> TensorFile:
     """Reads a .safetensors file. Tensors are NumPy arrays; bfloat16, float8_e4m3fn and float8_e5m2, which NumPy does
-    not have, are heddle.Tensor. Those of which heddle does not have the element type or the rank are skipped.
+    not have, are heddle.Tensor. Tensors with an element type or rank that heddle does not support are skipped.
 
     Raises OSError, with the file's name and what is wrong, for a file that cannot be read or breaks a rule of the
     format; all rules are checked.
@@ -46,8 +46,8 @@ def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a .safetensors file, `path`, of `tensors`: arrays on the CPU by name (NumPy's, heddle.Tensor, or anything
-    with __dlpack__), and `metadata`, texts by name. It goes by a temporary file beside `path`: if anything fails, an
-    old file stays as it was.
+    with __dlpack__), and `metadata`, texts by name. It first writes a temporary file in the same folder: if anything
+    fails, an old file does not change.
 
     Raises OSError, NotImplementedError for memory of a GPU and element types that heddle does not have, TypeError for a
     value that is no array.

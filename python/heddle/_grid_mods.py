@@ -11,8 +11,8 @@ from ._named_arguments import checks_arguments
 
 @checks_arguments
 def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
-    """Tokens of an image, row-major, `width` a row: no farther than radius_y rows and radius_x columns. Raises
-    ValueError for width < 1 and negative radii.
+    """A neighbourhood in an image, row-major, `width` tokens per row: keys at most radius_y rows and radius_x columns
+    away. Raises ValueError for width < 1 and negative radii.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.neighbourhood_2d(2, 1, 0), 4, 4, block=1))
@@ -30,8 +30,8 @@ def neighbourhood_2d(width: int, radius_y: int, radius_x: int) -> Mod:
 @checks_arguments
 def natten_2d(height: int, width: int, kernel_y: int, kernel_x: int) -> Mod:
     """Neighbourhood attention (NATTEN) in an image, row-major: each query sees kernel_y rows and kernel_x columns,
-    itself in their middle. At the border the window is moved inside and keeps its size. Raises ValueError for kernels
-    that are even or larger than height and width.
+    centred on itself. At the border the window is shifted inside and keeps its size. Raises ValueError for kernels that
+    are even or larger than height and width.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.natten_2d(1, 5, 1, 3), 5, 5, block=1))
@@ -70,9 +70,9 @@ def natten_3d(depth: int, height: int, width: int, kernel_z: int, kernel_y: int,
 
 @checks_arguments
 def sliding_tiles_2d(tiles_y: int, tiles_x: int, tile: int, kernel_y: int, kernel_x: int) -> Mod:
-    """Sliding tile attention: the tokens stand tile by tile, `tile` of them in each, tiles_y x tiles_x tiles row-major.
-    The tiles see kernel_y x kernel_x tiles, as natten_2d's tokens do, so blocks of `tile` queries and keys are full or
-    empty. Raises ValueError as natten_2d does, and for tile < 1.
+    """Sliding tile attention: tokens are stored tile by tile, `tile` tokens in each of tiles_y x tiles_x tiles,
+    row-major. The tiles see kernel_y x kernel_x tiles, as natten_2d's tokens do, so blocks of `tile` queries and keys
+    are full or empty. Raises ValueError as natten_2d does, and for tile < 1.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.sliding_tiles_2d(1, 3, 2, 1, 1), 6, 6, block=1))
@@ -94,8 +94,8 @@ def sliding_tiles_2d(tiles_y: int, tiles_x: int, tile: int, kernel_y: int, kerne
 def sliding_tiles_3d(
     tiles_z: int, tiles_y: int, tiles_x: int, tile: int, kernel_z: int, kernel_y: int, kernel_x: int
 ) -> Mod:
-    """sliding_tiles_2d in a film of tiles_z x tiles_y x tiles_x tiles of `tile` tokens: kernel_z x kernel_y x kernel_x
-    of them. Raises ValueError as sliding_tiles_2d does.
+    """sliding_tiles_2d in a video of tiles_z x tiles_y x tiles_x tiles of `tile` tokens: each tile sees kernel_z x
+    kernel_y x kernel_x tiles. Raises ValueError as sliding_tiles_2d does.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.sliding_tiles_3d(3, 1, 1, 2, 1, 1, 1), 6, 6, block=1))

@@ -18,25 +18,27 @@ def append_kv(
     rotary_interleaved: bool = False, q: Array | None = None, q_out: Array | None = None,
     queries_at_first: bool = False, stream: int | None = None,
 ) -> None:
-    """Writes new rows of keys and values into a cache, behind the rows that count.
+    """Appends new rows of keys and values to a cache, after its valid rows.
 
     - k [B, Hkv, n, Dqk], v [B, Hkv, n, Dv]: the new rows, of one floating dtype. v and v_cache may both be None.
     - k_cache [B, Hkv, rows, Dqk], v_cache [B, Hkv, rows, Dv]: written in place, in their dtypes; rounded once. In 8
       bits, larger magnitudes become the largest finite number.
-    - kv_lengths, i32 or i64 [B]: how many rows of each sequence count before. New row i becomes row kv_lengths[b] + i.
-    - cu_seqlens, i32 or i64 [N + 1]: where sequences begin in packed rows k [1, Hkv, T, Dqk].
+    - kv_lengths, i32 or i64 [B]: the number of valid rows of each sequence before the call. New row i becomes row
+      kv_lengths[b] + i.
+    - cu_seqlens, i32 or i64 [N + 1]: the first row of each sequence in packed rows k [1, Hkv, T, Dqk].
     - page_table, i32 [B, max_pages]: the caches are pages [pages, Hkv, page_size, D].
     - page_starts, i32 [B + 1]: page_table is a list [entries], as attention takes it.
-    - k_descale, v_descale, f32 [B, Hkv]: factors of a cache of 8 bits, as attention takes them; stored is x / descale.
-    - rotary_cos, rotary_sin [positions, R / 2]: the angles of a rotary embedding, which turns R columns of k and q:
-      pairs of neighbours if rotary_interleaved, else halves of the R columns apart.
+    - k_descale, v_descale, f32 [B, Hkv]: factors of an 8-bit cache, as attention takes them; the stored value is x /
+      descale.
+    - rotary_cos, rotary_sin [positions, R / 2]: the angles of a rotary embedding, which rotates R columns of k and q.
+      It pairs neighbouring columns if rotary_interleaved, else columns i and i + R / 2.
     - rotary_positions, i32 or i64 [B]: the position of each sequence's first new row; without them its row in the cache.
-    - q, q_out [B, Hq, Sq, Dqk]: queries, and where they are written once they are turned. Row i has the position of new
-      row i; with queries_at_first all have that of the first new row.
+    - q, q_out [B, Hq, Sq, Dqk]: queries, and the output for the rotated queries. Row i has the position of new row i;
+      with queries_at_first all rows have the position of the first new row.
 
-    On a CPU raises ValueError, and writes nothing, for rows without room, pages that are not there, positions without
-    an angle, and two new rows with one place. On a GPU it enqueues one kernel on `stream` and reads lengths and tables
-    there: new rows without a place are not written.
+    On a CPU it raises ValueError, and writes nothing, for rows that do not fit, pages that do not exist, positions
+    without an angle, and two new rows for the same place. On a GPU it enqueues one kernel on `stream`, which reads
+    lengths and tables there: new rows without a valid place are not written.
 
     >>> import numpy as np, heddle
     >>> cache = np.zeros((2, 2, 1, 8, 4), np.float32)
@@ -70,15 +72,15 @@ def append_kv(
 
 @refuses_by_name
 def find_prefixes(page_table: Array, kv_lengths: Array, page_size: int, *, page_starts: Array | None = None) -> tuple[Any, Any]:
-    """Groups of sequences whose first pages are the same: prefix_group and prefix_len, i32 [B], as attention takes them.
+    """Groups of sequences with the same first pages: prefix_group and prefix_len, i32 [B], as attention takes them.
 
     - page_table, i32 [B, max_pages], on the CPU; with page_starts, i32 [B + 1], a list [entries].
     - kv_lengths, i32 or i64 [B]: how many keys each sequence has.
     - page_size: keys of a page.
 
-    It compares the pages of neighbours, so sequences that share pages must stand beside each other. The groups save as
-    many reads of keys as groups of neighbours can. prefix_group has the number of a group's first sequence, or -1 for a
-    sequence without a group; prefix_len has the number of keys that all sequences of the group share.
+    It compares neighbouring sequences, so place sequences that share pages next to each other. The groups save the most
+    reads of keys that groups of neighbours can save. prefix_group has the number of a group's first sequence, or -1 for
+    a sequence without a group; prefix_len has the number of keys that all sequences of the group share.
 
     Raises ValueError for arrays of other shapes and dtypes, and for lengths of more rows than the pages have.
 

@@ -31,9 +31,9 @@ is_compiling: Callable[[], bool] | None = None
 class Mod:
     """A mod for heddle.attention. Masks combine with & | ~, and with functions of (b, h, q_idx, kv_idx).
 
-    A function of your own may call it, with its own arguments or others: softcap(alibi(score, ...), ...). heddle.torch's
-    functions may, too, with tensors. The functions of heddle.mods make it: from `function`, with a `name` for texts, and
-    `expr`, the expression of a mod that reads no array.
+    Your own function may call it, with its own or other arguments: softcap(alibi(score, ...), ...). Functions for
+    heddle.torch may, too, with tensors. The functions of heddle.mods make it: from `function`, with a `name` for texts,
+    and `expr`, the expression of a mod that reads no array.
 
     >>> import numpy as np, heddle
     >>> near = heddle.mods.sliding_window(1)

@@ -17,9 +17,9 @@ from ._types import Array, ParamValue
 
 
 class Explanation(NamedTuple):
-    """A plan with the reasons: `text`, which `print` and an interpreter show, `stages`, the same as data, by stage and
-    subject, and `picture`, the mask's blocks as SVG (the first score matrix; empty without a mask, and for a GPU that
-    is not here). A notebook shows the table and the picture.
+    """A plan with its reasons. `text` is shown by `print` and an interpreter. `stages` is the same as data, by stage
+    and subject. `picture` is an SVG of the mask's blocks (the first score matrix; empty without a mask, and from
+    explain_on). A notebook shows the table and the picture.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 1, 4, 8), np.float32)
@@ -42,11 +42,11 @@ class AttentionPlan(Planned):
     """An attention planned once and run many times: planning validates, traces the mods, builds the block mask and
     picks the kernel; `run` only computes.
 
-    q, k, v, out and lse say shapes, strides, dtypes and devices; their memory is not read, and they are not kept. `out`
-    not given: runs make o [B, Hq, Sq, Dv] of q's dtype (bfloat16 if q has 8 bits), contiguous. `return_lse`: they make
-    lse [B, Hq, Sq], too. The options are those of heddle.attention. The plan keeps the arrays that its runs read
-    (captures, sinks, descales, page_table, lengths and starts) alive; in place of a mask's captures give `update` new
-    ones.
+    The plan takes shapes, strides, dtypes and devices from q, k, v, out and lse; it does not read or keep them. Without
+    `out`, runs return a new contiguous o [B, Hq, Sq, Dv] of q's dtype (bfloat16 if q has 8 bits). With `return_lse`,
+    they also return a new lse [B, Hq, Sq]. The options are those of heddle.attention. The plan keeps the arrays that
+    its runs read (captures, sinks, descales, page_table, lengths and starts) alive. To change a mask's captures, pass
+    new ones to `update`.
 
     A plan may run on several threads at once. On a GPU, `run` enqueues on `stream` and returns: keep the plan and all
     arrays alive until the stream has done the work.
@@ -84,14 +84,14 @@ class AttentionPlan(Planned):
     ) -> Any:
         """Computes: o, or (o, lse) if the plan has lse. `out` and `lse` are written if they are given.
 
-        The tensors have the planned shapes, strides, dtypes and device. What else is given stands for the planned one
-        in this run: arrays with the planned shapes, strides and dtypes, which heddle.attention describes. Lengths and
-        starts may be other ones on a GPU alone, captures and params of the mask after `update` alone. `workspace`:
-        workspace_bytes of memory on the plan's device, 64-byte aligned, of no other run at this time; a GPU's plan
-        needs it if workspace_bytes is not 0.
+        The tensors have the planned shapes, strides, dtypes and device. Any other argument replaces the planned one in
+        this run: arrays with the planned shapes, strides and dtypes, as heddle.attention describes them. New lengths
+        and starts are accepted only on a GPU, new captures and params of the mask only after `update`. `workspace`:
+        workspace_bytes of memory on the plan's device, 64-byte aligned, used by no other run at this time. On a GPU it
+        is required if workspace_bytes is not 0.
 
-        Raises ValueError for what differs from the plan. Ctrl-C stops a run on the CPU, whose results are then
-        incomplete; the plan stays good.
+        Raises ValueError for arguments that differ from the plan. Ctrl-C stops a run on the CPU, whose results are then
+        incomplete; the plan stays valid.
 
         >>> import numpy as np, heddle
         >>> q = k = v = np.ones((1, 1, 2, 8), np.float32)
@@ -124,7 +124,7 @@ def explain(
     **options: Unpack[Options],
 ) -> Explanation:
     """Explains what heddle.attention does with these arguments: the plan that it keeps, or makes and keeps now. out,
-    lse and return_lse say which results there are; nothing is computed. Raises as heddle.attention does.
+    lse and return_lse select the results; nothing is computed. Raises as heddle.attention does.
 
     >>> import numpy as np, heddle
     >>> q = k = v = np.ones((1, 1, 4, 8), np.float32)
@@ -145,9 +145,9 @@ def explain_on(
     device_name: str, q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Array | None = None,
     return_lse: bool = False, **options: Unpack[Options],
 ) -> Explanation:
-    """Explains the plan for a GPU that need not be here (device_name: "h200"), without a kernel. The other arguments
-    are those of heddle.explain. The arrays may be anywhere; they are not read. Raises as planning on that GPU would,
-    ValueError for a name that it does not know.
+    """Explains the plan for a GPU that this machine need not have (device_name: "h200"), without compiling a kernel.
+    The other arguments are those of heddle.explain. The arrays may be anywhere; they are not read. Raises as planning
+    on that GPU would, ValueError for a name that it does not know.
 
     >>> import heddle
     >>> q = k = v = heddle.Tensor.empty((1, 16, 4096, 128), "bfloat16")

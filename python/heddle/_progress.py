@@ -55,11 +55,11 @@ def _tqdm() -> Any:
 
 @contextmanager
 def progress(show: Callable[[float], Any] | None = None) -> Iterator[None]:
-    """While it lasts, calls on the CPU show how far they are: by tqdm where it is installed, else in percents on
-    stderr; or by `show`, which is called with the fraction done, at most about every 50 ms, from any thread, one at a time.
+    """Inside the `with`, calls on the CPU show their progress, with tqdm if it is installed, else as a percentage on
+    stderr. Or they call `show` with the fraction done, at most about every 50 ms, from any thread, one at a time.
 
-    Calls that take less show nothing, nor do block masks, checks and calls on a GPU. An exception of `show` ends the
-    call, whose results are then incomplete. One `with` at a time counts: the innermost of the program.
+    Shorter calls show nothing, nor do block masks, checks and calls on a GPU. An exception in `show` ends the call,
+    whose results are then incomplete. Only the innermost `with` of the program is active.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 1, 8, 8), np.float32)

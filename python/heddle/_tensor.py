@@ -11,11 +11,11 @@ from ._options import refuse_arrays
 
 
 class Tensor:
-    """Memory with a shape and an element type, of this library or of another's array.
+    """A tensor: memory with a shape and an element type, from this library or from another library's array.
 
-    Results and files whose elements NumPy does not have (bfloat16, float8_e4m3fn, float8_e5m2) come as heddle.Tensor,
-    as does what lies in a GPU's memory. Every function of heddle takes it, and so does whatever speaks DLPack:
-    ``torch.from_dlpack(tensor)`` shares the memory. What is installed beside heddle changes nothing.
+    Functions return a heddle.Tensor for element types that NumPy does not have (bfloat16, float8_e4m3fn, float8_e5m2)
+    and for GPU memory. All functions of heddle take it, and so does every library that supports DLPack:
+    ``torch.from_dlpack(tensor)`` shares the memory. It does not depend on other installed packages.
 
     >>> import numpy as np, heddle
     >>> q = heddle.Tensor.of(np.ones((1, 1, 2, 8), np.float32)).to("bfloat16")
@@ -40,9 +40,9 @@ class Tensor:
 
     @staticmethod
     def of(array: Any) -> Tensor:
-        """The array's memory, which it shares; an array that can be written. Arrays of ml_dtypes (bfloat16,
-        float8_e4m3fn, float8_e5m2) are taken, too. Raises TypeError for a value that is no array, ValueError for
-        read-only arrays and other element types.
+        """A tensor that shares the memory of a writable array. ml_dtypes arrays (bfloat16, float8_e4m3fn, float8_e5m2)
+        are accepted. Raises TypeError for a value that is not an array, ValueError for read-only arrays and other
+        element types.
 
         >>> import numpy as np, heddle
         >>> heddle.Tensor.of(np.zeros((2, 3), np.float16))
@@ -57,9 +57,9 @@ class Tensor:
 
     @staticmethod
     def from_bits(array: Any, dtype: Any) -> Tensor:
-        """The array's memory, its bits taken for elements of another type of the same size: the way from NumPy's
-        uint16 to bfloat16. Raises ValueError for a type of another size and for read-only arrays, TypeError for what is
-        no array.
+        """A tensor that shares the array's memory and reads its bits as another type of the same size, such as NumPy's
+        uint16 as bfloat16. Raises ValueError for a type of another size and for read-only arrays, TypeError for a value
+        that is not an array.
 
         >>> import numpy as np, heddle
         >>> float(np.asarray(heddle.Tensor.from_bits(np.array([0x3f80], np.uint16), "bfloat16"))[0])
@@ -73,7 +73,7 @@ class Tensor:
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: Any = "float32", device: str = "cpu") -> Tensor:
-        """New memory of any content, on "cpu", "cuda", "cuda:1" or "rocm"; aligned to 64 bytes, on a GPU to 256. Raises
+        """New uninitialised memory, on "cpu", "cuda", "cuda:1" or "rocm"; aligned to 64 bytes, on a GPU to 256. Raises
         MemoryError, and NotImplementedError for a device that is not there, with the reason.
 
         >>> import heddle
@@ -109,14 +109,14 @@ class Tensor:
         return self._tensor.nbytes
 
     def numpy(self) -> Any:
-        """A NumPy array that shares the memory. bfloat16 comes as its bits in uint16, 8-bit floats in uint8: values
-        are np.asarray(tensor). Raises NotImplementedError for memory of a GPU: `cpu` copies it first."""
+        """A NumPy array that shares the memory. bfloat16 is returned as its bits in uint16, 8-bit floats in uint8: for
+        the values use np.asarray(tensor). Raises NotImplementedError for memory of a GPU: `cpu` copies it first."""
         self._refuse_gpu("numpy")
         return self._tensor.numpy()
 
     def to(self, dtype: Any) -> Tensor:
-        """A copy with another element type, each element rounded once, to nearest even. Raises ValueError for a type
-        that there is not, NotImplementedError for memory of a GPU."""
+        """A copy with another element type, each element rounded once, to nearest even. Raises ValueError for an
+        unknown type, NotImplementedError for GPU memory."""
         return Tensor._of(self._tensor.to(short_name(dtype)))
 
     def cpu(self) -> Tensor:
@@ -124,8 +124,8 @@ class Tensor:
         return Tensor._of(self._tensor.on("cpu", 0))
 
     def on(self, device: str) -> Tensor:
-        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError for
-        one that is not there, with the reason."""
+        """A copy on a device, complete when this returns: "cpu", "cuda", "cuda:1", "rocm". Raises NotImplementedError
+        for a device that does not exist, with the reason."""
         return Tensor._of(self._tensor.on(*_device(device)))
 
     def _refuse_gpu(self, function: str) -> None:

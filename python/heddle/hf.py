@@ -52,9 +52,9 @@ def mask(
     mask_function(b, h, q_idx, kv_idx) is the mask without padding, None is causal; q_offset and kv_offset are added to
     its indices. attention_mask [batch_size, kv_length] is False at padding. allow_is_causal_skip and
     allow_is_bidirectional_skip permit None as the result. local_size is a window's or a chunk's. `device` is that of
-    the mask. Returns None only where nothing is masked: for all pairs of bidirectional attention, and for the last
-    query of all. `config` is the model's; models that do not take block masks get the dense mask that transformers
-    makes for "sdpa" or "eager".
+    the mask. Returns None only if nothing is masked: for all pairs of bidirectional attention, and for the last query
+    of all. `config` is the model's; models that do not take block masks get the dense mask that transformers makes for
+    "sdpa" or "eager".
     """
     from transformers.masking_utils import (
         add_offsets_to_mask_function, and_masks, bidirectional_mask_function, causal_mask_function,
@@ -124,7 +124,7 @@ def attention(
       floating (added).
     - s_aux [Hq] are sinks; `sinks` [B, Hq, L, 1] has one a query.
     - position_bias, which broadcasts to [B, Hq, L, S], is added to the scores.
-    - indices [B, L, n], of sparse attention: the only keys that a query sees.
+    - indices [B, L, n], for sparse attention: the keys that a query sees.
 
     Returns out [B, L, Hq, D], and None for the weights. Raises ValueError if output_attentions asks for weights, for a
     mask of another shape or type, and for block_indices.
@@ -206,10 +206,10 @@ def paged_attention(
 
     The rows of all sequences stand one after the other. `cache` stores the new keys and values and returns all keys of
     the sequences. A query attends to the keys of its own sequence up to its own position, within the layer's sliding
-    window. cu_seq_lens_q and cu_seq_lens_k, i32 [N + 1], say where sequences begin, max_seqlen_q and max_seqlen_k how
-    long they are at most; attention_mask is not read. scaling and softcap are attention()'s. s_aux [Hq] are sinks.
-    Returns out [1, T, Hq, D], and None for the weights. Raises ValueError without a paged cache, for dropout and for a
-    block_table, which transformers makes for flash-attention alone.
+    window. cu_seq_lens_q and cu_seq_lens_k, i32 [N + 1], have the first row of each sequence; max_seqlen_q and
+    max_seqlen_k bound their lengths; attention_mask is not read. scaling and softcap are attention()'s. s_aux [Hq] are
+    sinks. Returns out [1, T, Hq, D], and None for the weights. Raises ValueError without a paged cache, for dropout and
+    for a block_table, which transformers makes only for flash-attention.
     """
     if cache is None:
         raise ValueError("'paged|heddle' runs under continuous batching, which brings a paged cache; 'heddle' is for an "

@@ -53,7 +53,7 @@ def causal() -> Mod:
 
 @checks_arguments
 def causal_lower_right() -> Mod:
-    """The last query sees the last key of its sequence.
+    """Causal, with the last query aligned to the last key of its sequence.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.causal_lower_right(), 3, 4, block=1))
@@ -83,7 +83,8 @@ def sliding_window(before: int, after: int = 0) -> Mod:
 
 @checks_arguments
 def dilated_window(before: int, step: int) -> Mod:
-    """Every step-th key back from the query's own, no farther than `before`. Raises ValueError for before < 0 and
+    """Every step-th key, counted back from the query's own, at most `before` keys back. Raises ValueError for before <
+    0 and
     step < 1.
 
     >>> import heddle
@@ -161,8 +162,8 @@ def sinks_and_window(sinks: int, before: int) -> Mod:
 
 @checks_arguments
 def windows_by_head(before: Any) -> Mod:
-    """Causal, each head over its own number of keys before the query: `before` i32 or i64 [Hq]. Raises TypeError for
-    what is no array, and at the call ValueError for other element types and ranks.
+    """Causal, with a window for each head: `before` i32 or i64 [Hq] is the number of keys before the query. Raises
+    TypeError for a value that is not an array, and at the call ValueError for other element types and ranks.
 
     >>> import numpy as np, heddle
     >>> mask = heddle.BlockMask.build(heddle.mods.windows_by_head(np.array([0, 2])), 4, 4, heads=2, block=1)
@@ -213,8 +214,8 @@ def documents(ids: Any) -> Mod:
 
 @checks_arguments
 def documents_from_starts(start_of: Any) -> Mod:
-    """documents() from `start_of`, i32 or i64 [S]: for each token where its document starts, as document_starts makes
-    it from offsets.
+    """documents() from `start_of`, i32 or i64 [S]: the first position of each token's document, as document_starts
+    makes it from offsets.
 
     >>> import numpy as np, heddle
     >>> starts = heddle.mods.document_starts(np.array([0, 1, 4]))
@@ -230,7 +231,7 @@ def documents_from_starts(start_of: Any) -> Mod:
 
 @checks_arguments
 def document_starts(offsets: Any) -> Any:
-    """From offsets i32 or i64 [N + 1] (0 = first <= ... <= last = S) each token's document start, i32 [S], S up to
+    """Each token's document start, i32 [S], from offsets i32 or i64 [N + 1] (0 = first <= ... <= last = S), S up to
     2**28. Raises ValueError for other offsets.
 
     >>> import numpy as np, heddle
@@ -267,8 +268,8 @@ def tree(enter: Any, last: Any, first: Any = 0) -> Mod:
 
 @checks_arguments
 def tree_intervals(parents: Any) -> tuple[Any, Any]:
-    """(enter, last), i32 [S] each: when a depth-first walk enters a token, and when its last descendant. `parents` i32
-    or i64 [S], -1 for a root. Raises ValueError for a cycle or a parent out of range.
+    """(enter, last), i32 [S] each: when a depth-first walk enters a token, and when it enters the token's last
+    descendant. `parents` i32 or i64 [S], -1 for a root. Raises ValueError for a cycle or a parent out of range.
 
     >>> import numpy as np, heddle
     >>> heddle.mods.tree_intervals(np.array([-1, 0, 0]))
@@ -280,7 +281,7 @@ def tree_intervals(parents: Any) -> tuple[Any, Any]:
 
 @checks_arguments
 def block_diffusion(block: int) -> Mod:
-    """Blocks in order: all of one's own block and everything before it. Raises ValueError for block < 1.
+    """A query sees its whole own block and all keys before it. Raises ValueError for block < 1.
 
     >>> import heddle
     >>> print(heddle.BlockMask.build(heddle.mods.block_diffusion(2), 4, 4, block=1))

@@ -163,9 +163,9 @@ class BlockMask(flex.BlockMask):
         blocks, full_kv_num_blocks and full_kv_indices.
 
         Without full lists every listed block is partial. Without mask_mod everything in a listed block attends.
-        seq_lengths not given are whole blocks. compute_q_blocks: with the lists by columns. `later`: what later
-        versions of torch take. Raises RuntimeError if the indices have less than 2 axes, and AssertionError if one of
-        the full lists is given alone.
+        seq_lengths not given are whole blocks. compute_q_blocks: with the lists by columns. `later`: arguments of later
+        torch versions. Raises RuntimeError if the indices have less than 2 axes, and AssertionError if one of the full
+        lists is given alone.
 
         >>> import torch
         >>> counts, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[0, 1], [0, 1]]]])
@@ -343,9 +343,9 @@ def create_block_mask(mask_mod: MaskMod, B: int | None, H: int | None, Q_LEN: in
     - BLOCK_SIZE is (queries, keys), or one int for both.
     - `device` of None is the accelerator, or the CPU if there is none.
 
-    If the content of a tensor that mask_mod reads changes, make another block mask: attention reads the tensor again,
-    and the lists do not follow. With separate_full_blocks False all listed blocks are partial. `_compile` changes
-    nothing; `later` is what later versions of torch take.
+    If the content of a tensor that mask_mod reads changes, make a new block mask: attention reads the tensor again, but
+    the lists do not change. With separate_full_blocks False all listed blocks are partial. `_compile` has no effect;
+    `later` takes arguments of later torch versions.
 
     Raises AssertionError for a score_mod, ValueError for sizes below 0 and blocks below 1, TypeError for a result that
     is not bool, and NotImplementedError for an operation without an expression; the message names it.

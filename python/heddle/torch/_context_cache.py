@@ -24,19 +24,19 @@ STATED = ("the cache and the shapes", "mods and options")
 
 
 class ContextCache:
-    """Keys and values of a batch, whose rows are dealt over the ranks of a group page by page: row i of a sequence
-    stands on rank (i // page) % ranks. So each rank holds an equal share, however long the sequences grow. Sequences
-    may have lengths of their own. All ranks make the cache and call its functions, with the same arguments.
+    """A KV cache that is distributed over the ranks of a group page by page: row i of a sequence is on rank (i // page)
+    % ranks. Ranks hold equal shares as the sequences grow. Sequences may have different lengths. All ranks must make
+    the cache and call its functions, with the same arguments.
 
     - batch, kv_heads, capacity: extents of the whole cache; capacity in rows of a sequence.
     - dim, v_dim: head dimensions of keys and of values (None: dim).
     - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes.
     - page: rows; on GPUs a multiple of 16.
-    - checks: "calls": each call compares with all ranks what it was given; "first": the first one alone. None: "calls"
+    - checks: "calls": each call compares its arguments with all ranks; "first": only the first call does. None: "calls"
       on the CPU, "first" on a GPU.
 
-    `key` [batch, kv_heads, rows, dim] and `value` are this rank's share, `lengths` the rows of each sequence that are
-    filled, of all ranks, and `length` the largest of them.
+    `key` [batch, kv_heads, rows, dim] and `value` are this rank's share. `lengths` has the number of filled rows of
+    each sequence, over all ranks, and `length` is the largest of them.
 
     Raises ValueError for extents below 1, and RuntimeError without a process group.
 
@@ -85,11 +85,11 @@ class ContextCache:
         return turns * self.page + min(self.page, max(0, left - self.ranks.rank * self.page))
 
     def append(self, key: torch.Tensor, value: torch.Tensor, counts: Sequence[int] | None = None) -> None:
-        """Puts new rows, key [batch, kv_heads, n, dim] and value, whole on each rank, behind those that are filled:
-        each rank keeps its own. counts: how many of the n rows each sequence has, the first ones; None: all.
-        Communicates nothing.
+        """Appends new rows, key [batch, kv_heads, n, dim] and value, which each rank passes whole: each rank keeps its
+        own rows. counts: the number of valid rows of each sequence, the first of the n; None: all. It does not
+        communicate.
 
-        Raises ValueError for other shapes and dtypes, and for more rows than there is room for.
+        Raises ValueError for other shapes and dtypes, and if the rows do not fit.
         """
         new = key.shape[2] if key.dim() == 4 else -1
         for name, x, cache in (("key", key, self.key), ("value", value, self.value)):
@@ -131,10 +131,10 @@ class ContextCache:
         return found
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Forgets the rows of each sequence from lengths[sequence] on: guesses that were refused, or with 0 a sequence
-        that is over, whose place another one takes. Communicates nothing.
+        """Drops the rows of each sequence from lengths[sequence] on: rejected draft tokens, or with 0 a finished
+        sequence, so that another one can take its place. It does not communicate.
 
-        Raises ValueError for other than a length of at most lengths[sequence] a sequence.
+        Raises ValueError unless each sequence has one length, of at most its current length.
         """
         kept = [int(length) for length in lengths]
         if len(kept) != len(self.lengths) or any(not 0 <= new <= old for new, old in zip(kept, self.lengths)):
@@ -147,14 +147,15 @@ class ContextCache:
         mask_mod: Callable[..., torch.Tensor] | None = None, scale: float | None = None, enable_gqa: bool = False,
         sinks: torch.Tensor | None = None, return_aux: AuxRequest | None = None, counts: Sequence[int] | None = None,
     ) -> Any:
-        """Attention of the last queries [batch, Hq, n, dim], whole on each rank, over all rows: query i of a sequence
-        has the position lengths[sequence] - n + i. Each rank attends to its share; o and lse of all ranks, in f32 (f64
-        for f64), are gathered and merged in the order of the ranks, so the result has the same bits on each of them.
+        """Attention of the last queries [batch, Hq, n, dim], which each rank passes whole, over all rows: query i of a
+        sequence has the position lengths[sequence] - n + i. Each rank attends to its share; o and lse of all ranks, in
+        f32 (f64 for f64), are gathered and merged in the order of the ranks, so the result has the same bits on each of
+        them.
 
         causal, score_mod, mask_mod: in the indices of the whole sequence. sinks [Hq]. return_aux: AuxRequest(lse=True);
-        the result is then (out, AuxOutput). counts: how many of the n rows each sequence has, the first ones, which end
-        where it does; rows behind them give 0. None: all. Returns out [batch, Hq, n, dim of values] in the query's
-        dtype. Has no gradient.
+        the result is then (out, AuxOutput). counts: the number of queries of each sequence, the first of the n rows,
+        which end at the end of the sequence; later rows give 0. None: all. Returns out [batch, Hq, n, dim of values] in
+        the query's dtype. Has no gradient.
 
         Raises ValueError for shapes that do not fit the cache and on each rank if ranks disagree, RuntimeError if
         another rank raised, NotImplementedError if an input requires a gradient and for mods without an expression.

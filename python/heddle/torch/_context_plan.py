@@ -103,12 +103,12 @@ class Exchange:
 
 
 class ContextPlan:
-    """Who holds which rows of one sequence, and which rows travel. Made by `partition`.
+    """The rows of one sequence that each rank holds, and the rows that ranks exchange. Made by `partition`.
 
     - `positions`, `kv_positions`: the rows of the whole sequence that this rank holds, of queries and of keys, i64,
-      ascending, on the plan's device. They are equal if there are as many keys as queries. Rotary embeddings and labels
-      take them.
-    - `rank`, `size`: this process's rank in the group, and how many there are.
+      ascending, on the plan's device. They are equal if there are as many keys as queries. Use them for rotary
+      embeddings and labels.
+    - `rank`, `size`: this process's rank in the group, and the number of ranks.
     - `q_len`, `kv_len`: of the whole sequence.
     """
 
@@ -184,8 +184,9 @@ class ContextPlan:
         return number
 
     def explain(self, row_bytes: int | None = None) -> str:
-        """The placement as a picture, each rank's load, the candidates that lost, and who receives how many rows; over
-        several hosts also how many cross hosts. With `row_bytes` tables are in bytes: B * Hkv * (D + Dv) * bytes of an
+        """The placement as a picture, each rank's load, the rejected candidates, and the number of rows that each rank
+        receives; over several hosts also the number sent between hosts. With `row_bytes` tables are in bytes: B * Hkv *
+        (D + Dv) * bytes of an
         element; over several hosts then also the predicted time of one step and of two."""
         tables = [f"mask {number}:\n{exchange.lists.text(row_bytes or 0)}{self.steps_text(exchange, row_bytes)}"
                   for number, (_, exchange) in enumerate(self.masks)]
@@ -236,32 +237,32 @@ def partition(
     host_exchange_weight: float = 6000.0, host_steps: int | None = None, seed: int = 0,
     device: torch.device | str | None = None, checks: str | None = None,
 ) -> ContextPlan:
-    """Places the rows of a sequence on the ranks of a group. All ranks call it with the same arguments; it communicates
-    once.
+    """Assigns the rows of a sequence to the ranks of a group. All ranks must call it with the same arguments; it
+    communicates once.
 
-    - block_mask: of the whole sequence: what create_block_mask makes, heddle's or torch's; a function (b, h, q_idx,
-      kv_idx); None: everything attends; or a list of these, one for each kind of layer, of which `weights` says how
-      many layers have it.
+    - block_mask: a mask of the whole sequence, from heddle's or torch's create_block_mask, or as a function (b, h,
+      q_idx, kv_idx). None: everything attends. Or a list of these, one for each kind of layer; `weights` then has the
+      number of layers of each kind.
     - group: a ProcessGroup, a DeviceMesh of one dimension, or None: all processes. Or a DeviceMesh of two dimensions,
-      [hosts, GPUs of each]: chunks are then placed on hosts first, and a row crosses once to each host that reads it,
-      to the rank of its owner's number, and goes on from there. Gradients are added within a host before they cross.
-      A group of all processes of the mesh must be there: the world, or one of dist.new_group.
+      [hosts, GPUs of each]: chunks are then assigned to hosts first. A row is sent once to each host that reads it, to
+      the rank with its owner's number, which sends it on. Gradients are added within a host before they are sent to
+      another. A group of all processes of the mesh must exist: the world, or one of dist.new_group.
     - q_len, kv_len: rows of the whole sequence; a block mask has them. kv_len of None is q_len. If they differ, the
       keys are contiguous.
-    - cu_seqlens: i32 or i64 [N + 1]: besides, no query reads a key of another document.
+    - cu_seqlens: i32 or i64 [N + 1]: documents; no query attends to a key of another document.
     - batch, heads: the extents of b and h of mask functions that read them.
     - chunk: rows that stay together, a multiple of 128 for GPUs; None: 1024, or less for short sequences.
-    - placing: "contiguous", "zigzag", "documents" or "heap" instead of the one with the least predicted time.
+    - placing: "contiguous", "zigzag", "documents" or "heap" instead of the one with the lowest predicted time.
     - exchange_weight: the time of a received row of keys, relative to that of one element of the scores of one head. On
       GPUs of one host, at head dimension 128, 2230 * Hkv / Hq is derived.
-    - host_exchange_weight: as exchange_weight, of a row that comes from another host.
-    - host_steps: in how many steps rows come from other hosts. 2: as above; 1: each rank takes its own from their
-      owners; None: each call takes the steps of the less predicted time, 1 where few bytes cross.
+    - host_exchange_weight: as exchange_weight, for a row from another host.
+    - host_steps: the number of steps in which rows come from other hosts. 2: as above; 1: each rank receives its rows
+      directly from their owners; None: each call takes the number with the lower predicted time, 1 if few bytes cross.
     - device: of the tensors; None: that of the block mask, else the group's kind.
-    - checks: "calls": each call of `attention` first compares with all ranks what it was given; "first": the first call
-      with this plan alone. None: "calls" on the CPU, "first" on a GPU, where comparing waits.
+    - checks: "calls": each call of `attention` first compares its arguments with all ranks; "first": only the first
+      call with this plan does. None: "calls" on the CPU, "first" on a GPU, where comparing waits.
 
-    A rank may hold no row, where there are fewer chunks than ranks; it calls all the same.
+    If there are fewer chunks than ranks, some ranks hold no row; they must make all calls, too.
 
     Raises RuntimeError without a process group, and on each rank if another one raised; ValueError for a group that
     misses this process, for a sequence of fewer queries or keys than there are ranks, for lengths and masks that do not

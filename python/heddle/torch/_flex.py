@@ -159,31 +159,31 @@ def flex_attention(
 ) -> Any:
     """Attention with your own score function and block mask, as torch's flex_attention, with its arguments.
 
-    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have floating types. If those of key and value
-      hold numbers that the query's would round, the call is computed in f32; out has the query's type. Hkv is Hq, or
-      with enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
+    - query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev] have floating types. If the query's type would
+      round numbers of key or value, the call is computed in f32; out has the query's type. Hkv is Hq, or with
+      enable_gqa a divisor of Hq. With a block mask key and value may have batch 1.
     - score_mod(score, b, h, q_idx, kv_idx) is a torch function, or a ready-made mod of heddle.mods: score is f32, the
       indices are i32.
     - block_mask comes from create_block_mask, heddle's or torch's. scale: by default 1 / sqrt(E). kernel_options of
       torch are accepted and have no effect.
-    - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three: b is the sequence, and indices begin
-      at 0 in each. Their block_mask comes from heddle's create_block_mask, with the longest lengths.
+    - All three may be nested tensors [B, H, j, E] of torch's jagged layout: b is the sequence, and indices start at 0
+      in each. Make their block_mask with heddle's create_block_mask, for the longest lengths.
     - Tensors that the functions read may have any type and strides. A read outside of a tensor gets the nearest
       element.
 
     Returns out [B, Hq, L, Ev], its axes in the order of the query's strides. With return_lse it returns (out, lse),
     with return_aux (out, AuxOutput); lse and max_scores are [B, Hq, L], f64 for inputs f64, else f32. max_scores are
-    the rows' largest scores after score_mod: -inf where nothing attends, NaN where a score is NaN or +inf. They have
-    no gradient.
+    the rows' largest scores after score_mod: -inf if no key attends, NaN if a score is NaN or +inf. They have no
+    gradient.
 
     Raises:
 
-    - ValueError, RuntimeError: for shapes, devices and options that torch refuses with the same.
+    - ValueError, RuntimeError: as torch, for shapes, devices and options that torch refuses.
     - TypeError: for a function whose Python code needs the value of a score or an index.
     - NotImplementedError: for an operation of a function that has no expression; the message names it and the line. For
       max_scores under torch.compile(fullgraph=True) and under torch.func's transforms.
 
-    Autograd has gradients of query, key, value, lse, and of the tensors that score_mod reads.
+    Autograd computes gradients of query, key, value, lse, and of the tensors that score_mod reads.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(1, 2, 16, 8)

@@ -34,14 +34,14 @@ def scaled_dot_product_attention(
     - attn_mask broadcasts to (N, ..., Hq, L, S). It is bool (True takes part), floating (added), or a CausalBias.
     - is_causal aligns the first query with the first key. scale: by default 1 / sqrt(E).
     - dropout_p: the seed comes from torch's default generator of the query's device.
-    - Nested tensors [B, H, j, E] of torch's jagged layout are taken, all three, without an attn_mask.
+    - All three may be nested tensors [B, H, j, E] of torch's jagged layout, without an attn_mask.
 
     Returns (N, ..., Hq, L, Ev). Rows without a key give 0.
 
     Raises RuntimeError for types, devices and shapes that torch refuses, and ValueError for dropout_p outside of
     [0, 1].
 
-    Autograd has gradients of query, key, value and a floating attn_mask.
+    Autograd computes gradients of query, key, value and a floating attn_mask.
 
     >>> import torch, heddle.torch
     >>> q = torch.randn(2, 4, 16, 8)

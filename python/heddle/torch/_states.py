@@ -12,12 +12,12 @@ from ._named_tensors import names_arguments
 @names_arguments
 def merge_states(o_parts: Sequence[torch.Tensor],
                  lse_parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over all keys from results over disjoint parts of them: o = sum(o_n exp(lse_n - lse)), lse = ln sum
-    exp(lse_n). Rows without any key have o = 0 and lse = -inf.
+    """Merges attention results over disjoint parts of the keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
+    Rows without any key have o = 0 and lse = -inf.
 
     o_parts: tensors [..., Dv], or one that has them along its first axis; lse_parts: as many [...] in f32 or f64. Returns o, of the first part's dtype, and lse.
-    Autograd has gradients of all parts. Raises ValueError for numbers and shapes of parts that do not fit, for other types and for
-    tensors on several devices, and TypeError for parts that are no tensors.
+    Autograd computes gradients of all parts. Raises ValueError for numbers and shapes of parts that do not fit, for
+    other types and for tensors on several devices, and TypeError for parts that are no tensors.
 
     >>> import torch, heddle.torch
     >>> q, k, v = torch.randn(3, 1, 2, 16, 8)

@@ -166,7 +166,7 @@ _found: Any = None  # torch.nn.functional.scaled_dot_product_attention as it was
 def activate() -> None:
     """Leads torch's scaled_dot_product_attention, flex_attention and create_block_mask to heddle, in all threads.
 
-    Calls that heddle does not take go to torch; log() says why. deactivate() ends it. activate() may be nested.
+    Calls that heddle does not support go to torch; log() says why. deactivate() ends it. activate() may be nested.
 
     >>> import torch, heddle.torch
     >>> heddle.torch.activate()

@@ -30,11 +30,12 @@ def varlen_attn(
     """torch.nn.attention.varlen.varlen_attn: packed sequences.
 
     - query [T_q, H, D], key and value [T_k, Hkv, D]: the rows of all sequences, one after the other.
-    - cu_seq_q and cu_seq_k, i32 [N + 1]: where sequences begin. On a GPU each run reads them there.
+    - cu_seq_q and cu_seq_k, i32 [N + 1]: the first row of each sequence, then the end. On a GPU each run reads them
+      there.
     - max_q and max_k: at least the longest sequence's queries and keys. Larger bounds change no result.
     - window_size is (keys before, keys after) the query's own key; -1 and 2^30 or more are without bound. A sequence's
       last query is aligned with its last key. (-1, 0) is causal.
-    - seqused_k, i32 [N]: how many keys of each sequence count. The others are not seen.
+    - seqused_k, i32 [N]: the number of valid keys of each sequence. The others are masked.
     - block_table, i32 [N, pages]: key and value are pages [pages, page, Hkv, D], cu_seq_k is None, and seqused_k is
       required.
 
@@ -43,7 +44,7 @@ def varlen_attn(
     Returns out [T_q, H, D]; with return_aux.lse (out, lse [H, T_q]).
 
     Raises ValueError for tensors of another rank, for a window_size below -1, for heads that differ without enable_gqa,
-    for cu_seq_k beside block_table, and if one of both is missing. Raises NotImplementedError for num_splits.
+    and unless exactly one of cu_seq_k and block_table is given. Raises NotImplementedError for num_splits.
 
     >>> import torch, heddle.torch
     >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)
@@ -61,8 +62,8 @@ def varlen_attn_out(
     scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
     seqused_k: torch.Tensor | None = None, block_table: torch.Tensor | None = None, num_splits: int | None = None,
 ) -> Any:
-    """varlen_attn(), which writes into `out` [T_q, H, D] and returns it. Its arguments and errors are the same. While
-    autograd records, an `out` that requires a gradient is a RuntimeError, and so is one beside inputs that do.
+    """As varlen_attn(), but writes into `out` [T_q, H, D] and returns it. While autograd records, it raises
+    RuntimeError if `out` or an input requires a gradient.
 
     >>> import torch, heddle.torch
     >>> q, starts = torch.randn(10, 2, 8), torch.tensor([0, 4, 10], dtype=torch.int32)

@@ -1,8 +1,8 @@
-"""Attention over a sequence that several ranks hold (context parallelism), with any mask and any mod.
+"""Attention over a sequence that is spread over several ranks (context parallelism), with any mask and any mod.
 
-Queries stay where they are. Before attention a rank receives the rows of keys and values that its queries' blocks read,
-by one all_to_all_single with split sizes, and after the backward it sends their gradients back, in f32. Every score is
-computed once, by the rank of its query, over all of its keys: no partial results are merged.
+Queries stay on their rank. Before attention a rank receives the rows of keys and values that the blocks of its queries
+read, by one all_to_all_single with split sizes. After the backward it sends their gradients back, in f32. The rank of
+a query computes each of its scores once, over all keys: no partial results are merged.
 
 Mods see the indices of the whole sequence. Tensors that they read are whole and the same on all ranks.
 """
@@ -35,8 +35,8 @@ __all__ = ["ContextCache", "ContextPlan", "attention", "partition", "positions",
 
 
 def positions(plan: ContextPlan) -> torch.Tensor:
-    """The rows of the whole sequence that this rank's queries have, i64, ascending: `plan.positions`. Rotary embeddings
-    take them.
+    """The positions of this rank's queries in the whole sequence, i64, ascending: `plan.positions`. Use them for rotary
+    embeddings.
 
     >>> import torch.distributed as dist
     >>> from heddle.torch import context_parallel
@@ -55,37 +55,36 @@ def attention(
     dropout_p: float = 0.0, dropout_seed: int | torch.Tensor | None = None, head_groups: int | None = None,
     keep_kv: bool = False, reduce_captures: bool = False,
 ) -> Any:
-    """The attention of this rank's queries over the whole sequence. All ranks of the plan's group call it, in the same
-    order, with their own rows; so they do with the backward.
+    """The attention of this rank's queries over the whole sequence. All ranks of the plan's group must call it, and its
+    backward, in the same order, with their own rows.
 
     - query [B, Hq, rows, D], key [B, Hkv, rows, D] and value [B, Hkv, rows, Dv] have one floating type and this rank's
-      rows, as `shard` takes them. With enable_gqa Hkv is a divisor of Hq. DTensors of placement Shard(2) on the plan's
-      ranks are taken, all three; results are such, too.
+      rows, as `shard` takes them. With enable_gqa Hkv is a divisor of Hq. All three may be DTensors with placement
+      Shard(2) on the plan's ranks; results are then DTensors, too.
     - score_mod(score, b, h, q_idx, kv_idx): a torch function, as in flex_attention. Indices are those of the whole
       sequence, heads those of the model.
     - block_mask: None: the plan's mask; or one of the plan's masks; or another one over the whole sequence.
-    - sinks [Hq]: a score of each head that has no value.
+    - sinks [Hq]: an extra logit for each head, without a value.
     - return_aux: AuxRequest(lse=True, max_scores=True); the result is then (out, AuxOutput). Both are whole: a row has
       all of its keys here. lse has a gradient.
-    - dropout_p, dropout_seed: weights are 0 with this probability. The bits depend on the seed and on global indices
-      alone, so any number of ranks drops the same. A seed is an int or a 0-d tensor, the same on all ranks; None: rank
-      0 draws one, which is sent to the others.
-    - head_groups: in how many parts heads are exchanged and computed, each beside the exchange of the next one; a
-      divisor of Hkv. None: chosen by size on a GPU, 1 on the CPU.
-    - keep_kv: the received keys and values are kept for the backward, which else receives them again.
-    - reduce_captures: gradients of sinks and of tensors that score_mod reads are added up over the ranks, in f32.
-      Without it they are this rank's part, as those of all parameters are under context parallelism.
+    - dropout_p, dropout_seed: weights are 0 with this probability. The choice depends only on the seed and on global
+      indices, so any number of ranks drops the same weights. A seed is an int or a 0-d tensor, the same on all ranks;
+      None: rank 0 draws one and sends it to the others.
+    - head_groups: the number of groups of heads, a divisor of Hkv. One group is computed while the next is exchanged.
+      None: chosen by size on a GPU, 1 on the CPU.
+    - keep_kv: keeps the received keys and values for the backward, which otherwise receives them again.
+    - reduce_captures: sums the gradients of sinks and of tensors that score_mod reads over the ranks, in f32. Without
+      it they are this rank's part, like those of all parameters under context parallelism.
 
-    Returns out [B, Hq, rows, Dv]. Autograd has gradients of query, key, value, sinks, lse, and of tensors that
-    score_mod reads. dK and dV are added in f32 (f64 for inputs of f64), the own ones first, then in the order of the
-    ranks.
+    Returns out [B, Hq, rows, Dv]. Autograd computes gradients of query, key, value, sinks, lse, and of tensors that
+    score_mod reads. dK and dV are added in f32 (f64 for f64 inputs): first this rank's, then in the order of the ranks.
 
     Raises ValueError for shapes and devices that do not fit the plan, and on each rank if ranks disagree (partition's
     `checks`); RuntimeError on each other rank if one raised; NotImplementedError for mods without an expression, under
     torch.func's transforms, and for other tensor subclasses.
 
-    torch.compile takes it whole (fullgraph=True) and serves other plans with the same code. There block_mask is one of
-    the plan's masks, dropout has a seed, max_scores are refused, and keep_kv is not followed.
+    torch.compile supports it with fullgraph=True, and the compiled code serves other plans. There block_mask must be
+    one of the plan's masks, dropout needs a seed, max_scores are refused, and keep_kv has no effect.
 
     A group of one process here; a launcher as torchrun makes them of several:
 

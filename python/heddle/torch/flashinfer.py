@@ -129,10 +129,11 @@ def _check_scheduling(given: dict[str, Any]) -> None:
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
-    """Decoding over a paged cache: one query a request, or as many for each (q_len_per_req).
+    """Decoding over a paged cache, with q_len_per_req queries for each request (default 1).
 
-    With use_cuda_graph the list of pages and the lengths stay where they are: plan() writes into them, and a graph that
-    captured run() sees what the last plan() was given. paged_kv_indices_buffer then bounds the pages of all requests.
+    With use_cuda_graph the list of pages and the lengths keep their addresses: plan() writes into them, and a graph
+    that captured run() uses the values of the last plan(). paged_kv_indices_buffer then bounds the pages of all
+    requests.
 
     >>> import torch
     >>> from heddle.torch import flashinfer

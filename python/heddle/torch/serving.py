@@ -1,4 +1,4 @@
-"""Attention of serving engines, in the shape of flash-attention's functions: packed batches and KV caches.
+"""Attention for serving engines, with the interface of flash-attention: packed batches and KV caches.
 
 Lengths, page tables and caches stay on the device, and each run reads them there, so that a CUDA graph serves all
 lengths up to the maxima.
@@ -78,20 +78,21 @@ def varlen_func(
 ) -> Any:
     """Attention of packed queries q [T, Hq, D] over packed keys or a paged cache.
 
-    - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k. With seqused_k i32 [B] only so many keys of each sequence
-      count; the rows behind them are not seen. With seqused_q i32 [B] only so many queries: the rows behind them give 0.
+    - Packed keys: k and v [Tk, Hkv, D], with cu_seqlens_k. seqused_k i32 [B] sets the number of valid keys of each
+      sequence; the rows after them are masked. seqused_q i32 [B] sets the number of valid queries; the rows after them
+      give 0.
     - A paged cache: k and v [pages, page, Hkv, D], with page_table i32 [B, n] and seqused_k i32 [B]. With page_starts
       i32 [B + 1] page_table is a list [n]: sequence b has the pages page_table[page_starts[b] : page_starts[b + 1]],
       and all of their rows if seqused_k is not given.
-    - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: where sequences begin. max_seqlen_q and max_seqlen_k are at least the
-      longest sequence's queries and keys; larger bounds change no result.
+    - cu_seqlens_q and cu_seqlens_k, i32 [B + 1]: the first row of each sequence, then the end. max_seqlen_q and
+      max_seqlen_k are at least the longest sequence's queries and keys; larger bounds change no result.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
     - score_mod and mask_mod are torch functions as in flex_attention. q_idx and kv_idx begin at 0 in each sequence.
       `version`: see with_kvcache.
     - softmax_scale: by default 1 / sqrt of the head dimension.
-    - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of keys,
-      where they are tensors of their own. They have no gradient.
+    - q_rest [T, Hq, R] and k_rest [Tk, Hkv, R], or pages [pages, page, Hkv, R]: the last columns of queries and of
+      keys, as separate tensors. They have no gradient.
 
     Returns out [T, Hq, Dv]; with return_softmax_lse (out, lse [Hq, T]). out is the given one, if any, which may not require
     a gradient while autograd records.
@@ -156,26 +157,26 @@ def with_kvcache(
     """Attention of q [B, L, Hq, D] over a KV cache, to which new rows are appended first.
 
     - k_cache and v_cache [B, S, Hkv, D]; with page_table i32 [B, n] pages [pages, page, Hkv, D].
-    - page_starts, i32 [B + 1]: page_table is a list [n], of which sequence b has page_table[page_starts[b] :
-      page_starts[b + 1]]. On a GPU max_seqlen_k should then say how many keys a sequence has at most.
-    - cache_batch_idx, i32 [B]: which row of a larger cache [entries, S, Hkv, D] each sequence has.
-    - cache_seqlens, i32 [B] or one int: how many keys of the cache count.
-    - cache_leftpad, i32 [B]: how many of them, from the first on, are not seen.
-    - k and v [B, n, Hkv, D]: written in place behind these keys. Then cache_seqlens + n keys count. A cache of 8 bits
-      takes rows of more bits divided by k_descale and v_descale, and rows of 8 bits as they are.
-    - rotary_cos and rotary_sin [positions, R / 2]: the angles of a rotary embedding, which turns the first R columns of
-      k and q (rotary_interleaved: pairs of neighbours; else halves of R apart) by their positions: the rows' places in
-      the cache, or from rotary_seqlens i32 [B] on. Without causal or a window all queries of a sequence have its first
-      position.
+    - page_starts, i32 [B + 1]: page_table is a list [n], and sequence b has the pages page_table[page_starts[b] :
+      page_starts[b + 1]]. On a GPU, then set max_seqlen_k to the largest number of keys of a sequence.
+    - cache_batch_idx, i32 [B]: the row of each sequence in a larger cache [entries, S, Hkv, D].
+    - cache_seqlens, i32 [B] or one int: the number of valid keys in the cache.
+    - cache_leftpad, i32 [B]: the number of first keys that are masked.
+    - k and v [B, n, Hkv, D]: written in place after these keys; then cache_seqlens + n keys are valid. In an 8-bit
+      cache, wider rows are divided by k_descale and v_descale; 8-bit rows are stored as they are.
+    - rotary_cos and rotary_sin [positions, R / 2]: the angles of a rotary embedding, which rotates the first R columns
+      of k and q (rotary_interleaved: pairs of neighbours; else columns i and i + R / 2). The positions are those of the
+      rows in the cache, or start at rotary_seqlens i32 [B]. Without causal or a window all queries of a sequence have
+      its first position.
     - causal and window_size (left, right; -1 without bound) align a sequence's last query with its last key.
     - sinks [Hq]. q_descale, k_descale and v_descale [B, H], for 8-bit tensors.
     - score_mod and mask_mod are torch functions as in flex_attention. q_idx counts the sequence's queries in q from 0,
       kv_idx its keys in the cache.
     - softmax_scale: by default 1 / sqrt of the head dimension.
-    - `version`: give another one if the content of a tensor that mask_mod reads has changed in place.
-    - batch_invariant: a sequence's bits of out and lse do not depend on the batch's other sequences, in CUDA graphs too.
-    - prefix_group and prefix_len, i32 [B]: sequences of one group of at least 0 begin with the same keys, up to the
-      smaller one of their prefix_len. A promise: a GPU may read them once (heddle.find_prefixes() finds such groups).
+    - `version`: pass a new number if the content of a tensor that mask_mod reads has changed in place.
+    - batch_invariant: the bits of a sequence's out and lse do not depend on the other sequences, in CUDA graphs too.
+    - prefix_group and prefix_len, i32 [B]: you promise that sequences of one group (0 or more) begin with the same
+      keys, up to the smaller of their prefix_len. A GPU may read these once (heddle.find_prefixes() finds groups).
 
     Returns out [B, L, Hq, Dv]; with return_softmax_lse (out, lse [B, Hq, L]). out is the given one, if any, which may not
     require a gradient while autograd records.
@@ -256,14 +257,14 @@ def append(
     page_table: torch.Tensor | None = None, page_starts: torch.Tensor | None = None, *, k_descale: Descale = None,
     v_descale: Descale = None, rotary: Rotary | None = None, q: torch.Tensor | None = None, queries_at_first: bool = False,
 ) -> torch.Tensor | None:
-    """Writes k and v [B, n, Hkv, D] into k_cache and v_cache, behind the `lengths` [B] keys of each sequence, on the
+    """Appends k and v [B, n, Hkv, D] to k_cache and v_cache, after the `lengths` [B] keys of each sequence, on the
     device, in one launch. The caches, page_table and page_starts are as with_kvcache takes them, and so are k_descale
-    and v_descale. Returns q [B, L, Hq, D], if it is given, turned by the rotary embedding as new rows are;
-    queries_at_first: all queries of a sequence have the position of its first new row.
+    and v_descale. Returns q [B, L, Hq, D], if it is given, rotated as the new rows are; queries_at_first: all queries
+    of a sequence have the position of its first new row.
 
-    Rows past the cache's end, and pages that are not there, such as -1: ValueError on a CPU. On a GPU, where checking
-    would wait, such rows are not written. Raises NotImplementedError for a rotary embedding or factors where autograd
-    records k, v or q.
+    On a CPU, rows past the cache's end and pages that do not exist, such as -1, raise ValueError. On a GPU, where
+    checking would wait, such rows are not written. Raises NotImplementedError for a rotary embedding or factors if
+    autograd records k, v or q.
 
     >>> import torch, heddle.torch.serving as serving
     >>> keys, values = torch.zeros(2, 1, 4, 1, 2)

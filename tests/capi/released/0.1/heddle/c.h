@@ -1,7 +1,7 @@
 // Heddle from C, and from every language that calls C: fused attention and its backward, with score, mask and weight
 // functions as text. Plain C11.
 //
-//   o = softmax(score_mod(scale * q k^T)) v        where mask_mod says which pairs count
+//   o = softmax(score_mod(scale * q k^T)) v        mask_mod says which keys each query attends to
 //
 //   heddle_attention_options options = {.struct_size = sizeof options, .mask_mod = "q_idx >= kv_idx"};
 //   heddle_attention_tensors tensors = {sizeof tensors, &q, &k, &v, &o, NULL, NULL};
@@ -13,8 +13,8 @@
 // the default. Programs that were compiled against an older version keep working; fields that a library does not know
 // yet are accepted while they are zero. The other structs (heddle_tensor, heddle_param, ...) never change.
 //
-// All functions may be called from several threads. Texts that they give belong to the library and live until the same
-// thread calls the next one. No C++ exception leaves a function.
+// All functions may be called from several threads. Returned strings belong to the library and stay valid until the
+// same thread calls the next function. No C++ exception leaves a function.
 #ifndef HEDDLE_C_H_
 #define HEDDLE_C_H_
 
@@ -46,7 +46,7 @@
 extern "C" {
 #endif
 
-/// Result of a function: HEDDLE_OK, or why nothing was done. heddle_last_error() has the sentence.
+/// Result of a function: HEDDLE_OK, or why it did nothing. heddle_last_error() returns the message.
 typedef int32_t heddle_status;
 enum {
   HEDDLE_OK = 0,
@@ -83,7 +83,7 @@ enum { HEDDLE_DEVICE_CPU = 0, HEDDLE_DEVICE_CUDA = 1, HEDDLE_DEVICE_ROCM = 2 };
 
 enum { HEDDLE_MAX_RANK = 8 };
 
-/// Memory of the caller's: never owned, never freed. Inputs are only read.
+/// A view of the caller's memory: never owned, never freed. Inputs are only read.
 typedef struct heddle_tensor {
   void* data;
   int32_t dtype;                     // HEDDLE_F64 ...
@@ -143,8 +143,8 @@ enum {
   HEDDLE_TUNING_AGAIN = 4
 };
 
-/// Everything about an attention but its tensors. Zero everywhere but in struct_size is plain attention: softmax over
-/// all keys, scale 1 / sqrt(Dqk). Memory of tensors must live while a call or plan uses it; structs and texts need not.
+/// All options of an attention. If all fields except struct_size are zero, it is plain attention: softmax over all
+/// keys, scale 1 / sqrt(Dqk). Memory of tensors must live while a call or plan uses it; structs and texts need not.
 typedef struct heddle_attention_options {
   uint64_t struct_size;
 
@@ -183,13 +183,13 @@ typedef struct heddle_attention_options {
   void (*progress)(double fraction, void* context);
   void* progress_context;
 
-  // NULL: built from mask_mod. Else its mask must be mask_mod, or mask_mod is NULL; its heads and sequences this
-  // attention's. It may be destroyed once the call or heddle_plan_create is over.
+  // NULL: built from mask_mod. Else its mask must be mask_mod, or mask_mod is NULL; its heads and sequences must be
+  // those of this attention. It may be destroyed after the call or heddle_plan_create returns.
   const heddle_block_mask* block_mask;
 
   // NULL: k and v are [B, Hkv, Skv, D]. Else i32 [B, max_pages] (packed queries: [N, max_pages]), where q is, and k and
-  // v are [pages, Hkv, page_size, D]: keys n * page_size to (n + 1) * page_size of sequence b stand in page
-  // page_table[b, n]. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, like later fields.
+  // v are [pages, Hkv, page_size, D]: page page_table[b, n] holds keys n * page_size to (n + 1) * page_size of sequence
+  // b. Packed queries then come with cu_seqlens_q and kv_lengths. Since version 2, like later fields.
   const heddle_tensor* page_table;
 
   // Bounds of q_len and kv_len, which may exceed the padded sizes; 0: those. With cu_seqlens on a GPU both must be
@@ -208,11 +208,11 @@ typedef struct heddle_attention_options {
   // on the CPU they always are. Since version 5.
   int32_t deterministic;
 
-  // Which kernel is taken: the planner's first, or one that this machine measured (attention.h). Since version 7.
+  // How the kernel is chosen: by the planner, or by measurements on this machine (attention.h). Since version 7.
   int32_t tuning;  // HEDDLE_TUNING_AUTOMATIC ...
 
-  // 0: no promise. n: when the kernel that stands before a run on its stream began, everything that the run reads was
-  // complete, except q and the last n keys and values of each sequence (attention.h). Since version 10.
+  // 0: no promise. n: when the previous kernel on a run's stream began, everything that the run reads was complete,
+  // except q and the last n keys and values of each sequence (attention.h). Since version 10.
   int64_t fresh_tokens;
 
   // 1: bits of a row of o and lse do not depend on other sequences of the batch. A forward's. Since version 10.
@@ -225,8 +225,8 @@ typedef struct heddle_attention_options {
   // a list [entries]: entries page_starts[b] to page_starts[b + 1] are the pages of sequence b. Since version 10.
   const heddle_tensor* page_starts;
 
-  // Both or NULL. i32 or i64 [B] (packed: [N]), where the lengths are: two sequences of one prefix_group of at least 0
-  // have equal keys and values up to the smaller one of their prefix_len, by the caller's promise (attention.h). Since
+  // Both or NULL. i32 or i64 [B] (packed: [N]), where the lengths are: the caller promises that two sequences with the
+  // same prefix_group (0 or more) have equal keys and values up to the smaller of their prefix_len (attention.h). Since
   // version 11.
   const heddle_tensor* prefix_group;
   const heddle_tensor* prefix_len;
@@ -236,8 +236,8 @@ typedef struct heddle_attention_options {
   const heddle_tensor* q_rest;
   const heddle_tensor* k_rest;
 
-  // Backward. 1: k and v are a part of the keys that o, lse, lse_rest and d_lse are of; dq and gradients of captures
-  // and params are this part's terms (attention.h). Since version 14.
+  // Backward. 1: k and v are a part of the keys; o, lse, lse_rest and d_lse belong to all keys; dq and gradients of
+  // captures and params are this part's terms (attention.h). Since version 14.
   int32_t partial_keys;
   int32_t reserved_3;  // 0
 } heddle_attention_options;
@@ -252,7 +252,7 @@ typedef struct heddle_attention_tensors {
   const heddle_tensor* o;
   const heddle_tensor* lse;
   const heddle_tensor* max_scores;  // each row's largest score, as attention.h says; lse's dtype. Since version 6
-  const heddle_tensor* lse_rest;    // what lse's rounding left out, as attention.h says; only with lse. Since version 8
+  const heddle_tensor* lse_rest;    // the rounding error of lse (attention.h); only with lse. Since version 8
 } heddle_attention_tensors;
 
 /// Where the gradient of a capture or param goes.
@@ -272,8 +272,8 @@ typedef struct heddle_backward_tensors {
   const heddle_tensor* d_o;    // [B, Hq, Sq, Dv], o's dtype or q's
   const heddle_tensor* d_lse;  // [B, Hq, Sq], lse's dtype; NULL: 0. Softmax only
 
-  // Outputs, at least one. Each has the shape of the tensor whose gradient it is, and any floating dtype. dq, dk and dv
-  // have a unit last stride; the others any strides.
+  // Outputs, at least one. Each has the shape of its input (dq that of q), and any floating dtype. dq, dk and dv have a
+  // unit last stride; the others any strides.
   const heddle_tensor* dq;
   const heddle_tensor* dk;
   const heddle_tensor* dv;
@@ -286,9 +286,9 @@ typedef struct heddle_backward_tensors {
   const heddle_tensor* lse_rest;  // as the forward stored it; NULL: 0. Only with lse. Since version 8
 } heddle_backward_tensors;
 
-/// One sequence of a batch: where its rows stand in the tensors (0 in a padded batch), how many there are, and what is
-/// added to q_idx and to kv_idx. Fields may follow in later versions: heddle_block_mask_options.sequence_size tells the
-/// library which it has.
+/// One sequence of a batch: its first rows in the tensors (0 in a padded batch), its lengths, and the numbers added to
+/// q_idx and kv_idx. Fields may follow in later versions: heddle_block_mask_options.sequence_size tells the library
+/// which it has.
 typedef struct heddle_sequence {
   int64_t q_begin;
   int64_t q_len;
@@ -353,8 +353,8 @@ typedef struct heddle_plan heddle_plan;
 HEDDLE_API int32_t heddle_c_version(void);
 /// "major.minor.patch". Never NULL; lives for ever.
 HEDDLE_API const char* heddle_version(void);
-/// Why this thread's last call failed, a sentence; "" when it did not. Never NULL; lives until the thread's next call.
-/// This function, heddle_version and heddle_c_version leave it as it is.
+/// The error message of this thread's last call; "" if it succeeded. Never NULL; valid until the thread's next call.
+/// This function, heddle_version and heddle_c_version do not change it.
 HEDDLE_API const char* heddle_last_error(void);
 
 /// The devices that the library can compute on, as JSON:
@@ -362,24 +362,22 @@ HEDDLE_API const char* heddle_last_error(void);
 /// and, where there is no CUDA device, "cuda_missing": why; where there is no ROCm device, "rocm_missing".
 HEDDLE_API heddle_status heddle_devices_json(const char** json);
 
-/// Plans and computes in one call. `options` may be NULL. The plan is kept and serves later calls with the same problem
-/// (attention.h says what that is): these plan nothing, wait for nothing and allocate no workspace. Captures of the
-/// mask on a GPU are known by their addresses: after a change in place, call heddle_clear_plan_cache first.
+/// Plans and computes in one call. `options` may be NULL. The plan is cached and serves later calls with the same
+/// problem (defined in attention.h): these plan nothing, wait for nothing and allocate no workspace. Captures of the
+/// mask on a GPU are compared by address: after a change in place, call heddle_clear_plan_cache first.
 HEDDLE_API heddle_status heddle_attention_into(const heddle_attention_tensors* tensors,
                                                const heddle_attention_options* options);
-/// Computes the gradients that `tensors` has, in one call. All that is said of heddle_attention_into holds for it.
-/// Since version 5.
+/// Computes the gradients that `tensors` has, in one call. The rules of heddle_attention_into apply. Since version 5.
 HEDDLE_API heddle_status heddle_attention_backward_into(const heddle_backward_tensors* tensors,
                                                         const heddle_attention_options* options);
-/// Forgets the plans that the one-call functions keep, and frees their workspaces. On a GPU it waits until the device
-/// is idle. Since version 2.
+/// Drops the plans that the one-call functions cache, and frees their workspaces. On a GPU it waits until the device is
+/// idle. Since version 2.
 HEDDLE_API heddle_status heddle_clear_plan_cache(void);
 
-/// Gets an event, a line of JSON without its end, which lives during the call. events.h lists events and their keys. It
-/// is called on the thread whose call the event belongs to, from several at a time, and may call the library.
+/// Gets an event, a line of JSON without its line end, valid during the call. events.h lists events and their keys. It
+/// is called on the thread of the call, possibly on several threads at a time, and may call the library.
 typedef void (*heddle_event_listener)(const char* event, void* context);
-/// Sets the process's listener, in place of the one before. NULL: none. Calls that go on may still reach the old one.
-/// Since version 14.
+/// Replaces the process's listener. NULL: none. Calls in progress may still use the old one. Since version 14.
 HEDDLE_API heddle_status heddle_set_event_listener(heddle_event_listener listener, void* context);
 
 /// Counts of the caches since the process began, as JSON: {"plans": {"hits", "misses", "evictions", "plans", "bytes"},
@@ -393,8 +391,8 @@ HEDDLE_API heddle_status heddle_use_archive(const char* path);
 /// and lengths on a GPU are read by each run. `options` may be NULL. *plan is NULL after a failure.
 HEDDLE_API heddle_status heddle_plan_create(const heddle_attention_tensors* tensors,
                                             const heddle_attention_options* options, heddle_plan** plan);
-/// Plans a backward; which gradients there are is planned, too. The plan is destroyed, updated and asked as one of a
-/// forward. Since version 5.
+/// Plans a backward, for the gradients that are set. The plan is destroyed, updated and asked as one of a forward.
+/// Since version 5.
 HEDDLE_API heddle_status heddle_plan_create_backward(const heddle_backward_tensors* tensors,
                                                      const heddle_attention_options* options, heddle_plan** plan);
 /// NULL is accepted. Not during a run, nor, on a GPU, while one is enqueued: it frees lists that runs read, and waits.
@@ -406,13 +404,13 @@ HEDDLE_API void heddle_plan_destroy(heddle_plan* plan);
 /// run with its own workspace. `options` may be NULL.
 HEDDLE_API heddle_status heddle_plan_run(const heddle_plan* plan, const heddle_attention_tensors* tensors,
                                          const heddle_run_options* options);
-/// Runs a plan of heddle_plan_create_backward, as heddle_plan_run runs the others. The same gradients must be there as
-/// planned. A plan of the other pass is an error. Since version 5.
+/// Runs a plan of heddle_plan_create_backward, as heddle_plan_run runs the others. The same gradients must be set as
+/// planned. A forward plan is an error. Since version 5.
 HEDDLE_API heddle_status heddle_plan_run_backward(const heddle_plan* plan, const heddle_backward_tensors* tensors,
                                                   const heddle_run_options* options);
-/// Rebuilds the block mask for other values of the mask's params and captures, which later runs then take as the
-/// planned ones. Names that are not given keep their values; one that no mod reads is an error. During a run it is an
-/// error, and so is a run during it; on a GPU not while one is enqueued; graphs must be captured again. There it waits.
+/// Rebuilds the block mask for new values of the mask's params and captures, which are then the planned ones. Names
+/// that are not given keep their values; a name that no mod reads is an error. An update during a run is an error, and
+/// so is a run during an update. On a GPU it waits; do not call it while a run is enqueued, and capture graphs again.
 HEDDLE_API heddle_status heddle_plan_update(heddle_plan* plan, const heddle_bindings* bindings);
 
 /// Bytes of workspace that one run needs. On a GPU: 64 bytes if there are more tiles than SMs, more if lengths are on
@@ -427,7 +425,7 @@ HEDDLE_API heddle_status heddle_plan_explain(const heddle_plan* plan, const char
 /// heddle_plan_explain as a JSON object with those stages as keys.
 HEDDLE_API heddle_status heddle_plan_explain_json(const heddle_plan* plan, const char** json);
 
-/// Finds or takes over the blocks; the lists need not live on. *mask is NULL after a failure.
+/// Finds the blocks, or copies them from the lists. *mask is NULL after a failure.
 HEDDLE_API heddle_status heddle_block_mask_create(const heddle_block_mask_options* options, heddle_block_mask** mask);
 /// NULL is accepted. Plans made with it stay.
 HEDDLE_API void heddle_block_mask_destroy(heddle_block_mask* mask);
@@ -435,9 +433,9 @@ HEDDLE_API void heddle_block_mask_destroy(heddle_block_mask* mask);
 HEDDLE_API heddle_status heddle_block_mask_text(const heddle_block_mask* mask, int64_t sequence, int64_t head,
                                                 const char** text);
 
-/// Merges `count` results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n). Writes
-/// `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. All on one device; on a GPU up to 64, on
-/// the legacy default stream.
+/// Merges `count` partial results over disjoint sets of keys: o = sum(o_n exp(lse_n - lse)), lse = ln sum exp(lse_n).
+/// Writes `o` and, unless it is NULL, `lse`; either may be one of the inputs' memory. All on one device; on a GPU up to
+/// 64, on the legacy default stream.
 HEDDLE_API heddle_status heddle_merge_states(const heddle_tensor* o_parts, const heddle_tensor* lse_parts,
                                              int64_t count, const heddle_tensor* o, const heddle_tensor* lse);
 /// Merges on a stream of the GPU (CUstream) and returns when the work is enqueued. The first call of a process with
@@ -453,12 +451,12 @@ typedef struct heddle_append {
   const heddle_tensor* v;        // NULL, like v_cache: keys alone
   const heddle_tensor* k_cache;  // [B, Hkv, rows, Dqk], or pages [pages, Hkv, size, Dqk]
   const heddle_tensor* v_cache;
-  const heddle_tensor* q;      // [B, Hq, Sq, Dqk], to be turned; NULL: none. With q_out and a rotary embedding alone
+  const heddle_tensor* q;      // [B, Hq, Sq, Dqk], to be rotated; NULL: none. Only with q_out and a rotary embedding
   const heddle_tensor* q_out;  // q's shape
-  const heddle_tensor* kv_lengths;  // i32 or i64 [B]: the rows that count before
+  const heddle_tensor* kv_lengths;  // i32 or i64 [B]: valid rows before the call
   const heddle_tensor* cu_seqlens;  // i32 or i64 [N + 1]: where sequences begin in a packed batch; NULL: padded
   const heddle_tensor* page_table;  // i32 [B, max_pages]; NULL: the cache has a row a sequence
-  const heddle_tensor* k_descale;   // f32 [B, Hkv], of a cache of 8 bits: stored is x / descale; NULL: 1
+  const heddle_tensor* k_descale;   // f32 [B, Hkv], of an 8-bit cache, which stores x / descale; NULL: 1
   const heddle_tensor* v_descale;
   const heddle_tensor* rotary_cos;  // [positions, R / 2]; NULL, like rotary_sin: no rotary embedding
   const heddle_tensor* rotary_sin;
@@ -468,7 +466,7 @@ typedef struct heddle_append {
   void* stream;                           // of a GPU; NULL: the legacy default stream
   const heddle_tensor* page_starts;       // i32 [B + 1]; NULL: a table. As heddle_attention_options'. Since version 10
 } heddle_append;
-/// Writes new rows into the caches, and turned queries to q_out. On a GPU it returns when the work is enqueued; the
+/// Writes new rows into the caches, and rotated queries to q_out. On a GPU it returns when the work is enqueued; the
 /// first call of a process with these dtypes on a device also compiles and loads the kernel, and must not be captured
 /// in a graph. Since version 9.
 HEDDLE_API heddle_status heddle_append_kv(const heddle_append* append);
@@ -481,18 +479,18 @@ typedef struct heddle_weighted_mask {
   double weight;
 } heddle_weighted_mask;
 enum {
-  HEDDLE_PLACING_AUTOMATIC = 0,  // the one with the least predicted time
+  HEDDLE_PLACING_AUTOMATIC = 0,  // the one with the lowest predicted time
   HEDDLE_PLACING_CONTIGUOUS = 1,
   HEDDLE_PLACING_ZIGZAG = 2,
   HEDDLE_PLACING_DOCUMENTS = 3,
   HEDDLE_PLACING_HEAP = 4
 };
 
-/// How rows are placed (PartitionOptions of partition.h). A time of 0 is the default, which stands behind it.
+/// How rows are placed (PartitionOptions of partition.h). A time of 0 stands for the default, given in its comment.
 typedef struct heddle_partition_options {
   uint64_t struct_size;
   int64_t chunk;                // rows that stay together; 0: 1024, or less for short sequences
-  int64_t ranks_per_host;       // ranks h * n to (h + 1) * n - 1 stand on host h; 0: all on one
+  int64_t ranks_per_host;       // ranks h * n to (h + 1) * n - 1 are on host h; 0: all on one
   double exchange_weight;       // 1000
   double host_exchange_weight;  // 6000
   double partial_factor;        // 1
@@ -517,23 +515,23 @@ HEDDLE_API heddle_status heddle_partition_positions(const heddle_partition* part
                                                     int64_t* positions);
 HEDDLE_API heddle_status heddle_partition_hash(const heddle_partition* partition, uint64_t* hash);
 HEDDLE_API heddle_status heddle_partition_text(const heddle_partition* partition, const char** text);
-/// Writes how many rows of keys and values travel for a mask (ExchangePlan of partition.h), ranks * ranks numbers each:
-/// entry receiver * ranks + sender. `crossing` (NULL: not asked for): rows that cross hosts first. Since version 15.
+/// Writes the numbers of exchanged rows of keys and values for a mask (ExchangePlan of partition.h), ranks * ranks
+/// each: entry receiver * ranks + sender. `crossing` (or NULL): rows that cross hosts first. Since version 15.
 HEDDLE_API heddle_status heddle_exchange_rows(const heddle_partition* partition, const heddle_block_mask* mask,
                                               int64_t* received, int64_t* crossing);
-/// Gives them as a table; in bytes if row_bytes, the bytes of a row, is above 0. Since version 15.
+/// These numbers as a table; in bytes if row_bytes, the bytes of a row, is above 0. Since version 15.
 HEDDLE_API heddle_status heddle_exchange_text(const heddle_partition* partition, const heddle_block_mask* mask,
                                               int64_t row_bytes, const char** text);
 
-/// Gives each rank r send_bytes[r] bytes of `send`, one rank's after the other's, and writes what comes into `receive`
-/// likewise; its own too. On a GPU: on the stream. Not 0: an error, HEDDLE_ERROR_DEVICE of the call. Since version 15.
+/// Sends each rank r, itself too, send_bytes[r] bytes of `send`, rank by rank, and writes received bytes to `receive`
+/// likewise. On a GPU: on the stream. Returns 0, or not 0: HEDDLE_ERROR_DEVICE of the call. Since version 15.
 typedef int32_t (*heddle_exchange)(void* context, const void* send, const int64_t* send_bytes, void* receive,
                                    const int64_t* receive_bytes, void* stream);
-/// Sets *all to 1 if all ranks give one number, else to 0. Waits for them. Gives 0 or an error. Since version 15.
+/// Sets *all to 1 if all ranks pass one number, else to 0. Waits for them. Returns 0 or an error. Since version 15.
 typedef int32_t (*heddle_agree)(void* context, uint64_t number, int32_t* all);
 
-/// How ranks talk (Communicator of context_parallel.h): two functions, one at a time, in the thread that calls a
-/// context; but with several groups of heads on the CPU `exchange` in a thread of the library. Since version 15.
+/// Communication of ranks (Communicator of context_parallel.h): two functions, called one at a time by a context's
+/// caller; with several groups of heads on the CPU, a thread of the library calls `exchange`. Since version 15.
 typedef struct heddle_communicator {
   uint64_t struct_size;
   int64_t rank;  // from 0
@@ -545,8 +543,8 @@ typedef struct heddle_communicator {
   heddle_agree agree;
 } heddle_communicator;
 
-/// One mask's attention over all ranks of a communicator (ContextAttention of context_parallel.h), and which of its
-/// calls compare what ranks must have in common. Since version 15.
+/// Attention with one mask over all ranks of a communicator (ContextAttention of context_parallel.h), and which of its
+/// calls check that ranks agree. Since version 15.
 typedef struct heddle_context heddle_context;
 enum { HEDDLE_CHECKS_AUTOMATIC = 0, HEDDLE_CHECKS_CALLS = 1, HEDDLE_CHECKS_FIRST = 2 };
 
@@ -559,7 +557,7 @@ HEDDLE_API heddle_status heddle_context_create(const heddle_partition* partition
                                                heddle_context** context);
 HEDDLE_API heddle_status heddle_context_forward(heddle_context* context, const heddle_attention_tensors* tensors);
 HEDDLE_API heddle_status heddle_context_backward(heddle_context* context, const heddle_backward_tensors* tensors);
-/// Likewise, but adds to what some of dq, dk and dv hold (AddedGradients of context_parallel.h). Since version 18.
+/// Likewise, but adds to the values in some of dq, dk and dv (AddedGradients of context_parallel.h). Since version 18.
 enum { HEDDLE_ADDS_DQ = 1, HEDDLE_ADDS_DK = 2, HEDDLE_ADDS_DV = 4 };
 HEDDLE_API heddle_status heddle_context_backward_adding(heddle_context* context, const heddle_backward_tensors* tensors,
                                                         int32_t added);
@@ -575,20 +573,20 @@ enum { HEDDLE_NCCL_ID_BYTES = 128 };
 HEDDLE_API heddle_status heddle_nccl_make_id(char* id);
 /// Joins, on a CUDA device, and waits for all ranks. timeout_ms 0: ten minutes. *nccl is NULL after a failure. Contexts
 /// over it are destroyed before it is, for which NULL is accepted. heddle_nccl_communicator fills a communicator.
-/// heddle_nccl_wait waits for a stream, but not for ever: a rank that is gone is an error. Since version 15.
+/// heddle_nccl_wait waits for a stream, up to the timeout: a rank that is gone is an error. Since version 15.
 HEDDLE_API heddle_status heddle_nccl_create(const char* id, int64_t rank, int64_t size, int32_t device,
                                             int64_t timeout_ms, heddle_nccl** nccl);
 HEDDLE_API void heddle_nccl_destroy(heddle_nccl* nccl);
 HEDDLE_API heddle_status heddle_nccl_communicator(heddle_nccl* nccl, heddle_communicator* communicator);
 HEDDLE_API heddle_status heddle_nccl_wait(heddle_nccl* nccl, void* stream);
 
-/// Judges o and lse of `tensors`, as computed with these options, by the criterion of check.h, relative to attention in
-/// float64 on the CPU. It is slow; wait for the stream that computed them first. *passed becomes 0 or 1: a failure is
-/// no error. Unless `report` is NULL, *report becomes a table of errors and of what is allowed. `options` may be NULL.
+/// Checks o and lse of `tensors`, as computed with these options, by the criterion of check.h, against attention in
+/// float64 on the CPU. It is slow; first wait for the stream that computed them. *passed becomes 0 or 1: a failed check
+/// is not an error. Unless NULL, *report becomes a table of errors and allowed errors. `options` may be NULL.
 HEDDLE_API heddle_status heddle_check_attention(const heddle_attention_tensors* tensors,
                                                 const heddle_attention_options* options, int32_t* passed,
                                                 const char** report);
-/// Judges the gradients that `tensors` has in the same way. Since version 5.
+/// Checks the gradients that `tensors` has in the same way. Since version 5.
 HEDDLE_API heddle_status heddle_check_backward(const heddle_backward_tensors* tensors,
                                                const heddle_attention_options* options, int32_t* passed,
                                                const char** report);

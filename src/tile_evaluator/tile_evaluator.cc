@@ -103,6 +103,12 @@ void TileProgram::run_real(const TilePosition& at, const Real* score, Real* out,
                                     [](int, int) { return true; });
 }
 
+TileForm TileProgram::start_form(const TilePosition& at, Scratch& scratch) const {
+  const bool small = at.rows <= kMostFormRows && at.columns * at.rows <= Machine::kFormElements;
+  if (type() != ExprType::f32 || code_->precision != expr::Precision::f32 || !small) return {};
+  return scratch.registers_->enter(at).start_form();
+}
+
 TileProgram::Count TileProgram::count(const TilePosition& at, Scratch& scratch) const {
   if (type() != ExprType::boolean) throw Error(ErrorCode::internal, "only booleans can be counted");
   Count count{0, 0};

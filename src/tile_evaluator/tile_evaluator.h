@@ -13,6 +13,20 @@
 
 namespace heddle::cpu {
 
+/// What callers may compute of each score themselves, where a program does no more.
+struct TileForm {
+  enum class Kind : std::uint8_t {
+    other,
+    added,   // score + terms[r * terms_apart + c]
+    capped,  // outside * tanh(inside * score)
+  };
+  Kind kind = Kind::other;
+  const float* terms = nullptr;
+  std::int64_t terms_apart = 0;  // from row to row; negative, maybe
+  bool streamed = false;         // the terms stand in a tensor of f32, and the next columns' behind them
+  float inside = 0, outside = 0;
+};
+
 /// An expression compiled for tiles. Immutable: threads share it, each with its own Scratch.
 class TileProgram {
  public:
@@ -52,6 +66,11 @@ class TileProgram {
   /// 64-byte aligned and out_stride is a multiple of 16; up to the next multiple of 16 columns may be overwritten.
   void run(const TilePosition& at, const float* score, float* out, std::int64_t out_stride, Scratch& scratch) const;
   void run(const TilePosition& at, const double* score, double* out, std::int64_t out_stride, Scratch& scratch) const;
+
+  /// Computes all of a tile that does not depend on scores, if the rest has such a form; else nothing. At most
+  /// kMostFormRows rows of f32. The terms last until the scratch begins another tile.
+  static constexpr int kMostFormRows = 32;
+  TileForm start_form(const TilePosition& at, Scratch& scratch) const;
 
   struct Count {
     std::int64_t yes, total;

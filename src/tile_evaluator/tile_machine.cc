@@ -48,20 +48,6 @@ bool is_cap(const std::vector<Instruction>& steps) {
   return !inside;
 }
 
-TileForm::Kind form_of(const Program& program) {
-  const std::vector<Instruction>& steps = program.steps[index(Extent::tile)];
-  if (steps.empty() || program.type != ExprType::f32) return TileForm::Kind::other;
-  const auto reads_score = [](const Instruction& step) { return std::ranges::any_of(step.in, is_score); };
-  const Instruction& last = steps.back();
-  if (is_operation(last, expr::Op::add) && is_score(last.in[0]) != is_score(last.in[1]) &&
-      std::none_of(steps.begin(), steps.end() - 1, reads_score)) {
-    const Extent terms = last.in[is_score(last.in[0]) ? 1 : 0].extent;
-    const bool by_column = terms == Extent::tile || terms == Extent::diagonal || terms == Extent::column;
-    return by_column ? TileForm::Kind::added : TileForm::Kind::other;
-  }
-  return is_cap(steps) ? TileForm::Kind::capped : TileForm::Kind::other;
-}
-
 bool is_row_leaf(Leaf leaf) { return leaf == Leaf::q_idx || leaf == Leaf::q_token; }
 
 }  // namespace
@@ -95,7 +81,6 @@ std::size_t Machine::register_bytes(const Program& program, expr::Precision prec
 Machine::Machine(const Program& program, expr::Precision precision)
     : program_(&program),
       kernels_(precision == expr::Precision::f32 ? &tile_kernels_f32() : &tile_kernels_f64()),
-      form_(form_of(program)),
       real_bytes_(precision == expr::Precision::f32 ? 4 : 8) {
   const Layout layout = layout_of(program, real_bytes_);
   slot_bytes_ = layout.slot_bytes;
@@ -388,8 +373,22 @@ void Machine::set_arguments(Step& step, int rows, const TileOperand& score, cons
   for (const std::size_t i : step.moving) arguments.in[i] = moving_operand(step.instruction->in[i], score, out);
 }
 
-TileForm Machine::start_form() {
-  switch (form_) {
+TileForm::Kind Machine::form_of(const Program& program) {
+  const std::vector<Instruction>& steps = program.steps[index(Extent::tile)];
+  if (steps.empty() || program.type != ExprType::f32) return TileForm::Kind::other;
+  const auto reads_score = [](const Instruction& step) { return std::ranges::any_of(step.in, is_score); };
+  const Instruction& last = steps.back();
+  if (is_operation(last, expr::Op::add) && is_score(last.in[0]) != is_score(last.in[1]) &&
+      std::none_of(steps.begin(), steps.end() - 1, reads_score)) {
+    const Extent terms = last.in[is_score(last.in[0]) ? 1 : 0].extent;
+    const bool by_column = terms == Extent::tile || terms == Extent::diagonal || terms == Extent::column;
+    return by_column ? TileForm::Kind::added : TileForm::Kind::other;
+  }
+  return is_cap(steps) ? TileForm::Kind::capped : TileForm::Kind::other;
+}
+
+TileForm Machine::start_form(TileForm::Kind form) {
+  switch (form) {
     case TileForm::Kind::added:
       return added_form();
     case TileForm::Kind::capped:
@@ -410,12 +409,13 @@ TileForm Machine::added_form() {
     set_arguments(steps.front(), at_.rows, {}, {});
     if (const TileForm form = streamed_form(steps.front().arguments); form.streamed) return form;
   }
+  if (steps.size() > 1 && at_.rows * columns_ > kRegisterBytes / real_bytes_) return {};
   run_steps(steps.size() - 1, at_.rows, {}, {});
   const Instruction& last = *steps.back().instruction;
   const Source& terms = last.in[is_score(last.in[0]) ? 1 : 0];
   const TileOperand at = terms.extent == Extent::column ? fixed_operand(terms, last) : moving_operand(terms, {}, {});
   constexpr std::ptrdiff_t kBytes = sizeof(float);
-  return {.kind = form_, .terms = reinterpret_cast<const float*>(at.base), .terms_apart = at.row / kBytes};
+  return {.kind = TileForm::Kind::added, .terms = reinterpret_cast<const float*>(at.base), .terms_apart = at.row / kBytes};
 }
 
 /// The terms where a read would take them from, if they are rows of f32 that lie inside of a tensor, one after the
@@ -459,7 +459,7 @@ TileForm Machine::capped_form() const {
     if (!(std::abs(number) > 0x1p-60F && std::abs(number) < 0x1p60F)) return {};
     *factor *= step.op == expr::Op::div ? 1 / number : number;
   }
-  return {.kind = form_, .inside = inside, .outside = outside};
+  return {.kind = TileForm::Kind::capped, .inside = inside, .outside = outside};
 }
 
 TileOperand Machine::result() const { return moving_operand({Extent::tile, program_->type, kResult}, {}, {}); }

@@ -44,10 +44,10 @@ class Machine {
       }
     }
   }
+  /// The form that a program's tiles may have.
+  static TileForm::Kind form_of(const Program& program);
   /// Of the tile entered, as TileProgram::start_form says; at most kFormElements elements.
-  TileForm start_form();
-  /// Floats of a register.
-  static constexpr int kFormElements = 2048;
+  TileForm start_form(TileForm::Kind form);
   /// The last strip's result when it was not written to the caller's memory.
   TileOperand result() const;
   const TileKernels& kernels() const { return *kernels_; }
@@ -103,7 +103,6 @@ class Machine {
 
   const Program* program_;
   const TileKernels* kernels_;
-  TileForm::Kind form_;
   int real_bytes_;
   std::vector<BoundCapture> captures_;                 // steps point there
   std::array<std::vector<Step>, kExtentCount> steps_;  // by extent

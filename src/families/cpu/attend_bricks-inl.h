@@ -111,10 +111,8 @@ class BrickTile {
 
   /// Takes as many whole chunks as need no care.
   void run_pipeline(ChunkWalk& walk) {
-    const float* maxima = buffers_.row_maxima;
-    const auto may_stay = [](float maximum) { return MayStay(maximum) || maximum == kMinusInfinity<float>; };
     if (tile_.normalizer != Normalizer::softmax || tile_.max_scores.data != nullptr) return;
-    if (k_steps_ * v_columns_ == 0 || !std::all_of(maxima, maxima + tile_.rows(), may_stay)) return;
+    if (k_steps_ * v_columns_ == 0 || !(first_ || kept_ == all_rows() || others_are_unseen())) return;
     const PipelineStart start = {.keys = key_product({0, 0, kPipelineKeys}),
                                  .values = value_product(0, 0, kPipelineKeys, {tile_.bricks.v, v_columns_, 0, v_columns_}),
                                  .walk = PipelineWalk(tile_, walk),
@@ -276,6 +274,13 @@ class BrickTile {
     find_kept();
   }
 
+  /// Whether rows whose maxima may not stay have seen no key.
+  bool others_are_unseen() const {
+    const float* maxima = buffers_.row_maxima;
+    return std::all_of(maxima, maxima + tile_.rows(), [](float maximum) {
+      return MayStay(maximum) || maximum == kMinusInfinity<float>;
+    });
+  }
   void find_kept() {
     kept_ = 0;
     for (std::int64_t r = 0; tile_.max_scores.data == nullptr && r < tile_.rows(); ++r) {

@@ -69,10 +69,7 @@ class ChunkMods {
   /// The chunk's form, and what it needs. scores: of the chunk. `scaled`: they may not stay as they are.
   RowForm start(const PipelineChunk& chunk, float* scores, bool scaled) {
     if (*chunk.mod && !tile_.weight && tile_.heads == 1) {
-      TilePosition at = tile_.at;
-      at.kv_first = chunk.begin;
-      at.columns = kPipelineKeys;
-      form_ = chunk.mod->program->start_form(at, *chunk.mod->scratch);
+      find_form(chunk);
       if (form_.kind == TileForm::Kind::added) return RowForm::added;
       if (form_.kind == TileForm::Kind::capped) return RowForm::capped;
     }
@@ -91,12 +88,30 @@ class ChunkMods {
     if (tile_.weight) find_weights(chunk.begin);
     return scaled ? RowForm::finished : RowForm::plain;
   }
-  /// What start() has found.
+  /// What start() has found, and the chunk's terms.
   const TileForm& form() const { return form_; }
+  const float* terms() const { return form_.terms + form_column_; }
   /// Of the chunk, [rows][kChunk]; null without a mod of weights.
   const float* weights() const { return tile_.weight ? buffers_.weights + weights_column_ : nullptr; }
 
  private:
+  /// That of two chunks at once, if it has room for them: half of the time goes to what is no element.
+  void find_form(const PipelineChunk& chunk) {
+    const std::int64_t before = form_first_;
+    form_column_ = chunk.begin % plan::kChunk;
+    form_first_ = chunk.begin - form_column_;
+    if (form_first_ == before && form_mod_ == chunk.mod) return;
+    TilePosition at = tile_.at;
+    at.kv_first = form_first_;
+    at.columns = plan::kChunk;
+    form_ = chunk.mod->program->start_form(at, *chunk.mod->scratch);
+    form_mod_ = form_.kind == TileForm::Kind::other ? nullptr : chunk.mod;
+    if (form_mod_ != nullptr) return;
+    at.kv_first = chunk.begin;
+    at.columns = kPipelineKeys;
+    form_column_ = 0;
+    form_ = chunk.mod->program->start_form(at, *chunk.mod->scratch);
+  }
   /// Those of two chunks at once, since 128 draws take as long as 64.
   void find_weights(std::int64_t begin) {
     weights_column_ = begin % plan::kChunk;
@@ -123,6 +138,8 @@ class ChunkMods {
   const Tile<float>& tile_;
   const TileBuffers<float>& buffers_;
   TileForm form_{};
+  const TileMod* form_mod_ = nullptr;                   // whose form it is; null: of one chunk alone
+  std::int64_t form_first_ = -1, form_column_ = 0;      // the first key of its terms, and where the chunk's begin
   std::int64_t weights_first_ = -1, weights_column_ = 0;  // the first key of those that stand there
 };
 

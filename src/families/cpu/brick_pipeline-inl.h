@@ -31,7 +31,7 @@ namespace detail {
 
 /// The rows of the chunk that is weighed.
 struct PipelineRows {
-  PipelineRows(const BrickScores& scores, const float* row_maxima, BrickSums& from, BrickSums& to)
+  PipelineRows(const BrickScores& scores, const float* row_maxima, const BrickSums& from, const BrickSums& to)
       : s(scores), kept(s, row_maxima), sums(from), new_sums(to) {
     s.columns = kPipelineKeys;
     std::copy_n(row_maxima, plan::kUnitRows, maxima);
@@ -41,7 +41,7 @@ struct PipelineRows {
 
   BrickScores s;
   KeptRows kept;
-  BrickSums &sums, &new_sums;      // as in KeepMaxima; they take turns
+  BrickSums sums, new_sums;        // as in KeepMaxima; they take turns
   const float* factors = nullptr;  // of products
   alignas(64) float maxima[plan::kUnitRows], scales[plan::kUnitRows];
   const float* terms = nullptr;  // of the form `added`
@@ -79,18 +79,18 @@ HWY_INLINE void LoadScores(const PipelineRows& p, std::int64_t row, __m512 (&t)[
   const float* scores = p.s.scores + row * plan::kChunk;
   HWY_UNROLL(4)
   for (int i = 0; i < 4; ++i) t[i] = _mm512_load_ps(scores + 16 * i);
-  if constexpr (kForm == RowForm::added || kForm == RowForm::capped) {
-    const __m512 factor = _mm512_set1_ps(p.factors[row]);
-    HWY_UNROLL(4)
-    for (int i = 0; i < 4; ++i) t[i] = _mm512_mul_ps(t[i], factor);
-  }
+  const __m512 factor = _mm512_set1_ps(p.factors[row]);
   if constexpr (kForm == RowForm::added) {
     const float* terms = p.terms + row * p.terms_apart;
     HWY_UNROLL(4)
-    for (int i = 0; i < 4; ++i) t[i] = _mm512_add_ps(t[i], _mm512_loadu_ps(terms + 16 * i));
+    for (int i = 0; i < 4; ++i) t[i] = _mm512_fmadd_ps(t[i], factor, _mm512_loadu_ps(terms + 16 * i));
     for (int i = 0; p.streamed && i < 4; ++i) _mm_prefetch(terms + kPipelineKeys + 16 * i, _MM_HINT_T0);
   }
-  if constexpr (kForm == RowForm::capped) p.cap.apply(t);
+  if constexpr (kForm == RowForm::capped) {
+    HWY_UNROLL(4)
+    for (int i = 0; i < 4; ++i) t[i] = _mm512_mul_ps(t[i], factor);
+    p.cap.apply(t);
+  }
 }
 
 /// Rows [row, end) are weighed by maxima that stay, or that have just grown. A call of its own: it would be inlined at a
@@ -193,10 +193,10 @@ class Pipeline {
     if (!walk_.next(chunk)) return 0;
     multiply_keys(chunk, 0, [] {});
     alignas(64) float found[plan::kUnitRows] = {};
-    PipelineRows rows(start_.scores, start_.first ? found : maxima, sums, new_sums);
-    rows.factors = start_.factors;
     RowForm form = RowForm::plain;
-    if (start_.first && !start_rows(rows, chunk, found, form)) return 0;
+    if (start_.first && !find_maxima(chunk, found, form)) return 0;
+    PipelineRows rows(start_.scores, start_.first ? found : maxima, sums, new_sums);
+    rows.factors = start_.factors, rows.s.weights = mods_.weights();
     std::int64_t done = 0;
     for (bool more = true; more; ++done, before = chunk, chunk = after) {
       more = walk_.next(after);
@@ -211,7 +211,7 @@ class Pipeline {
       if (more) multiply_keys(after, done + 1, weigh_rows);
       if (done == 0 && !more) weigh(rows, 0, rows.s.rows);
       if (rows.failed || (form == RowForm::plain && rows.largest.too_large())) return done;
-      std::swap(sums, new_sums);
+      std::swap(sums, new_sums), std::swap(rows.sums, rows.new_sums);
       end_chunk(rows, maxima, done);
     }
     multiply_values(before, done - 1, [] {});
@@ -222,32 +222,25 @@ class Pipeline {
   std::int64_t key_steps() const { return start_.keys.columns * start_.keys.steps; }
   std::int64_t value_steps() const { return start_.values.columns * start_.values.steps; }
 
-  bool is_scaled(const PipelineRows& rows, const PipelineChunk& chunk) const {
-    return *chunk.mod || start_.scores.factors == nullptr || rows.unseen;
-  }
+  bool is_scaled(const PipelineChunk& chunk) const { return *chunk.mod || start_.scores.factors == nullptr; }
   RowForm start_chunk(PipelineRows& rows, const PipelineChunk& chunk, std::int64_t slot) {
     rows.s.scores = start_.scores.scores + slot % 2 * kPipelineKeys;
     rows.grown = false, rows.largest = LargestSum();
-    const RowForm form = mods_.start(chunk, rows.s.scores, is_scaled(rows, chunk));
+    const RowForm form = mods_.start(chunk, rows.s.scores, is_scaled(chunk) || rows.unseen);
     const TileForm& found = mods_.form();
-    rows.terms = found.terms, rows.terms_apart = found.terms_apart, rows.streamed = found.streamed;
+    if (form == RowForm::added) {
+      rows.terms = mods_.terms(), rows.terms_apart = found.terms_apart, rows.streamed = found.streamed;
+    }
     if (form == RowForm::capped) rows.cap = CapOfRows(found.inside, found.outside);
     rows.s.weights = mods_.weights();
     return form;
   }
-  /// Rows take the maxima of their first chunk, whose mods have to be there. False if one may not stay.
-  bool start_rows(PipelineRows& rows, const PipelineChunk& chunk, float* found, RowForm& form) {
-    form = mods_.finish(chunk, rows.s.scores, is_scaled(rows, chunk));
-    rows.s.weights = mods_.weights();
-    BrickScores scores = rows.s;
+  /// The rows' maxima in the first chunk, whose mods have to be there. False if one may not stay.
+  bool find_maxima(const PipelineChunk& chunk, float* found, RowForm& form) {
+    BrickScores scores = start_.scores;
+    form = mods_.finish(chunk, scores.scores, is_scaled(chunk));
     if (form == RowForm::finished) scores.factors = nullptr;
-    if (!FindMaxima(scores, found)) return false;
-    std::copy_n(found, plan::kUnitRows, rows.maxima);
-    for (std::int64_t first = 0; first < rows.s.rows; first += 16) {
-      rows.kept.set_maxima(first, _mm512_load_ps(found + first));
-    }
-    rows.find_unseen();
-    return true;
+    return FindMaxima(scores, found);
   }
   void end_chunk(PipelineRows& rows, float* maxima, std::int64_t done) {
     if (rows.grown || (done == 0 && start_.first)) std::copy_n(rows.maxima, rows.s.rows, maxima);

@@ -54,7 +54,7 @@ inline constexpr float kMostMaximum = 0x1p10F;
 
 /// Under a mod, which may let scores grow from chunk to chunk, rows keep their maximum up to scores that are larger by
 /// this. Without one, the sums of weights tell, when it is too late for those of the chunk.
-inline constexpr float kMostExcess = 16;
+inline constexpr float kMostExcess = 40;
 
 /// Whether a row may keep that maximum.
 inline bool MayStay(float maximum) { return std::abs(maximum) < kMostMaximum; }

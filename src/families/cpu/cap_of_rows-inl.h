@@ -26,7 +26,7 @@ class CapOfRows {
   CapOfRows() = default;
   CapOfRows(float inside, float outside) : inside_(inside), outside_(outside) {
     // tanh(x) / x in powers of x^2, within 1.2 units in the last place up to 1.
-    static constexpr float kSeries[kTerms] = {1.0F,          -0x1.55552ep-2F, 0x1.110aa4p-3F, -0x1.b9490ap-5F,
+    static constexpr float kSeries[kTerms] = {1.0F,           -0x1.55552ep-2F, 0x1.110aa4p-3F, -0x1.b9490ap-5F,
                                               0x1.5f89b8p-6F, -0x1.03077p-7F,  0x1.29f53ap-9F, -0x1.6fd782p-12F};
     for (int i = 0; i < kTerms; ++i) terms_[i] = kSeries[i] * (inside * outside);
   }
@@ -41,6 +41,13 @@ class CapOfRows {
     }
     const __m512 largest = _mm512_max_ps(_mm512_max_ps(squares[0], squares[1]), _mm512_max_ps(squares[2], squares[3]));
     if (HWY_UNLIKELY(_mm512_cmp_ps_mask(largest, _mm512_set1_ps(1), _CMP_NLE_UQ) != 0)) return apply_any(t);
+    multiply(t, squares);
+  }
+
+ private:
+  static constexpr int kTerms = 8;
+
+  HWY_INLINE void multiply(__m512 (&t)[4], const __m512 (&squares)[4]) const {
     __m512 sums[4];
     HWY_UNROLL(4)
     for (int i = 0; i < 4; ++i) sums[i] = _mm512_set1_ps(terms_[kTerms - 1]);
@@ -53,9 +60,6 @@ class CapOfRows {
     HWY_UNROLL(4)
     for (int i = 0; i < 4; ++i) t[i] = _mm512_mul_ps(t[i], sums[i]);
   }
-
- private:
-  static constexpr int kTerms = 8;
 
   /// Any score, NaN included.
   HWY_NOINLINE void apply_any(__m512 (&t)[4]) const {

@@ -38,8 +38,8 @@ TileProgram::TileProgram(const Expr& root, expr::Precision precision) {
   if (!guarded.guards.empty()) plain = lower(root, /*diagonal_comparisons=*/false);
   TileForm::Kind form = precision == expr::Precision::f32 ? Machine::form_of(guarded) : TileForm::Kind::other;
   if (plain && Machine::form_of(*plain) != form) form = TileForm::Kind::other;
-  code_ = std::make_unique<const Code>(
-      Code{root, symbols_of(root), precision, std::move(guarded), std::move(plain), form});
+  code_ =
+      std::make_unique<const Code>(Code{root, symbols_of(root), precision, std::move(guarded), std::move(plain), form});
 }
 TileProgram::~TileProgram() = default;
 TileProgram::TileProgram(TileProgram&&) noexcept = default;

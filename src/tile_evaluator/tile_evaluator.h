@@ -9,23 +9,10 @@
 #include <string>
 
 #include "expr/interpret.h"
+#include "tile_evaluator/tile_form.h"
 #include "tile_evaluator/tile_position.h"
 
 namespace heddle::cpu {
-
-/// What callers may compute of each score themselves, where a program does no more.
-struct TileForm {
-  enum class Kind : std::uint8_t {
-    other,
-    added,   // score + terms[r * terms_apart + c]
-    capped,  // outside * tanh(inside * score)
-  };
-  Kind kind = Kind::other;
-  const float* terms = nullptr;
-  std::int64_t terms_apart = 0;  // from row to row; negative, maybe
-  bool streamed = false;         // the terms stand in a tensor of f32, and the next columns' behind them
-  float inside = 0, outside = 0;
-};
 
 /// An expression compiled for tiles. Immutable: threads share it, each with its own Scratch.
 class TileProgram {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "expr/interpret.h"
-#include "tile_evaluator/tile_evaluator.h"
+#include "tile_evaluator/tile_form.h"
 #include "tile_evaluator/tile_kernels.h"
 #include "tile_evaluator/tile_position.h"
 #include "tile_evaluator/tile_program.h"
@@ -46,7 +46,7 @@ class Machine {
   }
   /// The form that a program's tiles may have.
   static TileForm::Kind form_of(const Program& program);
-  /// Of the tile entered, as TileProgram::start_form says; at most kFormElements elements.
+  /// Computes the form of the tile entered, as TileProgram::start_form says.
   TileForm start_form(TileForm::Kind form);
   /// The last strip's result when it was not written to the caller's memory.
   TileOperand result() const;

@@ -16,7 +16,11 @@ using Kind = TileForm::Kind;
 constexpr int kFormRows = 32;
 
 TilePosition tile(std::int64_t q_first, std::int64_t kv_first, int columns) {
-  return {.h = 1, .sequence = {.q_len = 100, .kv_len = 200}, .q_first = q_first, .kv_first = kv_first, .rows = kFormRows,
+  return {.h = 1,
+          .sequence = {.q_len = 100, .kv_len = 200},
+          .q_first = q_first,
+          .kv_first = kv_first,
+          .rows = kFormRows,
           .columns = columns};
 }
 
@@ -69,10 +73,9 @@ TEST(TileForm, RowsOfATensorStayWhereTheyAre) {
   // Neighbours that are no rows of keys.
   const Expr turned = leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::kv_idx(), leaf::q_idx());
   expect_added(turned, tile(32, 0, 64), bindings, false);
-  const Expr jumps =
-      leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::q_idx() * 7 % 100, leaf::kv_idx());
+  const Expr jumps = leaf::score() + Capture("bias", DType::f32, 3)(leaf::h(), leaf::q_idx() * 7 % 100, leaf::kv_idx());
   expect_added(jumps, tile(32, 0, 64), bindings, false);
-  // As many rows of f32 as this have no room in a register.
+  // 32 x 128 converted numbers have no room in a register.
   const Tensor narrow = bias.to(DType::bf16);
   bindings.captures["bias"] = narrow;
   const Expr converted = leaf::score() + Capture("bias", DType::bf16, 3)(leaf::h(), leaf::q_idx(), leaf::kv_idx());

@@ -113,18 +113,19 @@ class BrickTile {
   void run_pipeline(ChunkWalk& walk) {
     if (tile_.normalizer != Normalizer::softmax || tile_.max_scores.data != nullptr) return;
     if (k_steps_ * v_columns_ == 0 || !(first_ || kept_ == all_rows() || others_are_unseen())) return;
-    const PipelineStart start = {.keys = key_product({0, 0, kPipelineKeys}),
-                                 .values = value_product(0, 0, kPipelineKeys, {tile_.bricks.v, v_columns_, 0, v_columns_}),
-                                 .walk = PipelineWalk(tile_, walk),
-                                 .mods = ChunkMods(tile_, buffers_),
-                                 .scores = {.scores = buffers_.scores,
-                                            .weights = buffers_.weights,
-                                            .factors = can_fuse_ ? buffers_.row_factors : nullptr,
-                                            .rows = tile_.rows(),
-                                            .columns = kPipelineKeys},
-                                 .factors = buffers_.row_factors,
-                                 .weighted = static_cast<bool>(tile_.weight),
-                                 .first = first_};
+    const PipelineStart start = {
+        .keys = key_product({0, 0, kPipelineKeys}),
+        .values = value_product(0, 0, kPipelineKeys, {tile_.bricks.v, v_columns_, 0, v_columns_}),
+        .walk = PipelineWalk(tile_, walk),
+        .mods = ChunkMods(tile_, buffers_),
+        .scores = {.scores = buffers_.scores,
+                   .weights = buffers_.weights,
+                   .factors = can_fuse_ ? buffers_.row_factors : nullptr,
+                   .rows = tile_.rows(),
+                   .columns = kPipelineKeys},
+        .factors = buffers_.row_factors,
+        .weighted = static_cast<bool>(tile_.weight),
+        .first = first_};
     std::int64_t done = RunPipeline<Registers>(registers_, start, buffers_.row_maxima, sums_, new_sums_);
     if (done == 0) return;
     for (; done > 0; --done) walk.skip(walk.chunk().begin + kPipelineKeys);
@@ -277,9 +278,8 @@ class BrickTile {
   /// Whether rows whose maxima may not stay have seen no key.
   bool others_are_unseen() const {
     const float* maxima = buffers_.row_maxima;
-    return std::all_of(maxima, maxima + tile_.rows(), [](float maximum) {
-      return MayStay(maximum) || maximum == kMinusInfinity<float>;
-    });
+    return std::all_of(maxima, maxima + tile_.rows(),
+                       [](float maximum) { return MayStay(maximum) || maximum == kMinusInfinity<float>; });
   }
   void find_kept() {
     kept_ = 0;

@@ -88,14 +88,14 @@ class ChunkMods {
     if (tile_.weight) find_weights(chunk.begin);
     return scaled ? RowForm::finished : RowForm::plain;
   }
-  /// What start() has found, and the chunk's terms.
+  /// The form that start() has found, and the chunk's terms.
   const TileForm& form() const { return form_; }
   const float* terms() const { return form_.terms + form_column_; }
-  /// Of the chunk, [rows][kChunk]; null without a mod of weights.
+  /// The chunk's weights by the weight mod, [rows][kChunk]; null if there is none.
   const float* weights() const { return tile_.weight ? buffers_.weights + weights_column_ : nullptr; }
 
  private:
-  /// That of two chunks at once, if it has room for them: half of the time goes to what is no element.
+  /// Finds the form of two chunks at once if their terms have room: a call takes about as long for one chunk.
   void find_form(const PipelineChunk& chunk) {
     const std::int64_t before = form_first_;
     form_column_ = chunk.begin % plan::kChunk;
@@ -112,7 +112,7 @@ class ChunkMods {
     form_column_ = 0;
     form_ = chunk.mod->program->start_form(at, *chunk.mod->scratch);
   }
-  /// Those of two chunks at once, since 128 draws take as long as 64.
+  /// Computes the weights of two chunks at once, since 128 draws take as long as 64.
   void find_weights(std::int64_t begin) {
     weights_column_ = begin % plan::kChunk;
     TilePosition at = tile_.at;
@@ -138,8 +138,8 @@ class ChunkMods {
   const Tile<float>& tile_;
   const TileBuffers<float>& buffers_;
   TileForm form_{};
-  const TileMod* form_mod_ = nullptr;                   // whose form it is; null: of one chunk alone
-  std::int64_t form_first_ = -1, form_column_ = 0;      // the first key of its terms, and where the chunk's begin
+  const TileMod* form_mod_ = nullptr;                     // whose form it is; null: of one chunk alone
+  std::int64_t form_first_ = -1, form_column_ = 0;        // the first key of its terms, and where the chunk's begin
   std::int64_t weights_first_ = -1, weights_column_ = 0;  // the first key of those that stand there
 };
 

@@ -34,7 +34,7 @@ struct PipelineRows {
   PipelineRows(const BrickScores& scores, const float* row_maxima, const BrickSums& from, const BrickSums& to)
       : s(scores), kept(s, row_maxima), sums(from), new_sums(to) {
     s.columns = kPipelineKeys;
-    std::copy_n(row_maxima, plan::kUnitRows, maxima);
+    std::copy_n(row_maxima, plan::round_up(s.rows, 16), maxima);
     std::fill_n(scales, plan::kUnitRows, 1.0F);
     find_unseen();
   }
@@ -47,10 +47,10 @@ struct PipelineRows {
   const float* terms = nullptr;  // of the form `added`
   std::int64_t terms_apart = 0;
   bool streamed = false;  // the next chunk's are behind them
-  CapOfRows cap{};      // of the form `capped`
-  bool unseen = false;  // a row has seen no key
-  bool grown = false;   // rows have larger maxima, and their sums and accumulators are multiplied by scales
-  bool failed = false;  // a maximum may not stay: the chunk is left as it is
+  CapOfRows cap{};        // of the form `capped`
+  bool unseen = false;    // a row has seen no key
+  bool grown = false;     // rows have larger maxima, and their sums and accumulators are multiplied by scales
+  bool failed = false;    // a maximum may not stay: the chunk is left as it is
   LargestSum largest;
 
   void find_unseen() {
@@ -93,8 +93,8 @@ HWY_INLINE void LoadScores(const PipelineRows& p, std::int64_t row, __m512 (&t)[
   }
 }
 
-/// Rows [row, end) are weighed by maxima that stay, or that have just grown. A call of its own: it would be inlined at a
-/// dozen places.
+/// Rows [row, end) are weighed by maxima that stay, or that have just grown. A call of its own: it would be inlined at
+/// a dozen places.
 template <class Registers, RowForm kForm, bool kWeighted, bool kExact>
 HEDDLE_AMX HWY_NOINLINE void WeighRows(PipelineRows& p, std::int64_t row, std::int64_t end) {
   const hn::Full512<float> d;
@@ -118,7 +118,7 @@ HEDDLE_AMX HWY_NOINLINE void WeighRows(PipelineRows& p, std::int64_t row, std::i
   p.largest = largest;
 }
 
-/// What the pipeline starts from.
+/// All that the pipeline reads of its tile.
 struct PipelineStart {
   BrickProduct keys, values;  // of a chunk that begins at the sequence's first key, in slot 0
   PipelineWalk walk;
@@ -288,9 +288,9 @@ class Pipeline {
 template <class Registers>
 std::int64_t RunPipeline(Registers& registers, const PipelineStart& start, float* maxima, BrickSums& sums,
                          BrickSums& new_sums) {
-  const WeighByForm& weigh = *WithConstants(
-      [](auto weighted, auto exact) { return &kWeighByForm<Registers, weighted.value, exact.value>; }, start.weighted,
-      sums.exact != nullptr);
+  const WeighByForm& weigh =
+      *WithConstants([](auto weighted, auto exact) { return &kWeighByForm<Registers, weighted.value, exact.value>; },
+                     start.weighted, sums.exact != nullptr);
   const auto run = [&](auto rows, auto key_steps) {
     return Pipeline<Registers, rows.value, key_steps.value>(registers, start, weigh).run(maxima, sums, new_sums);
   };

@@ -65,8 +65,7 @@ inline BrickQueries FindQueries(const Tile<float>& tile, const TileBuffers<float
   const bool alone = tile.heads == 1 && tile.q.pages.table == nullptr;
   // Rows that begin inside of a line of the cache would take two loads for each.
   const bool aligned = reinterpret_cast<std::uintptr_t>(rows) % 64 == 0 && tile.q.stride % kBrickDepth == 0;
-  const bool close =
-      tile.q.stride > 0 && (tile.q.stride <= kMostQueryStride || tile.at.sequence.kv_len <= kFewKeys);
+  const bool close = tile.q.stride > 0 && (tile.q.stride <= kMostQueryStride || tile.at.sequence.kv_len <= kFewKeys);
   if (whole && alone && aligned && close) return {rows, tile.q.stride};
   return CopyQueries(tile, buffers);
 }

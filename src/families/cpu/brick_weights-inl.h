@@ -198,7 +198,7 @@ HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const
   return WeighRow<Registers, kWeighted, kExact>(s, r, scale, sums, new_sums, weigh).raw;
 }
 
-/// The same of a row of 64 scores that registers hold, in whatever form, for that slope and offset.
+/// KeepRow for 64 scores in registers, in whatever form, with a slope and an offset for them.
 template <class Registers, bool kWeighted, bool kExact>
 HEDDLE_AMX HWY_INLINE __m512 KeepLoaded(const BrickScores& s, std::int64_t r, const __m512 (&scores)[4],
                                         float row_slope, float row_offset, hn::Vec512<float> scale,

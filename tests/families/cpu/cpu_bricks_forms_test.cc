@@ -20,7 +20,8 @@ TEST_F(CpuBricksForms, SoftcapsNearAndFar) {
     for (const std::int64_t rows : {150, 16}) {
       SCOPED_TRACE(testing::Message() << "times " << factor << ", " << rows << " rows");
       Attention a = many_keys(rows);
-      a.options.score_mod = score_mod([factor](Expr s, Expr, Expr, Expr, Expr) { return tanh(s * factor / 20.0) * 20.0; });
+      a.options.score_mod =
+          score_mod([factor](Expr s, Expr, Expr, Expr, Expr) { return tanh(s * factor / 20.0) * 20.0; });
       a.plain.mods.score = [factor](double s, auto, auto, auto, auto) { return std::tanh(s * factor / 20) * 20; };
       expect_bricks(a);
       make_causal(a);
@@ -52,7 +53,9 @@ TEST_F(CpuBricksForms, BiasesOfEveryType) {
     const Tensor bias = random_tensor(dtype, {4, 140, 400}, 5);
     a.options.bindings.captures["bias"] = bias;
     const Capture capture("bias", dtype, 3);
-    a.options.score_mod = score_mod([&](Expr s, Expr, Expr h, Expr i, Expr j) { return s + capture.at({h, i, j}, 0.5); });
+    a.options.score_mod = score_mod([&](Expr s, Expr, Expr h, Expr i, Expr j) {
+      return s + capture.at({h, i, j}, 0.5);
+    });
     a.plain.mods.score = [&](double s, auto, auto h, auto i, auto j) {
       return s + (i < 140 && j < 400 ? get_element(bias, {h, i, j}) : 0.5);
     };

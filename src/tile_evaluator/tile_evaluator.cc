@@ -29,13 +29,17 @@ struct TileProgram::Code {
   expr::Precision precision;
   Program guarded;
   std::optional<Program> plain;  // when `guarded` has guards
+  TileForm::Kind form;           // of both
 };
 
 TileProgram::TileProgram(const Expr& root, expr::Precision precision) {
   Program guarded = lower(root, /*diagonal_comparisons=*/true);
   std::optional<Program> plain;
   if (!guarded.guards.empty()) plain = lower(root, /*diagonal_comparisons=*/false);
-  code_ = std::make_unique<const Code>(Code{root, symbols_of(root), precision, std::move(guarded), std::move(plain)});
+  TileForm::Kind form = precision == expr::Precision::f32 ? Machine::form_of(guarded) : TileForm::Kind::other;
+  if (plain && Machine::form_of(*plain) != form) form = TileForm::Kind::other;
+  code_ =
+      std::make_unique<const Code>(Code{root, symbols_of(root), precision, std::move(guarded), std::move(plain), form});
 }
 TileProgram::~TileProgram() = default;
 TileProgram::TileProgram(TileProgram&&) noexcept = default;
@@ -101,6 +105,11 @@ void TileProgram::run_real(const TilePosition& at, const Real* score, Real* out,
   if (at.rows <= 0 || at.columns <= 0) return;
   scratch.registers_->enter(at).run(surface(score, out_stride), surface(out, out_stride),
                                     [](int, int) { return true; });
+}
+
+TileForm TileProgram::start_form(const TilePosition& at, Scratch& scratch) const {
+  if (code_->form == TileForm::Kind::other || at.rows > kMostFormRows) return {};
+  return scratch.registers_->enter(at).start_form(code_->form);
 }
 
 TileProgram::Count TileProgram::count(const TilePosition& at, Scratch& scratch) const {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "expr/interpret.h"
+#include "tile_evaluator/tile_form.h"
 #include "tile_evaluator/tile_position.h"
 
 namespace heddle::cpu {
@@ -52,6 +53,11 @@ class TileProgram {
   /// 64-byte aligned and out_stride is a multiple of 16; up to the next multiple of 16 columns may be overwritten.
   void run(const TilePosition& at, const float* score, float* out, std::int64_t out_stride, Scratch& scratch) const;
   void run(const TilePosition& at, const double* score, double* out, std::int64_t out_stride, Scratch& scratch) const;
+
+  /// Computes all of a tile that does not depend on scores, if the rest has such a form; else nothing. At most
+  /// kMostFormRows rows of f32. The terms last until the scratch begins another tile.
+  static constexpr int kMostFormRows = 32;
+  TileForm start_form(const TilePosition& at, Scratch& scratch) const;
 
   struct Count {
     std::int64_t yes, total;

@@ -308,7 +308,7 @@ TileOperand Machine::moving_operand(const Source& source, const TileOperand& sco
   return {slot(source), columns_ * bytes, bytes};
 }
 
-void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, const TileOperand& out) {
+void Machine::start_strip(int panel, int row, int rows) {
   panel_ = panel;
   strip_ = row;
   std::byte* spread = spread_;
@@ -317,17 +317,31 @@ void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, 
     kernels_->spread[static_cast<std::size_t>(source.type)](values, rows, spread);
     spread += spread_bytes_;
   }
-  for (Step& step : steps_[index(Extent::tile)]) {
-    TileArguments& arguments = step.arguments;
-    const TileOperand to = moving_operand(step.instruction->out, score, out);
-    arguments.rows = rows;
-    arguments.columns = columns_;
-    arguments.used_columns = at_.columns;
-    arguments.out = const_cast<std::byte*>(to.base);
-    arguments.out_row = to.row;
-    for (const std::size_t i : step.moving) arguments.in[i] = moving_operand(step.instruction->in[i], score, out);
-    step.kernel(arguments);
+}
+
+void Machine::run_strip(int panel, int row, int rows, const TileOperand& score, const TileOperand& out) {
+  start_strip(panel, row, rows);
+  run_steps(steps_[index(Extent::tile)].size(), rows, score, out);
+}
+
+/// The first `count` steps of the strip at hand.
+void Machine::run_steps(std::size_t count, int rows, const TileOperand& score, const TileOperand& out) {
+  for (std::size_t i = 0; i < count; ++i) {
+    Step& step = steps_[index(Extent::tile)][i];
+    set_arguments(step, rows, score, out);
+    step.kernel(step.arguments);
   }
+}
+
+void Machine::set_arguments(Step& step, int rows, const TileOperand& score, const TileOperand& out) const {
+  TileArguments& arguments = step.arguments;
+  const TileOperand to = moving_operand(step.instruction->out, score, out);
+  arguments.rows = rows;
+  arguments.columns = columns_;
+  arguments.used_columns = at_.columns;
+  arguments.out = const_cast<std::byte*>(to.base);
+  arguments.out_row = to.row;
+  for (const std::size_t i : step.moving) arguments.in[i] = moving_operand(step.instruction->in[i], score, out);
 }
 
 TileOperand Machine::result() const { return moving_operand({Extent::tile, program_->type, kResult}, {}, {}); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "expr/interpret.h"
+#include "tile_evaluator/tile_form.h"
 #include "tile_evaluator/tile_kernels.h"
 #include "tile_evaluator/tile_position.h"
 #include "tile_evaluator/tile_program.h"
@@ -43,6 +44,10 @@ class Machine {
       }
     }
   }
+  /// The form that a program's tiles may have.
+  static TileForm::Kind form_of(const Program& program);
+  /// Computes the form of the tile entered, as TileProgram::start_form says.
+  TileForm start_form(TileForm::Kind form);
   /// The last strip's result when it was not written to the caller's memory.
   TileOperand result() const;
   const TileKernels& kernels() const { return *kernels_; }
@@ -68,6 +73,8 @@ class Machine {
   void prepare_columns();
   void prepare_panel(int first_row, int rows);
   void run_strip(int panel, int row, int rows, const TileOperand& score, const TileOperand& out);
+  void start_strip(int panel, int row, int rows);
+  void run_steps(std::size_t count, int rows, const TileOperand& score, const TileOperand& out);
   /// An instruction with its kernel and its arguments, of which those in `moving` change from strip to strip.
   struct Step {
     const Instruction* instruction;
@@ -75,9 +82,13 @@ class Machine {
     TileArguments arguments;
     std::vector<std::size_t> moving;
   };
+  void set_arguments(Step& step, int rows, const TileOperand& score, const TileOperand& out) const;
   std::vector<Step> steps_of(const std::vector<Instruction>& instructions) const;
   void run_flat(std::vector<Step>& steps, int count);
 
+  TileForm added_form();
+  static TileForm streamed_form(const TileArguments& read);
+  TileForm capped_form() const;
   void set_leaf(const LeafValue& leaf);
   std::int32_t leaf_at_origin(expr::Leaf leaf) const;
   TileKernel kernel(const Instruction& step) const;

@@ -93,9 +93,10 @@ class BrickTile {
     ChunkWalk walk(tile_.runs, tile_.block_keys, tile_.key_begin, tile_.key_end);
     if (is_in_place_ && !walk.done()) in_place_.start_walk(walk.chunk());
     while (!walk.done()) {
+      if (!is_in_place_) run_pipeline(walk);
+      if (walk.done()) break;
       const TileMod& mod = walk.kind() == RunKind::full ? tile_.full : tile_.partial;
-      if (!is_in_place_ && run_pipeline(walk, mod)) continue;
-      Chunk chunk = walk.chunk(is_in_place_ || tile_.weight ? plan::kChunk : kPipelineKeys);
+      Chunk chunk = walk.chunk(is_in_place_ ? plan::kChunk : kPipelineKeys);
       walk.next(chunk);
       if (is_in_place_) {
         if (!attend_in_place(chunk, mod, walk, care)) return false;
@@ -108,58 +109,28 @@ class BrickTile {
     return true;
   }
 
-  /// Takes as many whole chunks as need no care. False: the next one does.
-  bool run_pipeline(ChunkWalk& walk, const TileMod& mod) {
-    if (tile_.normalizer != Normalizer::softmax || tile_.weight || tile_.max_scores.data != nullptr) return false;
-    if (k_steps_ * v_columns_ == 0) return false;
-    if (!first_ && kept_ != all_rows()) return false;
-    const std::int64_t begin = walk.chunk().begin, end = walk.run_end();
-    if (begin % kPipelineKeys != 0) return false;
-    std::int64_t count = (end - begin) / kPipelineKeys;
-    const std::uint8_t* flags = tile_.bricks.v_flags + begin / kPipelineKeys;
-    count = std::find_if(flags, flags + count, [](std::uint8_t flag) { return flag != 0; }) - flags;
-    if (count == 0) return false;
-    const std::int64_t key_bytes = k_steps_ * kBrickBytes * kPipelineKeys / kBrickColumns;
-    const std::int64_t value_bytes = v_columns_ * kBrickBytes * kPipelineKeys / kBrickDepth;
-    const BrickProduct values =
-        value_product(0, 0, kPipelineKeys,
-                      {tile_.bricks.v + begin / kBrickDepth * v_columns_ * kBrickBytes, v_columns_, 0, v_columns_});
-    ScoresToFinish to_finish = {this, &mod, begin};
-    const bool scaled = mod || !can_fuse_;
-    const PipelineChunks chunks = {.keys = key_product({begin, begin, begin + kPipelineKeys}),
-                                   .values = values,
-                                   .keys_apart = key_bytes,
-                                   .values_apart = value_bytes,
-                                   .count = count,
-                                   .finish_scores = scaled ? FinishScores : nullptr,
-                                   .tile = &to_finish,
-                                   .first = first_};
-    const BrickScores scores = {.scores = buffers_.scores,
-                                .weights = nullptr,
-                                .factors = scaled ? nullptr : buffers_.row_factors,
-                                .rows = tile_.rows(),
-                                .columns = kPipelineKeys};
-    const std::int64_t done = RunPipeline<Registers>(registers_, chunks, scores, buffers_.row_maxima, sums_, new_sums_);
-    if (done == 0) return false;
-    walk.skip(begin + done * kPipelineKeys);
-    first_ = false, kept_ = all_rows();
-    return done == count;
-  }
-
-  /// The pipeline scales scores and applies the mod before rows weigh them.
-  struct ScoresToFinish {
-    const BrickTile* tile;
-    const TileMod* mod;
-    std::int64_t begin;  // the run's first key
-  };
-  static void FinishScores(void* of, std::int64_t chunk) {
-    const auto& [tile, mod, first] = *static_cast<const ScoresToFinish*>(of);
-    TileBuffers<float> slot = tile->buffers_;
-    slot.scores += chunk % 2 * kPipelineKeys;
-    const std::int64_t begin = first + chunk * kPipelineKeys;
-    const Chunk keys = {begin, begin, begin + kPipelineKeys};
-    tile->scale_scores(slot.scores, keys);
-    ApplyMods(tile->tile_, slot, keys, *mod);
+  /// Takes as many whole chunks as need no care.
+  void run_pipeline(ChunkWalk& walk) {
+    if (tile_.normalizer != Normalizer::softmax || tile_.max_scores.data != nullptr) return;
+    if (k_steps_ * v_columns_ == 0 || !(first_ || kept_ == all_rows() || others_are_unseen())) return;
+    const PipelineStart start = {
+        .keys = key_product({0, 0, kPipelineKeys}),
+        .values = value_product(0, 0, kPipelineKeys, {tile_.bricks.v, v_columns_, 0, v_columns_}),
+        .walk = PipelineWalk(tile_, walk),
+        .mods = ChunkMods(tile_, buffers_),
+        .scores = {.scores = buffers_.scores,
+                   .weights = buffers_.weights,
+                   .factors = can_fuse_ ? buffers_.row_factors : nullptr,
+                   .rows = tile_.rows(),
+                   .columns = kPipelineKeys},
+        .factors = buffers_.row_factors,
+        .weighted = static_cast<bool>(tile_.weight),
+        .first = first_};
+    std::int64_t done = RunPipeline<Registers>(registers_, start, buffers_.row_maxima, sums_, new_sums_);
+    if (done == 0) return;
+    for (; done > 0; --done) walk.skip(walk.chunk().begin + kPipelineKeys);
+    first_ = false;
+    find_kept();
   }
 
   void attend(const Chunk& chunk, const TileMod& mod) {
@@ -301,6 +272,16 @@ class BrickTile {
     scores.of = taken;
     TakeMaxima<Registers>(scores, buffers_.row_maxima, buffers_.row_scales, sums_);
     if (!first_) rescale_rows();
+    find_kept();
+  }
+
+  /// Whether rows whose maxima may not stay have seen no key.
+  bool others_are_unseen() const {
+    const float* maxima = buffers_.row_maxima;
+    return std::all_of(maxima, maxima + tile_.rows(),
+                       [](float maximum) { return MayStay(maximum) || maximum == kMinusInfinity<float>; });
+  }
+  void find_kept() {
     kept_ = 0;
     for (std::int64_t r = 0; tile_.max_scores.data == nullptr && r < tile_.rows(); ++r) {
       if (MayStay(buffers_.row_maxima[r])) kept_ |= std::uint64_t{1} << r;

@@ -25,7 +25,10 @@ namespace heddle::cpu::HWY_NAMESPACE {
 
 namespace detail {
 
-inline constexpr std::int64_t kRegisterRows = 16, kMostQueryStride = 256;
+inline constexpr std::int64_t kRegisterRows = 16;
+/// Rows of queries that are further apart, in elements, are copied if a tile has more keys than that: rows far apart
+/// fall into few sets of the cache. docs/notes/cpu_amx.md has the measurement.
+inline constexpr std::int64_t kMostQueryStride = 256, kFewKeys = 192;
 
 /// Rows of queries in bf16 as left operands.
 struct BrickQueries {
@@ -60,9 +63,9 @@ inline BrickQueries FindQueries(const Tile<float>& tile, const TileBuffers<float
   const auto* rows = static_cast<const std::uint16_t*>(tile.q.data);
   const bool whole = tile.q_rest.columns == 0 && tile.qk_dim % kBrickDepth == 0 && tile.rows() % kRegisterRows == 0;
   const bool alone = tile.heads == 1 && tile.q.pages.table == nullptr;
-  // Rows that begin inside of a line of the cache would take two loads for each. Rows far apart fall into few sets.
+  // Rows that begin inside of a line of the cache would take two loads for each.
   const bool aligned = reinterpret_cast<std::uintptr_t>(rows) % 64 == 0 && tile.q.stride % kBrickDepth == 0;
-  const bool close = tile.q.stride > 0 && tile.q.stride <= kMostQueryStride;
+  const bool close = tile.q.stride > 0 && (tile.q.stride <= kMostQueryStride || tile.at.sequence.kv_len <= kFewKeys);
   if (whole && alone && aligned && close) return {rows, tile.q.stride};
   return CopyQueries(tile, buffers);
 }

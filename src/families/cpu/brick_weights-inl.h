@@ -54,7 +54,7 @@ inline constexpr float kMostMaximum = 0x1p10F;
 
 /// Under a mod, which may let scores grow from chunk to chunk, rows keep their maximum up to scores that are larger by
 /// this. Without one, the sums of weights tell, when it is too late for those of the chunk.
-inline constexpr float kMostExcess = 16;
+inline constexpr float kMostExcess = 40;
 
 /// Whether a row may keep that maximum.
 inline bool MayStay(float maximum) { return std::abs(maximum) < kMostMaximum; }
@@ -129,8 +129,8 @@ struct BrickSums {
 };
 
 /// Rounds p = weigh(score) over a row, and adds it to the row's sums from `from` to `to`, the former multiplied by
-/// `scale`. Returns the sums of rounded weights. kColumns: s.columns, if it is known.
-template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0, class Weigh>
+/// `scale`. Returns the sums of rounded weights.
+template <class Registers, bool kWeighted, bool kExact, class Weigh>
 HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int64_t r, hn::Vec512<float> scale,
                                                  const BrickSums& from, const BrickSums& to, const Weigh& weigh) {
   const hn::Full512<float> d;
@@ -138,11 +138,10 @@ HEDDLE_AMX HWY_INLINE hn::Vec512<float> WeighRow(const BrickScores& s, std::int6
   auto exact = kExact ? hn::Mul(hn::Load(d, from.exact_of(r)), scale) : hn::Zero(d);
   __m512 rounded = hn::Mul(hn::Load(d, from.rounded_of(r)), scale).raw;
   std::uint16_t* to_row = s.rounded(r);
-  const std::int64_t columns = kColumns > 0 ? kColumns : s.columns;
-  for (std::int64_t i = 0; i < columns; i += 32) {
+  for (std::int64_t i = 0; i < s.columns; i += 32) {
     const auto low = hn::Load(d, row + i), low_p = weigh(low);
     auto high = hn::Zero(d), high_p = high;
-    if (i + 16 < columns) high = hn::Load(d, row + i + 16), high_p = weigh(high);
+    if (i + 16 < s.columns) high = hn::Load(d, row + i + 16), high_p = weigh(high);
     if constexpr (kExact) exact = hn::Add(hn::Add(exact, low_p), high_p);
     __m512i pairs = Registers::round(low_p.raw, high_p.raw);
     rounded = Registers::add_pairs(rounded, pairs);
@@ -166,9 +165,10 @@ struct KeptRows {
       set_maxima(r, _mm512_load_ps(maxima + r));
     }
   }
-  /// Sets those of 16 rows from `first` on.
+  /// Sets those of 16 rows from `first` on. Rows that have seen no key have an offset of 0: -inf stays what it is.
   HWY_INLINE void set_maxima(std::int64_t first, __m512 maxima) {
-    _mm512_store_ps(offsets + first, _mm512_mul_ps(maxima, _mm512_set1_ps(-kLog2E)));
+    const __mmask16 seen = _mm512_cmp_ps_mask(maxima, _mm512_set1_ps(kMinusInfinity<float>), _CMP_NEQ_UQ);
+    _mm512_store_ps(offsets + first, _mm512_maskz_mul_ps(seen, maxima, _mm512_set1_ps(-kLog2E)));
   }
 };
 
@@ -179,19 +179,48 @@ inline __mmask16 RowsThatGrow(const BrickScores& s, std::int64_t first, const fl
   return _mm512_cmp_ps_mask(found, most, _CMP_GT_OQ);
 }
 
+/// 2^(slope score + offset). Without kExact, within 9e-5 of it.
+template <bool kExact>
+HWY_INLINE hn::Vec512<float> WeightOf(hn::Vec512<float> score, hn::Vec512<float> slope, hn::Vec512<float> offset) {
+  const auto exponent = hn::MulAdd(score, slope, offset);
+  if constexpr (kExact) return Exp2NoSubnormals(hn::Full512<float>(), exponent);
+  return Exp2Coarse(exponent);
+}
+
 /// Row r's weights. new_sums: what `sums` become, times `scale`. Without exact sums, weights err by up to
 /// 9e-5. Returns the sum by lane, which tells whether the weights are too large; the scores are lost.
-template <class Registers, bool kWeighted, bool kExact, std::int64_t kColumns = 0>
+template <class Registers, bool kWeighted, bool kExact>
 HEDDLE_AMX HWY_INLINE __m512 KeepRow(const BrickScores& s, std::int64_t r, const KeptRows& kept,
                                      hn::Vec512<float> scale, const BrickSums& sums, const BrickSums& new_sums) {
   const hn::Full512<float> d;
   const auto slope = hn::Set(d, kept.slopes[r]), offset = hn::Set(d, kept.offsets[r]);
-  const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR {
-    const auto exponent = hn::MulAdd(score, slope, offset);
-    if constexpr (kExact) return Exp2NoSubnormals(d, exponent);
-    return Exp2Coarse(exponent);
-  };
-  return WeighRow<Registers, kWeighted, kExact, kColumns>(s, r, scale, sums, new_sums, weigh).raw;
+  const auto weigh = [&](hn::Vec512<float> score) HWY_ATTR { return WeightOf<kExact>(score, slope, offset); };
+  return WeighRow<Registers, kWeighted, kExact>(s, r, scale, sums, new_sums, weigh).raw;
+}
+
+/// KeepRow for 64 scores in registers, in whatever form, with a slope and an offset for them.
+template <class Registers, bool kWeighted, bool kExact>
+HEDDLE_AMX HWY_INLINE __m512 KeepLoaded(const BrickScores& s, std::int64_t r, const __m512 (&scores)[4],
+                                        float row_slope, float row_offset, hn::Vec512<float> scale,
+                                        const BrickSums& sums, const BrickSums& new_sums) {
+  const hn::Full512<float> d;
+  const auto slope = hn::Set(d, row_slope), offset = hn::Set(d, row_offset);
+  auto exact = kExact ? hn::Mul(hn::Load(d, sums.exact_of(r)), scale) : hn::Zero(d);
+  __m512 rounded = hn::Mul(hn::Load(d, sums.rounded_of(r)), scale).raw;
+  HWY_UNROLL(2)
+  for (int half = 0; half < 2; ++half) {
+    const __m512 low = scores[2 * half], high = scores[2 * half + 1];
+    const auto low_p = WeightOf<kExact>(hn::Vec512<float>{low}, slope, offset);
+    const auto high_p = WeightOf<kExact>(hn::Vec512<float>{high}, slope, offset);
+    if constexpr (kExact) exact = hn::Add(hn::Add(exact, low_p), high_p);
+    __m512i pairs = Registers::round(low_p.raw, high_p.raw);
+    rounded = Registers::add_pairs(rounded, pairs);
+    if constexpr (kWeighted) pairs = WeighPairs<Registers>(s, r, 32 * half, pairs, low, high);
+    _mm512_store_si512(s.rounded(r) + 32 * half, pairs);
+  }
+  if constexpr (kExact) hn::Store(exact, d, new_sums.exact_of(r));
+  _mm512_store_ps(new_sums.rounded_of(r), rounded);
+  return rounded;
 }
 
 /// SoftmaxChunk's step, to weights of bf16. maxima, scales [rows up to whole vectors]. Rows that `s.of` leaves out stay

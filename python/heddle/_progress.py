@@ -58,7 +58,7 @@ def progress(show: Callable[[float], Any] | None = None) -> Iterator[None]:
     """While it lasts, calls on the CPU show how far they are: by tqdm where it is installed, else in percents on
     stderr; or by `show`, which is called with the fraction done, at most about every 50 ms, from any thread, one at a time.
 
-    Calls that take less show nothing, nor do block masks, checks and calls on a GPU. An exception of `show` ends the
+    Calls that take less show nothing, nor do block masks, checks, calls on a GPU, and calls that `show` makes. An exception of `show` ends the
     call, whose results are then incomplete. One `with` at a time counts: the innermost of the program.
 
     >>> import numpy as np, heddle

@@ -56,7 +56,8 @@ class AttendedKeys {
   AttendedKeys(const AttentionProblem& problem, const AttentionOptions& options, const Bindings& bindings)
       : problem_(problem), options_(options), bindings_(bindings) {}
 
-  /// Whether one of the keys [begin, end) of sequence b is attended. A given mask answers by its blocks, others by pages.
+  /// Whether one of the keys [begin, end) of sequence b is attended. A given mask answers by its blocks, others by
+  /// pages.
   bool any(std::int64_t b, std::int64_t begin, std::int64_t end) {
     if (mask_ == nullptr && !find_mask()) return true;
     if (b != sequence_) mark_blocks(b);

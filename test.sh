@@ -14,10 +14,10 @@
 #   - planted faults: a hundred at random. By default four
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
 #     and files
+#   - fuzzing of what reads bytes from others: a minute a target. By default ten seconds
 #   - the benchmarks, which are compiled
 #   - heddle.torch and heddle.hf, on the oldest and on the newest torch and transformers. By default what is installed
 #   - a build with the CPU families alone
-#   - fuzzing of what reads bytes from others, a minute a target
 #   - random calls of the whole interface for an hour, a day by the process's clocks, with flat memory; at the lowest
 #     priority beside all else. By default four seconds
 #   - allocations and system calls that fail: each. By default one in 13 allocations, and two errors
@@ -29,8 +29,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
 # Programs that ASan and UBSan watch by default, with HEDDLE_TEST_REDUCED=1: they read texts and files, and are built with
-# their rooms alone (HEDDLE_FRONT). The whole library takes six minutes more to build; --full watches it.
-asan_programs=(base_test base_fuzz_test files_test expr_test backend_jit_test)
+# their rooms alone (HEDDLE_FRONT), by clang, so that the fuzzers take the same library. The whole library takes six minutes
+# more to build; --full watches it.
+watched_programs=(base_test base_fuzz_test files_test expr_test backend_jit_test)
 
 full=false
 case "${*}" in
@@ -191,7 +192,9 @@ state_of_kernels() {
 # clang: compiles AMD kernels and disassembles them for the simulator, 67 MB, 15 s. The others: HIP with its compiler at
 # run time, 155 MB installed.
 for_amd=(clang-19 lld-19 llvm-19 libamdhip64-5 libamd-comgr2 libhiprtc-builtins5)
-if $full; then install_missing git clang libclang-rt-dev clang-tidy chromium doxygen "${for_amd[@]}"; else install_missing "${for_amd[@]}"; fi
+for_fuzzers=(clang-19 libclang-rt-19-dev)  # the second, without what it depends on: 4 MB, 47 MB installed
+if $full; then install_missing git clang-tidy chromium doxygen; fi
+install_missing "${for_amd[@]}" "${for_fuzzers[@]}"
 bring_nvrtc
 bring_python
 export HEDDLE_TEST_SEED=${HEDDLE_TEST_SEED:-$(seed)}
@@ -216,7 +219,9 @@ if $full; then
   note "debug" reduced_tests debug
   note "clang-tidy" tidy
   note "few families" few_families
-  note "fuzzing" tools/fuzz.py --seconds 60
+  step "build for the fuzzers"
+  build_preset fuzz heddle
+  note "fuzzing, a minute a target" tools/fuzz.py --seconds 60
   step "ASan and UBSan build"
   asan_options=(-DHEDDLE_SIMD=all -DHEDDLE_EXAMPLES=ON -DHEDDLE_FRONT=OFF)
   build_preset asan
@@ -231,10 +236,10 @@ else
   note "release, a part of those drawn" part_of_tests release -L drawn
   note "Python" python_tests
   note "four planted faults" plant_faults --sample 4
-  asan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
-  step "ASan and UBSan build of ${asan_programs[*]}"
-  build_preset asan "${asan_programs[@]}"
-  note "ASan and UBSan, reduced grid" reduced_tests asan -R "^($(IFS='|' && echo "${asan_programs[*]}"))\$"
+  step "ASan and UBSan build of ${watched_programs[*]}"
+  build_preset fuzz "${watched_programs[@]}"
+  note "ASan and UBSan, reduced grid" reduced_tests fuzz -R "^($(IFS='|' && echo "${watched_programs[*]}"))\$"
+  note "fuzzing, 10 s a target" tools/fuzz.py --seconds 10
 fi
 
 step "summary"

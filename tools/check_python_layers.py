@@ -51,7 +51,7 @@ ROOMS = {
     "torch/dispatch": Room(("heddle.torch._gradients", "heddle.torch._recorded", "heddle.torch._dispatch"),
                            (*TORCH_BASE, "torch/eager", "torch/operators")),
     "torch/block masks": Room(("heddle.torch._block_lists", "heddle.torch._mask_mods", "heddle.torch._mod_code", "heddle.torch._named_tensors", "heddle.torch._write_order",
-                               "heddle.torch._block_mask"), ("options", "package", *TORCH_BASE, "torch/lists", "torch/eager")),
+                               "heddle.torch._block_mask", "heddle.torch._block_text"), ("options", "package", *TORCH_BASE, "torch/lists", "torch/eager")),
     "torch/functions": Room(("heddle.torch._higher_order", "heddle.torch._flex", "heddle.torch._sdpa",
                              "heddle.torch._varlen", "heddle.torch.serving", "heddle.torch.flashinfer", "heddle.torch._page_lists", "heddle.torch._latent", "heddle.torch._cascade",
                              "heddle.torch._flashinfer_masks", "heddle.torch._flashinfer_names",

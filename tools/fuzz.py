@@ -1,39 +1,45 @@
 #!/usr/bin/env python3
 """Fuzzes what reads bytes from others, by libFuzzer with ASan and UBSan: it needs clang.
 
-usage: tools/fuzz.py [--seconds N] [--only NAME ...] [--build DIR]
+usage: tools/fuzz.py [--seconds N] [--only NAME ...] [--keep]
 
-Each target is an entry LLVMFuzzerTestOneInput in tests/, built with the rooms that it watches. The C structs are an exception:
-they go through libheddle_c.so of DIR (build/release), which is watched from outside alone. What is found stays in
-build/fuzz/NAME-crash-*, which the program build/fuzz/NAME repeats; mend it, and keep the bytes in a test. Inputs that reach
-new code stay in build/fuzz/NAME.corpus for later runs; from MOST_INPUTS on, only those that the others do not make
-superfluous.
+Each target is an entry LLVMFuzzerTestOneInput in tests/. It is linked with the library of build/fuzz (preset fuzz), which is
+built first: ASan, UBSan and libFuzzer watch it. A build of the rooms that read texts and files (HEDDLE_FRONT, the default)
+has no C interface: targets that call it then take libheddle_c.so of build/release, which is watched from outside alone.
+Findings stay in build/fuzz/targets/NAME-crash-*, which the program build/fuzz/targets/NAME repeats; mend them, and keep the
+bytes in a test. Runs begin with the inputs of tests/fuzz_corpora. Inputs that reach new code stay in
+build/fuzz/targets/NAME.corpus for later runs; from MOST_INPUTS on, only those that the others do not make superfluous.
+--keep writes some of them to tests/fuzz_corpora.
 """
 
 import argparse
+import base64
 import concurrent.futures
 import os
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "build" / "fuzz"
+BUILD = ROOT / "build" / "fuzz"
+OUT = BUILD / "targets"
+CORPORA = ROOT / "tests" / "fuzz_corpora"
 WATCHED = ["-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=undefined"]
 FLAGS = ["-std=c++20", "-O1", "-g1", f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/tests"]
 
-
 MOST_INPUTS = 1000
+KEPT_INPUTS, KEPT_BYTES = 300, 400  # for each target: the longest input's bytes are the second
 
 
 class Target(NamedTuple):
     entry: str
-    sources: tuple[str, ...]  # patterns
     seeds: "callable"
-    library: bool = False  # linked with libheddle_c.so instead
+    c: bool = False  # calls the C interface
+    beside: tuple[str, ...] = ()  # sources of rooms that HEDDLE_FRONT leaves out
 
 
 def texts():
@@ -95,59 +101,75 @@ def sequences_of_calls():
 
 
 TARGETS = {
-    "texts": Target("tests/expr/fuzz_parse.cc", ("src/expr/*.cc", "src/base/*.cc"), texts),
-    "files": Target("tests/files/fuzz_files.cc", ("src/files/*.cc", "src/base/*.cc"), files),
-    "kernels": Target("tests/backend/jit/fuzz_kernel_record.cc", ("src/backend/jit/kernel_record.cc", "src/base/*.cc"),
-                      changes_of_a_kernel),
-    "archives": Target("tests/backend/jit/fuzz_kernel_archive.cc",
-                       ("src/backend/jit/kernel_archive.cc", "src/backend/jit/kernel_record.cc", "src/base/*.cc"),
-                       changes_of_an_archive),
-    "tuning": Target("tests/tune/fuzz_tuning_record.cc", ("src/tune/tuning_record.cc", "src/base/*.cc"), records),
-    "capsules": Target("tests/base/fuzz_dlpack.cc", ("src/base/*.cc",), capsules),
-    "plan-cache": Target("tests/engine/fuzz_plan_cache.cc", (), sequences_of_calls, library=True),
-    "calls": Target("tests/capi/fuzz_calls.cc", (), calls, library=True),
-    "structs": Target("tests/capi/fuzz_structs.cc", (), structs, library=True),
+    "texts": Target("tests/expr/fuzz_parse.cc", texts),
+    "files": Target("tests/files/fuzz_files.cc", files),
+    "kernels": Target("tests/backend/jit/fuzz_kernel_record.cc", changes_of_a_kernel),
+    "archives": Target("tests/backend/jit/fuzz_kernel_archive.cc", changes_of_an_archive),
+    "tuning": Target("tests/tune/fuzz_tuning_record.cc", records, beside=("src/tune/tuning_record.cc",)),
+    "capsules": Target("tests/base/fuzz_dlpack.cc", capsules),
+    "plan-cache": Target("tests/engine/fuzz_plan_cache.cc", sequences_of_calls, c=True),
+    "calls": Target("tests/capi/fuzz_calls.cc", calls, c=True),
+    "structs": Target("tests/capi/fuzz_structs.cc", structs, c=True),
 }
 
 
 def compiler():
-    """clang++, the newest, behind ccache where it is there."""
+    """clang++, the newest."""
     for name in ("clang++-19", "clang++"):
         if shutil.which(name) and subprocess.run([name, "-fsanitize=fuzzer", "-x", "c++", "-", "-o", os.devnull], input=(
                 "#include <cstddef>\n#include <cstdint>\n"
                 'extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t*, std::size_t) { return 0; }'),
                 capture_output=True, text=True, check=False).returncode == 0:
             return name
-    sys.exit("no clang++ with libFuzzer is installed (Debian: clang, libclang-rt-dev)")
+    sys.exit("no clang++ with libFuzzer is installed (Debian: clang-19, libclang-rt-19-dev)")
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def watched_library(clang):
+    """Builds it, and says whether all rooms are in it."""
+    cache = BUILD / "CMakeCache.txt"
+    if not cache.exists():
+        subprocess.run(["cmake", "--preset", "fuzz", f"-DCMAKE_CXX_COMPILER={clang}", "-DHEDDLE_FRONT=ON"], cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL)
+    whole = "HEDDLE_FRONT:BOOL=OFF" in cache.read_text(encoding="utf-8")
+    subprocess.run(["cmake", "--build", str(BUILD), "-j", str(cores()), "--target", "heddle_c" if whole else "heddle"], check=True)
+    return whole
 
 
 def compiled(source, clang):
-    target = OUT / "objects" / (str(source.relative_to(ROOT)).replace("/", "-") + ".o")
+    target = OUT / "objects" / (source.replace("/", "-") + ".o")
     cache = ["ccache"] if shutil.which("ccache") else []
-    subprocess.run([*cache, clang, *FLAGS, *WATCHED, "-c", str(source), "-o", str(target)], check=True)
-    return target
+    subprocess.run([*cache, clang, *FLAGS, *WATCHED, "-c", str(ROOT / source), "-o", str(target)], check=True)
+    return str(target)
 
 
-def build(clang, names, folder):
+def libraries(target, whole):
+    if not target.c:
+        return [str(BUILD / "libheddle.a"), "-lfmt", "-ltbb"]
+    folder = BUILD if whole else ROOT / "build" / "release"
+    found = folder / "lib" / "libheddle_c.so"
+    if not found.exists():
+        sys.exit(f"{folder} has no libheddle_c.so; build it first")
+    return [str(found), f"-Wl,-rpath,{found.parent}"]
+
+
+def build(clang, names):
     """The programs, by name."""
+    whole = watched_library(clang)
     (OUT / "objects").mkdir(parents=True, exist_ok=True)
-    wanted = {name: [ROOT / TARGETS[name].entry,
-                     *(path for pattern in TARGETS[name].sources for path in sorted(ROOT.glob(pattern)))] for name in names}
-    sources = {path for paths in wanted.values() for path in paths}
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        objects = dict(zip(sources, pool.map(lambda path: compiled(path, clang), sources)))
-    programs = {}
-    for name, paths in wanted.items():
-        programs[name] = OUT / name
-        libraries = ["-lfmt", "-ltbb"]
-        if TARGETS[name].library:
-            found = sorted(folder.rglob("libheddle_c.so"))
-            if not found:
-                sys.exit(f"{folder} has no libheddle_c.so; build it first")
-            libraries = [str(found[0]), f"-Wl,-rpath,{found[0].parent}"]
-        subprocess.run([clang, "-fsanitize=fuzzer,address,undefined", *(str(objects[path]) for path in paths), *libraries,
-                        "-o", str(programs[name])], check=True)
-    return programs
+
+    def program(name):
+        target = TARGETS[name]
+        objects = [compiled(source, clang) for source in (target.entry, *(() if whole else target.beside))]
+        subprocess.run([clang, "-fsanitize=fuzzer,address,undefined", *objects, *libraries(target, whole), "-o",
+                        str(OUT / name)], check=True)
+        return OUT / name
+
+    with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
+        return dict(zip(names, pool.map(program, names)))
 
 
 def shrink(corpus, program):
@@ -166,12 +188,33 @@ def shrink(corpus, program):
     fewer.rename(corpus)
 
 
+def kept(name):
+    """The inputs that tests/fuzz_corpora has for a target: base64, one a line."""
+    file = CORPORA / f"{name}.txt"
+    return [base64.b64decode(line) for line in file.read_text(encoding="ascii").splitlines()] if file.exists() else []
+
+
+def keep(name, program):
+    """Writes inputs of each length from those that together reach what all of the corpus reaches."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([str(program), "-merge=1", "-verbosity=0", folder, str(OUT / f"{name}.corpus")], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        inputs = {path.read_bytes() for path in Path(folder).iterdir()}
+    inputs = sorted((x for x in inputs if 0 < len(x) <= KEPT_BYTES), key=lambda x: (len(x), x))
+    count = min(len(inputs), KEPT_INPUTS)
+    inputs = [inputs[i * len(inputs) // count] for i in range(count)]
+    CORPORA.mkdir(exist_ok=True)
+    lines = [base64.b64encode(x).decode("ascii") + "\n" for x in inputs]
+    (CORPORA / f"{name}.txt").write_text("".join(lines), encoding="ascii")
+    print(f"{name}: {len(inputs)} inputs are kept")
+
+
 def run(name, program, seconds):
     """Whether nothing was found."""
     corpus = OUT / f"{name}.corpus"
     corpus.mkdir(exist_ok=True)
     shrink(corpus, program)
-    for i, seed in enumerate(TARGETS[name].seeds()):
+    for i, seed in enumerate([*TARGETS[name].seeds(), *kept(name)]):
         (corpus / f"seed-{i}").write_bytes(seed)
     command = [str(program), str(corpus), f"-max_total_time={seconds}", f"-artifact_prefix={OUT}/{name}-", "-timeout=20",
                "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1"]
@@ -182,7 +225,7 @@ def run(name, program, seconds):
         print(f"{name}: something was found")
         return False
     executed = [line.split()[-1] for line in done.stdout.splitlines() if "number_of_executed_units" in line]
-    print(f"{name}: nothing found in {executed[0] if executed else '?'} runs")
+    print(f"{name}: nothing found in {executed[0] if executed else '?'} runs", flush=True)
     return True
 
 
@@ -190,11 +233,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=10, help="for each target")
     parser.add_argument("--only", nargs="+", choices=list(TARGETS), default=list(TARGETS))
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="where libheddle_c.so is")
+    parser.add_argument("--keep", action="store_true", help="then keep the inputs that count in tests/fuzz_corpora")
     arguments = parser.parse_args()
-    programs = build(compiler(), arguments.only, arguments.build)
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    programs = build(compiler(), arguments.only)
+    with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         passed = list(pool.map(lambda target: run(*target, arguments.seconds), programs.items()))
+    if arguments.keep:
+        for target in programs.items():
+            keep(*target)
     return 0 if all(passed) else 1
 
 

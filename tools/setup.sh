@@ -73,6 +73,7 @@ build_preset() {
   shift
   if [[ $preset == release ]]; then options=("${release_options[@]}"); fi
   if [[ $preset == asan ]]; then options=("${asan_options[@]}"); fi
+  if [[ $preset == fuzz ]]; then options=("${fuzz_options[@]}"); fi
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
     ! cmake --preset "$preset" --fresh "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
@@ -82,5 +83,6 @@ build_preset() {
 }
 
 release_options=() asan_options=()
+fuzz_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
 mkdir -p build
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # so that tools/plant_faults.py finds what the release build left there

@@ -206,7 +206,7 @@ struct AttentionOptions {
   /// Wait for it before you read o. A call that makes a plan waits for the GPU. Null: the legacy default stream.
   void* stream = nullptr;
 
-  /// Called now and then during a run on the CPU with the fraction done, from one thread at a time. Empty: never.
+  /// Called during a run on the CPU with the fraction done, by one thread at a time. It may call heddle. Empty: never.
   std::function<void(double)> progress{};
 };
 

@@ -8,9 +8,8 @@
 //            compiler did not make well, and why; "call": the call, as `heddle aot` reads it
 //            (docs/guide/archives.md)
 //   call     "call", likewise: of the first merge_states or append_kv of its dtypes on a GPU
-//   kernel   "name"; "from" (compiled, from the disk cache, from an archive); "compile_ms"; "bytes"; "registers" and
-//   "spill_bytes" a
-//            thread; or, if it failed, "error"
+//   kernel   "name"; "from" (compiled, from the disk cache, from an archive); "compile_ms" (0 from an archive);
+//            "bytes"; "registers" and "spill_bytes" a thread; or, if it failed, "error"
 //   refusal  "of" (call, plan, run); "code", as in error.h; "reason": the sentence that is thrown
 // More events and keys may come.
 #pragma once

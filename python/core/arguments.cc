@@ -24,6 +24,17 @@ namespace {
 /// threads of the library may outlive the interpreter.
 PyObject* listener = nullptr;
 std::atomic<bool> has_listener = false;
+/// While the listener runs: its own calls, and calls of other threads, are not heard then. Guarded by the GIL.
+bool listens = false;
+
+void tell_listener(double fraction) {
+  if (listener == nullptr || listens) return;
+  struct Listening {
+    Listening() { listens = true; }
+    ~Listening() { listens = false; }
+  } const listening;
+  nb::borrow(listener)(fraction);
+}
 
 /// Gives the function that was set before, or None.
 nb::object set_progress(const nb::object& function) {
@@ -39,7 +50,7 @@ void report(double fraction) {
   const bool may_stop = WithoutGil::computes();
   if (!may_stop && !has_listener) return;
   const nb::gil_scoped_acquire held;
-  if (listener != nullptr) nb::borrow(listener)(fraction);
+  tell_listener(fraction);
   if (may_stop && PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 

@@ -58,8 +58,8 @@ def progress(show: Callable[[float], Any] | None = None) -> Iterator[None]:
     """Inside the `with`, calls on the CPU show their progress, with tqdm if it is installed, else as a percentage on
     stderr. Or they call `show` with the fraction done, at most about every 50 ms, from any thread, one at a time.
 
-    Shorter calls show nothing, nor do block masks, checks and calls on a GPU. An exception in `show` ends the call,
-    whose results are then incomplete. Only the innermost `with` of the program is active.
+    Shorter calls show nothing, nor do block masks, checks, calls on a GPU and calls that `show` makes. An exception in
+    `show` ends the call, whose results are then incomplete. Only the innermost `with` of the program is active.
 
     >>> import numpy as np, heddle
     >>> x = np.ones((1, 1, 8, 8), np.float32)

@@ -11,8 +11,8 @@ import heddle
 LONG = np.zeros((1, 16, 1536, 64), np.float32)  # some 200 ms of a mod that costs
 
 
-def attend():
-    return heddle.attention(LONG, LONG, LONG, score_mod="sin(score + f32(q_idx)) + cos(f32(kv_idx))", threads=1)
+def attend(threads=1):
+    return heddle.attention(LONG, LONG, LONG, score_mod="sin(score + f32(q_idx)) + cos(f32(kv_idx))", threads=threads)
 
 
 def test_fractions_rise():
@@ -37,6 +37,55 @@ def test_an_exception_ends_the_call(error):
         attend()
     assert heard == sorted(heard)
     assert np.isfinite(attend()).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_listener_may_call_heddle(threads):
+    """Long calls, too: they are not heard, so nothing recurs."""
+    heard, within = [], []
+
+    def listen(fraction):
+        heard.append(fraction)
+        if len(heard) <= 2:
+            within.append(attend(threads))
+        heddle.clear_plan_cache()
+
+    alone = attend(threads)
+    with heddle.progress(listen):
+        result = attend(threads)
+    assert heard == sorted(heard) and 1 <= len(within) <= 2
+    for one in (result, *within, attend(threads)):
+        assert np.array_equal(one, alone)
+
+
+def test_a_listener_may_fail_within_heddle():
+    def listen(fraction):
+        heddle.attention(LONG, LONG, LONG, mask_mod="q_idx >=")
+
+    with heddle.progress(listen), pytest.raises(ValueError, match="q_idx >="):
+        attend()
+    assert np.isfinite(attend()).all()
+
+
+def test_a_listener_may_turn_itself_off():
+    with heddle.progress(lambda fraction: heddle._core.set_progress(None)):
+        attend()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_exception_ends_a_backward(threads):
+    out = heddle.attention(LONG, LONG, LONG, return_lse=True, threads=threads)
+
+    def stop(fraction):
+        raise KeyError("enough")
+
+    def backward():
+        mods = {"score_mod": "sin(score + f32(q_idx)) + cos(f32(kv_idx))"}
+        return heddle.attention_backward(LONG, LONG, LONG, *out, LONG, threads=threads, **mods)
+
+    with heddle.progress(stop), pytest.raises(KeyError, match="enough"):
+        backward()
+    assert np.isfinite(backward().dk).all()
 
 
 def test_the_inner_one_counts():

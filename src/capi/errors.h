@@ -20,6 +20,7 @@ heddle_status call(Body&& body) noexcept {
   begin_call();
   try {
     body();
+    begin_call();  // a callback may have made a call that failed
     return HEDDLE_OK;
   } catch (...) {
     return keep_current_exception();

@@ -142,9 +142,10 @@ void check_shared(const PlannedTensors& planned, const AttentionTensors& given) 
   check_planned("lse_rest", tensors.lse_rest, given.lse_rest);
 }
 
-void check_run_pages(const AttentionProblem& problem, const AttentionTensors& given, const AttentionOptions& options) {
+void check_run_pages(const AttentionProblem& problem, const AttentionTensors& given, const AttentionOptions& options,
+                     const Bindings& bindings) {
   if (problem.page_rows > 0 && problem.device.kind == DeviceKind::cpu) {
-    check_pages(problem, *options.page_table, given.k.shape[0]);
+    check_pages(problem, options, bindings, given.k.shape[0]);
   }
 }
 
@@ -193,7 +194,7 @@ void validate_run(const AttentionProblem& problem, const PlannedTensors& planned
   check_shared(planned, given);
   const auto for_all_inputs = [&](auto&& f) { for_each_input(problem, planned, given, options, bindings, f); };
   for_all_inputs(check_present);
-  check_run_pages(problem, given, options);
+  check_run_pages(problem, given, options, bindings);
   check_outputs_apart(given, for_all_inputs);
 }
 

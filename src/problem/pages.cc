@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "base/element.h"
+#include "heddle/block_mask.h"
 #include "problem/one_device.h"
 #include "problem/refuse.h"
 
@@ -47,6 +49,58 @@ std::int64_t longest_part(const AttentionProblem& problem, std::int64_t entries)
   }
   return most * problem.page_rows;
 }
+
+/// Which keys some query of a sequence attends.
+class AttendedKeys {
+ public:
+  AttendedKeys(const AttentionProblem& problem, const AttentionOptions& options, const Bindings& bindings)
+      : problem_(problem), options_(options), bindings_(bindings) {}
+
+  /// Whether one of the keys [begin, end) of sequence b is attended. A given mask answers by its blocks, others by
+  /// pages.
+  bool any(std::int64_t b, std::int64_t begin, std::int64_t end) {
+    if (mask_ == nullptr && !find_mask()) return true;
+    if (b != sequence_) mark_blocks(b);
+    const std::int64_t block = mask_->block().kv;
+    const auto first = attended_.begin() + begin / block, last = attended_.begin() + (end + block - 1) / block;
+    return std::find(first, last, true) != last;
+  }
+
+ private:
+  /// False if there is no mask.
+  bool find_mask() {
+    if (options_.block_mask != nullptr && options_.block_mask->is_from_lists()) {
+      mask_ = options_.block_mask.get();
+    } else if (!problem_.mask_mod.empty()) {
+      const DType reals = problem_.precision == expr::Precision::f64 ? DType::f64 : DType::f32;
+      by_pages_ = BlockMask::build(problem_.mask_mod, {problem_.q_heads, problem_.sequences},
+                                   {.q = 128, .kv = problem_.page_rows}, bindings_, options_.threads, reals,
+                                   problem_.clamp_reads);
+      mask_ = &by_pages_;
+    }
+    return mask_ != nullptr;
+  }
+
+  void mark_blocks(std::int64_t b) {
+    sequence_ = b;
+    attended_.assign(static_cast<std::size_t>(mask_->kv_blocks(b)), false);
+    for (std::int64_t head = 0; head < (mask_->shared_by_heads() ? 1 : problem_.q_heads); ++head) {
+      for (std::int64_t row = 0; row < mask_->q_blocks(b); ++row) {
+        for (const Run& run : mask_->row(b, head, row)) {
+          std::fill(attended_.begin() + run.begin, attended_.begin() + run.end, true);
+        }
+      }
+    }
+  }
+
+  const AttentionProblem& problem_;
+  const AttentionOptions& options_;
+  const Bindings& bindings_;
+  BlockMask by_pages_;
+  const BlockMask* mask_ = nullptr;
+  std::int64_t sequence_ = -1;
+  std::vector<bool> attended_;  // by blocks of keys
+};
 
 }  // namespace
 
@@ -114,12 +168,15 @@ std::int64_t page_of(const AttentionProblem& problem, const ConstTensorView& pag
   return base::load_raw<std::int32_t>(page_table.data, at);
 }
 
-void check_pages(const AttentionProblem& problem, const ConstTensorView& page_table, std::int64_t pages) {
+void check_pages(const AttentionProblem& problem, const AttentionOptions& options, const Bindings& bindings,
+                 std::int64_t pages) {
+  AttendedKeys attended(problem, options, bindings);
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t keys = problem.sequences[static_cast<std::size_t>(b)].kv_len;
     for (std::int64_t n = 0; n * problem.page_rows < keys; ++n) {
-      const std::int64_t page = page_of(problem, page_table, b, n);
+      const std::int64_t page = page_of(problem, *options.page_table, b, n);
       if (page >= 0 && page < pages) continue;
+      if (!attended.any(b, n * problem.page_rows, std::min(keys, (n + 1) * problem.page_rows))) continue;
       const std::string place =
           problem.listed_pages
               ? fmt::format("page_table[{}] is {}, for the keys of sequence {}, which has {}",

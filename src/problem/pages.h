@@ -19,7 +19,9 @@ void check_pages_of_sequences(const AttentionOptions& options, AttentionProblem&
 std::int64_t page_of(const AttentionProblem& problem, const ConstTensorView& page_table, std::int64_t b,
                      std::int64_t number);
 
-/// Checks a table on the CPU: each entry that a sequence's keys need must be a page's number.
-void check_pages(const AttentionProblem& problem, const ConstTensorView& page_table, std::int64_t pages);
+/// Checks a table on the CPU: each entry of keys that a query attends, by the masks, must be a page's number. The masks
+/// are asked only if an entry is none. `pages`: that k has.
+void check_pages(const AttentionProblem& problem, const AttentionOptions& options, const Bindings& bindings,
+                 std::int64_t pages);
 
 }  // namespace heddle::problem

@@ -49,7 +49,7 @@ std::vector<double> load_keys(const ConstTensorView& view, const AttentionProble
   std::vector<double> rows;
   for (std::int64_t j = 0; j < sequence.kv_len; ++j) {
     const std::vector<double> row =
-        load_rows(view, page_number(problem, options, b, j), head, j % problem.page_rows, 1);
+        load_rows(view, page_number(problem, options, b, j, view.shape[0]), head, j % problem.page_rows, 1);
     rows.insert(rows.end(), row.begin(), row.end());
   }
   return rows;

@@ -304,6 +304,35 @@ static void record(double fraction, void* context) {
   seen->last = fraction;
 }
 
+// A callback may make calls of its own. One of them fails here: the run's own call still has no error.
+static void call_within(double fraction, void* context) {
+  (void)fraction;
+  int* calls = context;
+  if (++*calls > 1) return;
+  attention_case c = small_case();
+  const heddle_attention_options options = {.struct_size = sizeof options, .threads = 2};
+  expect_right(&c, &options, true);
+  const heddle_attention_options wrong = {.struct_size = sizeof wrong, .mask_mod = "q_idx >="};
+  const heddle_attention_tensors tensors = tensors_of(&c, true);
+  EXPECT(heddle_attention_into(&tensors, &wrong) == HEDDLE_ERROR_INVALID_ARGUMENT);
+  free_case(&c);
+}
+
+static void test_calls_within_progress(void) {
+  attention_case c = small_case();
+  int calls = 0;
+  const heddle_attention_options options = {.struct_size = sizeof options,
+                                            .backend = HEDDLE_BACKEND_REFERENCE,
+                                            .threads = 1,
+                                            .progress = call_within,
+                                            .progress_context = &calls};
+  const heddle_attention_tensors tensors = tensors_of(&c, true);
+  EXPECT_OK(heddle_attention_into(&tensors, &options));
+  EXPECT(strcmp(heddle_last_error(), "") == 0);
+  EXPECT(calls > 1);
+  free_case(&c);
+}
+
 // The reference reports after each of its tasks; the CPU every 50 ms, for which it is too fast here.
 static void test_progress(void) {
   attention_case c = small_case();
@@ -484,6 +513,7 @@ int main(void) {
   test_merge();
   test_check();
   test_progress();
+  test_calls_within_progress();
   test_backends();
   test_clamped_reads();
   test_append();

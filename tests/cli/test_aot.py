@@ -95,6 +95,29 @@ class Aot(ProgramTest):
         beside = {"merge_states", "append_kv", "move_rows"}
         self.assertLess({"forward_sm90", "backward_sm90", "backward_rows"} | beside, names | {"x"})
 
+    def test_equal_calls_give_equal_bytes(self):
+        lines = [
+            call(lse=True, options={"mask_mod": "q_idx - kv_idx < w", "params": {"w": 64}}),
+            call(of="backward", lse=True, dq=True, dk=True, dv=True),
+            call(),
+            {"of": "merge_states", "parts": ["bf16", "f32"], "o": "bf16"},
+        ]
+        archives = []
+        for threads, gpus, order, milliseconds in ((1, "h100,sm_80", 1, "1.5"), (4, "sm_80,h100", -1, "21.75")):
+            # Caches, folders and processes differ, and the compiler's times.
+            log = f"//log ptxas info    : Compile time = {milliseconds} ms\n//kernels"
+            environment = {
+                **dict(list(self.environment.items())[::order]),
+                "HEDDLE_CACHE_DIR": str(self.folder / f"cache of {threads}"),
+                "FAKE_NVRTC_LINES": FIGURES.replace("//kernels", log),
+            }
+            file = self.folder / f"archive of {threads}"
+            calls = self.calls(*lines[::order])
+            self.run_json("aot", calls, "-o", file, "--gpus", gpus, "--threads", threads, env=environment)
+            archives.append(file.read_bytes())
+        self.assertGreater(len(archives[0]), 1000)
+        self.assertEqual(archives[0], archives[1])
+
     def test_gpus_are_names_and_architectures(self):
         self.write(call(), gpus="sm_90,sm_86,l4,h100:20")
         self.assertEqual({architecture for architecture, _ in self.list()}, {"sm_90a", "sm_86", "sm_89"})

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <stdexcept>
 
 #include "engine/plan_inputs.h"
 #include "expect_error.h"
@@ -91,6 +92,40 @@ TEST(Attention, ReportsProgressUpToOne) {
       ASSERT_FALSE(fractions.empty());
       EXPECT_EQ(fractions.back(), 1);
     }
+  }
+}
+
+// The reference reports each task; the CPU, not before 50 ms.
+TEST(Attention, ProgressMayCallAttention) {
+  for (const int threads : {1, 2, 4}) {
+    PlanInputs in;
+    in.options.backend = BackendChoice::reference;
+    in.options.threads = threads;
+    const AttentionResult alone = attention(in.q, in.k, in.v, in.options);
+    int calls = 0;
+    AttentionOptions calling = in.options;
+    calling.progress = [&](double) {
+      if (++calls > 3) return;
+      in.options.backend = calls % 2 == 0 ? BackendChoice::reference : BackendChoice::cpu;
+      const AttentionResult within = attention(in.q, in.k, in.v, in.options);
+      EXPECT_TRUE(calls % 2 == 1 || equal_bits(within.o, alone.o));
+      clear_plan_cache();
+    };
+    EXPECT_TRUE(equal_bits(attention(in.q, in.k, in.v, calling).o, alone.o));
+    EXPECT_GT(calls, 2);
+  }
+}
+
+TEST(Attention, WhatProgressThrowsEndsTheRun) {
+  for (const int threads : {1, 2, 4}) {
+    PlanInputs in;
+    in.options.backend = BackendChoice::reference;
+    in.options.threads = threads;
+    const AttentionResult alone = attention(in.q, in.k, in.v, in.options);
+    AttentionOptions throwing = in.options;
+    throwing.progress = [](double) { throw std::out_of_range("enough"); };
+    EXPECT_THROW(attention(in.q, in.k, in.v, throwing), std::out_of_range);
+    EXPECT_TRUE(equal_bits(attention(in.q, in.k, in.v, in.options).o, alone.o));
   }
 }
 

@@ -1,7 +1,10 @@
 // Keys and values in pages on the CPU: equal to the same ones in a row, within the criterion, and what is refused.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <memory>
 
 #include "engine/attention_case.h"
 #include "expect_error.h"
@@ -113,6 +116,69 @@ TEST(Paged, RefusesTablesThatDoNotFit) {
   call.expect_refused("page_table is i64; i32 is accepted");
   call.options.page_table = ConstTensorView(call.table, DType::i32, {2, 3}, Device{DeviceKind::cuda, 0});
   call.expect_refused("page_table is on cuda:0; the CPU is accepted, where q is");
+}
+
+/// The third page is the first of sequence 0 that a query reads: engines mark the freed ones before it with -1.
+void expect_freed_pages_unread(Call call, std::int32_t freed) {
+  const AttentionResult expected = call.paged();
+  // The page that stands in for them may hold anything.
+  for (Tensor* tensor : {&call.k, &call.v}) {
+    std::fill_n(static_cast<float*>(tensor->data()), 4 * 8, std::numeric_limits<float>::quiet_NaN());
+  }
+  call.table[0] = freed, call.table[1] = -1;
+  call.options.page_table = ConstTensorView(call.table, DType::i32, {2, 3});
+  call.options.kv_lengths = ConstTensorView(call.lengths, DType::i64, {2});
+  const AttentionResult found = call.paged();
+  EXPECT_EQ(std::memcmp(found.o.data(), expected.o.data(), 2 * 2 * 3 * 8 * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(found.lse.data(), expected.lse.data(), 2 * 2 * 3 * sizeof(float)), 0);
+  call.table[4] = -1;
+  call.expect_refused("page_table[1, 1] is -1, for the keys of a sequence of 5");
+}
+
+TEST(Paged, EntriesThatNoQueryReadsMayBeNoPage) {
+  const Expr window = leaf::kv_idx() >= 8 - 8 * leaf::b();
+  for (const BackendChoice backend : {BackendChoice::cpu, BackendChoice::reference}) {
+    for (const std::int32_t freed : {-1, INT32_MIN, 4, INT32_MAX}) {
+      Call call;
+      call.options.backend = backend;
+      call.options.mask_mod = mods::causal_lower_right() & window;
+      expect_freed_pages_unread(call, freed);
+    }
+    Call call;
+    call.options.backend = backend;
+    call.options.mask_mod = {};
+    const BlockLists lists = BlockMask::build(window, MaskShape::uniform(2, 2, 3, 12), {.q = 2, .kv = 4}).to_lists();
+    const MaskShape shape = {.heads = 2, .sequences = {{.q_len = 3, .kv_len = 10}, {.q_len = 3, .kv_len = 5}}};
+    call.options.block_mask =
+        std::make_shared<BlockMask>(BlockMask::from_lists(lists, shape, {.q = 2, .kv = 4}, window));
+    expect_freed_pages_unread(call, -1);
+  }
+}
+
+/// A window within pages and blocks of other sizes, judged by the reference in float64.
+TEST(Paged, FreedPagesBeforeAWindowAreRight) {
+  for (const std::int64_t page_rows : {3, 16, 64}) {
+    for (const std::int64_t q_rows : {1, 70}) {
+      CaseSpec spec;
+      spec.page_rows = page_rows;
+      spec.batch = spec.kv_heads = spec.group = 2;
+      spec.q_rows = q_rows;
+      spec.kv_rows = 700;
+      spec.qk_dim = 40;
+      spec.v_dim = 33;
+      AttentionCase c(spec);
+      c.options().mask_mod = mods::causal_lower_right() & (leaf::q_idx() + 700 - q_rows - leaf::kv_idx() < 150);
+      const ConstTensorView table = *c.options().page_table;
+      auto* entries = static_cast<std::int32_t*>(const_cast<void*>(table.data));
+      const std::int64_t freed = (700 - q_rows - 149) / page_rows;
+      for (std::int64_t b = 0; b < 2; ++b) {
+        for (std::int64_t n = 0; n < freed; ++n) entries[b * table.strides[0] + n * table.strides[1]] = -1;
+      }
+      run_and_judge(c);
+      entries[freed * table.strides[1]] = -1;
+      EXPECT_THROW(run_and_judge(c), Error);
+    }
+  }
 }
 
 /// Such keys and values whose pages stand in a list.

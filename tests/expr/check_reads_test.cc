@@ -180,7 +180,7 @@ TEST_F(CheckReads, AcceptsNoRandomIndexThatLeaves) {
       ASSERT_TRUE(read >= 0 && read < 8) << index << " is " << read << " at " << at;
     }
   }
-  EXPECT_GT(narrowed, count / 100);
+  EXPECT_GT(narrowed, count / 200);
 }
 
 TEST_F(CheckReads, EveryWayToAReadCounts) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "expr/random_expression.h"
+#include "sample.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
@@ -65,7 +66,7 @@ class Mutations {
 
 TEST(FuzzParse, MutatedTextsAreReadOrRefused) {
   Mutations mutations(1234);
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < heddle::test::random_cases(5000); ++i) {
     const std::string text = mutations.next();
     LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
   }

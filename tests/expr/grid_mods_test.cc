@@ -32,8 +32,8 @@ TEST(GridMods, Neighbourhood2d) {
 
 TEST(GridMods, Natten2d) {
   for (const auto& [ky, kx] : {std::pair(3, 5), {1, 1}, {5, 7}, {5, 1}}) {
-    expect_mask(mods::natten_2d(5, 8, ky, kx), [&, ky = ky, kx = kx](const Position& at) {
-      return in_window(at.q / 8, at.kv / 8, 5, ky) && in_window(at.q % 8, at.kv % 8, 8, kx);
+    expect_mask(mods::natten_2d(5, 8, ky, kx), [&, rows = ky, columns = kx](const Position& at) {
+      return in_window(at.q / 8, at.kv / 8, 5, rows) && in_window(at.q % 8, at.kv % 8, 8, columns);
     });
   }
 }

@@ -156,7 +156,7 @@ class EachRule : public ::testing::Test {
   }
 
   RandomExpressions random_{3};
-  std::vector<Element> elements_ = edge_elements(random_, 16);
+  std::vector<Element> elements_ = edge_elements(random_, heddle::test::is_reduced() ? 2 : 16);
   std::map<std::string_view, int> applied_;
 };
 

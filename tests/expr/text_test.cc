@@ -223,6 +223,7 @@ TEST(Text, ADeepExpressionPrintsWithNamesAndReadsBack) {
   Expr deep = leaf::score(), chain = leaf::kv_idx() < 3;
   for (int i = 0; i < 450; ++i) {
     deep = exp(-deep);
+    if (heddle::test::is_reduced() && i % 10 != 9) continue;
     EXPECT_EQ(parse(print(deep)).node(), deep.node()) << i;
   }
   for (int i = 0; i < 900; ++i) chain = leaf::q_idx() < i && chain;

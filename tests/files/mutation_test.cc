@@ -9,6 +9,7 @@
 #include "files/npy.h"
 #include "files/safetensors.h"
 #include "heddle/error.h"
+#include "sample.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
@@ -54,7 +55,7 @@ TEST(DamagedFiles, CutAtEveryLengthAreRefused) {
 
 TEST(DamagedFiles, WithOneBitFlippedAreRefusedOrReadWhole) {
   for (std::string input : valid_inputs()) {
-    for (std::size_t bit = 8; bit < 8 * input.size(); ++bit) {
+    for (std::size_t bit = 8; bit < 8 * input.size(); bit += test::is_reduced() ? 5 : 1) {
       input[bit / 8] = static_cast<char>(input[bit / 8] ^ (1 << bit % 8));
       loads(input);
       fuzz(input);

@@ -1,5 +1,6 @@
-"""A corpus of many inputs is replaced by the few that reach as much; if the program fails, it stays."""
+"""A corpus of many inputs is replaced by the few that reach as much; if the program fails, it stays. Kept inputs read back."""
 
+import base64
 import importlib.util
 import tempfile
 import unittest
@@ -36,6 +37,32 @@ class Corpora(unittest.TestCase):
 
     def test_a_program_that_fails_costs_no_input(self):
         self.assertEqual(self.shrunk(fuzz.MOST_INPUTS + 1, "#!/bin/sh\nexit 1\n"), (fuzz.MOST_INPUTS + 1, False))
+
+    def test_inputs_are_kept_from_the_shortest_to_the_longest(self):
+        inputs = [bytes([1]) * length for length in range(1, 2 * fuzz.KEPT_BYTES)]
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program")
+            program.write_text('#!/bin/sh\n[ "$1" = -merge=1 ] && cp "$4"/* "$3"\n', encoding="utf-8")
+            program.chmod(0o755)
+            Path(folder, "texts.corpus").mkdir()
+            for x in inputs:
+                Path(folder, "texts.corpus", str(len(x))).write_bytes(x)
+            before = fuzz.OUT, fuzz.CORPORA
+            fuzz.OUT, fuzz.CORPORA = Path(folder), Path(folder, "kept")
+            try:
+                fuzz.keep("texts", program)
+                kept = fuzz.kept("texts")
+            finally:
+                fuzz.OUT, fuzz.CORPORA = before
+        self.assertEqual(len(kept), min(fuzz.KEPT_INPUTS, fuzz.KEPT_BYTES))
+        self.assertEqual(kept[0], bytes([1]))
+        self.assertGreaterEqual(len(kept[-1]), fuzz.KEPT_BYTES - 1)
+
+    def test_each_target_has_inputs_and_each_line_reads(self):
+        self.assertEqual({path.stem for path in fuzz.CORPORA.iterdir()}, set(fuzz.TARGETS))
+        for name in fuzz.TARGETS:
+            for line in (fuzz.CORPORA / f"{name}.txt").read_text(encoding="ascii").splitlines():
+                self.assertEqual(base64.b64encode(base64.b64decode(line, validate=True)).decode("ascii"), line)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,12 @@ class LazyLists:
             self.mask.expr, *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
             params=self.mask.params, clamp_reads=True)
 
+    def sparsity(self) -> float:
+        """As torch counts it from the lists."""
+        counts = self.core().statistics()
+        computed = (counts["full"] + counts["partial"]) * self.block[0] * self.block[1]
+        return 100 * (1 - computed / (self.batch * self.heads * self.lengths[0] * self.lengths[1]))
+
     def direct(self) -> _core.BoundMod | None:
         """The mask for _direct.attend(), made once. None if that does not take it."""
         if self._direct is not None:

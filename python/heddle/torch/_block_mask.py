@@ -23,6 +23,7 @@ from .._named_arguments import is_integer
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
+from ._block_text import text_of
 from ._lists import of_lists
 from ._mask_mods import counted, mod_kind, noop_mask
 from ._named_tensors import names_arguments, pair_of_ints, require_sizes
@@ -103,7 +104,18 @@ class BlockMask(flex.BlockMask):
 
     def sparsity(self) -> float:
         """The share of scores in blocks that are left out, in per cent; 0 where there are no scores."""
-        return 0.0 if 0 in self.shape else super().sparsity()
+        if 0 in self.shape:
+            return 0.0
+        lazy = self._unmade()
+        return super().sparsity() if lazy is None else lazy.sparsity()
+
+    def __repr__(self) -> str:
+        lazy = self._unmade()
+        return super().__repr__() if lazy is None else text_of(self, lazy)
+
+    def _unmade(self) -> LazyLists | None:
+        """What the lists will be made of. None once they are there, and where Dynamo traces torch's own lists."""
+        return None if torch.compiler.is_dynamo_compiling() or "kv_indices" in self.__dict__ else self._lazy
 
     def as_tuple(self, flatten: bool = True) -> tuple[Any, ...]:
         """The arguments of the constructor; `flatten`: the sizes one by one."""

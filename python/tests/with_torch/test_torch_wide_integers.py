@@ -92,3 +92,27 @@ def test_calls_on_a_gpu(looks):
         ids[3] = 0
         flex_attention(q, q, q, score)
         settle()
+
+
+@pytest.mark.parametrize("number", ["window", "offset", "sum"])
+def test_open_ints_of_torch_compile_do_not_wrap(number):
+    """Where torch.compile keeps an int open, one of 2^30 and more compiles again: sums with it stay at the end of i32."""
+    q = torch.randn(1, 2, 16, 8, generator=torch.Generator().manual_seed(1))
+
+    def attended(n):
+        mods = {"window": lambda b, h, i, j: (i - n < j) & (j < i + n), "offset": lambda b, h, i, j: i + n > j,
+                "sum": lambda b, h, i, j: j < n + (2**31 - 2)}
+        return mods[number]
+
+    def attend(q, n):
+        mask_mod = attended(n)
+        return flex_attention(
+            q, q, q, score_mod=lambda score, b, h, i, j: torch.where(mask_mod(b, h, i, j), score, 0.5 * score))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(attend, backend="aot_eager", dynamic=True)
+    i, j = torch.arange(16)[:, None], torch.arange(16)[None]
+    for n in (3, 5, 2**30 - 1, 2**30, 2**31 - 1, 7, 2**31, 2**40, -5, -(2**31)):
+        scores = q @ q.mT / 8**0.5
+        want = torch.where(attended(n)(None, None, i, j), scores, 0.5 * scores).softmax(-1) @ q
+        torch.testing.assert_close(compiled(q, n), want, msg=f"n is {n}")

@@ -206,7 +206,8 @@ class Launch {
     rows.pages = {.table = static_cast<const std::int32_t*>(table.data) + first * table.strides[0],
                   .table_stride = table.strides[table.rank() - 1],
                   .rows = problem_.page_rows,
-                  .page_stride = view.strides[0]};
+                  .page_stride = view.strides[0],
+                  .last = static_cast<std::int32_t>(view.shape[0] - 1)};
     return rows;
   }
 

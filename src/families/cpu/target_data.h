@@ -2,6 +2,7 @@
 // of the computation: float, or double for f64 problems.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,10 +14,12 @@
 
 namespace heddle::cpu {
 
-/// Where rows stand that are in pages: row r is row r % rows of page table[r / rows * table_stride].
+/// Where rows stand that are in pages: row r is row r % rows of page table[r / rows * table_stride]. Entries that no
+/// query reads may be no page's number: they count as the nearest page.
 struct Pages {
   const std::int32_t* table = nullptr;  // null: rows are in no pages
   std::int64_t table_stride = 0, rows = 1, page_stride = 0;
+  std::int32_t last = 0;  // page
 };
 
 /// Rows of a tensor, each contiguous; row r starts r * stride elements after `data`, if there are no pages.
@@ -29,7 +32,8 @@ struct ConstRows {
   /// Offset of row r, in elements after `data`.
   std::int64_t offset(std::int64_t r) const {
     if (pages.table == nullptr) return r * stride;
-    return pages.table[r / pages.rows * pages.table_stride] * pages.page_stride + r % pages.rows * stride;
+    const std::int32_t page = pages.table[r / pages.rows * pages.table_stride];
+    return std::clamp(page, 0, pages.last) * pages.page_stride + r % pages.rows * stride;
   }
 };
 /// Rows whose last `columns` columns stand in tensors of their own; 0: none do.

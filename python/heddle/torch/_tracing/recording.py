@@ -17,6 +17,7 @@ from ..._tracing.numbers import Guards, Number, Recipe, computed
 from .._private_names import without_dispatch
 from . import values
 from .operations import kind_of
+from .sums import is_far
 from .values import Unsupported, Value
 
 READS_SCORE = re.compile(r"\bscore\b")
@@ -241,6 +242,8 @@ class Recording:
         value = number.value
         if isinstance(value, torch.SymFloat):
             return self.symbol(value)
+        if is_far(value):
+            return Value.scalar(values.literal(int(value)))
         if not becomes_param(value):
             return Value.scalar(values.literal(number.concrete()))
         name = self.params.get(number.recipe)
@@ -263,6 +266,8 @@ class Recording:
     def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
         """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""
         is_real = isinstance(x, torch.SymFloat)
+        if is_far(x):
+            return Value.scalar(values.literal(int(x)))
         known: dict[str, Any] = self.real_symbols if is_real else self.symbols
         name = next((name for name, one in known.items() if one is x or str(one) == str(x)), None)
         if name is None:

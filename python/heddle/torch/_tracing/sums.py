@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ... import _core
 from ..._tracing.kinds import LARGEST_PARAM
 
@@ -15,6 +17,14 @@ def wide(x: Any) -> int | None:
     """The number of an expression that is one no param may be."""
     least, greatest = _core.integer_range(x)
     return least if least == greatest and abs(least) > LARGEST_PARAM else None
+
+
+def is_far(x: Any) -> bool:
+    """Whether an int that torch.compile keeps open is one that no param may be: sums with it would wrap. The graph that is
+    being compiled is guarded by the answer, so a call with another one compiles again. torch.export has no other graph."""
+    if not isinstance(x, torch.SymInt) or torch.compiler.is_exporting():
+        return False
+    return bool(x > LARGEST_PARAM) or bool(x < -LARGEST_PARAM)
 
 
 def total(x: Any, y: Any) -> Any:

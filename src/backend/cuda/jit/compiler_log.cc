@@ -104,4 +104,14 @@ std::string performance_losses(std::string_view log) {
   return losses;
 }
 
+std::string without_times(std::string_view log) {
+  std::string kept;
+  for_each_line(log, [&](std::string_view line) {
+    if (line.find("Compile time = ") != std::string_view::npos) return;
+    if (!kept.empty()) kept += '\n';
+    kept += line;
+  });
+  return kept;
+}
+
 }  // namespace heddle::cuda::jit

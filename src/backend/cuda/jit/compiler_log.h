@@ -23,4 +23,7 @@ Resources resources_in(std::string_view log);
 /// among them.
 std::string performance_losses(std::string_view log);
 
+/// The log without its lines that say how long something took: equal kernels then have equal records.
+std::string without_times(std::string_view log);
+
 }  // namespace heddle::cuda::jit

@@ -59,7 +59,7 @@ std::string losses_of(const Compilation& compilation, int spill_bytes, int beara
 /// The record to keep of a compilation. Throws when there is no kernel to judge.
 heddle::jit::Record judge_kernel(const Source& source, const Compilation& compilation) {
   heddle::jit::Record record;
-  record.code.log = compilation.log;
+  record.code.log = without_times(compilation.log);
   record.code.compile_ms = compilation.milliseconds;
   if (compilation.result != 0) {
     record.verdict = performance_losses(compilation.log);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "backend/cuda/jit/performance_losses.h"
@@ -32,6 +33,16 @@ ptxas info    : Used 64 registers)";
 TEST(CompilerLog, TakesTheLargestKernel) {
   EXPECT_EQ(resources_in(kTwoKernels),
             (Resources{.registers = 10, .spill_bytes = 0, .stack_bytes = 32, .static_shared_bytes = 128}));
+}
+
+TEST(CompilerLog, WithoutTimesSaysTheRest) {
+  const std::string kept = without_times(kTwoKernels);
+  EXPECT_THAT(kept, ::testing::Not(::testing::HasSubstr("time")));
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 8);
+  EXPECT_EQ(resources_in(kept), resources_in(kTwoKernels));
+  EXPECT_EQ(without_times(kept + "\n"), kept);
+  EXPECT_EQ(without_times(kSpilling), kSpilling);
+  EXPECT_EQ(without_times(""), "");
 }
 
 TEST(CompilerLog, AddsStoresAndLoads) {

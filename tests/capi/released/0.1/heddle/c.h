@@ -179,7 +179,7 @@ typedef struct heddle_attention_options {
   // legacy default stream. A call that makes a plan waits for the device.
   void* stream;
 
-  // Called now and then during a run on the CPU with the fraction done, from one thread at a time. It may not throw.
+  // Called during a run on the CPU with the fraction done, by one thread at a time. It may make calls, but not throw.
   void (*progress)(double fraction, void* context);
   void* progress_context;
 

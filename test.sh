@@ -6,11 +6,11 @@
 #   ./test.sh --full   everything, at most 90 minutes
 #
 # What --full takes and the default samples or leaves out:
-#   - the compile table: all kernels. By default a fifth of the shapes and features, each once, and at most 16 more in 900
-#     kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
+#   - the compile table: all kernels. By default an eighth of the shapes and features, each once, and at most 10 more in
+#     900 kernels, most of them concerned by the change (what differs from the upstream branch, else from the last
 #     commit); a third of all these if the change alters no kernel
-#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default a quarter of them, an eighth if
-#     the change alters no kernel, and of most lists a part
+#   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default an eighth of them, and of
+#     most lists a part
 #   - planted faults: a hundred at random. By default four
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
 #     and files
@@ -69,8 +69,7 @@ tests() {
 
 # A part of the tests of each program. The seed's low bits choose the cases of some of them, so higher ones choose the part.
 part_of_tests() {
-  local parts=4
-  if [[ $HEDDLE_TEST_KERNELS == unchanged ]]; then parts=8; fi
+  local parts=8
   GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$((HEDDLE_TEST_SEED >> 16 & (parts - 1))) tests "$@"
 }
 

@@ -115,8 +115,8 @@ std::uint64_t hash_with_seed(const std::string& text) {
 }
 
 /// One feature in so many is in the sample.
-std::uint64_t feature_share() { return test::kernels_are_unchanged() ? 15 : 5; }
-constexpr int kMostDrawn = 16, kKernels = 900;  // at most so many kernels of so many are drawn
+std::uint64_t feature_share() { return test::kernels_are_unchanged() ? 24 : 8; }
+constexpr int kMostDrawn = 10, kKernels = 900;  // at most so many kernels of so many are drawn
 
 }  // namespace
 

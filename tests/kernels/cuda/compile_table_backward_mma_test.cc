@@ -297,7 +297,7 @@ TEST_F(CompileTableBackwardMma, EveryChipHasKernelsWithoutSpills) {
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     if (gpu.kind != DeviceKind::cuda) continue;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (!test::is_kernel_drawn(number++, 120)) continue;
+      if (!test::is_kernel_drawn(number++, 200)) continue;
       SCOPED_TRACE(fmt::format("{}, D {}, {}", gpu.name, all[i].qk_dim, all[i].name));
       try {
         expect_kernels(all[i], gpu);

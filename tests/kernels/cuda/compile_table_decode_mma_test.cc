@@ -234,7 +234,7 @@ TEST(CompileTableDecodeMma, EveryChipHasAKernelWithoutSpills) {
   unsigned number = 0, of_prefixes = 0;
   for (const device::KnownGpu& gpu : device::kKnownGpus) {
     for (const Case& c : all) {
-      if (too_large(c, gpu) || !is_kernel_drawn(c.prefixes ? of_prefixes++ : number++, 180)) continue;
+      if (too_large(c, gpu) || !is_kernel_drawn(c.prefixes ? of_prefixes++ : number++, 320)) continue;
       SCOPED_TRACE(fmt::format("{}, D {}, {} queries of {} heads, pages of {}, {} on {}{}{}", gpu.name, c.dim,
                                c.queries, c.group, c.page_rows, name(c.dtype), name(c.kv_dtype),
                                c.batch_invariant ? ", batch-invariant" : "", c.prefixes ? ", prefixes" : ""));

@@ -40,8 +40,7 @@ transforms: Any = first_of("_C._functorch.peek_interpreter_stack", "_C._functorc
 # The hooks of all saved tensors, None if there are none. The argument: also where hooks are turned off.
 saved_tensors_hooks: Any = found("_C._autograd._top_saved_tensors_default_hooks") or (lambda even_if_off: ())
 # The graph that torch.jit.trace records into, None outside of it.
-is_jit_tracing: Any = first_of("jit.is_tracing")
-jit_trace: Any = found("_C._get_tracing_state") or (lambda: True if is_jit_tracing() else None)
+jit_trace: Any = found("_C._get_tracing_state") or (lambda: True if getattr(torch.jit, "is_tracing")() else None)
 is_any_autocast: Any = found("_C._is_any_autocast_enabled") or (
     lambda: any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))
 are_tangents_seen: Any = found("_C._is_fwd_grad_enabled") or (lambda: True)

@@ -86,7 +86,7 @@ def test_rows_appended_to_a_cache_that_has_a_gradient():
 def test_rows_past_the_end(learned):
     rows = ROW.clone().requires_grad_(learned)
     for lengths in (LENGTHS + 6, LENGTHS - 5):
-        with pytest.raises(ValueError, match=r"cache_seqlens\[[01]\] is (9|10|-1|-2)"):
+        with pytest.raises(ValueError, match=r"lengths\[[01]\] is (9|10|-1|-2)"):
             serving.append(*caches(), rows, ROW, lengths)
     table = torch.tensor([[0, -1], [1, -1]], dtype=torch.int32)
     with pytest.raises(ValueError, match="page_table"):

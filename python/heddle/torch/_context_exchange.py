@@ -65,7 +65,8 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextmanager
 def beside(device: torch.device, *used: torch.Tensor) -> Iterator[None]:
-    """On a GPU: work of a stream of its own, after what follow() said; on the CPU nothing else. `used`: tensors of the current stream."""
+    """On a GPU the block's work goes to the side stream, behind what follow() made it wait for. On the CPU it runs as it
+    stands. `used`: tensors that the current stream allocated."""
     if device.type != "cuda":
         yield
         return
@@ -154,9 +155,10 @@ def gradients_return(
         else:
             add_gradients(crossing.sent_places, crossing.sent, rows, across)
         attended = by_heads(rows[:exchange.key_count])
-        dim = rows.shape[3] - value.shape[3] if value is not None else key.shape[3] if key is not None else 0
-        for target, columns in ((key, slice(0, dim)), (value, slice(dim, None))):
-            if target is not None:
+        for target, first in ((key, True), (value, False)):
+            if target is not None:  # keys have the first columns, values the last ones
+                dim = target.shape[3]
+                columns = slice(0, dim) if first else slice(-dim, None)
                 for to, of in exchange.own:
                     move(attended[:, :, of, columns], target[:, :, to])
 

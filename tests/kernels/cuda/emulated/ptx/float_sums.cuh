@@ -1,11 +1,4 @@
-// ptx/float_sums.cuh on the host.
+// ptx/float_sums.cuh on the host, as the portable kernels have it there.
 #pragma once
 
-namespace heddle::ptx {
-
-inline constexpr int kFloatsAdded = 4;
-inline void add_floats(float* to, const float (&x)[kFloatsAdded]) {
-  for (int i = 0; i < kFloatsAdded; ++i) to[i] += x[i];
-}
-
-}  // namespace heddle::ptx
+#include "../../../portable/host/ptx/float_sums.cuh"

@@ -63,7 +63,7 @@ void import(Bytes& bytes) {
              static_cast<std::uint16_t>(bytes.next() < 240 ? 1 : bytes.next())};
   for (std::size_t i = 0; i < producer.shape.size(); ++i) {
     producer.shape[i] = bytes.any(5), producer.strides[i] = bytes.any(8);
-    if (bytes.next() >= 240) producer.strides[i] = -producer.strides[i] % 64;
+    if (bytes.next() >= 240) producer.strides[i] = -(producer.strides[i] % 64);
   }
   x.shape = bytes.next() < 245 ? producer.shape.data() : nullptr;
   x.strides = bytes.next() < 200 ? producer.strides.data() : nullptr;

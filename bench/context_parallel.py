@@ -1,11 +1,13 @@
 """Context parallel attention on the GPUs of one host beside one GPU: times, efficiency, rows received.
 
     torchrun --nproc-per-node 2 bench/context_parallel.py [--rounds 5] [--groups N ...] [--hosts N] [--only NAME ...]
+        [--own-first off on]
 
 Efficiency is the time of one GPU / (ranks * slowest rank), forward and backward. Each round times all ranks together,
 and then the whole problem on each GPU, all at once, so that GPUs are as warm for the one as for the other; the time of
-one GPU is their mean. Several calls stand in a row, as in training, so a GPU does not wait for its host; "from idle" is
-one call that starts on an idle GPU. Prints a line of JSON a case and number of groups: the goal, the times (medians of
+one GPU is their mean. GPUs of one kind differ, and ranks wait for the slowest: "efficiency beside the slowest" has its
+time of the whole problem instead. Several calls stand in a row, as in training, so a GPU does not wait for its host;
+"from idle" is one call that starts on an idle GPU. Prints a line of JSON a case and number of groups: the goal, the times (medians of
 the rounds, milliseconds), the exchange of keys alone, how each rank knows where its queries and keys stand, and the
 most rows that a rank receives. Each case is checked first: results and gradients are held against those of one GPU.
 With --hosts the ranks are dealt to so many hosts, which on one machine are pretended: a run without shows what the
@@ -13,6 +15,7 @@ second step costs.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -136,7 +139,7 @@ def whole_of(length, heads, kv_heads):
             for one in (heads, kv_heads, kv_heads, heads)]
 
 
-def run(name, rounds, all_groups, mesh):
+def run(name, rounds, all_groups, all_ways, mesh):
     length, heads, kv_heads, mask_of, score_of, goal = CASES[name]
     mask_mod = mask_of(length) if mask_of.__code__.co_argcount == 1 else mask_of
     score_mod = None if score_of is None else score_of(heads)
@@ -150,9 +153,10 @@ def run(name, rounds, all_groups, mesh):
     def alone(*given):
         return heddle.torch.flex_attention(*given, score_mod, mask, enable_gqa=True)
 
-    for groups in all_groups:
-        def of_ranks(*given, groups=groups):
-            return context_parallel.attention(*given, plan, score_mod=score_mod, enable_gqa=True, head_groups=groups)
+    for groups, own_first in itertools.product(all_groups, all_ways):
+        def of_ranks(*given, groups=groups, own_first=own_first):
+            return context_parallel.attention(*given, plan, score_mod=score_mod, enable_gqa=True, head_groups=groups,
+                                              own_first=own_first)
 
         context = context_of(lambda: step(of_ranks, own, d_own))
         error = slowest(largest_error(of_ranks, own, d_own, alone, whole, d_whole, plan.positions))
@@ -167,10 +171,13 @@ def run(name, rounds, all_groups, mesh):
 def medians(calls, rounds):
     """The times of each call, in rounds in which all take turns: of one GPU the mean, else the slowest rank's."""
     counts = counts_of(calls)
-    times = {name: [] for name in (*calls, "ranks from idle", "one from idle")}
+    times = {name: [] for name in (*calls, "ranks from idle", "one from idle", "one on the slowest")}
     for _ in range(rounds):
         for name, call in calls.items():
-            times[name].append((mean if name.startswith("one") else slowest)(row_of(call, counts[name])))
+            taken = row_of(call, counts[name])
+            times[name].append((mean if name.startswith("one") else slowest)(taken))
+            if name == "one":
+                times["one on the slowest"].append(slowest(taken))
         for name in ("ranks", "one"):
             times[name + " from idle"].append((mean if name == "one" else slowest)(from_idle(calls[name])))
     return {name: statistics.median(found) for name, found in times.items()}
@@ -182,10 +189,12 @@ def report(name, goal, plan, context, times, error):
     if dist.get_rank() != 0:
         return
     efficiency = lambda kind: round(times["one" + kind] / (ranks * times["ranks" + kind]), 3)
+    beside_slowest = round(times["one on the slowest"] / (ranks * times["ranks"]), 3)
     print(json.dumps({
         "case": name, "goal": goal, "efficiency": efficiency(""), "forward efficiency": efficiency(" forward"),
-        "efficiency from idle": efficiency(" from idle"), **{one: round(x, 3) for one, x in times.items()},
-        "groups": context.groups, "positions": ways,
+        "efficiency from idle": efficiency(" from idle"), "efficiency beside the slowest": beside_slowest,
+        **{one: round(x, 3) for one, x in times.items()},
+        "groups": context.groups, "own first": context.own_first, "positions": ways,
         "most rows received": max(sum(exchange.received), exchange.most_received),
         "largest relative error": round(error, 5), "ranks": ranks, "device": torch.cuda.get_device_name()}), flush=True)
 
@@ -230,6 +239,7 @@ def main():
     given.add_argument("--rounds", type=int, default=5)
     given.add_argument("--groups", type=int, nargs="*", default=[0],
                        help="of heads, each in turn: divisors of the KV heads of each case; 0, the default: predicted")
+    given.add_argument("--own-first", nargs="*", choices=("off", "on"), default=["off"], help="each in turn")
     given.add_argument("--hosts", type=int, default=1, help="a divisor of the ranks")
     given.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     arguments = given.parse_args()
@@ -241,7 +251,8 @@ def main():
     mesh = None if hosts == 1 else dist.init_device_mesh("cuda", (hosts, ranks // hosts))
     for name in arguments.only:
         try:
-            run(name, arguments.rounds, [groups or None for groups in arguments.groups], mesh)
+            run(name, arguments.rounds, [groups or None for groups in arguments.groups],
+                [way == "on" for way in arguments.own_first], mesh)
         except torch.cuda.OutOfMemoryError as error:
             print(json.dumps({"case": name, "error": str(error)[:200]}), flush=True)
         torch.cuda.empty_cache()

@@ -51,8 +51,11 @@ enum class ContextChecks : std::uint8_t { automatic, calls, first };
 /// with the least predicted time of a forward. More groups hide more of the exchange; but each call of attention ends
 /// with SMs that have no tile left. The rates are those of H100s on NVLink.
 /// `exchanged_bytes`: the most that a rank receives, of all heads. `tiles`: the most that it has of 128 queries of a
-/// head. `flop`: of its attention, likewise the most. Throws invalid_argument for numbers below 0, and no heads.
-std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop);
+/// head. `flop`: of its attention, likewise the most. `own_share`: the share of that which reads the rank's own keys,
+/// if they have an attention of their own, beside the first exchange; else 0. Throws invalid_argument for numbers below
+/// 0, no heads, and a share above 1.
+std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop,
+                                 double own_share = 0);
 
 /// Gradients that a backward adds to what their tensors hold, where it writes the others.
 struct AddedGradients {

@@ -149,7 +149,8 @@ void add_partitions(nb::module_& module) {
   add_made_partition(module);
   add_exchange_plan(module);
   module.def("default_chunk", &default_chunk, "rows"_a, "ranks"_a);
-  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a);
+  module.def("default_head_groups", &default_head_groups, "kv_heads"_a, "exchanged_bytes"_a, "tiles"_a, "flop"_a,
+             "own_share"_a);
   module.def("move_rows", &move_arrays, "source"_a, "target"_a, "source_rows"_a.none(), "target_rows"_a.none(),
              "adds"_a, "stream"_a);
   module.def(

@@ -14,24 +14,33 @@
 
 namespace heddle {
 
-std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop) {
+std::int64_t default_head_groups(std::int64_t kv_heads, std::int64_t exchanged_bytes, std::int64_t tiles, double flop,
+                                 double own_share) {
   if (kv_heads < 1 || exchanged_bytes < 0 || tiles < 0 || !(flop >= 0)) {
     mods::refuse(
         fmt::format("kv_heads is {}, exchanged_bytes {}, tiles {} and flop {}; 1 and more, and for the others 0 and "
                     "more, are accepted",
                     kv_heads, exchanged_bytes, tiles, flop));
   }
+  if (!(own_share >= 0 && own_share <= 1)) mods::refuse(fmt::format("own_share is {}; 0 to 1 is accepted", own_share));
   constexpr double kRate = 800e12, kLink = 258e9, kStart = 55e-6;
   // The end of a call loses the time of kTail tiles: 0.55 of a wave, from the times that the planner predicts for 1 to
   // 8 groups of causal masks.
   constexpr double kTail = 0.55 * 132;
   if (exchanged_bytes == 0 || tiles == 0) return 1;
-  // The first exchange, then each attention beside the next exchange.
+  const double tail = kTail / static_cast<double>(tiles), own = own_share * flop / kRate,
+               received = (1 - own_share) * flop / kRate;
+  // Own keys beside the first exchange, then each attention beside the next one.
   const auto time_of = [&](std::int64_t groups) {
     const auto parts = static_cast<double>(groups);
-    const double attention = flop / kRate * (1 / parts + kTail / static_cast<double>(tiles)),
+    const double attention = received * (1 / parts + tail),
                  exchange = kStart + static_cast<double>(exchanged_bytes) / (kLink * parts);
-    return exchange + (parts - 1) * std::max(attention, exchange) + attention;
+    double begin = std::max(own * (1 + tail), exchange), arrived = exchange;
+    for (std::int64_t group = 1; group < groups; ++group) {
+      arrived += exchange;
+      begin = std::max(begin + attention, arrived);
+    }
+    return begin + attention;
   };
   std::int64_t best = 1;
   for (std::int64_t groups = 2; groups <= kv_heads; ++groups) {

@@ -121,6 +121,8 @@ TEST(ContextHeadGroups, ChoosesGroupsOfTheLeastPredictedTime) {
   }
   EXPECT_EQ(default_head_groups(8, std::int64_t{1} << 32, 1 << 20, 1e15), 8) << "a long exchange, and many tiles";
   EXPECT_EQ(default_head_groups(8, 0, 1 << 20, 1e15), 1) << "nothing is exchanged";
+  EXPECT_EQ(default_head_groups(8, std::int64_t{1} << 32, 1 << 20, 1e15, 0.5), 1) << "own keys hide the exchange";
+  EXPECT_EQ(default_head_groups(8, std::int64_t{1} << 34, 1 << 20, 1e14, 0.1), 8) << "they hide a part of it";
 }
 
 }  // namespace

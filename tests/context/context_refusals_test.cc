@@ -141,6 +141,7 @@ TEST(ContextRefusals, RefusesGroupsAndRanksThatAreNotThere) {
   named.bindings.params["context_first_head"] = 1.0;
   EXPECT_THAT(made(0, named).messages, Each(HasSubstr("a param is called 'context_first_head'")));
   EXPECT_THROW(default_head_groups(0, 1, 1, 1), Error);
+  EXPECT_THROW(default_head_groups(1, 1, 1, 1, 1.5), Error);
 }
 
 TEST(ContextRefusals, AWrongCallOfOneRankIsAnErrorOnEach) {

@@ -14,8 +14,8 @@ from . import _forms
 from ._call import Call
 from ._context_group import agree, check_device
 from ._context_masks import in_global_indices
-from ._context_plan import ContextPlan, Exchange
-from ._context_positions import POSITIONS, know_positions
+from ._context_plan import ContextPlan, Exchange, RowsOfKeys
+from ._context_positions import POSITIONS, STARTS, know_positions
 from ._flex import check_inputs
 from ._private_names import identity
 from ._tf32 import allow_tf32_for
@@ -35,6 +35,8 @@ class ContextCall:
     keeps_keys: bool
     reduces_captures: bool
     mods: Any = None  # score_mod, dropout and their numbers in global indices, the same on all ranks
+    own_first: bool = False  # this rank's own keys have an attention of their own, beside the exchange
+    texts: tuple[Any, Any, Any] = (None, None, None)  # score, mask and weight before know_positions()
 
     def head_groups(self) -> Iterator[tuple[slice, slice]]:
         """The heads of queries and of keys of each group."""
@@ -43,13 +45,23 @@ class ContextCall:
         for group in range(self.groups):
             yield (slice(group * share, (group + 1) * share), slice(group * kv_share, (group + 1) * kv_share))
 
-    def of_heads(self, heads: slice, rows: torch.Tensor, **targets: torch.Tensor | None) -> Call:
-        """The attention of some heads over all rows of keys that the rank has."""
-        call, dim = self.call, self.call.query.shape[3]
-        rows = rows.permute(1, 2, 0, 3)
+    def over(self, rows: RowsOfKeys) -> Call:
+        """The call over a part of the rows of keys, with the keys and values of all."""
+        keys, version = rows.placed()
+        score, mask, weight = self.texts
+        made = self.call.changed(
+            score=score, mask=mask, weight=weight, version=version,
+            captures={name: x for name, x in self.call.captures.items() if name not in POSITIONS},
+            options={name: x for name, x in self.call.options.items() if name not in STARTS})
+        know_positions(made, (self.exchange.rows[0], keys), (self.plan.q_len, self.plan.kv_len))
+        return made
+
+    def of_heads(self, call: Call, heads: slice, key: torch.Tensor, value: torch.Tensor,
+                 **targets: torch.Tensor | None) -> Call:
+        """The attention of some heads of a call, over these keys and values of theirs."""
         params = {**call.params, FIRST_HEAD: heads.start} if FIRST_HEAD in call.params else call.params
         return call.changed(
-            query=call.query[:, heads], key=rows[..., :dim], value=rows[..., dim:], params=params,
+            query=call.query[:, heads], key=key, value=value, params=params,
             options={name: x[heads] if name == "sinks" else x for name, x in call.options.items()},
             **{name: None if x is None else x[:, heads] for name, x in targets.items()})
 
@@ -65,7 +77,7 @@ class ContextCall:
         return list(zip(STATED, (
             extents, (str(query.dtype), query.device.type), self.mods, self.exchange.mask.stated(), captures,
             (self.plan.made.queries.hash, self.exchange.word),
-            (call.scale, self.groups, self.keeps_keys, self.reduces_captures, sinks is None),
+            (call.scale, self.groups, self.keeps_keys, self.reduces_captures, self.own_first, sinks is None),
             (torch.is_grad_enabled(), learned))))
 
 
@@ -88,7 +100,7 @@ def row_bytes(key: torch.Tensor, value: torch.Tensor) -> int:
     return key.shape[0] * key.shape[1] * (key.shape[3] + value.shape[3]) * key.element_size()
 
 
-def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
+def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call, own_first: bool) -> int:
     """How many groups of heads: those of the least predicted time. One on the CPU. All ranks choose the same."""
     query, key, value = call.query, call.key, call.value
     if query.device.type == "cpu":
@@ -96,7 +108,11 @@ def chosen_groups(plan: ContextPlan, exchange: Exchange, call: Call) -> int:
     most_rows = max(plan.rows(rank) for rank in range(plan.size))
     tiles = query.shape[0] * query.shape[1] * -(-most_rows // 128)
     flop = 2.0 * query.shape[0] * query.shape[1] * (key.shape[3] + value.shape[3]) * exchange.most_elements
-    return _core.default_head_groups(key.shape[1], exchange.most_received * row_bytes(key, value), tiles, flop)
+    own_share = 0.0
+    if own_first:  # a guess: each row of keys is read as often
+        most_keys = max(plan.rows(rank, of_keys=True) for rank in range(plan.size))
+        own_share = most_keys / max(1, most_keys + exchange.most_received)
+    return _core.default_head_groups(key.shape[1], exchange.most_received * row_bytes(key, value), tiles, flop, own_share)
 
 
 def check_groups(given: int, kv_heads: int) -> int:
@@ -145,14 +161,16 @@ def context_call(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: ContextPlan,
     score_mod: Callable[..., Any] | None, block_mask: Any, scale: float | None, enable_gqa: bool,
     sinks: torch.Tensor | None, dropout_p: float, dropout_seed: torch.Tensor | None, head_groups: int | None,
-    keep_kv: bool, reduce_captures: bool,
+    keep_kv: bool, reduce_captures: bool, own_first: bool,
 ) -> ContextCall:
     """Everything that is refused is refused here, before anything is sent."""
     call = Call(query, key, value, scale=None if scale is None else float(scale), allow_tf32=allow_tf32_for(query))
     check_inputs(call, score_mod, None, enable_gqa)
     exchange = plan.exchange(block_mask).of_rows(row_bytes(key, value))
     check_tensors(plan, exchange, query, key, value)
-    groups = chosen_groups(plan, exchange, call) if head_groups is None else check_groups(head_groups, key.shape[1])
+    own_first = takes_own_first(exchange, own_first)
+    groups = (chosen_groups(plan, exchange, call, own_first) if head_groups is None
+              else check_groups(head_groups, key.shape[1]))
     set_mods(call, exchange, score_mod)
     set_dropout(call, dropout_p, dropout_seed)
     if sinks is not None:
@@ -162,12 +180,18 @@ def context_call(
         call.options["sinks"] = sinks.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     call.clamps = bool(call.captures)
     mods = call.score, call.weight, sorted(call.params.items())
-    to_global_indices(call, groups > 1)
+    to_global_indices(call, groups > 1 or own_first)
+    texts = call.score, call.mask, call.weight
     know_positions(call, exchange.rows, (plan.q_len, plan.kv_len))
     for text in (call.score, call.mask, call.weight):
         if text is not None:
             call.expression(text)  # raises if global indices make it deeper than an expression may be
-    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods)
+    return ContextCall(plan, exchange, call, groups, keep_kv, reduce_captures, mods, own_first, texts)
+
+
+def takes_own_first(exchange: Exchange, asked: bool) -> bool:
+    """Where rows cross hosts in a step of their own, they leave from a buffer of all, so own keys stand in it, too."""
+    return asked and exchange.crossing is None
 
 
 def to_global_indices(call: Call, with_heads: bool) -> None:

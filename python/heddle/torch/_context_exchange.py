@@ -89,19 +89,23 @@ def by_heads(rows: torch.Tensor) -> torch.Tensor:
     return rows.permute(1, 2, 0, 3)
 
 
-def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.Tensor) -> Moving:
-    """Starts the exchange of keys [B, heads, own rows, D] and values. The buffer has the rows in the exchange's order.
-    All ranks call it, also those with nothing to send."""
+def send_keys(ranks: Ranks, exchange: Exchange, key: torch.Tensor, value: torch.Tensor, received_alone: bool = False
+              ) -> Moving:
+    """Starts the exchange of keys [B, heads, own rows, D] and values. The buffer has the rows in the exchange's order;
+    `received_alone`: on one host, those of others alone. All ranks call it, also those with nothing to send."""
     key, value = unit_stride(key), unit_stride(value)
     batch, heads, _, dim = key.shape
-    rows = key.new_empty(exchange.row_count, batch, heads, dim + value.shape[3])
+    count = sum(exchange.received) if received_alone else exchange.row_count
+    rows = key.new_empty(count, batch, heads, dim + value.shape[3])
     crossing = exchange.crossing
     if crossing is None:  # what leaves comes first, so that the exchange waits for no other copies
         sent = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
         for own, packed in ((key, sent[..., :dim]), (value, sent[..., dim:])):
             move(own, by_heads(packed), source_rows=exchange.sent_own)
-        work = all_to_all(ranks.group, rows[exchange.others], exchange.received, sent, exchange.sent)
-        copy_own(exchange, key, value, rows)
+        into = rows if received_alone else rows[exchange.others]
+        work = all_to_all(ranks.group, into, exchange.received, sent, exchange.sent)
+        if not received_alone:
+            copy_own(exchange, key, value, rows)
         return Moving(rows, work, sent)
     copy_own(exchange, key, value, rows)
     follow(rows.device)
@@ -161,6 +165,29 @@ def gradients_return(
                 columns = slice(0, dim) if first else slice(-dim, None)
                 for to, of in exchange.own:
                     move(attended[:, :, of, columns], target[:, :, to])
+
+
+class Returning:
+    """Gradients of received rows of some heads on their way back to their owners, on one host. All ranks make it."""
+
+    def __init__(self, ranks: Ranks, exchange: Exchange, rows: torch.Tensor, kv_heads: slice) -> None:
+        self.kv_heads, self._exchange, self._held = kv_heads, exchange, rows
+        self.came = rows.new_empty(sum(exchange.sent), *rows.shape[1:])
+        self._work: Any = all_to_all(ranks.group, self.came, exchange.sent, rows, exchange.received)
+
+    def add_to(self, own: torch.Tensor, kv_heads: slice) -> None:
+        """Adds what has come to the gradients of own rows [rows, B, Hkv, D + Dv], of those of its heads that are among
+        these. The current stream, or on the CPU this thread, waits until it has come."""
+        first, end = max(self.kv_heads.start, kv_heads.start), min(self.kv_heads.stop, kv_heads.stop)
+        if first >= end:
+            return
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        begin, sent_own = self.kv_heads.start, self._exchange.sent_own
+        assert sent_own is not None  # rows cross in one step
+        add_gradients(sent_own, self._exchange.sent, own[:, :, first:end],
+                      self.came[:, :, first - begin:end - begin])
 
 
 def add_gradients(places: torch.Tensor, counts: list[int], rows: torch.Tensor, came: torch.Tensor) -> None:

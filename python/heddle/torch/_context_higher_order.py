@@ -27,7 +27,8 @@ class ContextOperator(HigherOrderOperator):
         call = traced_call(query, key, value, score_mod, block_mask[-1], scale, options, score_lifted, mask_lifted)
         call.mask = options["mask"]
         to_global_indices(call, True)
-        return traced(options["plan"], options["exchange"], options["groups"], options["reduces"], call)
+        return traced(options["plan"], options["exchange"], options["groups"], options["reduces"],
+                      options["own_first"], call)
 
 
 context_attention = ContextOperator()

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ._call import Call
-from ._context_attention import Made, backward, forward
-from ._context_call import ContextCall, check_tensors, chosen_groups, compare, row_bytes
+from ._context_attention import backward, forward
+from ._context_call import ContextCall, check_tensors, chosen_groups, compare, row_bytes, takes_own_first
+from ._context_groups import Made
 from ._context_plan import plans
 from ._context_positions import know_positions
 from ._eager_backward import check_differentiable, empty_gradients, in_places, refuse_twice, wanted_of
@@ -19,8 +20,8 @@ from ._operators import Gradient, library, wanted_from
 from ._results import empty_lse, empty_out
 
 # The arguments before those of a call. `groups` 0: chosen by size.
-CONTEXT = "Tensor plan, int exchange, int groups, bool reduces"
-CONTEXT_COUNT = 4
+CONTEXT = "Tensor plan, int exchange, int groups, bool reduces, bool own_first"
+CONTEXT_COUNT = 5
 library.define(f"context_forward({CONTEXT}, {SCHEMA}) -> (Tensor, Tensor, Tensor)")  # type: ignore[no-untyped-call]
 library.define(  # type: ignore[no-untyped-call]
     f"context_backward(Tensor? d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor lse_rest, {CONTEXT}, {SCHEMA}, "
@@ -28,7 +29,9 @@ library.define(  # type: ignore[no-untyped-call]
 GIVEN = 5  # tensors of context_backward before the context
 
 
-def context_of(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, call: Call) -> ContextCall:
+def context_of(
+    plan: torch.Tensor, exchange: int, groups: int, reduces: bool, own_first: bool, call: Call
+) -> ContextCall:
     made = plans.get(int(plan))
     if made is None:
         raise RuntimeError("the plan of a compiled context_parallel.attention no longer exists: keep it as long as its "
@@ -36,14 +39,15 @@ def context_of(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, ca
     lists = made.masks[exchange][1].of_rows(row_bytes(call.key, call.value))
     call.version = lists.version
     mods = call.score, call.weight, sorted(call.params.items())  # rewritten on all ranks alike
+    texts = call.score, call.mask, call.weight
     know_positions(call, lists.rows, (made.q_len, made.kv_len))
-    context = ContextCall(made, lists, call, 1, False, reduces, mods)
-    context.groups = groups or chosen_groups(made, lists, call)
+    context = ContextCall(made, lists, call, 1, False, reduces, mods, takes_own_first(lists, own_first), texts)
+    context.groups = groups or chosen_groups(made, lists, call, context.own_first)
     return context
 
 
-def run_forward(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, *rest: Any) -> Any:
-    context = context_of(plan, exchange, groups, reduces, call_of(*rest))
+def run_forward(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, own_first: bool, *rest: Any) -> Any:
+    context = context_of(plan, exchange, groups, reduces, own_first, call_of(*rest))
     error = None
     try:
         check_tensors(context.plan, context.exchange, *context.call.tensors()[:FIRST])
@@ -55,20 +59,22 @@ def run_forward(plan: torch.Tensor, exchange: int, groups: int, reduces: bool, *
     return made.out, made.lse, made.lse_rest
 
 
-def fake_forward(plan: Any, exchange: int, groups: int, reduces: bool, query: torch.Tensor, key: torch.Tensor,
-                 value: torch.Tensor, *rest: Any) -> Any:
+def fake_forward(plan: Any, exchange: int, groups: int, reduces: bool, own_first: bool, query: torch.Tensor,
+                 key: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
     return empty_out(query, value.shape[3]), empty_lse(query), empty_lse(query)
 
 
 def run_backward(d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, lse_rest: torch.Tensor,
-                 plan: torch.Tensor, exchange: int, groups: int, reduces: bool, *rest: Any) -> list[torch.Tensor]:
-    context = context_of(plan, exchange, groups, reduces, call_of(*rest[:-2]))
+                 plan: torch.Tensor, exchange: int, groups: int, reduces: bool, own_first: bool,
+                 *rest: Any) -> list[torch.Tensor]:
+    context = context_of(plan, exchange, groups, reduces, own_first, call_of(*rest[:-2]))
     with torch.no_grad():
         return backward(context, Made(out, lse, lse_rest, ()), d_out, d_lse, wanted_from(rest))
 
 
 def fake_backward(d_out: Gradient, d_lse: Gradient, out: torch.Tensor, lse: torch.Tensor, lse_rest: torch.Tensor,
-                  plan: Any, exchange: int, groups: int, reduces: bool, *rest: Any) -> list[torch.Tensor]:
+                  plan: Any, exchange: int, groups: int, reduces: bool, own_first: bool,
+                  *rest: Any) -> list[torch.Tensor]:
     call, wanted = without_lists(*rest[:-2]), wanted_from(rest)
     made = empty_gradients(call, wanted)
     of_inputs = [x for x, is_wanted in zip((call.query, call.key, call.value), wanted[:3]) if is_wanted]
@@ -108,11 +114,11 @@ def gradients_of_forward(ctx: Any, d_out: Gradient, d_lse: Gradient, _: Gradient
 
 
 def traced(
-    plan: torch.Tensor, exchange: int, groups: int, reduces: bool, call: Call
+    plan: torch.Tensor, exchange: int, groups: int, reduces: bool, own_first: bool, call: Call
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of the operator on tensors that are traced."""
     out, lse, _ = torch.ops.heddle.context_forward(
-        plan, exchange, groups, reduces, call.query, call.key, call.value, *operands(call, 2))
+        plan, exchange, groups, reduces, own_first, call.query, call.key, call.value, *operands(call, 2))
     return out, lse
 
 

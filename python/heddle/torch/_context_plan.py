@@ -15,7 +15,7 @@ from .. import _core
 from ._block_lists import _versions
 from ._context_group import Ranks, agree, check_device, device_types, ranks_of
 from ._context_masks import GlobalMask, in_documents, listed, mask_of
-from ._context_positions import GRANULE, rows_of
+from ._context_positions import GRANULE, Rows, rows_of
 
 MOST_BLOCK = 128
 MOST_LATER = 8  # masks that a plan keeps beside its own
@@ -33,6 +33,20 @@ class Crossing(NamedTuple):
     sent_places: torch.Tensor  # in the buffer, i32
 
 
+class RowsOfKeys:
+    """A part of a rank's rows of keys, by their positions in the sequence, and the number by which a GPU's kernels are
+    planned, as Exchange.version."""
+
+    def __init__(self, positions: torch.Tensor, device: torch.device) -> None:
+        self._positions, self._device, self.count = positions, device, positions.numel()
+        self._made: tuple[Rows, int] | None = None
+
+    def placed(self) -> tuple[Rows, int]:
+        if self._made is None:
+            self._made = rows_of(self._positions, self._device), next(_versions)
+        return self._made
+
+
 class Exchange:
     """One mask's exchange, as one rank sees it.
 
@@ -41,7 +55,8 @@ class Exchange:
     crossed to this rank for all ranks of its host stand behind them (`crossed`), in no attention; `direct` is then the
     exchange in one step, if calls may take it.
 
-    `rows`: where this rank's queries and its rows of keys stand in the sequence.
+    `rows`: where this rank's queries and its rows of keys stand in the sequence; `own_rows`, `received_rows`: parts of
+    the latter.
     """
 
     def __init__(self, plan: "ContextPlan", mask: GlobalMask, core: heddle.BlockMask, steps: int) -> None:
@@ -77,6 +92,7 @@ class Exchange:
         self.crossed = slice(attended, attended + sum(self.crossing.received if self.crossing else []))
         self.rows = plan.query_rows, rows_of(torch.cat((own[:before], others, own[before:])), plan.device)
         self.lists, self._made = lists, plan.made
+        self.own_rows, self.received_rows = RowsOfKeys(own, plan.device), RowsOfKeys(others, plan.device)
         self.direct: Exchange | None = None
         if two_steps and plan.host_steps is None:
             self.direct = Exchange(plan, mask, core, 1)

@@ -55,6 +55,7 @@ class Side(NamedTuple):
 SIDES = Side("q_idx", "_queries", "_q_granules", "q_start"), Side("kv_idx", "_keys", "_kv_granules", "kv_start")
 # Captures that differ between ranks.
 POSITIONS = {name for side in SIDES for name in (side.table, side.granules)}
+STARTS = {side.option for side in SIDES}
 
 
 def by_table(side: Side) -> str:

@@ -53,7 +53,7 @@ def attention(
     score_mod: Callable[..., torch.Tensor] | None = None, block_mask: Any = None, scale: float | None = None,
     enable_gqa: bool = False, sinks: torch.Tensor | None = None, return_aux: AuxRequest | None = None,
     dropout_p: float = 0.0, dropout_seed: int | torch.Tensor | None = None, head_groups: int | None = None,
-    keep_kv: bool = False, reduce_captures: bool = False,
+    keep_kv: bool = False, reduce_captures: bool = False, own_first: bool = False,
 ) -> Any:
     """The attention of this rank's queries over the whole sequence. All ranks of the plan's group must call it, and its
     backward, in the same order, with their own rows.
@@ -72,6 +72,9 @@ def attention(
       None: rank 0 draws one and sends it to the others.
     - head_groups: the number of groups of heads, a divisor of Hkv. One group is computed while the next is exchanged.
       None: chosen by size on a GPU, 1 on the CPU.
+    - own_first: attends to this rank's own keys while those of others are on their way, and then to these; the backward
+      returns gradients beside own keys likewise. Takes two f32 copies of out and of dQ, and has no effect where rows
+      cross hosts in two steps.
     - keep_kv: keeps the received keys and values for the backward, which otherwise receives them again.
     - reduce_captures: sums the gradients of sinks and of tensors that score_mod reads over the ranks, in f32. Without
       it they are this rank's part, like those of all parameters under context parallelism.
@@ -102,7 +105,7 @@ def attention(
         raise TypeError(f"plan is {type(plan).__name__}; what context_parallel.partition makes is accepted")
     if torch.compiler.is_dynamo_compiling():
         return compiled(query, key, value, plan, score_mod, block_mask, scale, enable_gqa, sinks, return_aux, dropout_p,
-                        dropout_seed, head_groups, reduce_captures)
+                        dropout_seed, head_groups, reduce_captures, own_first)
     context, error, max_scores, mesh = None, None, None, None
     try:
         refuse_others(query=query, key=key, value=value)
@@ -113,7 +116,7 @@ def attention(
         query, key, value = autocast(query, key, value)
         seed = drawn_seed(plan, query, dropout_p, dropout_seed)
         context = context_call(query, key, value, plan, score_mod, block_mask, scale, enable_gqa, sinks, dropout_p,
-                               seed, head_groups, keep_kv, reduce_captures)
+                               seed, head_groups, keep_kv, reduce_captures, own_first)
         refuse_tangents(*context.call.tensors())
         if needs_gradients(context):
             check_differentiable(context.call)
@@ -135,7 +138,7 @@ def attention(
 def compiled(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: ContextPlan, score_mod: Any, block_mask: Any,
     scale: float | None, enable_gqa: bool, sinks: torch.Tensor | None, return_aux: AuxRequest | None, dropout_p: float,
-    dropout_seed: Any, head_groups: int | None, reduce_captures: bool,
+    dropout_seed: Any, head_groups: int | None, reduce_captures: bool, own_first: bool,
 ) -> Any:
     """The call as Dynamo traces it. What needs the plan's content is checked when it runs."""
     from ._context_higher_order import context_attention
@@ -157,7 +160,7 @@ def compiled(
                "captures": {**mask.captures, **call.captures, **tables(exchange.rows)},
                "params": {**mask.params, **call.params}, "tensors": {} if sinks is None else {"sinks": sinks},
                "mask": mask.text, "plan": plan.number, "exchange": number, "groups": head_groups or 0,
-               "reduces": reduce_captures}
+               "reduces": reduce_captures, "own_first": own_first}
     traced_mod = score_mod if with_score else identity
     out, lse = context_attention(query, key, value, traced_mod, (0, 0, 0, 0, noop_mask), scale, options)
     if return_aux is None:

@@ -28,6 +28,32 @@ def kernel_cache(tmp_path_factory):
         yield folder
 
 
+@pytest.fixture(scope="session")
+def pool():
+    """Processes of context_ranks.py, by their number: they stay, and are made anew once one has died."""
+    from context_ranks import Processes
+
+    kept = {}
+
+    def processes(size):
+        if size in kept and not kept[size].are_alive():
+            kept.pop(size).close()
+        if size not in kept:
+            kept[size] = Processes(size)
+        return kept[size]
+
+    yield processes
+    for one in kept.values():
+        one.close()
+
+
+@pytest.fixture
+def ranks(pool):
+    from context_judge import MOST
+
+    return pool(MOST)
+
+
 @pytest.fixture(autouse=True)
 def own_draws(request):
     """A test draws the same numbers in whatever order tests run, and on however many workers."""

@@ -29,7 +29,8 @@ def compiled(problems, backend):
                 lambda query, key, value, plan, score_mod, sinks, seed: eager(
                     query.sin(), key, value, plan, score_mod=score_mod, sinks=sinks, enable_gqa=True,
                     return_aux=AuxRequest(lse=True), dropout_p=problem.dropout, dropout_seed=seed,
-                    head_groups=problem.options.get("head_groups")),
+                    head_groups=problem.options.get("head_groups"),
+                    own_first=problem.options.get("own_first", False)),
                 fullgraph=True, backend=backend, dynamic=True)
         leaves = [context_parallel.shard(x, plan, 2).requires_grad_() for x in problem.inputs()]
         d_out, d_lse = (context_parallel.shard(x, plan, 2) for x in problem.incoming())

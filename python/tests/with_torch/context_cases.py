@@ -70,6 +70,8 @@ def score_of(problem, learned):
     if problem.score == "alibi":
         slopes = learned["slopes"]
         return lambda score, b, h, q, kv: score + slopes[h] * (kv - q)
+    if problem.score == "far":
+        return lambda score, b, h, q, kv: score + 1e5 + 0.01 * (kv - q)
     if problem.score == "softcap":
         return lambda score, b, h, q, kv: 5.0 * torch.tanh(score / 5.0)
     if problem.score == "bias":
@@ -173,6 +175,44 @@ def steps_taken(problem):
     """Whether rows of few bytes, and of many, travel in one step, and what explain() says of them."""
     plan = plan_of(problem)
     return [(plan.masks[0][1].of_rows(row).crossing is None, plan.explain(row_bytes=row)) for row in (10, 1 << 24)]
+
+
+def turns(problem):
+    """What happens one after the other in compute()'s attention and its backward."""
+    from heddle import _core
+    from heddle.torch import _context_exchange, _context_groups, _context_own_first, _eager
+
+    made = []
+
+    def noting(name, function):
+        def call(*args, **kwargs):
+            made.append(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    class Core:
+        """_core as _context_groups sees it."""
+
+        attention_backward = staticmethod(noting("attend back", _core.attention_backward))
+
+        def __getattr__(self, name):
+            return getattr(_core, name)
+
+    patched = [(_context_groups, "send_keys", noting("send", _context_groups.send_keys)),
+               (_context_groups.Ahead, "arrived", noting("arrived", _context_groups.Ahead.arrived)),
+               (_eager, "run", noting("attend", _eager.run)), (_context_groups, "_core", Core()),
+               (_context_own_first, "Returning", noting("return", _context_own_first.Returning)),
+               (_context_exchange, "add_gradients", noting("add", _context_exchange.add_gradients))]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in patched]
+    for module, name, replacement in patched:
+        setattr(module, name, replacement)
+    try:
+        compute(problem)
+    finally:
+        for module, name, original in originals:
+            setattr(module, name, original)
+    return made
 
 
 def poisoned(problem):

@@ -159,25 +159,34 @@ def die_on_hosts():
 
 def planted(problem, fault):
     """compute() with a fault in it."""
-    from heddle.torch import _context_attention, _context_call, _context_positions
+    from heddle.torch import _context_call, _context_groups, _context_own_first, _context_positions
 
     indices, set_dropout = _context_call.in_global_indices, _context_call.set_dropout
-    add_gradients, send_keys = _context_exchange.add_gradients, _context_attention.send_keys
+    add_gradients, send_keys = _context_exchange.add_gradients, _context_groups.send_keys
     start_of, all_to_all = _context_positions.start_of, _context_exchange.all_to_all
 
-    def reversed_rows(ranks, exchange, key, value):
-        moving = send_keys(ranks, exchange, key, value)
-        moving.arrived()[exchange.others] = moving.arrived()[exchange.others].flip(0)
+    def received(moving, exchange, alone):
+        return moving.arrived() if alone else moving.arrived()[exchange.others]
+
+    def reversed_rows(ranks, exchange, key, value, alone):
+        moving = send_keys(ranks, exchange, key, value, alone)
+        rows = received(moving, exchange, alone)
+        rows[:] = rows.flip(0)
         return moving
 
-    def a_row_less(ranks, exchange, key, value):
-        moving = send_keys(ranks, exchange, key, value)
-        moving.arrived()[exchange.others][-1:] = 0
+    def a_row_less(ranks, exchange, key, value, alone):
+        moving = send_keys(ranks, exchange, key, value, alone)
+        received(moving, exchange, alone)[-1:] = 0
         return moving
+
+    def own_queries(self):
+        self.gradients.query.copy_(self.d_queries[0])
+
+    merge = _context_own_first.merge
 
     module, name, replacement = {
-        "rows reversed": (_context_attention, "send_keys", reversed_rows),
-        "a row too few": (_context_attention, "send_keys", a_row_less),
+        "rows reversed": (_context_groups, "send_keys", reversed_rows),
+        "a row too few": (_context_groups, "send_keys", a_row_less),
         "local kv_idx": (_context_call, "in_global_indices",
                          lambda *text: indices(*text).replace("_keys[kv_idx]", "kv_idx")),
         "local q_idx": (_context_call, "in_global_indices",
@@ -193,6 +202,10 @@ def planted(problem, fault):
                               lambda group, into, counts, *of: all_to_all(group, torch.empty_like(into) if
                                                                           group is plan_of(problem).ranks.rail else into,
                                                                           counts, *of)),
+        "sinks in both parts": (_context_own_first.Parts, "without_sinks", lambda self, call: call),
+        "dq of own keys alone": (_context_own_first.Backward, "add_queries", own_queries),
+        "merged by own lse": (_context_own_first, "merge",
+                              lambda own, other, whole: merge(own, other._replace(lse=own.lse), whole)),
         "seed by rank": (_context_call, "set_dropout",
                          lambda call, p, seed: set_dropout(call, p, seed + dist.get_rank())),
     }[fault]

@@ -1,4 +1,4 @@
-"""The problems that test_torch_context.py gives to ranks."""
+"""The problems that the files test_torch_context*.py give to ranks."""
 
 import torch
 
@@ -71,3 +71,7 @@ FAULTS = {
 
 COMPILED = [Problem(ranks=2, heads=4, kv_heads=2, q_len=50, score="alibi", sinks=True, dropout=0.3,
                     plan={"placing": placing}) for placing in ("zigzag", "contiguous", "heap")]
+
+OWN_FIRST_FAULTS = {name: Problem(ranks=2, score="alibi", sinks=True, plan={"placing": "zigzag"}) for name in (
+    "rows reversed", "a row too few", "local kv_idx", "heads from 0", "gradients added twice", "own gradients alone",
+    "sinks in both parts", "dq of own keys alone", "merged by own lse")}

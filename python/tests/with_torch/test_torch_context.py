@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import context_cases
-import context_decoding
 from context_cases import Problem
 from context_problems import COMPILED, FAULTS, IN_GRANULES, ON_HOSTS, PROBLEMS
-from context_ranks import Failure, Processes
+from context_ranks import Failure
 from context_judge import MOST, ON_GPUS, assert_right, fitting, in_dtype, joined, run
 from gradient_reference import dense
 from heddle.torch import _context_call, context_parallel
@@ -22,27 +21,6 @@ from heddle.torch._call import Call
 FULL = bool(os.environ.get("HEDDLE_TEST_FULL"))
 pytestmark = pytest.mark.skipif(MOST < 2, reason="there are no two GPUs")
 on_cpus = pytest.mark.skipif(ON_GPUS, reason="NCCL ends the processes of a group that waits in vain")
-
-
-@pytest.fixture(scope="module")
-def pool():
-    kept = {}
-
-    def processes(size):
-        if size in kept and not kept[size].are_alive():
-            kept.pop(size).close()
-        if size not in kept:
-            kept[size] = Processes(size)
-        return kept[size]
-
-    yield processes
-    for one in kept.values():
-        one.close()
-
-
-@pytest.fixture
-def ranks(pool):
-    return pool(MOST)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -112,14 +90,16 @@ def test_meshes_say_which_ranks_are_near(ranks):
         assert found[4] == (4, rank, 2)
 
 
-@pytest.mark.parametrize("length, heads, kv_heads, groups", [
-    (32768, 16, 16, 2), (32768, 64, 8, 2), (131072, 16, 16, 2), (1024, 64, 8, 1)])
-def test_groups_have_the_least_predicted_time(length, heads, kv_heads, groups):
+@pytest.mark.parametrize("length, heads, kv_heads, groups, groups_of_received", [
+    (32768, 16, 16, 2, 1), (32768, 64, 8, 2, 1), (131072, 16, 16, 2, 1), (1024, 64, 8, 1, 1)])
+def test_groups_have_the_least_predicted_time(length, heads, kv_heads, groups, groups_of_received):
     """Causal, on GPUs, here two of them, each with half of the pairs; bf16, head dimension 128."""
     query, key = (torch.empty(1, one, length // 2, 128, dtype=torch.bfloat16, device="meta") for one in (heads, kv_heads))
-    plan = SimpleNamespace(size=2, rows=lambda rank: length // 2)
+    plan = SimpleNamespace(size=2, rows=lambda rank, of_keys=False: length // 2)
     exchange = SimpleNamespace(most_received=length // 2, most_elements=length**2 / 4)
-    assert _context_call.chosen_groups(plan, exchange, Call(query, key, key)) == groups
+    call = Call(query, key, key)
+    assert _context_call.chosen_groups(plan, exchange, call, False) == groups
+    assert _context_call.chosen_groups(plan, exchange, call, True) == groups_of_received, "own keys hide the exchange"
 
 
 @on_cpus
@@ -373,49 +353,7 @@ def test_torchs_context_parallel_works_on(ranks):
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-# ---- decoding
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("n", [1, 3, 4] if MOST >= 4 else [1, 2])
-def test_a_cache_over_ranks_generates_the_same_tokens(ranks, n, dtype):
-    want, exact = context_decoding.generated(0, torch.float64)
-    plain = context_decoding.generated(0, dtype)[1].double()
-    replies = ranks.results("generated", n, dtype, ranks=n)
-    assert all(torch.equal(logits, replies[0][1]) for _, logits in replies), "the same bits on each rank"
-    tokens, logits = replies[0]
-    if dtype == torch.float64:
-        assert torch.equal(tokens, want)
-        torch.testing.assert_close(logits, exact, rtol=1e-12, atol=1e-12)
-    else:  # a token of near logits may differ, and what follows it
-        error = (logits.double() - exact)[0].abs().max()
-        assert error <= 2 * (plain - exact)[0].abs().max() + 16 * torch.finfo(dtype).eps
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("n", [1, 3, 4] if MOST >= 4 else [1, 2])
-def test_sequences_of_a_cache_have_lengths_of_their_own(ranks, n, dtype):
-    exact, plain = (context_decoding.ragged(0, dtype, computes) for computes in (torch.float64, dtype))
-    replies = ranks.results("ragged", n, dtype, ranks=n)
-    for step, wanted in enumerate(exact):
-        for number, want in enumerate(wanted):
-            got = replies[0][step][number]
-            assert all(torch.equal(reply[step][number], got) for reply in replies), "the same bits on each rank"
-            finite = want.isfinite()
-            assert torch.equal(got.isfinite(), finite)
-            error, allowed = ((x.double() - want)[finite].abs().max().item() for x in (got, plain[step][number]))
-            unit = 1e-12 if dtype == torch.float64 else 16 * torch.finfo(dtype).eps
-            assert error <= 2 * allowed + unit, (step, number)
-
-
-def test_a_cache_refuses_by_name(ranks):
-    n = min(3, MOST)
-    for found in ranks.results("refused_by_cache", n, ranks=n):
-        parts = ("room for 5 of its 8", "key is torch.float32", "as many rows in both",
-                 "counts is [3]; 1 numbers of 0 to 2", "lengths is [4]", "4 rows of sequence 0; at most 3", "has no backward",
-                 "ranks disagree on mods and options")
-        for text, part in zip(found, parts, strict=True):
-            assert part in text
+# ---- ranks that do not come
 
 
 @on_cpus

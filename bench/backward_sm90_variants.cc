@@ -68,6 +68,11 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     config.d_o_halves = false;
     config.d_q_added = config.d_q;
   });
+  add("shared loads", [](auto& config) { config.shared_loads = config.wide; });
+  add("shared loads, dq added", [](auto& config) {
+    config.shared_loads = config.wide;
+    config.d_q_added = config.wide && config.d_q;
+  });
   add("dq added", [](auto& config) { config.d_q_added = config.wide && config.d_q; });
   add("dq added and 3 stages of Q", [](auto& config) {
     config.d_q_added = config.wide && config.d_q;

@@ -44,7 +44,7 @@ class WideGradients : WideRole<kConfig> {
       const int slot = slot_of(q_);
       ptx::wgmma_wait<kConfig.d_o_slots()>();
       ptx::touch(d_k_);
-      if (number > 0) ptx::barrier_arrive_by_warp(memory_.q_empty(slot == 0 ? kConfig.q_stages - 1 : slot - 1));
+      if (number > 0) this->give_back(memory_.q_empty(slot == 0 ? kConfig.q_stages - 1 : slot - 1));
       ptx::barrier_wait(memory_.q_full(slot), parity_of(q_));  // its numbers and its record
       const int flags = this->flags_of(slot);
       Numbers deltas;  // loaded beside products, where they have registers
@@ -70,7 +70,7 @@ class WideGradients : WideRole<kConfig> {
 
   /// A buffer of dO has been read here.
   __device__ __forceinline__ void give_d_o_back() {
-    ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
+    this->give_back(memory_.d_o_empty(slot_of(d_o_)));
     d_o_.advance(kConfig.d_o_stages);
   }
 

@@ -42,6 +42,8 @@ class WideProducer {
   }
 
  private:
+  static constexpr unsigned short kBoth = (1 << shared::kPair) - 1;
+
   // The tile's words stay in shared memory and are read where they are used: registers are few here.
   __device__ __forceinline__ int word(unsigned offset) const { return memory_.tile_word(offset); }
 
@@ -63,16 +65,22 @@ class WideProducer {
     return {min(first + word(shared::kTileKvBefore), params_.tensors.kv_len - 1), word(shared::kTileKvEnd)};
   }
 
-  /// Loads `panels` panels of a tensor, from panel `from` on.
+  /// Loads `panels` panels of a tensor, from panel `from` on. `kForBoth`: every second one, to both CTAs; the other CTA
+  /// brings the rest.
+  template <bool kForBoth = false>
   __device__ __forceinline__ void load(int panels, int from, ptx::Address to, const ptx::TensorMap& map,
                                        ptx::Address full, const Rows& rows, int head, int batched,
                                        unsigned long long priority) const {
     const int batch = batched ? word(shared::kTileBatch) : 0;
 #pragma unroll 1
-    for (int panel = 0; panel < panels; ++panel) {
+    for (int panel = kForBoth ? rank_ : 0; panel < panels; panel += kForBoth ? shared::kPair : 1) {
       const ptx::Address at = to + panel * Memory::kPanel;
       const int column = (from + panel) * shared::kPanelColumns;
-      if constexpr (kConfig.by_sequence) {
+      if constexpr (kForBoth && kConfig.by_sequence) {
+        ptx::tma_load_before_to(kBoth, rows.end, at, map, full, column, rows.first, head, batch, priority);
+      } else if constexpr (kForBoth) {
+        ptx::tma_load_to(kBoth, at, map, full, column, rows.first, head, batch, priority);
+      } else if constexpr (kConfig.by_sequence) {
         ptx::tma_load_before(rows.end, at, map, full, column, rows.first, head, batch, priority);
       } else {
         ptx::tma_load(at, map, full, column, rows.first, head, batch, priority);
@@ -110,8 +118,8 @@ class WideProducer {
     ptx::bulk_load(memory_.lse(slot),
                    params_.rows + static_cast<long long>(number) * shared::block_numbers(kConfig.lse_rest),
                    shared::block_bytes(kConfig.lse_rest), full);
-    load(kConfig.qk_panels(), 0, memory_.queries(slot), maps_.q, full, query_rows(block), head,
-         params_.tensors.q_batched, ptx::kEvictLast);
+    load<kConfig.shared_loads>(kConfig.qk_panels(), 0, memory_.queries(slot), maps_.q, full, query_rows(block), head,
+                               params_.tensors.q_batched, ptx::kEvictLast);
     q_.advance(kConfig.q_stages);
   }
 
@@ -124,8 +132,8 @@ class WideProducer {
       const ptx::Address full = memory_.d_o_full(slot);
       ptx::barrier_wait(memory_.d_o_empty(slot), parity_of(d_o_));
       ptx::barrier_arrive_expecting(full, kPanels * Memory::kPanel);
-      load(kPanels, panel, memory_.d_o(slot), maps_.d_o, full, query_rows(block), head, params_.d_o_batched,
-           ptx::kEvictLast);
+      load<kConfig.shared_loads>(kPanels, panel, memory_.d_o(slot), maps_.d_o, full, query_rows(block), head,
+                                 params_.d_o_batched, ptx::kEvictLast);
       d_o_.advance(kConfig.d_o_stages);
     }
   }

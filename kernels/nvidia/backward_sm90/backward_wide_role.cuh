@@ -32,6 +32,14 @@ class WideRole : public BackwardKeys<kConfig, WideMemory<kConfig>, WideRole<kCon
     return __shfl_sync(~0U, flags, 0);
   }
 
+  /// The warp has read a buffer of Q or dO. `empty`: its barrier.
+  __device__ __forceinline__ void give_back(ptx::Address empty) const {
+    ptx::barrier_arrive_by_warp(empty);
+    if constexpr (kConfig.shared_loads) {
+      if ((threadIdx.x & 31) == 0) ptx::barrier_arrive_there(ptx::address_in(this->warpgroup_ ^ 1, empty));
+    }
+  }
+
   /// Stores dK (`tensor` 1) or dV (0) of the thread's keys; of a tile that pairs share, the last one does. `stage`:
   /// memory for 64 keys x all columns that nothing else needs any more.
   template <shared::StorageType kType, int kCount>

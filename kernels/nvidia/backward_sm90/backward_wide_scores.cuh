@@ -66,7 +66,7 @@ class WideScores : WideRole<kConfig> {
   __device__ __forceinline__ void give_d_o_back() {
 #pragma unroll
     for (int slots = kConfig.d_o_slots(); slots > 0; --slots) {
-      ptx::barrier_arrive_by_warp(memory_.d_o_empty(slot_of(d_o_)));
+      this->give_back(memory_.d_o_empty(slot_of(d_o_)));
       d_o_.advance(kConfig.d_o_stages);
     }
   }
@@ -108,7 +108,7 @@ class WideScores : WideRole<kConfig> {
     } else {
       bits = Weights::template weigh<false, false>(s_, p_, bits, drops, params_, at, lse, 0, leave);
     }
-    ptx::barrier_arrive_by_warp(memory_.q_empty(slot));
+    this->give_back(memory_.q_empty(slot));
     if constexpr (!kConfig.frugal) {
       ptx::barrier_wait(memory_.factors_empty(), (number & 1) ^ 1);
 #pragma unroll

@@ -2,10 +2,10 @@
 // families/backward_sm90/shared/backward_wide_memory.h.
 #pragma once
 
-#include "ptx/cluster.cuh"
 #include "backward_sm90/backward_tile_record.cuh"
-#include "ptx/shared_words.cuh"
 #include "families/backward_sm90/shared/backward_wide_memory.h"
+#include "ptx/cluster.cuh"
+#include "ptx/shared_words.cuh"
 
 namespace heddle {
 
@@ -14,6 +14,8 @@ struct WideMemory {
   static constexpr shared::BackwardWideMemory kLayout = shared::backward_wide_memory(kConfig);
   static constexpr unsigned kPanel = shared::kWidePanelBytes;
   static constexpr int kWarps = 4;  // of a warpgroup
+  /// Warps that read a buffer of Q or dO, or the same one of the other CTA, which the same load fills.
+  static constexpr int kReaders = 2 * kWarps * (kConfig.shared_loads ? shared::kPair : 1);
 
   ptx::Address base;
 
@@ -89,11 +91,11 @@ struct WideMemory {
     ptx::barrier_init(peer_k_full(), 1);
     for (int slot = 0; slot < kConfig.q_stages; ++slot) {
       ptx::barrier_init(q_full(slot), 1);
-      ptx::barrier_init(q_empty(slot), 2 * kWarps);  // of scores and of gradients
+      ptx::barrier_init(q_empty(slot), kReaders);
     }
     for (int slot = 0; slot < kConfig.d_o_stages; ++slot) {
       ptx::barrier_init(d_o_full(slot), 1);
-      ptx::barrier_init(d_o_empty(slot), 2 * kWarps);
+      ptx::barrier_init(d_o_empty(slot), kReaders);
     }
     ptx::barrier_init(factors_full(), kWarps);
     ptx::barrier_init(factors_empty(), kWarps);

@@ -39,6 +39,26 @@ __device__ __forceinline__ void tma_load_before(int end, Address to, const Tenso
       : "memory");
 }
 
+/// Both loads again, to the same place in each CTA of the cluster that `ctas` has a bit for; the barrier at that place
+/// in each of them gets the bytes.
+__device__ __forceinline__ void tma_load_to(unsigned short ctas, Address to, const TensorMap& map, Address barrier,
+                                            int column, int row, int head, int batch, unsigned long long priority) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "h"(ctas), "l"(priority)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load_before_to(unsigned short ctas, int end, Address to, const TensorMap& map,
+                                                   Address barrier, int column, int row, int head, int batch,
+                                                   unsigned long long priority) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8, %9;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(end), "r"(head), "r"(batch), "h"(ctas), "l"(priority)
+      : "memory");
+}
+
 /// Rows past the tensor's end are not written, nor columns, where 16 bytes divide a row's.
 __device__ __forceinline__ void tma_store(const TensorMap& map, Address from, int column, int row, int head,
                                           int batch) {

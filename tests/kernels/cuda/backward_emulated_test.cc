@@ -37,11 +37,12 @@ void judge(const CaseSpec& spec, const BackwardSpec& backward_spec, EmulatedRun 
 }
 
 // Each kernel takes seconds to compile. Without HEDDLE_TEST_FULL the first list is run and a sixth of the others, drawn
-// by HEDDLE_TEST_SEED, and of a list one case.
-void judge_all(unsigned number, const BackwardList& list, const EmulatedRun& run = {}) {
+// by HEDDLE_TEST_SEED, and of a list one case. Every second case has the other way to load above head dim 128.
+void judge_all(unsigned number, const BackwardList& list, EmulatedRun run = {}) {
   if (number > 0 && !is_drawn(number, 6)) GTEST_SKIP() << "not drawn";
   const std::size_t drawn = drawn_case(number, list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
+    run.other_loads = i % 2 == 1;
     if (takes_all() || i == drawn) judge(list[i].spec, list[i].backward, run);
   }
 }

@@ -319,6 +319,7 @@ void run_emulated_backward(const BackwardTensors& tensors, const AttentionOption
   plan::Plan plan = choice.plan;
   const std::vector<shared::BackwardSm90Config> configs = configs_for(planned, run.d_q_apart);
   shared::BackwardSm90Config config = run.last_choice ? configs.back() : configs.front();
+  if (config.wide && run.other_loads) config.shared_loads = !config.shared_loads;
   const bool cuts = run.shares > 0 && plan::takes_shares(problem, config);
   if (cuts) config.ring = config.shares = false;
   if (run.ring) config.ring = *run.ring && config.has_converters() && plan::takes_d_q_ring(problem, config);

@@ -18,7 +18,8 @@ struct EmulatedRun {
   bool d_q_apart = false;       // a warpgroup of its own computes dQ, where there is such a kernel
   std::optional<bool> ring{};   // dQ's sums are a ring; unset: where plans have one
   bool small_ring = false;      // of two slots
-  int shares = 0;               // tiles are cut into so many, where they have the steps; 0: as plans do
+  bool other_loads = false;  // above head dim 128: a pair's CTAs load together if plans let each load alone, or alone
+  int shares = 0;            // tiles are cut into so many, where they have the steps; 0: as plans do
   bool device_lengths = false;  // lengths and starts are as if in a GPU's memory
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "ptx/cluster.cuh"
 #include "ptx/shared_words.cuh"
 
 namespace heddle::ptx {
@@ -60,6 +61,21 @@ inline void tma_load(Address to, const TensorMap& map, Address barrier, int colu
 inline void tma_load_before(int end, Address to, const TensorMap& map, Address barrier, int column, int row, int head,
                             int batch, unsigned long long) {
   load_box(to, map, barrier, {column, row, end, head, batch});
+}
+/// Each CTA's box on its own, as they come in no order.
+inline void load_box_to(unsigned short ctas, Address to, const TensorMap& map, Address barrier,
+                        const std::vector<long long>& at) {
+  for (int rank = 0; ctas >> rank != 0; ++rank) {
+    if ((ctas >> rank & 1) != 0) load_box(address_in(rank, to), map, address_in(rank, barrier), at);
+  }
+}
+inline void tma_load_to(unsigned short ctas, Address to, const TensorMap& map, Address barrier, int column, int row,
+                        int head, int batch, unsigned long long) {
+  load_box_to(ctas, to, map, barrier, {column, row, head, batch});
+}
+inline void tma_load_before_to(unsigned short ctas, int end, Address to, const TensorMap& map, Address barrier,
+                               int column, int row, int head, int batch, unsigned long long) {
+  load_box_to(ctas, to, map, barrier, {column, row, end, head, batch});
 }
 inline void tma_store_commit() {}
 inline void tma_store_wait_read() {

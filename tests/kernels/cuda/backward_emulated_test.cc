@@ -79,6 +79,11 @@ TEST(BackwardEmulated, Sinks) { judge_all(8, sunk()); }
 TEST(BackwardEmulated, HeadDimsTypesAndLayouts) { judge_all(9, dims_types_and_layouts()); }
 
 TEST(BackwardEmulated, WideTiles) { judge_all(0, wide_tiles()); }
+TEST(BackwardEmulated, WideOtherLoads) {
+  const BackwardList list = wide_tiles();
+  const BackwardSpecs& drawn = list[drawn_case(23, list.size())];
+  judge(drawn.spec, drawn.backward, {.other_loads = true});
+}
 TEST(BackwardEmulated, WideMasks) { judge_all(10, widened(masked())); }
 TEST(BackwardEmulated, WideGroups) { judge_all(11, widened(grouped())); }
 TEST(BackwardEmulated, WideScores) { judge_all(12, widened(scored())); }

@@ -47,6 +47,20 @@ def check_backward_exists(call: Call) -> None:
                                   "needed")
 
 
+# The largest head dimensions whose gradients every GPU computes, in 16 bits and f32, and in f64.
+MOST_DIMS = (512, 256) if torch.version.hip is None else (256, 128)
+
+
+def reason_unasked(*inputs: torch.Tensor) -> str:
+    """As reason_against() says, for inputs q, k, v of a call that has no tensors yet, as torch.compile traces it: by
+    their head dimensions, since every mod has a backward."""
+    most = MOST_DIMS[1 if inputs[0].dtype == torch.float64 else 0]
+    largest = max([x.shape[-1] for x in inputs])
+    if largest <= most:
+        return ""
+    return f"a head dimension is {largest}, and an input requires a gradient; to {most} every GPU computes it"
+
+
 def layout(x: torch.Tensor) -> tuple[Any, ...]:
     return x.dtype, x.shape, x.stride(), x.device
 

@@ -23,6 +23,7 @@ from ._sdpa import scaled_dot_product_attention
 _lock = threading.Lock()
 _depth = 0
 _log: Counter[tuple[str, str]] = Counter()
+INPUTS = "query", "key", "value"
 REFUSALS = TypeError, ValueError, RuntimeError  # torch may accept the call; if not, its own error is raised
 
 
@@ -53,13 +54,15 @@ def clear_log() -> None:
     _log.clear()
 
 
-def refuses(query: Any, *others: Any) -> str:
-    """Why heddle does not take a call; empty if it does."""
+def refuses(query: Any, *others: Any, inputs: Any = ()) -> str:
+    """Why heddle does not take a call; empty if it does. `inputs`: those of q, k and v that are known."""
     tensors = [x for x in (query, *others) if isinstance(x, torch.Tensor)]
     asks = not torch.compiler.is_dynamo_compiling() and is_plain(*tensors)
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if not asks and differentiated and query.device.type in _backward_plans.ASKED_ON:
-        return "an input requires a gradient, and only eager calls ask whether a GPU computes it"
+        reason = _backward_plans.reason_unasked(query, *[x for x in inputs if isinstance(x, torch.Tensor)])
+        if reason:
+            return reason
     if not torch.compiler.is_dynamo_compiling():
         if jit_trace() is not None:
             return "torch.jit.trace records torch's own operators"
@@ -91,7 +94,8 @@ def overrides_functions(kind: type) -> bool:
 def routed(name: str, ours: Callable[..., Any], torchs: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensors = (*args, *kwargs.values())
     query = next((x for x in tensors if isinstance(x, torch.Tensor)), None)
-    reason = "no tensor is given" if query is None else refuses(query, *tensors)
+    inputs = [*args[:3], *[kwargs[name] for name in INPUTS if name in kwargs]]
+    reason = "no tensor is given" if query is None else refuses(query, *tensors, inputs=inputs)
     if not reason and query is not None and is_left_to_torch(name, query):
         reason = f"heddle multiplies {query.dtype} on {query.device.type} without tensor cores"
     if torch.compiler.is_dynamo_compiling():

@@ -291,6 +291,26 @@ def test_compiled():
         torch.testing.assert_close(x, y, rtol=3e-2, atol=3e-2)
 
 
+def test_compiled_take_over():
+    """torch's functions, compiled whole, with gradients."""
+    given, seen = qkv(), []
+
+    def model(q, k, v):
+        out = torch.nn.attention.flex_attention.flex_attention(q, k, v, alibi)
+        return torch.nn.functional.scaled_dot_product_attention(out, k, v, is_causal=True)
+
+    def backend(graph, inputs):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    with heddle.torch.enabled():
+        got, want = (torch.autograd.grad(call(*given).float().square().sum(), given)
+                     for call in (torch.compile(model, fullgraph=True, backend=backend), model))
+    assert "heddle" in " ".join(seen) and "scaled_dot_product_attention" not in " ".join(seen), seen
+    for x, y in zip(got, want):
+        torch.testing.assert_close(x, y, rtol=3e-2, atol=3e-2)
+
+
 def test_autocast_and_checkpoint():
     from torch.utils.checkpoint import checkpoint
 

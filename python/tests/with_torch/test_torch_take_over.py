@@ -299,8 +299,8 @@ def test_a_backward_that_exists_is_asked_for_once(monkeypatch):
     assert len(made) == 1 and heddle.plan_cache_counts()["misses"] == plans and table.grad.any()
 
 
-def test_a_call_that_is_not_asked_goes_to_torch(monkeypatch):
-    """Under a transform or a dispatch mode nobody can say beforehand whether a GPU computes the backward."""
+def test_a_call_that_is_not_asked_is_taken_where_every_gpu_computes_its_backward(monkeypatch):
+    """Under a transform, a dispatch mode or torch.compile nobody can ask a GPU beforehand."""
     from torch.utils.flop_counter import FlopCounterMode
 
     from heddle.torch import _backward_plans
@@ -309,16 +309,45 @@ def test_a_call_that_is_not_asked_goes_to_torch(monkeypatch):
         return torch.nn.functional.scaled_dot_product_attention(q, q, q).sum()
 
     monkeypatch.setattr(_backward_plans, "ASKED_ON", {"cpu"})
-    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    q, wide = (torch.randn(1, 2, 5, dim, requires_grad=True) for dim in (8, 513))
     heddle.torch.clear_log()
     with heddle.torch.enabled():
-        torch.func.grad(loss)(q.detach())
-        with FlopCounterMode(display=False):
-            loss(q).backward()
+        for x in (q, wide):
+            torch.func.grad(loss)(x.detach())
+            with FlopCounterMode(display=False):
+                loss(x).backward()
         with torch.no_grad(), FlopCounterMode(display=False):
-            loss(q)  # no gradient: heddle's
-    reason = "torch: an input requires a gradient, and only eager calls ask whether a GPU computes it"
-    assert went("scaled_dot_product_attention") == {reason: 2, "heddle": 1}
+            loss(wide)  # no gradient: heddle's
+    reason = "torch: a head dimension is 513, and an input requires a gradient; to 512 every GPU computes it"
+    assert went("scaled_dot_product_attention") == {reason: 2, "heddle": 3}
+
+
+@pytest.mark.parametrize("dim, ours", [(8, True), (513, False)])
+def test_compiled_gradients_are_taken_where_every_gpu_computes_them(monkeypatch, dim, ours):
+    from heddle.torch import _backward_plans
+
+    def score(score, b, h, q_idx, kv_idx):
+        return score + 0.1 * (kv_idx - q_idx)
+
+    def loss(q):
+        made = torch.nn.functional.scaled_dot_product_attention(q, q, value=q)
+        return (made + flex.flex_attention(q, q, q, score) if ours else made).square().sum()  # torch's has none on a CPU
+
+    seen = []
+
+    def backend(graph, inputs):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    monkeypatch.setattr(_backward_plans, "ASKED_ON", {"cpu"})
+    torch._dynamo.reset()
+    q = torch.randn(1, 2, 16, dim, requires_grad=True)
+    with heddle.torch.enabled():
+        torch.compile(loss, backend=backend, fullgraph=True)(q)
+        got, want = (torch.autograd.grad(call(q), q)[0] for call in (torch.compile(loss, backend="aot_eager"), loss))
+    text = " ".join(seen)
+    assert ("heddle" in text) == ours and ("scaled_dot_product_attention" in text) != ours, text
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
 def test_what_is_kept_of_backwards_knows_the_family_and_few_lists(monkeypatch):

@@ -227,7 +227,8 @@ std::vector<ForwardMmaConfig> configs_behind_shared_keys(const ForwardMmaConfig&
 
 /// Kernels whose tiles of shared keys have rows of several sequences, best first. 32 rows read keys half as often from
 /// the L2 cache as 16 do, and one wave has them. By wgmma each sequence's own tile takes longer to end, so its kernels
-/// come last. Two kernels, one of shared keys and one of own keys, come before all of these (docs/notes/decode.md).
+/// come last. Two kernels, one of shared keys and one of own keys, come before all of these
+/// (docs/notes/decode_prefixes.md).
 std::vector<ForwardMmaConfig> prefixed_configs(ForwardMmaConfig all, const AttentionProblem& problem,
                                                const AttentionTensors& tensors, const device::CudaCaps& caps) {
   all.by_sequence = true;

@@ -68,6 +68,7 @@ std::vector<Variant> variants_of(const shared::BackwardSm90Config& planned) {
     config.d_o_halves = false;
     config.d_q_added = config.d_q;
   });
+  add("own loads", [](auto& config) { config.shared_loads = false; });
   add("shared loads", [](auto& config) { config.shared_loads = config.wide; });
   add("shared loads, dq added", [](auto& config) {
     config.shared_loads = config.wide;

@@ -8,6 +8,7 @@
 
 #include "families/decode_mma/shared/decode_mma_memory.h"
 #include "portable/decode_mma/blocks_ahead.cuh"
+#include "portable/decode_mma/chunk_states.cuh"
 #include "portable/decode_mma/key_chunks.cuh"
 #include "portable/decode_mma/line.cuh"
 #include "portable/decode_mma/own_key_steps.cuh"
@@ -86,10 +87,11 @@ class Decode {
       const int first = unit - place.unit;  // of the tile
       int stop = first + place.units < end ? first + place.units : end;
       const Tile<kConfig> tile = tiles_.at(place);
-      // Warpgroups' rows leave through the memory of the queries when a chunk ends.
-      const bool loads = !kConfig.chunked() || begins || kConfig.by_warpgroups();
+      const bool loads = !kConfig.chunked() || begins;
       const auto query_row = [&](int i) { return tile.query_row(params_, scores_.row_of(i)); };
-      if constexpr (F::kCopiesQueries) stream.ask_queries(query_row);
+      if constexpr (F::kCopiesQueries) {
+        if (loads) stream.ask_queries(query_row);
+      }
       if constexpr (kQueriesFirst) {
         if (fills) ahead.fill_ring();
         fills = false;
@@ -283,10 +285,12 @@ class Decode {
                                                const ChunkedTile<kConfig, F>& chunks, const FoundWords& words,
                                                RowWeights<kConfig, F>& weights, Out& o, const Store& store) {
     if (!tiles_.has_queries(tile)) return;
-    if (chunks.is_only_one()) {
+    if constexpr (kConfig.by_warpgroups()) {
+      end_chunk_of_warpgroups(tile, chunks, weights, o, store);
+    } else if (chunks.is_only_one()) {
       merge_waves(tile, weights, o, store);
     } else {
-      constexpr int kRun = kConfig.wide() && !kConfig.by_warpgroups() ? F::kOutRun : kRunOfPart<float>;
+      constexpr int kRun = kConfig.wide() ? F::kOutRun : kRunOfPart<float>;
       const auto left = [&](int row, int column) { return chunks.template left<kRun>(row, column); };
       merge_waves(
           tile, weights, o,
@@ -304,13 +308,37 @@ class Decode {
       F::barrier();
       if (last == 0) return;
     }
-    if (!chunks.is_only_one()) {
-      chunks.fold_parts(
-          parts(), weights, [&](int row) { return tile.has(row); }, store);
+    const auto has = [&](int row) { return tile.has(row); };
+    if constexpr (kConfig.by_warpgroups()) {
+      if (!chunks.ends()) States(memory_, scores_).fold_parts(chunks, parts(), weights, has, store);
+    } else if (!chunks.is_only_one()) {
+      chunks.fold_parts(parts(), weights, has, store);
     }
     if constexpr (kConfig.by_sequence) {
       if (!params_.q_packed && tile.q_first == 0) fill(tile.q_len, params_.q_rows, tile.batch);
     }
+  }
+
+  /// The rows' sums become those of all threads that have parts of them.
+  __device__ __forceinline__ void sum_rows(RowWeights<kConfig, F>& weights) const {
+    weights.join();
+    if constexpr (kConfig.wide()) WideRows<kConfig, F, Scores>(memory_, scores_).add(weights.l);
+  }
+
+  using States = ChunkStates<kConfig, F, Scores>;
+  /// The chunk joins what its CTA has left of the tile, and is left, or if that is the whole tile stored.
+  template <class Store>
+  __device__ __forceinline__ void end_chunk_of_warpgroups(const Tile<kConfig>& tile,
+                                                          const ChunkedTile<kConfig, F>& chunks,
+                                                          RowWeights<kConfig, F>& weights, Out& o,
+                                                          const Store& store) const {
+    const States states(memory_, scores_);
+    sum_rows(weights);
+    if (chunks.joins()) states.join(chunks, weights, o);
+    if (!chunks.ends()) return states.leave(chunks, weights, o);
+    WideRows<kConfig, F, Scores>(memory_, scores_)
+        .visit(
+            weights, o, [&](int row) { return tile.has(row); }, NothingBefore(), store);
   }
 
   /// Calls visit(row, column, sums, weights, found) for the columns of the tile's rows, as merge_parts() does: sums of
@@ -318,12 +346,11 @@ class Decode {
   template <class Visit, class Before = NothingBefore>
   __device__ __forceinline__ void merge_waves(const Tile<kConfig>& tile, RowWeights<kConfig, F>& weights, Out& o,
                                               Visit&& visit, Before&& before = {}) {
-    weights.join();
+    sum_rows(weights);
     if constexpr (kConfig.wide()) {
-      const WideRows<kConfig, F, Scores> wide(memory_, scores_);
-      wide.add(weights.l);
-      wide.visit(
-          weights, o, [&](int row) { return tile.has(row); }, before, visit);
+      WideRows<kConfig, F, Scores>(memory_, scores_)
+          .visit(
+              weights, o, [&](int row) { return tile.has(row); }, before, visit);
     } else {
       float* const states = reinterpret_cast<float*>(memory_ + kMemory.states);
       const auto of_wave = [&](int wave, int row) {

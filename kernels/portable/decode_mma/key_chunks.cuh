@@ -68,10 +68,23 @@ class ChunkedTile {
   /// By one thread, behind what its CTA has left: whether all chunks are there now.
   __device__ __forceinline__ bool arrive() const { return word().arrives_last(ctas_); }
 
+  /// The chunk joins what the CTA has left of its group.
+  __device__ __forceinline__ bool joins() const { return joins(chunk_, begin_); }
+  /// The chunk is the last one of a tile that this CTA has alone, and of whose group it has left the rest.
+  __device__ __forceinline__ bool ends() const { return is_last() && !is_shared() && count_ <= shared::kChunksOfGroup; }
+  __device__ __forceinline__ int number() const { return chunk_; }
+  __device__ __forceinline__ int count() const { return count_; }
+  /// The part that the chunk joins, and the one of that number.
+  __device__ __forceinline__ float* part() const { return part(number_of(chunk_, gang_, begin_)); }
+  __device__ __forceinline__ float* part(int number) const {
+    constexpr int kFloats = shared::decode_part_rows(kConfig) * shared::decode_row_floats(kConfig);
+    return static_cast<float*>(params_->parts) + static_cast<long long>(number) * kFloats;
+  }
+
   /// Where columns of a row of the chunk join what the CTA has left of the chunk's group: that.
   template <int kCount>
   __device__ __forceinline__ PartOfRow<kCount> left(int row, int column) const {
-    if (!joins(chunk_, begin_)) return {};
+    if (!joins()) return {};
     return read<kCount>(row_of(row), chunk_ - 1, column);
   }
   /// The state of columns of a row of the chunk joins what was left, `before`.
@@ -121,7 +134,7 @@ class ChunkedTile {
         for (int j = 0; j < kGroup; ++j) {
           const int number = parts[first + j];
           if (number >= 0)
-            part[j] = read<kRun>(floats_of(number) + row * shared::decode_row_floats(kConfig), j, column);
+            part[j] = read<kRun>(this->part(number) + row * shared::decode_row_floats(kConfig), j, column);
         }
         PartOfRow<kRun> group{};
         bool any = false;
@@ -168,14 +181,8 @@ class ChunkedTile {
                                               : 2 * kGroups - 2 + chunk % kGroup;
     return (gang * params_->tiles + tile_) * shared::kPartsOfChunks + own;
   }
-  __device__ __forceinline__ float* floats_of(int number) const {
-    constexpr int kFloats = kConfig.live_rows * shared::decode_row_floats(kConfig);
-    return static_cast<float*>(params_->parts) + static_cast<long long>(number) * kFloats;
-  }
   /// A row of the part that the chunk joins.
-  __device__ __forceinline__ float* row_of(int row) const {
-    return floats_of(number_of(chunk_, gang_, begin_)) + row * shared::decode_row_floats(kConfig);
-  }
+  __device__ __forceinline__ float* row_of(int row) const { return part() + row * shared::decode_row_floats(kConfig); }
   /// A row of a part that ends with `chunk`.
   template <int kCount>
   __device__ __forceinline__ static PartOfRow<kCount> read(const float* row, int chunk, int column) {

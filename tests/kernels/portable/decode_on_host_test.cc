@@ -445,6 +445,42 @@ TEST(DecodeWideOnHost, BatchInvariantByWarpgroups) {
   test.spec.values_in_keys = true;
   expect_invariant(test, any_cut("h200", true, test.seed));
 }
+// Their chunks have 1024 keys: several of a group, and with 9500 keys of two groups.
+TEST(DecodeWideOnHost, ChunksOfWarpgroupsAgreeWithTheReference) {
+  struct Cell {
+    std::int64_t keys, heads, queries;
+    int gangs;
+  };
+  const std::vector<Cell> cells = {{3200, 16, 1, 1}, {3200, 5, 1, 2}, {2500, 40, 1, 1},  {2500, 8, 5, 3},
+                                   {9500, 3, 1, 1},  {9500, 3, 1, 4}, {9500, 2, 1, 100}, {1030, 64, 1, 1}};
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (!takes_all() && i != drawn_case(1, cells.size()) && i != drawn_case(2, cells.size())) continue;
+    const Cell& cell = cells[i];
+    CaseSpec spec = plain(cell.keys, i);
+    spec.batch = 2;
+    spec.kv_heads = 1;
+    spec.group = cell.heads;
+    spec.q_rows = cell.queries;
+    spec.qk_dim = 320;
+    spec.v_dim = 256;
+    spec.values_in_keys = true;
+    spec.with_lse = true;
+    spec.sequences = "lengths";
+    AttentionCase c(spec);
+    c.options().batch_invariant = true;
+    run_decode_on_host_and_judge(
+        c, {.gpu = "h200", .by_warpgroups = true, .gangs = cell.gangs, .lengths_there = i % 2 == 0, .runs = 2});
+  }
+}
+TEST(DecodeWideOnHost, BatchInvariantChunksOfWarpgroups) {
+  InvarianceTest test = {.queries = 1, .keys = 3500, .batches = takes_all() ? 6 : 1, .most = 4, .seed = 10};
+  test.spec.kv_heads = 1;
+  test.spec.group = 16;
+  test.spec.qk_dim = 320;
+  test.spec.v_dim = 256;
+  test.spec.values_in_keys = true;
+  expect_invariant(test, any_cut("h200", true, test.seed));
+}
 // Bounds of a mask are a sequence's own, and units begin alike in pages of any size.
 TEST(DecodeOnHost, BatchInvariantWindows) {
   InvarianceTest test = {.keys = 1500, .batches = takes_all() ? 12 : 3, .most = 11, .seed = 7};

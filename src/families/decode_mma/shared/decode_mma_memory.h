@@ -14,6 +14,12 @@ namespace heddle::shared {
 /// A row that a wave or a CTA leaves: its maximum and its sum, in the first of 16 bytes, and v_columns of O.
 constexpr int decode_row_floats(const ForwardMmaConfig& config) { return 4 + config.v_columns(); }
 
+/// Rows of a part that a CTA leaves. Warpgroups leave chunks thread by thread, so those of whole waves.
+constexpr int decode_part_rows(const ForwardMmaConfig& config) {
+  if (!config.chunked() || !config.by_warpgroups()) return config.live_rows;
+  return (config.live_rows + config.wave_rows() - 1) / config.wave_rows() * config.wave_rows();
+}
+
 /// Where waves share keys their rows are many: when a tile ends, the upper half of the waves of keys leaves its rows to
 /// the lower half, which leaves the sums. Rows of several sequences are many, too. From 8 rows on of D 128 there would
 /// be no room for rings of three beside them and the table of sequences.
@@ -94,7 +100,7 @@ constexpr DecodeMmaWorkspace decode_mma_workspace(const ForwardMmaConfig& config
   DecodeMmaWorkspace memory{};
   memory.joined_words = ctas * kDecodeWords * word;
   memory.parts = aligned(memory.joined_words + joined * word);
-  memory.joined_rows = memory.parts + ctas * decode_parts(config) * config.live_rows * row;
+  memory.joined_rows = memory.parts + ctas * decode_parts(config) * decode_part_rows(config) * row;
   memory.prefix_parts = memory.joined_rows + joined * kJoinedParts * config.own_rows() * row;
   memory.prefix_rows = memory.prefix_spans = memory.bytes = memory.prefix_parts;
   if (!config.shares_elsewhere()) return memory;

@@ -34,13 +34,15 @@ struct PipelineChunk {
 /// Whole chunks of finite values, through all runs, up to the first chunk that is not one.
 class PipelineWalk {
  public:
-  PipelineWalk(const Tile<float>& tile, const ChunkWalk& walk) : tile_(tile), walk_(walk) {}
+  /// Chunks that begin before key `end`.
+  PipelineWalk(const Tile<float>& tile, const ChunkWalk& walk, std::int64_t end)
+      : tile_(tile), walk_(walk), end_(end) {}
 
   /// False: there is none.
   bool next(PipelineChunk& chunk) {
     if (walk_.done()) return false;
     const std::int64_t begin = walk_.chunk().begin;
-    if (begin % kPipelineKeys != 0 || walk_.run_end() - begin < kPipelineKeys) return false;
+    if (begin % kPipelineKeys != 0 || walk_.run_end() - begin < kPipelineKeys || begin >= end_) return false;
     if (tile_.bricks.v_flags[begin / kPipelineKeys] != 0) return false;
     chunk = {begin, walk_.kind() == RunKind::full ? &tile_.full : &tile_.partial};
     walk_.skip(begin + kPipelineKeys);
@@ -50,6 +52,7 @@ class PipelineWalk {
  private:
   const Tile<float>& tile_;
   ChunkWalk walk_;
+  std::int64_t end_;
 };
 
 /// How rows get their t from the products of a chunk. In all forms but plain they take larger maxima first.

@@ -12,7 +12,9 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "families/cpu/probabilities-inl.h"
 #include "families/cpu/target_data.h"
@@ -65,6 +67,22 @@ class ChunkWalk {
   RowRuns::iterator run_, last_;
   std::int64_t block_keys_, key_begin_, key_end_, begin_ = 0, end_ = 0;
 };
+
+/// Takes the walks of several tiles through the same `keys` keys before any goes on, so that these stay in the cache.
+/// walk_of(i): the walk of tile i. go(i, end): takes it through its chunks that begin before key `end`.
+template <class WalkOf, class Go>
+void WalkTogether(std::size_t tiles, std::int64_t keys, const WalkOf& walk_of, const Go& go) {
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  for (;;) {
+    std::int64_t least = kNone;
+    for (std::size_t i = 0; i < tiles; ++i) {
+      const ChunkWalk& walk = walk_of(i);
+      if (!walk.done()) least = std::min(least, walk.chunk().begin);
+    }
+    if (least == kNone) return;
+    for (std::size_t i = 0; i < tiles; ++i) go(i, least / keys * keys + keys);
+  }
+}
 
 /// The mods over the chunk's keys, and -inf in the columns beside them.
 template <class T>

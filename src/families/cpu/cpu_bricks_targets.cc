@@ -29,12 +29,8 @@ void StepEmulated(const BackwardStep<float>& step, const BrickOperands& operands
 void TransposeColumns(const TransposedGradients& gradients, float* panels) {
   detail::TransposeGradients(gradients, panels);
 }
-void AttendByAmx(const Tile<float>& tile, const TileBuffers<float>& buffers) {
-  AttendBricks<detail::AmxRegisters>(tile, buffers);
-}
-void AttendEmulated(const Tile<float>& tile, const TileBuffers<float>& buffers) {
-  AttendBricks<detail::EmulatedRegisters>(tile, buffers);
-}
+void AttendByAmx(const Bundle<float>& bundle) { AttendBricks<detail::AmxRegisters>(bundle); }
+void AttendEmulated(const Bundle<float>& bundle) { AttendBricks<detail::EmulatedRegisters>(bundle); }
 
 }  // namespace heddle::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -45,8 +41,8 @@ HWY_AFTER_NAMESPACE();
 namespace heddle::cpu {
 
 void pack(const PackBricks& bricks) { N_AVX3::PackTheBricks(bricks); }
-void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit) {
-  unit == device::MatrixUnit::amx ? N_AVX3::AttendByAmx(tile, buffers) : N_AVX3::AttendEmulated(tile, buffers);
+void attend_bricks(const Bundle<float>& bundle, device::MatrixUnit unit) {
+  unit == device::MatrixUnit::amx ? N_AVX3::AttendByAmx(bundle) : N_AVX3::AttendEmulated(bundle);
 }
 void pack(const PackTwoWays& rows) { N_AVX3::PackBothWays(rows); }
 double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count) {
@@ -67,7 +63,7 @@ namespace heddle::cpu {
 
 // Never called: MatrixUnit is none.
 void pack(const PackBricks&) { std::abort(); }
-void attend_bricks(const Tile<float>&, const TileBuffers<float>&, device::MatrixUnit) { std::abort(); }
+void attend_bricks(const Bundle<float>&, device::MatrixUnit) { std::abort(); }
 void pack(const PackTwoWays&) { std::abort(); }
 double dot_of_bf16(const std::uint16_t*, const std::uint16_t*, std::int64_t) { std::abort(); }
 void step(const BackwardStep<float>&, const BrickOperands&, const StepBuffers<float>&, const BrickBuffers&,

@@ -27,6 +27,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "base/element.h"
@@ -34,6 +35,7 @@
 #include "families/cpu/chunks-inl.h"
 #include "families/cpu/gemm-inl.h"
 #include "families/cpu/pack-inl.h"
+#include "families/cpu/pieces-inl.h"
 #include "families/cpu/probabilities-inl.h"
 #include "families/cpu/target_data.h"
 #include "families/cpu/values-inl.h"
@@ -123,6 +125,17 @@ void AttendChunk(const Tile<T>& tile, const TileBuffers<T>& buffers, const Chunk
             ValueCases<T>{.non_finite = non_finite ? &columns : nullptr, .scale = value_scale}, first);
 }
 
+/// The chunks of packed keys that begin before key `end`. first: no chunk came before.
+template <class T>
+void AttendChunks(const Tile<T>& tile, const TileBuffers<T>& buffers, ChunkWalk& walk, std::int64_t end, T value_scale,
+                  bool& first) {
+  for (; !walk.done() && walk.chunk().begin < end; walk.next()) {
+    AttendChunk(tile, buffers, walk.chunk(), walk.kind() == RunKind::full ? tile.full : tile.partial, value_scale,
+                first);
+    first = false;
+  }
+}
+
 /// Keys [key_begin, key_end) of the tile, from rows that have seen none. False when no key was there.
 template <class T>
 bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t key_begin, std::int64_t key_end,
@@ -140,27 +153,9 @@ bool AttendKeys(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t
     return end != WalkEnd::no_key;
   }
   bool first = true;
-  for (ChunkWalk walk(tile.runs, tile.block_keys, key_begin, key_end); !walk.done(); walk.next()) {
-    AttendChunk(tile, buffers, walk.chunk(), walk.kind() == RunKind::full ? tile.full : tile.partial, value_scale,
-                first);
-    first = false;
-  }
+  ChunkWalk walk(tile.runs, tile.block_keys, key_begin, key_end);
+  AttendChunks(tile, buffers, walk, key_end, value_scale, first);
   return !first;
-}
-
-template <class T>
-double SumOf(const T* sums) {
-  const hn::ScalableTag<double> d;
-  const hn::Rebind<T, decltype(d)> own;
-  auto sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < kSumLanes<T>; i += static_cast<std::int64_t>(hn::Lanes(d))) {
-    if constexpr (std::is_same_v<T, double>) {
-      sum = hn::Add(sum, hn::Load(d, sums + i));
-    } else {
-      sum = hn::Add(sum, hn::PromoteTo(d, hn::Load(own, sums + i)));
-    }
-  }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 /// A row's end: the factor of its accumulators, and its lse in two parts, m and ln l.
@@ -311,58 +306,34 @@ void Finish(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key, co
   ReplaceNonFinite(tile, buffers);
 }
 
-/// The unfinished rows of one piece.
+/// Tiles of packed keys, each of which has all of its keys.
 template <class T>
-void StorePartials(const Tile<T>& tile, const TileBuffers<T>& buffers, bool any_key) {
-  const Partials<T>& to = tile.partials;
-  const std::int64_t columns = plan::round_up(tile.v_dim, kColumnUnit);
-  for (std::int64_t i = 0; i < tile.rows(); ++i) {
-    const std::int64_t row = tile.piece * to.rows + tile.partial_row + i;
-    to.maxima[row] = buffers.row_maxima[i];
-    to.sums[row] = static_cast<T>(SumOf(buffers.row_sums + i * kSumLanes<T>));
-    const T* from = buffers.accumulators + i * buffers.o_stride;
-    T* o = to.o + row * buffers.o_stride;
-    if (any_key) {
-      std::copy(from, from + columns, o);
-    } else {
-      std::fill(o, o + columns, T(0));
-    }
+void AttendTogether(const Bundle<T>& bundle) {
+  const std::size_t count = bundle.tiles.size();
+  std::optional<ChunkWalk> walks[plan::kMostBundle];
+  bool first[plan::kMostBundle];
+  for (std::size_t i = 0; i < count; ++i) {
+    const Tile<T>& tile = bundle.tiles[i];
+    LoadQueries(tile, bundle.buffers[i]);
+    StartRows(tile, bundle.buffers[i]);
+    walks[i].emplace(tile.runs, tile.block_keys, tile.key_begin, tile.key_end);
+    first[i] = true;
   }
-}
-
-/// Row i of the tile: the sum of its pieces, each rescaled to the largest maximum. Pieces in which nothing attended are
-/// left out, whatever they accumulated.
-template <class T>
-void MergeRow(const Tile<T>& tile, const TileBuffers<T>& buffers, std::int64_t i) {
-  const hn::ScalableTag<T> d;
-  const Partials<T>& from = tile.partials;
-  const auto row_of = [&](std::int64_t piece) { return piece * from.rows + tile.partial_row + i; };
-  const bool softmax = tile.normalizer == Normalizer::softmax;
-  T top = kMinusInfinity<T>;
-  for (std::int64_t piece = 0; piece < from.pieces; ++piece) top = std::max(top, from.maxima[row_of(piece)]);
-  T sum = 0;
-  T* to = buffers.accumulators + i * buffers.o_stride;
-  std::fill(to, to + buffers.o_stride, T(0));
-  for (std::int64_t piece = 0; piece < from.pieces; ++piece) {
-    const std::int64_t row = row_of(piece);
-    if (softmax && from.maxima[row] == kMinusInfinity<T> && from.sums[row] == 0) continue;
-    const T scale = softmax ? std::exp(from.maxima[row] - top) : T(1);
-    sum += scale * from.sums[row];
-    const T* o = from.o + row * buffers.o_stride;
-    for (std::int64_t c = 0; c < tile.v_dim; c += static_cast<std::int64_t>(hn::Lanes(d))) {
-      hn::Store(hn::MulAdd(hn::Set(d, scale), hn::Load(d, o + c), hn::Load(d, to + c)), d, to + c);
-    }
-  }
-  T* sums = buffers.row_sums + i * kSumLanes<T>;
-  std::fill(sums, sums + kSumLanes<T>, T(0));
-  sums[0] = sum;
-  buffers.row_maxima[i] = top;
+  WalkTogether(
+      count, bundle.keys, [&](std::size_t i) -> const ChunkWalk& { return *walks[i]; },
+      [&](std::size_t i, std::int64_t end) {
+        AttendChunks(bundle.tiles[i], bundle.buffers[i], *walks[i], end, T(1), first[i]);
+      });
+  for (std::size_t i = 0; i < count; ++i) Finish(bundle.tiles[i], bundle.buffers[i], !first[i]);
 }
 
 }  // namespace detail
 
 template <class T>
-void Attend(const Tile<T>& tile, const TileBuffers<T>& buffers) {
+void Attend(const Bundle<T>& bundle) {
+  if (bundle.tiles.size() > 1) return detail::AttendTogether(bundle);
+  const Tile<T>& tile = bundle.tiles.front();
+  const TileBuffers<T>& buffers = bundle.buffers.front();
   const bool any_key = detail::AttendKeys(tile, buffers, tile.key_begin, tile.key_end, T(1));
   if (tile.partials.pieces > 1) {
     detail::StorePartials(tile, buffers, any_key);

@@ -7,83 +7,17 @@
 #include <optional>
 #include <type_traits>
 
-#include "base/counters.h"
 #include "base/element.h"
-#include "base/kept.h"
 #include "base/parallel.h"
 #include "families/cpu/cpu_choices.h"
 #include "families/cpu/cpu_facts.h"
-#include "families/cpu/cpu_forward_plans.h"
-#include "families/cpu/cpu_forward_schedule.h"
-#include "families/cpu/cpu_forward_steps.h"
-#include "families/cpu/mod_programs.h"
+#include "families/cpu/cpu_forward_run.h"
 #include "families/cpu/progress.h"
 #include "families/cpu/target_data.h"
 #include "families/cpu/tensor_rows.h"
 
 namespace heddle::cpu {
 namespace {
-
-/// Keys that one packing task takes.
-constexpr std::int64_t kPackKeys = 8 * plan::kPanel;
-/// A launch of fewer multiply-adds is over before a second thread would have begun.
-constexpr std::int64_t kSerialWork = std::int64_t{1} << 21;
-/// A guess: AMX multiplies some ten times as fast, and the softmax takes as long as before.
-constexpr std::int64_t kBrickSerialWork = 4 * kSerialWork;
-
-/// Memory that a run leaves for the next one of its plan.
-struct RunMemory {
-  std::vector<WorkerMods> mods;  // of each worker
-  base::Counters merged;         // pieces that have ended, of each tile in pieces
-  StepsLeft left;
-};
-
-/// State that all runs of a plan share. Not copied: the schedule points into it.
-struct CpuForward {
-  problem::AttentionProblem problem;
-  plan::Plan plan;
-  plan::CpuForwardPart part;
-  ModPrograms programs;
-  plan::CpuForwardScratch scratch;
-  std::int64_t pair_bytes;  // the workspace's first part; the workers' scratch follows
-  Schedule schedule;
-  std::vector<Wave> waves;
-  std::vector<WaveOrder> orders;  // of the waves
-  mutable base::Kept<RunMemory> memory;
-
-  explicit CpuForward(const backend::PrepareArguments& arguments)
-      : problem(arguments.problem),
-        plan(arguments.plan),
-        part(plan.part<plan::CpuForwardPart>()),
-        programs(problem),
-        scratch(plan::cpu_forward_scratch(problem, plan.tile.q, part.bricks())),
-        pair_bytes(plan.workspace_bytes - plan.threads * scratch.bytes),
-        schedule(problem, kv_batch(arguments.tensors.k), kv_batch(arguments.tensors.v), plan.tile.q, pair_bytes,
-                 arguments.block_mask, part.bricks()) {
-    for (std::int64_t i = 0; i < schedule.waves(); ++i) {
-      orders.push_back(order_for(waves.emplace_back(schedule.wave(i))));
-    }
-  }
-  int workers_for(const Wave& wave) const {
-    std::int64_t scores = 0;
-    for (const TileTask& tile : wave.tiles) scores += tile.cost;
-    const bool from_bricks = part.bricks() && !wave.k_units.empty();
-    if (scores * (problem.qk_dim + problem.v_dim) < (from_bricks ? kBrickSerialWork : kSerialWork)) return 1;
-    return static_cast<int>(std::clamp<std::int64_t>(std::ssize(wave.tiles), 1, plan.threads));
-  }
-  int most_workers() const {
-    int most = 0;
-    for (const Wave& wave : waves) most = std::max(most, workers_for(wave));
-    return most;
-  }
-  WaveOrder order_for(const Wave& wave) const { return order_of(wave, workers_for(wave), kPackKeys, pair_bytes); }
-  /// Sequences in pages have keys of their own.
-  std::int64_t kv_batch(const ConstTensorView& view) const {
-    return problem.page_rows > 0 ? problem.batch : view.shape[0];
-  }
-  CpuForward(const CpuForward&) = delete;
-  CpuForward& operator=(const CpuForward&) = delete;
-};
 
 /// A number a query head: of a vector [heads], or of a row of a matrix [batch, heads]. Extents of one serve all.
 template <class T>
@@ -132,31 +66,35 @@ class Launch {
       const Step& step = order.steps[static_cast<std::size_t>(index_of_step)];
       const StepsLeft::Turn turn(memory_.left, step);
       if (step.kind != Step::Kind::tile) return pack_step(wave, order, step, worker);
-      attend_step(wave, order, wave.tiles[static_cast<std::size_t>(step.index)], worker);
-      progress.add_one();
+      attend_step(wave, order, step, worker);
+      for (std::int32_t i = 0; i < step.tiles; ++i) progress.add_one();
     });
   }
 
   const Sequence& sequence(std::int64_t index) const { return problem_.sequences[static_cast<std::size_t>(index)]; }
   std::int64_t batch_entry(std::int64_t index) const { return problem_.packed ? 0 : index; }
 
-  TileBuffers<T> buffers(int worker) const {
+  /// The buffers of a step's tile `index`.
+  TileBuffers<T> buffers(int worker, std::int64_t index = 0) const {
     std::byte* base = workspace_ + pair_bytes_ + worker * scratch_.bytes;
+    std::byte* state = index == 0 ? base : base + scratch_.more_states + (index - 1) * scratch_.state_bytes;
     const auto at = [&](std::int64_t offset) { return reinterpret_cast<T*>(base + offset); };
-    return {.queries = at(scratch_.queries),
+    const auto kept = [&](std::int64_t offset) { return reinterpret_cast<T*>(state + offset); };
+    return {.queries = kept(scratch_.queries),
             .scores = at(scratch_.scores),
             .weights = at(scratch_.weights),
-            .accumulators = at(scratch_.accumulators),
-            .row_sums = at(scratch_.row_sums),
-            .row_maxima = at(scratch_.row_maxima),
-            .row_scales = at(scratch_.row_scales),
-            .row_factors = at(scratch_.row_factors),
+            .accumulators = kept(scratch_.accumulators),
+            .row_sums = kept(scratch_.row_sums),
+            .row_maxima = kept(scratch_.row_maxima),
+            .row_scales = kept(scratch_.row_scales),
+            .row_factors = kept(scratch_.row_factors),
             .attending = reinterpret_cast<std::uint64_t*>(base + scratch_.attending),
             .infinite = reinterpret_cast<std::uint64_t*>(base + scratch_.infinite),
             .staging = at(scratch_.staging),
             .chunk_keys = at(scratch_.chunk_keys),
             .chunk_values = at(scratch_.chunk_values),
             .quad_queries = at(scratch_.quad_queries),
+            .brick_sums = kept(scratch_.brick_sums),
             .q_stride = scratch_.q_stride,
             .o_stride = scratch_.o_stride};
   }
@@ -222,8 +160,24 @@ class Launch {
   }
 
   /// The worker that ends a tile's last piece merges them all, in the pieces' order.
-  void attend_step(const Wave& wave, const WaveOrder& order, const TileTask& task, int worker) {
-    attend_tile(tile_of(wave, order, task, worker), buffers(worker));
+  void attend_step(const Wave& wave, const WaveOrder& order, const Step& step, int worker) {
+    const auto task_of = [&](std::int64_t i) -> const TileTask& {
+      return wave.tiles[static_cast<std::size_t>(order.tile_order[static_cast<std::size_t>(step.index + i)])];
+    };
+    if (step.tiles > 1) {
+      Tile<T> tiles[plan::kMostBundle];
+      TileBuffers<T> own[plan::kMostBundle];
+      for (std::int64_t i = 0; i < step.tiles; ++i) {
+        tiles[i] = tile_of(wave, order, task_of(i), worker);
+        own[i] = buffers(worker, i);
+      }
+      const auto count = static_cast<std::size_t>(step.tiles);
+      return attend_tiles({{tiles, count}, {own, count}, forward_.part.bundles.keys});
+    }
+    const TileTask& task = task_of(0);
+    const Tile<T> tile = tile_of(wave, order, task, worker);
+    const TileBuffers<T> own = buffers(worker);
+    attend_tiles({{&tile, 1}, {&own, 1}, 0});
     if (task.merge < 0) return;
     const auto merge = static_cast<std::size_t>(task.merge);
     if (memory_.merged[merge].fetch_add(1, std::memory_order_acq_rel) + 1 == task.pieces) {
@@ -231,14 +185,15 @@ class Launch {
     }
   }
 
-  void attend_tile(const Tile<T>& tile, const TileBuffers<T>& buffers) const {
+  void attend_tiles(const Bundle<T>& bundle) const {
     if constexpr (std::is_same_v<T, float>) {
+      const Tile<T>& tile = bundle.tiles.front();
       const bool in_place = tile.rows() >= plan::kLeastUnitRows;
       if (forward_.part.bricks() && (tile.bricks.k != nullptr || in_place)) {
-        return attend_bricks(tile, buffers, forward_.part.unit);
+        return attend_bricks(bundle, forward_.part.unit);
       }
     }
-    attend(tile, buffers);
+    attend(bundle);
   }
 
   Tile<T> tile_of(const Wave& wave, const WaveOrder& order, const TileTask& task, int worker) {
@@ -391,6 +346,7 @@ class CpuForwardKernel final : public backend::Kernel {
     base::JsonTree facts =
         cpu_facts("cpu_forward", forward_.part.bricks(), forward_.problem.precision, forward_.plan.threads);
     if (const std::string in_place = forward_.schedule.in_place_text(); !in_place.empty()) facts["in_place"] = in_place;
+    if (const std::string bundles = forward_.bundles_text(); !bundles.empty()) facts["bundles"] = bundles;
     for (const auto& [title, lines] : forward_.programs.text()) facts[title] = lines;
     return facts;
   }

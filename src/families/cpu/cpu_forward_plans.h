@@ -33,37 +33,54 @@ inline constexpr std::int64_t kAlignment = 64;         // bytes; every buffer st
 
 constexpr std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
+/// Packed keys and values that do not stay in a core's L2 would be read from beyond it for each tile of queries. A
+/// bundle is a number of tiles of the same packed keys that one worker takes through `keys` keys, which do stay, before
+/// any of them goes on.
+inline constexpr std::int64_t kMostBundle = 16;
+struct CpuBundles {
+  std::int64_t tiles = 1;       // of a bundle, at most; 1: each tile goes alone
+  std::int64_t keys = 0;        // a multiple of kChunk
+  std::int64_t least_keys = 0;  // a tile that sees fewer goes alone
+};
+
 /// The family's part of a plan. unit: what multiplies where keys and values are packed, and in place from
 /// kLeastUnitRows rows on. For AMX they are packed in bricks of bf16 (bricks-inl.h) instead of panels.
 struct CpuForwardPart {
   device::MatrixUnit unit = device::MatrixUnit::none;
+  CpuBundles bundles{};
 
   bool bricks() const { return unit != device::MatrixUnit::none; }
 };
 
 /// Offsets in bytes of a worker's buffers, each [rows][...] with `rows` a multiple of kRowGroup.
 struct CpuForwardScratch {
+  // A tile's state from chunk to chunk: the first `state_bytes`. Further tiles of a bundle have theirs from `more_states`
+  // on.
   std::int64_t queries;       // [rows][q_stride]
-  std::int64_t scores;        // [padded_rows][kChunk]
-  std::int64_t weights;       // [rows][kChunk], with a weight mod only
   std::int64_t accumulators;  // [rows][o_stride]
   std::int64_t row_sums;      // [rows][lanes of a 64-byte vector]
   std::int64_t row_maxima;    // [rows]
   std::int64_t row_scales;    // [rows]
   std::int64_t row_factors;   // [padded_rows]
-  std::int64_t attending;     // [rows][kChunk] bits, whatever the element
-  std::int64_t infinite;      // [rows][kChunk] bits
-  std::int64_t staging;       // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
+  std::int64_t brick_sums;    // with bricks only: two pairs of [rows][lanes of a 64-byte vector]
+  std::int64_t state_bytes;
+  // Tiles of a bundle share the rest.
+  std::int64_t scores;     // [padded_rows][kChunk]
+  std::int64_t weights;    // [rows][kChunk], with a weight mod only
+  std::int64_t attending;  // [rows][kChunk] bits, whatever the element
+  std::int64_t infinite;   // [rows][kChunk] bits
+  std::int64_t staging;    // [kChunk][kPanel]: rows on their way into a panel, or a changed copy of one
   // Where keys and values are read in place:
   std::int64_t chunk_keys;    // [kChunk][q_stride]: the chunk's keys where they are staged
   std::int64_t chunk_values;  // [kChunk][o_stride + kStagedGap]
   std::int64_t quad_queries;  // [padded_rows][q_stride]: the queries in blocks of four dimensions
-  std::int64_t bytes;         // of all of it
+  std::int64_t more_states;
+  std::int64_t bytes;  // of all of it
   std::int64_t rows, q_stride, o_stride;
   std::int64_t padded_rows;  // rows up to whole vectors
 };
 CpuForwardScratch cpu_forward_scratch(const problem::AttentionProblem& problem, std::int64_t tile_rows,
-                                      bool bricks = false);
+                                      bool bricks = false, std::int64_t bundle_tiles = 1);
 
 /// True when a sequence's keys and values are read in place.
 bool cpu_forward_in_place(const problem::AttentionProblem& problem, const Sequence& sequence, std::int64_t tile_rows,

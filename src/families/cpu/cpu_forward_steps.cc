@@ -40,6 +40,31 @@ std::vector<Group> groups_of(const Wave& wave) {
   return groups;
 }
 
+/// Whether a tile sees keys enough to be worth a bundle.
+bool joins_bundles(const TileTask& tile, const plan::CpuBundles& bundles) {
+  return tile.k_unit >= 0 && bundles.tiles > 1 && tile.cost >= bundles.least_keys * tile.rows * tile.heads;
+}
+
+/// Steps of a group's tiles. Bundles become smaller to the end of the wave, so that all workers end at about the same
+/// time.
+void add_tiles(const Wave& wave, const std::vector<std::int32_t>& tiles, std::int32_t group, int workers,
+               const plan::CpuBundles& bundles, WaveOrder& order) {
+  const auto joins = [&](std::size_t i) {
+    return joins_bundles(wave.tiles[static_cast<std::size_t>(tiles[i])], bundles);
+  };
+  for (std::size_t i = 0; i < tiles.size();) {
+    const std::int64_t left = std::ssize(wave.tiles) - std::ssize(order.tile_order);
+    const auto most = static_cast<std::size_t>(std::clamp<std::int64_t>(left / (2 * workers), 1, bundles.tiles));
+    std::size_t end = i + 1;
+    while (joins(i) && end < tiles.size() && end < i + most && joins(end)) ++end;
+    order.steps.push_back({.kind = Step::Kind::tile,
+                           .index = static_cast<std::int32_t>(order.tile_order.size()),
+                           .group = group,
+                           .tiles = static_cast<std::int32_t>(end - i)});
+    for (; i < end; ++i) order.tile_order.push_back(tiles[i]);
+  }
+}
+
 /// Gives groups slots of memory in turns, if each has units of its own and the slots find room.
 void share_memory(const Wave& wave, const std::vector<Group>& groups, std::int64_t pair_bytes, WaveOrder& order,
                   std::int64_t slots) {
@@ -67,7 +92,8 @@ void share_memory(const Wave& wave, const std::vector<Group>& groups, std::int64
 
 }  // namespace
 
-WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::int64_t pair_bytes) {
+WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::int64_t pair_bytes,
+                   const plan::CpuBundles& bundles) {
   const std::vector<Group> groups = groups_of(wave);
   WaveOrder order;
   order.packing.resize(groups.size());
@@ -98,10 +124,9 @@ WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::i
       packed = j + 1;
       most_ahead = std::max(most_ahead, j - i);
     }
-    for (const std::int32_t tile : groups[i].tiles) {
-      order.steps.push_back({Step::Kind::tile, tile, static_cast<std::int32_t>(i)});
-    }
-    order.tiles[i] = static_cast<std::int32_t>(groups[i].tiles.size());
+    const std::size_t first = order.steps.size();
+    add_tiles(wave, groups[i].tiles, static_cast<std::int32_t>(i), workers, bundles, order);
+    order.tiles[i] = static_cast<std::int32_t>(order.steps.size() - first);
   }
   // One more than are ahead and at work, so that packing seldom waits for a tile of the group before.
   share_memory(wave, groups, pair_bytes, order, static_cast<std::int64_t>(most_ahead) + (workers > 1 ? 2 : 1));
@@ -120,7 +145,7 @@ bool StepsLeft::is_ready(const Step& step) const {
   const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
   const auto is_done = [](const std::atomic<std::int32_t>& left) { return left.load(std::memory_order_acquire) == 0; };
   if (step.kind == Step::Kind::tile) {
-    const TileTask& tile = wave_->tiles[at(step.index)];
+    const TileTask& tile = wave_->tiles[at(order_->tile_order[at(step.index)])];
     return tile.k_unit < 0 || (is_done(packing_[at(order_->k_groups[at(tile.k_unit)])]) &&
                                is_done(packing_[at(order_->v_groups[at(tile.v_unit)])]));
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/counters.h"
+#include "families/cpu/cpu_forward_plans.h"
 #include "families/cpu/cpu_forward_schedule.h"
 
 namespace heddle::cpu {
@@ -13,14 +14,16 @@ namespace heddle::cpu {
 struct Step {
   enum class Kind : std::uint8_t { pack_keys, pack_values, tile };
   Kind kind;
-  std::int32_t index;          // in Wave::k_units, Wave::v_units or Wave::tiles
+  std::int32_t index;          // in Wave::k_units or Wave::v_units, or of the first tile in WaveOrder::tile_order
   std::int32_t group;          // tiles that read the same units, and the packing of these
   std::int64_t first_key = 0;  // of those that are packed
+  std::int32_t tiles = 0;      // of a bundle
 };
 
 /// A wave's steps. Whoever takes them in their order waits for nothing but steps that were taken.
 struct WaveOrder {
   std::vector<Step> steps;
+  std::vector<std::int32_t> tile_order;            // Wave::tiles, as steps take them
   std::vector<std::int64_t> k_offsets, v_offsets;  // of the units, in bytes in the workspace
   std::vector<std::int32_t> k_groups, v_groups;    // that pack the units
   std::vector<std::int32_t> packing, tiles;        // by group: its steps
@@ -28,7 +31,8 @@ struct WaveOrder {
 };
 
 /// A step packs at most `pack_keys` keys. `pair_bytes`: the workspace's part that holds units.
-WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::int64_t pair_bytes);
+WaveOrder order_of(const Wave& wave, int workers, std::int64_t pack_keys, std::int64_t pair_bytes,
+                   const plan::CpuBundles& bundles = {});
 
 /// Steps that wait for others. Threads share it.
 class StepsLeft {

@@ -14,8 +14,8 @@ void PackKeysF32(const PackKeys<float>& keys) { Pack(keys); }
 void PackKeysF64(const PackKeys<double>& keys) { Pack(keys); }
 void PackValuesF32(const PackValues<float>& values) { Pack(values); }
 void PackValuesF64(const PackValues<double>& values) { Pack(values); }
-void AttendF32(const Tile<float>& tile, const TileBuffers<float>& buffers) { Attend(tile, buffers); }
-void AttendF64(const Tile<double>& tile, const TileBuffers<double>& buffers) { Attend(tile, buffers); }
+void AttendF32(const Bundle<float>& bundle) { Attend(bundle); }
+void AttendF64(const Bundle<double>& bundle) { Attend(bundle); }
 void MergePiecesF32(const Tile<float>& tile, const TileBuffers<float>& buffers) { MergePieces(tile, buffers); }
 void MergePiecesF64(const Tile<double>& tile, const TileBuffers<double>& buffers) { MergePieces(tile, buffers); }
 
@@ -42,12 +42,8 @@ void pack(const PackKeys<float>& keys) { HWY_DYNAMIC_DISPATCH(PackKeysF32)(keys)
 void pack(const PackKeys<double>& keys) { HWY_DYNAMIC_DISPATCH(PackKeysF64)(keys); }
 void pack(const PackValues<float>& values) { HWY_DYNAMIC_DISPATCH(PackValuesF32)(values); }
 void pack(const PackValues<double>& values) { HWY_DYNAMIC_DISPATCH(PackValuesF64)(values); }
-void attend(const Tile<float>& tile, const TileBuffers<float>& buffers) {
-  HWY_DYNAMIC_DISPATCH(AttendF32)(tile, buffers);
-}
-void attend(const Tile<double>& tile, const TileBuffers<double>& buffers) {
-  HWY_DYNAMIC_DISPATCH(AttendF64)(tile, buffers);
-}
+void attend(const Bundle<float>& bundle) { HWY_DYNAMIC_DISPATCH(AttendF32)(bundle); }
+void attend(const Bundle<double>& bundle) { HWY_DYNAMIC_DISPATCH(AttendF64)(bundle); }
 void merge_pieces(const Tile<float>& tile, const TileBuffers<float>& buffers) {
   HWY_DYNAMIC_DISPATCH(MergePiecesF32)(tile, buffers);
 }

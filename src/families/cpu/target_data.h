@@ -156,6 +156,7 @@ struct TileBuffers {
   T* chunk_keys;
   T* chunk_values;
   T* quad_queries;
+  T* brick_sums;
   std::int64_t q_stride, o_stride;
 };
 
@@ -226,6 +227,15 @@ struct Tile {
   std::int64_t rows() const { return heads * at.rows; }
 };
 
+/// Tiles of packed keys that one worker takes through the same `keys` keys at a time (cpu_forward_plans.h), or one tile
+/// of any kind, whatever `keys` is. Each has buffers of its own for what it keeps from chunk to chunk.
+template <class T>
+struct Bundle {
+  std::span<const Tile<T>> tiles;
+  std::span<const TileBuffers<T>> buffers;
+  std::int64_t keys;
+};
+
 // Dispatched once a call to the best SIMD target of the machine.
 void multiply(const Product<float>& product);
 void multiply(const Product<double>& product);
@@ -233,15 +243,15 @@ void pack(const PackKeys<float>& keys);
 void pack(const PackKeys<double>& keys);
 void pack(const PackValues<float>& values);
 void pack(const PackValues<double>& values);
-void attend(const Tile<float>& tile, const TileBuffers<float>& buffers);
-void attend(const Tile<double>& tile, const TileBuffers<double>& buffers);
+void attend(const Bundle<float>& bundle);
+void attend(const Bundle<double>& bundle);
 // For AVX-512 alone: on machines whose MatrixUnit is not none.
 void pack(const PackBricks& bricks);
 void pack(const PackTwoWays& rows);
 /// The sum of products in f64, whose order is its own.
 double dot_of_bf16(const std::uint16_t* a, const std::uint16_t* b, std::int64_t count);
-/// A tile of at most kUnitRows rows from its bricks, or of at most kDecodeRows rows from keys and values in place.
-void attend_bricks(const Tile<float>& tile, const TileBuffers<float>& buffers, device::MatrixUnit unit);
+/// Tiles of at most kUnitRows rows from their bricks, or one of at most kDecodeRows rows from keys and values in place.
+void attend_bricks(const Bundle<float>& bundle, device::MatrixUnit unit);
 /// The rows of all pieces become o and lse; tile.piece says nothing.
 void merge_pieces(const Tile<float>& tile, const TileBuffers<float>& buffers);
 void merge_pieces(const Tile<double>& tile, const TileBuffers<double>& buffers);

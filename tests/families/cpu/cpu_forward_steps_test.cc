@@ -23,10 +23,10 @@ constexpr std::int64_t kPackKeys = 128;
 class Workers {
  public:
   Workers(const problem::AttentionProblem& problem, const Wave& wave, int workers, std::int64_t pair_bytes,
-          std::uint64_t seed)
+          std::uint64_t seed, const plan::CpuBundles& bundles = {})
       : problem_(problem),
         wave_(wave),
-        order_(order_of(wave, workers, kPackKeys, pair_bytes)),
+        order_(order_of(wave, workers, kPackKeys, pair_bytes, bundles)),
         workers_(workers),
         rng_(seed) {
     left_.begin(wave, order_);
@@ -61,11 +61,14 @@ class Workers {
 
   void work(const Step& step) {
     if (step.kind == Step::Kind::tile) {
-      EXPECT_TRUE(tiles_.insert(step.index).second);
-      const TileTask& tile = wave_.tiles[static_cast<std::size_t>(step.index)];
-      if (tile.k_unit < 0) return;
-      expect_packed(false, tile.k_unit);
-      expect_packed(true, tile.v_unit);
+      for (std::int32_t i = step.index; i < step.index + step.tiles; ++i) {
+        const std::int32_t index = order_.tile_order[static_cast<std::size_t>(i)];
+        EXPECT_TRUE(tiles_.insert(index).second);
+        const TileTask& tile = wave_.tiles[static_cast<std::size_t>(index)];
+        if (tile.k_unit < 0) continue;
+        expect_packed(false, tile.k_unit);
+        expect_packed(true, tile.v_unit);
+      }
       return;
     }
     const bool values = step.kind == Step::Kind::pack_values;
@@ -131,10 +134,38 @@ TEST(CpuForwardSteps, NoTileReadsWhatIsNotPacked) {
         for (std::uint64_t seed = 0; seed < 5; ++seed) {
           SCOPED_TRACE(workers);
           Workers(problem, wave, workers, bytes, seed).run();
+          Workers(problem, wave, workers, bytes, seed, {.tiles = 3, .keys = 128, .least_keys = 300}).run();
         }
       }
     }
   }
+}
+
+/// Tiles that see keys enough are bundled, fewer of them to the end, and none with tiles of another pair.
+TEST(CpuForwardSteps, BundlesBecomeSmallerToTheEnd) {
+  const std::vector<Sequence> sequences = {
+      {.q_len = 20 * kTileRows, .kv_len = 400}, {.q_len = 300, .kv_len = 100}, {.q_len = 2, .kv_len = 5000}};
+  const problem::AttentionProblem problem = problem_of(2, 2, sequences);
+  const std::int64_t bytes = plan::cpu_forward_pair_bytes(problem, kTileRows);
+  const Wave wave = Schedule(problem, 3, 3, kTileRows, bytes, nullptr).wave(0);
+  const WaveOrder order = order_of(wave, 2, kPackKeys, bytes, {.tiles = 5, .keys = 128, .least_keys = 400});
+  std::int32_t most = 0, next = 0;
+  for (const Step& step : order.steps) {
+    if (step.kind != Step::Kind::tile) continue;
+    EXPECT_EQ(step.index, next);
+    next += step.tiles;
+    most = std::max(most, step.tiles);
+    std::set<std::int32_t> units;
+    for (std::int32_t i = step.index; i < next; ++i) {
+      const TileTask& tile = wave.tiles[static_cast<std::size_t>(order.tile_order[static_cast<std::size_t>(i)])];
+      units.insert(tile.k_unit);
+      EXPECT_TRUE(step.tiles == 1 || tile.sequence == 0);
+    }
+    EXPECT_EQ(units.size(), 1U);
+  }
+  EXPECT_EQ(next, std::ssize(wave.tiles));
+  EXPECT_EQ(most, 5);
+  EXPECT_EQ(order.steps.back().tiles, 1);
 }
 
 /// A pair without keys packs nothing, so it does not wait for those that had its memory before; the next one must.

@@ -21,6 +21,15 @@ TileOperand surface(const T* base, std::int64_t stride) {
           std::ptrdiff_t{sizeof(T)}};
 }
 
+bool draws(const Instruction& step) {
+  return step.code == Code::draw_row || (step.code == Code::op && step.op == expr::Op::random_uniform);
+}
+bool is_function(const Instruction& step) {
+  using expr::Op;
+  const Op op = step.op;
+  return step.code == Code::op && (op == Op::div || op == Op::floor_div || op == Op::mod || expr::info(op).ulp > 0);
+}
+
 }  // namespace
 
 struct TileProgram::Code {
@@ -47,6 +56,16 @@ TileProgram& TileProgram::operator=(TileProgram&&) noexcept = default;
 
 ExprType TileProgram::type() const { return code_->root.type(); }
 std::string TileProgram::text() const { return to_string(code_->guarded); }
+
+TileProgram::Work TileProgram::work() const {
+  Work work{.form = code_->form, .steps = 0, .functions = 0, .draws = 0};
+  for (const Instruction& step : code_->guarded.steps[static_cast<std::size_t>(Extent::tile)]) {
+    ++work.steps;
+    work.functions += is_function(step) ? 1 : 0;
+    work.draws += draws(step) ? 1 : 0;
+  }
+  return work;
+}
 
 std::size_t TileProgram::register_bytes() const { return Machine::register_bytes(code_->guarded, code_->precision); }
 

@@ -25,6 +25,14 @@ class TileProgram {
   ExprType type() const;
   /// The program as text, an instruction a line, with each operand's class; for explain and tests.
   std::string text() const;
+  /// Operations on each element, for predictions: those whose results vary over rows and columns.
+  struct Work {
+    TileForm::Kind form;  // of start_form(), if the operands of a tile allow it
+    int steps;            // all of them
+    int functions;        // those that take several times as long: exp and the like, quotients, remainders
+    int draws;            // of random numbers
+  };
+  Work work() const;
   /// The size of the registers of one Scratch, once it has run.
   std::size_t register_bytes() const;
 

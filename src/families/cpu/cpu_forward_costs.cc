@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "expr/simplify.h"
 #include "families/cpu/cpu_forward_plans.h"
+#include "tile_evaluator/tile_evaluator.h"
 
 namespace heddle::plan {
 namespace {
@@ -118,7 +120,7 @@ double unit_seconds(const AttentionProblem& problem, const Share& share, double 
   const std::int64_t key_bytes = problem.qk_dim * size_of(problem.k_dtype) + problem.v_dim * size_of(problem.v_dtype);
   const double packed = elements - share.in_place_elements +
                         kCpuForwardByUnit.key_elements * static_cast<double>(share.keys - share.in_place);
-  return packed * cpu_unit_seconds(problem, kCpuForwardByUnit) +
+  return elements * cpu_mod_seconds(problem, kCpuModsByUnit) + packed * cpu_unit_seconds(problem, kCpuForwardByUnit) +
          share.in_place_elements * kCpuForwardByUnit.score_seconds +
          static_cast<double>(share.in_place * key_bytes) / kUnitInPlaceBytesPerSecond;
 }
@@ -129,6 +131,21 @@ double cpu_unit_seconds(const AttentionProblem& problem, const CpuUnitCosts& cos
   // Products of keys sum over bricks of 32 dimensions, those of values make bricks of 16.
   const std::int64_t dims = round_up(problem.qk_dim, 32) + round_up(problem.v_dim, 16);
   return costs.score_seconds + costs.dim_seconds * static_cast<double>(dims) / 2;
+}
+
+double cpu_mod_seconds(const AttentionProblem& problem, const CpuModCosts& costs) {
+  using Kind = cpu::TileForm::Kind;
+  const auto program = [&](const Expr& mod) {
+    const Expr simple = expr::simplify(mod, problem.precision);
+    if (same(simple, leaf::score())) return 0.0;
+    const cpu::TileProgram::Work work = cpu::TileProgram(simple, problem.precision).work();
+    const bool in_pipeline = problem.weight_mod.empty() && problem.normalizer == Normalizer::softmax;
+    if (in_pipeline && work.form == Kind::added) return costs.added + costs.added_step * (work.steps - 1);
+    if (in_pipeline && work.form == Kind::capped) return costs.capped;
+    return costs.program + costs.step * work.steps + costs.function * work.functions + costs.draw * work.draws;
+  };
+  return (problem.score_mod.empty() ? 0 : program(problem.score_mod)) +
+         (problem.weight_mod.empty() ? 0 : costs.weights + program(problem.weight_mod));
 }
 
 double cpu_flops_per_second(expr::Precision precision, double head_dim) {

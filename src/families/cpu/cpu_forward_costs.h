@@ -4,8 +4,8 @@
 //
 // A run takes the time of its products at the rate of its head dimension, and that of converting and transposing each
 // key and value into a panel, or of converting them where they are read in place; or, where its tensors do not fit in
-// L3, that of reading them, if this is longer. The arithmetic of mods is not counted: a quarter more for a softcap at D
-// 64, 8 % for ALiBi.
+// L3, that of reading them, if this is longer. By AMX, the arithmetic of mods is added; by vectors it is not counted: a
+// quarter more for a softcap at D 64, 8 % for ALiBi.
 #pragma once
 
 #include <array>
@@ -50,6 +50,24 @@ struct CpuUnitCosts {
 /// S 2048, full: 711 GFLOP/s at D 64, 936 at D 128. Packing takes as long as a prototype's.
 inline constexpr CpuUnitCosts kCpuForwardByUnit = {
     .score_seconds = 0.170e-9, .dim_seconds = 2.87e-12, .key_elements = 35};
+/// What mods add to each score's time where AMX computes: seconds. Fitted to 15 mods at D 64 and 128 (docs/notes/
+/// cpu_amx.md), whose time the sum meets within a third.
+struct CpuModCosts {
+  double added, added_step;  // terms that are added among the products, and each operation that makes them
+  double capped;             // a tanh among the products
+  double program;            // any other program, beside its operations
+  double step, function, draw;
+  double weights;  // of a weight mod, beside its program
+};
+inline constexpr CpuModCosts kCpuModsByUnit = {.added = 0.18e-9,
+                                               .added_step = 0.15e-9,
+                                               .capped = 0.41e-9,
+                                               .program = 0.10e-9,
+                                               .step = 0.11e-9,
+                                               .function = 0.35e-9,
+                                               .draw = 0.50e-9,
+                                               .weights = 0.25e-9};
+
 /// S 2048, full: 503 GFLOP/s at D 64, 610 at D 128. Packing takes as long as a prototype's.
 inline constexpr CpuUnitCosts kCpuBackwardByUnit = {
     .score_seconds = 0.422e-9, .dim_seconds = 12.2e-12, .key_elements = 120};
@@ -58,6 +76,9 @@ inline constexpr double kUnitInPlaceBytesPerSecond = 19e9;
 
 /// Seconds of a score by those costs.
 double cpu_unit_seconds(const problem::AttentionProblem& problem, const CpuUnitCosts& costs);
+
+/// Seconds that the problem's mods add to a score by those costs.
+double cpu_mod_seconds(const problem::AttentionProblem& problem, const CpuModCosts& costs);
 
 /// The rate of one core, by the row of the largest head dimension that is not larger. Smaller ones take as long as the
 /// first.

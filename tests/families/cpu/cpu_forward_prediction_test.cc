@@ -214,6 +214,32 @@ TEST(CpuPrediction, AmxTakesTheTimeThatWasMeasured) {
   }
 }
 
+// Times of one thread as multiples of the time without mods, as docs/notes/cpu_amx.md has them.
+TEST(CpuPrediction, AmxCountsMods) {
+  struct Case {
+    const char *score, *weight;
+    double at_64, at_128;
+  };
+  const auto predicted_by = [](const Case& mods, std::int64_t dim) {
+    Shape shape = {.q_heads = 2, .kv_heads = 2, .q_rows = 2048, .kv_rows = 2048, .dim = dim, .v_dim = dim};
+    shape.dtype = DType::bf16;
+    AttentionOptions options;
+    if (*mods.score != 0) options.score_mod = parse(mods.score);
+    if (*mods.weight != 0) options.weight_mod = parse(mods.weight);
+    return predicted(shape, options, machine_with_amx()).seconds;
+  };
+  for (const Case& mods : {Case{"score + 0.25 * f32(kv_idx - q_idx)", "", 1.46, 1.33},
+                           {"30.0 * tanh(score / 30.0)", "", 2.27, 1.65},
+                           {"abs(score)", "", 1.42, 1.29},
+                           {"score * abs(score) + abs(score * 0.5 + 1.0)", "", 2.89, 2.47},
+                           {"score + tanh(score)", "", 2.73, 2.28},
+                           {"", "where(random_uniform(1, b, h, q_idx, kv_idx) < 0.1, 0.0, 1.1111112)", 3.32, 3.00}}) {
+    SCOPED_TRACE(testing::Message() << mods.score << mods.weight);
+    EXPECT_NEAR(predicted_by(mods, 64) / predicted_by({"", "", 1, 1}, 64), mods.at_64, 0.25 * mods.at_64);
+    EXPECT_NEAR(predicted_by(mods, 128) / predicted_by({"", "", 1, 1}, 128), mods.at_128, 0.25 * mods.at_128);
+  }
+}
+
 TEST(CpuPrediction, AmxTakesWholeBricks) {
   const auto seconds = [](std::int64_t dim, std::int64_t v_dim) {
     const Shape shape = {.dim = dim, .v_dim = v_dim, .dtype = DType::bf16};

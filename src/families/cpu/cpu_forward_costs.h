@@ -50,8 +50,8 @@ struct CpuUnitCosts {
 /// S 2048, full: 711 GFLOP/s at D 64, 936 at D 128. Packing takes as long as a prototype's.
 inline constexpr CpuUnitCosts kCpuForwardByUnit = {
     .score_seconds = 0.170e-9, .dim_seconds = 2.87e-12, .key_elements = 35};
-/// What mods add to each score's time where AMX computes: seconds. Fitted to 15 mods at D 64 and 128 (docs/notes/
-/// cpu_amx.md), whose time the sum meets within a third.
+/// Seconds that mods add to each score's time where AMX computes. Fitted to 13 mods at D 64 and 128 (docs/notes/
+/// cpu_amx.md), whose time the sum meets within a fourth.
 struct CpuModCosts {
   double added, added_step;  // terms that are added among the products, and each operation that makes them
   double capped;             // a tanh among the products

@@ -30,12 +30,13 @@ std::int64_t working_set_bytes(const problem::AttentionProblem& problem, std::in
 }
 
 /// Bundles, if some sequence's packed keys and values do not stay in L2. A tile of three quarters of it or less goes as
-/// fast alone. A bundle's keys and values take a quarter, what its tiles keep at most three eighths.
+/// fast alone. A bundle's keys and values take a quarter, what its tiles keep at most three eighths. By AMX, weight
+/// mods take longer than reading from L3.
 CpuBundles bundles_of(const problem::AttentionProblem& problem, const device::Caps& caps, std::int64_t rows,
                       bool bricks) {
   const std::int64_t panel_bytes =
       cpu_forward_packed_k_bytes(problem, kPanel, bricks) + cpu_forward_v_flags_offset(problem, kPanel, bricks);
-  if (panel_bytes == 0) return {};
+  if (panel_bytes == 0 || (bricks && !problem.weight_mod.empty())) return {};
   const std::int64_t row_bytes = (problem.qk_dim + problem.v_dim) * element_bytes(problem);
   const std::int64_t keys = caps.l2_bytes / 4 / panel_bytes * kPanel / kChunk * kChunk;
   const CpuBundles bundles = {.tiles = std::min(caps.l2_bytes * 3 / 8 / (rows * row_bytes), kMostBundle),

@@ -1,4 +1,4 @@
-// What all runs of a forward's plan share on the CPU.
+// The state of a forward's plan on the CPU that all of its runs share.
 #pragma once
 
 #include <fmt/format.h>

@@ -12,8 +12,8 @@ constexpr std::int64_t kPairBudget = std::int64_t{512} << 20;
 constexpr std::int64_t kMostRows = 96, kLeastRows = 12;  // of a tile; each is half the one before
 constexpr std::int64_t kRowStrip = 16;                   // rows whose statistics are updated together
 constexpr std::int64_t kPieceTasks = 32;                 // pieces of a sequence's kv heads that are worth having
-/// Addresses whose difference is a multiple of this wait for each other. Accumulators and scores half of it apart gain
-/// 2 to 3 % where AMX computes (D 128, S 2048).
+/// A load waits for stores before it whose addresses differ by a multiple of this. Accumulators and scores stand half
+/// of it apart.
 constexpr std::int64_t kPageBytes = 4096;
 constexpr std::int64_t kVectorBytes = 64;  // the widest vector of any target; row sums are kept by lane
 

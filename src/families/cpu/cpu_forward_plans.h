@@ -54,8 +54,8 @@ struct CpuForwardPart {
 
 /// Offsets in bytes of a worker's buffers, each [rows][...] with `rows` a multiple of kRowGroup.
 struct CpuForwardScratch {
-  // A tile's state from chunk to chunk: the first `state_bytes`. Further tiles of a bundle have theirs from `more_states`
-  // on.
+  // A tile's state from chunk to chunk: the first `state_bytes`. Further tiles of a bundle have theirs from
+  // `more_states` on.
   std::int64_t queries;       // [rows][q_stride]
   std::int64_t accumulators;  // [rows][o_stride]
   std::int64_t row_sums;      // [rows][lanes of a 64-byte vector]

@@ -56,7 +56,7 @@ constexpr std::array kOptions{
               "measured to be faster; on, wherever it can; off, nowhere"},
     OptionRow{Option::log, "HEDDLE_LOG",
               "a file to which each plan, each kernel that is brought and each refusal is appended as a line of JSON "
-              "(events.h); -: stderr. Read once a process"},
+              "(events.h); - or 1: stderr; 0: none. Read once a process"},
 };
 
 constexpr bool in_order() {

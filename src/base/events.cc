@@ -35,12 +35,13 @@ Hearers& hearers() {
 
 int opened_log() {
   const std::string name = value_of(Option::log);
-  if (name.empty()) return -1;
-  if (name == "-") return STDERR_FILENO;
+  // Users set switches to 0 and 1 from habit, so neither names a file; ./1 does.
+  if (name.empty() || name == "0") return -1;
+  if (name == "-" || name == "1") return STDERR_FILENO;
   const int file = uninterrupted([&] { return ::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644); });
   if (file < 0) {
-    throw Error(ErrorCode::io, fmt::format("HEDDLE_LOG is '{}', which cannot be opened to append to it: {}; a file and "
-                                           "'-' (stderr) are accepted",
+    throw Error(ErrorCode::io, fmt::format("HEDDLE_LOG is '{}', which cannot be opened to append to it: {}; a file, "
+                                           "'-' or '1' (stderr) and '0' (none) are accepted",
                                            name, std::strerror(errno)));
   }
   return file;

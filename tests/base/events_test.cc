@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -94,16 +95,28 @@ TEST_F(Events, ALogThatCannotBeOpenedIsAnError) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST_F(Events, AMinusIsStderr) {
-  EXPECT_EXIT(
-      {
-        const ScopedVariable log("HEDDLE_LOG", "-");
-        base::hearing = base::Hearing::unknown;
-        if (base::hears_events()) base::report("plan", {});
-        exit_with(true);
-      },
-      testing::ExitedWithCode(0), "\"event\":\"plan\"");
+/// In an empty folder, which must be empty afterwards unless `file` is expected in it.
+void report_with(const char* value, const char* file = nullptr) {
+  const std::filesystem::path folder = testing::TempDir() + "/heddle_events_" + std::to_string(::getpid());
+  std::filesystem::create_directories(folder);
+  std::filesystem::current_path(folder);
+  const ScopedVariable log("HEDDLE_LOG", value);
+  base::hearing = base::Hearing::unknown;
+  if (base::hears_events()) base::report("plan", {});
+  const bool as_expected = file == nullptr ? std::filesystem::is_empty(folder) : std::filesystem::exists(file);
+  std::filesystem::remove_all(folder);
+  exit_with(as_expected);
 }
+
+TEST_F(Events, AMinusAndAOneAreStderr) {
+  for (const char* value : {"-", "1"}) {
+    EXPECT_EXIT(report_with(value), testing::ExitedWithCode(0), "\"event\":\"plan\"") << value;
+  }
+}
+
+TEST_F(Events, AZeroIsNobody) { EXPECT_EXIT(report_with("0"), testing::ExitedWithCode(0), "^$"); }
+
+TEST_F(Events, APathToAOneIsAFile) { EXPECT_EXIT(report_with("./1", "1"), testing::ExitedWithCode(0), "^$"); }
 
 }  // namespace
 }  // namespace heddle

@@ -11,7 +11,7 @@
 #     commit); a third of all these if the change alters no kernel
 #   - kernels compiled for this machine's CPU, emulated or simulated: all tests. By default an eighth of them, and of
 #     most lists a part
-#   - planted faults: a hundred at random. By default four
+#   - planted faults: a hundred at random. By default four that recompile 40 source files at most, or one that takes more
 #   - the sanitizers: all tests under ASan and UBSan, and under TSan. By default ASan and UBSan, for what reads texts
 #     and files
 #   - fuzzing of what reads bytes from others: a minute a target. By default ten seconds
@@ -234,7 +234,7 @@ else
   note "release" tests release -LE drawn
   note "release, a part of those drawn" part_of_tests release -L drawn
   note "Python" python_tests
-  note "four planted faults" plant_faults --sample 4
+  note "four planted faults" plant_faults --sample 4 --sources 40
   step "ASan and UBSan build of ${watched_programs[*]}"
   build_preset fuzz "${watched_programs[@]}"
   note "ASan and UBSan, reduced grid" reduced_tests fuzz -R "^($(IFS='|' && echo "${watched_programs[*]}"))\$"

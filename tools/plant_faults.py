@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests the tests: plants one small fault after another in a copy of the library, and expects a test to fail for each.
 
-usage: plant_faults.py [--sample N [--seed SEED]] [--only NAME ...] [--gpu] [--list] [--fit] [--build DIR] [--copies N]
+usage: plant_faults.py [--sample N [--seed SEED] [--sources N]] [--only NAME ...] [--gpu] [--list] [--fit] [--build DIR] [--copies N]
 
 The faults stand in tools/faults/ROOM.json, a room of src/ or kernels/ each: {"name", "file", "find", "replace", "tests"}.
 `find` must occur exactly once in the file, so that a fault that no longer fits the code is an error here and not a silent
@@ -10,7 +10,9 @@ one must fail. The name of a program stands for its parts, too (heddle_test_part
 saves the first attempt, for faults that few cases find. A fault that does not compile does not count as found. Those of
 tools/faults/gpu.json need a GPU and are planted with --gpu alone.
 
---sample plants as many at random; the seed is printed, and --seed or HEDDLE_TEST_SEED repeats the draw.
+--sample plants as many at random; the seed is printed, and --seed or HEDDLE_TEST_SEED repeats the draw. With --sources
+the draw passes over faults that would recompile more source files in all, by the dependencies that build/release knows.
+The first fault is taken whatever it costs, so some seed draws each; if it exceeds the number alone, it is the only one.
 Several copies of the library take faults at the same time; for each fault, only what its tests run is built.
 """
 import argparse
@@ -81,14 +83,54 @@ def read_faults():
     return [fault for faults in rooms.values() for fault in faults], on_gpu
 
 
-def drawn(faults, count, seed):
-    """As many of them at random, one of each file where there are enough files."""
+def drawn(faults, count, seed, cost=lambda fault: 0, most=0):
+    """As many of them at random, one of each file where there are enough files, the dearest first. Together they cost
+    `most` or less; a first one that costs more is drawn alone."""
     generator = random.Random(seed)
     shuffled = generator.sample(faults, len(faults))
     first_of_file = {fault["file"]: fault for fault in reversed(shuffled)}
     firsts = [fault for fault in shuffled if first_of_file[fault["file"]] is fault]
     others = [fault for fault in shuffled if first_of_file[fault["file"]] is not fault]
-    return (firsts + others)[:count]
+    taken, left = [], most
+    for fault in firsts + others:
+        if len(taken) == count or left < 0:
+            break
+        price = cost(fault)
+        if not taken or price <= left:
+            taken.append((price, fault))
+            left -= price
+    return [fault for _, fault in sorted(taken, key=lambda pair: -pair[0])]
+
+
+class Recompiled:
+    """How many source files a fault's tests recompile, by the release build of this checkout; 0 without one."""
+
+    def __init__(self):
+        self.folder = ROOT / "build" / "release"
+        self.users, self.sources, self.inputs = {}, {}, {}
+        self.words_of = words_of_tests(ROOT)
+        user = ""
+        for line in self.ninja("deps").splitlines():
+            if ": #deps" in line:
+                user = line.partition(": #deps")[0]
+            elif line.startswith("    "):
+                path = os.path.normpath(self.folder / line.strip())
+                self.users.setdefault(path, set()).add(user)
+                if path.endswith(".cc"):
+                    self.sources[user] = self.sources.get(user, 0) + 1
+
+    def ninja(self, tool, *targets):
+        done = subprocess.run(["ninja", "-C", str(self.folder), "-t", tool, *targets], capture_output=True, text=True)
+        return done.stdout if done.returncode == 0 else ""
+
+    def __call__(self, fault):
+        users = self.users.get(str(ROOT / fault["file"]), set())
+        targets = targets_of(ROOT, self.words_of, named_tests(self.words_of, fault["tests"]))
+        if targets and targets not in self.inputs:
+            self.inputs[targets] = set(self.ninja("inputs", *targets).splitlines())
+        if targets:
+            users = users & self.inputs[targets]
+        return sum(self.sources.get(user, 0) for user in users)
 
 
 def build(tree, jobs, targets=()):
@@ -167,6 +209,7 @@ def main():
     arguments.add_argument("--only", nargs="*", help="names of faults to plant")
     arguments.add_argument("--sample", type=int, metavar="N", help="plant as many at random")
     arguments.add_argument("--seed", type=int, default=os.environ.get("HEDDLE_TEST_SEED"), help="of the sample")
+    arguments.add_argument("--sources", type=int, metavar="N", help="as many files the sample may recompile")
     arguments.add_argument("--gpu", action="store_true", help="plant those that are found on a GPU only, instead")
     arguments.add_argument("--list", action="store_true", help="print the faults and stop")
     arguments.add_argument("--fit", action="store_true", help="only check that each fault's text is in its file, once")
@@ -187,7 +230,10 @@ def main():
     if given.sample is not None:
         seed = int(given.seed) if given.seed is not None else random.SystemRandom().randrange(10**6)
         print(f"{given.sample} of {len(faults)} faults, drawn with --seed {seed}", flush=True)
-        faults = drawn(faults, given.sample, seed)
+        if given.sources is None:
+            faults = drawn(faults, given.sample, seed)
+        else:
+            faults = drawn(faults, given.sample, seed, Recompiled(), given.sources)
 
     if given.list:
         for fault in faults:
@@ -195,7 +241,9 @@ def main():
         return 0
 
     copies = queue.SimpleQueue()
-    for number in range(min(given.copies, len(faults))):
+    count = max(1, min(given.copies, len(faults)))
+    jobs = max(1, CPUS // count)
+    for number in range(count):
         tree = pathlib.Path(given.build).resolve() / str(number)
         trouble = make_copy(tree)
         if trouble:
@@ -207,12 +255,12 @@ def main():
         tree = copies.get()
         start = time.monotonic()
         try:
-            return *plant(tree, fault, max(1, CPUS // given.copies)), time.monotonic() - start
+            return *plant(tree, fault, jobs), time.monotonic() - start
         finally:
             copies.put(tree)
 
     unfound = 0
-    with concurrent.futures.ThreadPoolExecutor(given.copies) as workers:
+    with concurrent.futures.ThreadPoolExecutor(count) as workers:
         for number, (fault, result) in enumerate(zip(faults, workers.map(plant_in_a_copy, faults)), 1):
             verdict, detail, seconds = result
             unfound += verdict != "found"

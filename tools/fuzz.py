@@ -16,6 +16,7 @@ import argparse
 import base64
 import concurrent.futures
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "fuzz"
 OUT = BUILD / "targets"
 CORPORA = ROOT / "tests" / "fuzz_corpora"
-WATCHED = ["-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=undefined"]
+WATCHED = ["-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
 FLAGS = ["-std=c++20", "-O1", "-g1", f"-I{ROOT}/include", f"-I{ROOT}/src", f"-I{ROOT}/tests"]
 
 MOST_INPUTS = 1000
@@ -209,6 +210,12 @@ def keep(name, program):
     print(f"{name}: {len(inputs)} inputs are kept")
 
 
+def own_environment(name):
+    """Without the user's settings, and with a cache that no other process has."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEDDLE_")}
+    return {**environment, "HEDDLE_CACHE_DIR": str(OUT / f"{name}.cache"), "ASAN_OPTIONS": "detect_leaks=1"}
+
+
 def run(name, program, seconds):
     """Whether nothing was found."""
     corpus = OUT / f"{name}.corpus"
@@ -219,13 +226,15 @@ def run(name, program, seconds):
     command = [str(program), str(corpus), f"-max_total_time={seconds}", f"-artifact_prefix={OUT}/{name}-", "-timeout=20",
                "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
-                          env={**os.environ, "ASAN_OPTIONS": "detect_leaks=1"})
+                          env=own_environment(name))
     if done.returncode != 0:
         print(done.stdout[-6000:])
         print(f"{name}: something was found")
         return False
-    executed = [line.split()[-1] for line in done.stdout.splitlines() if "number_of_executed_units" in line]
-    print(f"{name}: nothing found in {executed[0] if executed else '?'} runs", flush=True)
+    numbers = dict(re.findall(r"^stat::(\w+): *(\d+)$", done.stdout, re.MULTILINE))
+    count, slowest, memory = (numbers.get(key, "?") for key in (
+        "number_of_executed_units", "slowest_unit_time_sec", "peak_rss_mb"))
+    print(f"{name}: nothing found in {count} runs, the slowest of {slowest} s, with {memory} MB", flush=True)
     return True
 
 

@@ -183,7 +183,7 @@ struct RepeatedPart::PiecesOf {
   /// Walks both side by side; between two ends of pieces nothing changes.
   template <class Join>
   static std::vector<Piece> joined(std::span<const Piece> x, std::span<const Piece> y, Join&& join) {
-    constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+    static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
     std::vector<Piece> pieces;
     pieces.reserve(std::max(x.size(), y.size()) + 1);
     const auto class_at = [](std::span<const Piece> rest, std::int32_t at) {

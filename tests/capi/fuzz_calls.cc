@@ -54,7 +54,11 @@ class Arguments {
       stride = std::clamp<std::int64_t>(stride * std::clamp<std::int64_t>(x.shape[i], 1, 64), 1, 1 << 20);
     }
     if (bytes_.next() < 250) give_memory(x, integers);
-    if (bytes_.next() >= 252) x.rank = bytes_.number(HEDDLE_MAX_RANK + 1);
+    if (bytes_.next() >= 252) {
+      // Fewer axes may be more elements: an axis of none was among them.
+      x.rank = bytes_.number(HEDDLE_MAX_RANK + 1);
+      if (x.data != nullptr) give_memory(x, integers);
+    }
     return memory().copy(x);
   }
   const heddle_tensor* maybe(std::vector<std::int64_t> shape, std::int32_t dtype, bool integers = false) {
@@ -97,8 +101,9 @@ class Arguments {
  private:
   /// Null where it would take too much: a run then has to refuse it.
   void give_memory(heddle_tensor& x, bool integers) {
+    x.data = nullptr;
     std::int64_t lowest = 0, highest = 0, count = 1;
-    for (int i = 0; i < x.rank; ++i) {
+    for (int i = 0; i < std::min<int>(x.rank, HEDDLE_MAX_RANK); ++i) {
       if (x.shape[i] < 0 || x.shape[i] > 1000) return;
       count *= x.shape[i];
       const std::int64_t last = std::max<std::int64_t>(x.shape[i] - 1, 0) * x.strides[i];

@@ -77,6 +77,7 @@ void call(std::uint8_t picks, std::uint8_t values) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  ::setenv("HEDDLE_PLAN_CACHE_BYTES", "64M", 1);  // not what the input before left
   for (std::size_t i = 0; i + 2 < size && i < 150; i += 3) {
     // Few plans have room at times, and none.
     if (data[i] >= 230) ::setenv("HEDDLE_PLAN_CACHE_BYTES", data[i] % 2 == 0 ? "1" : data[i] % 3 == 0 ? "0" : "64M", 1);

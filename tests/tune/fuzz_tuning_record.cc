@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "tune/tuning_record.h"
 
@@ -14,26 +15,41 @@ namespace {
 
 const std::string kClass = "a class of problems";
 
-/// The one file of the folder, whose name is that of the class.
-std::filesystem::path record_file() {
-  static const std::filesystem::path file = [] {
-    const std::string memory = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    const std::string folder = memory + "/heddle_fuzz_tuning_" + std::to_string(::getpid());
-    ::setenv("HEDDLE_CACHE_DIR", folder.c_str(), 1);
+/// A folder that no other process has. A process that ends without a finding removes it.
+class Folder {
+ public:
+  Folder() {
+    std::string name = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
+    name += "/heddle_fuzz_tuning_XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+    ::setenv("HEDDLE_CACHE_DIR", name.c_str(), 1);
     std::string trouble;
     heddle::tune::store(kClass, {.times = {{"a kernel", 1e-3}}, .planned = "a kernel"}, trouble);
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      if (entry.path().extension() == ".json") return entry.path();
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path().extension() == ".json") record_ = entry.path();
     }
-    std::abort();
-  }();
-  return file;
-}
+    if (record_.empty()) std::abort();
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  /// The one file of the folder, whose name is that of the class.
+  const std::filesystem::path& record() const { return record_; }
+
+ private:
+  std::filesystem::path path_, record_;
+};
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  std::ofstream(record_file(), std::ios::binary)
+  static const Folder folder;
+  std::ofstream(folder.record(), std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   std::string trouble;
   const auto record = heddle::tune::load(kClass, trouble);

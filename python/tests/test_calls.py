@@ -167,30 +167,51 @@ x = np.random.default_rng(0).standard_normal((1, 8, 16384, 64), np.float32)
 small = x[:, :, :64]
 plan = heddle.AttentionPlan(x, x, x)
 out = np.empty_like(x)
+
+def backward():
+    one = x[:, :1]  # a head, whose keys may be one task
+    return heddle.attention_backward(one, one, one, one, one[..., 0], one)
+
 calls = {
     "attention": lambda: heddle.attention(x, x, x),
     "reference": lambda: heddle.attention(x, x, x, backend="reference"),
     "plan": lambda: plan.run(x, x, x, out=out),
+    "backward": backward,
+    "check": lambda: heddle.check(x, x, x, out),
 }
 call = calls[sys.argv[1]]
+heard = []
+
+def show(fraction):  # the signal may come while it runs
+    heard.append(fraction)
+    time.sleep(0.05)
+
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 began = time.monotonic()
 try:
-    call()
+    if sys.argv[2] == "shown":
+        with heddle.progress(show):
+            call()
+    else:
+        call()
     print("not interrupted")
 except KeyboardInterrupt:
     print("interrupted after", round(time.monotonic() - began, 1))
+    # A call that heeds no signal before its end is interrupted then, too.
+    assert sys.argv[2] != "shown" or heard and heard[-1] < 0.9, heard
 want = heddle.attention(small, small, small, backend="reference")
 assert np.allclose(heddle.attention(small, small, small), want, atol=1e-5)
 """
 
 
-@pytest.mark.parametrize("kind", ["attention", "reference", "plan"])
-def test_ctrl_c(kind):
-    """In a process of its own. The whole call would take some 5 s on two cores and more than an hour with the
-    reference; after the interrupt the library works as before."""
+@pytest.mark.parametrize(("kind", "shown"), [
+    ("attention", ""), ("attention", "shown"), ("reference", ""), ("plan", "shown"), ("backward", "shown"), ("check", ""),
+])
+def test_ctrl_c(kind, shown):
+    """In a process of its own, during the call or in the function that hears of its progress. The whole call would take
+    some 5 s on two cores and more than an hour with the reference; after the interrupt the library works as before."""
     result = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, kind], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", INTERRUPTED, kind, shown], capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("interrupted after"), result.stdout

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -73,6 +74,29 @@ TEST(Forks, AChildsChildComputesToo) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+/// As a subprocess does that another thread starts: the child calls nothing of the library.
+TEST(Forks, DuringCallsOfAnotherThreadChangeNothingInTheParent) {
+  const ScratchFolder scratch;
+  const std::vector<NamedCall> calls = made_calls(scratch, 2);
+  std::atomic<bool> ended = false;
+  std::jthread caller([&] {
+    for (int round = 0; round < (is_reduced() ? 2 : 5); ++round) {
+      for (const NamedCall& made : calls) EXPECT_EQ(made.call(), made.expected) << made.name;
+    }
+    ended = true;
+  });
+  int forks = 0;
+  for (; !ended; ++forks) {
+    const pid_t child = ::fork();
+    if (child == 0) std::_Exit(7);
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 7 << 8);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GT(forks, 0);
 }
 
 std::atomic<std::int64_t> signals{0};

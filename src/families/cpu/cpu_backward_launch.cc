@@ -69,15 +69,19 @@ class BackwardLaunch {
     if (std::ssize(reads()) < in_tasks) reads().resize(static_cast<std::size_t>(in_tasks));
     const bool by_tasks = queries_.by_tasks(wave, workers);
     if (!by_tasks) queries_.prepare(wave, workers);
-    Progress progress(run_.options.progress, std::ssize(wave.lanes), index, run_.backward.schedule.waves());
+    std::int64_t tiles = 0;
+    for (const std::vector<KeyTask>& lane : wave.lanes) {
+      for (const KeyTask& task : lane)
+        tiles += (task.end_tile - task.first_tile) * std::ssize(wave.units[static_cast<std::size_t>(task.unit)]);
+    }
+    Progress progress(run_.options.progress, tiles, index, run_.backward.schedule.waves());
     base::parallel_tasks(workers, std::ssize(wave.lanes), [&](int worker, std::int64_t lane) {
       for (const KeyTask& task : wave.lanes[static_cast<std::size_t>(lane)]) {
         const TaskQueries queries{wave, by_tasks ? queries_.shift_of(wave, task, workers, worker) : 0};
         if (by_tasks) queries_.prepare(queries, task);
-        run_task(queries, task, lane, worker);
+        run_task(queries, task, lane, worker, progress);
         if (by_tasks && run_.tensors.dq) queries_.store(queries, task, worker);
       }
-      progress.add_one();
     });
     if (run_.tensors.dq && !by_tasks) queries_.store(wave, workers);
   }
@@ -100,11 +104,12 @@ class BackwardLaunch {
             {}};
   }
 
-  void run_task(const TaskQueries& queries, const KeyTask& task, std::int64_t lane, int worker) {
+  void run_task(const TaskQueries& queries, const KeyTask& task, std::int64_t lane, int worker, Progress& progress) {
     for (const KeyGroup& group : queries.wave.units[static_cast<std::size_t>(task.unit)]) {
       for (std::int64_t tile = task.first_tile; tile < task.end_tile; ++tile) {
         const std::int64_t first = tile * run_.split.tile_keys;
         if (first < group.keys) run_key_tile(queries, group, task.piece, first, lane, worker);
+        progress.add_one();  // a task may be all keys of a head: seconds without a Ctrl-C
       }
     }
   }

@@ -1,5 +1,5 @@
-// What a list of cases keeps under HEDDLE_TEST_REDUCED, which the sanitizers run with: their programs take ten to
-// twenty times as long.
+// Lists of cases under HEDDLE_TEST_REDUCED, which the sanitizers run with: their programs take ten to twenty times as
+// long.
 #pragma once
 
 #include <cstdint>

@@ -74,6 +74,7 @@ build_preset() {
   if [[ $preset == release ]]; then options=("${release_options[@]}"); fi
   if [[ $preset == asan ]]; then options=("${asan_options[@]}"); fi
   if [[ $preset == fuzz ]]; then options=("${fuzz_options[@]}"); fi
+  if [[ $preset == tsan ]]; then options=("${tsan_options[@]}"); fi
   if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1 &&
     ! cmake --preset "$preset" --fresh "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
@@ -83,6 +84,7 @@ build_preset() {
 }
 
 release_options=() asan_options=()
+tsan_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF)  # threads share the same things whatever a loop is compiled for
 fuzz_options=(-DHEDDLE_SIMD=native -DHEDDLE_EXAMPLES=OFF -DHEDDLE_FRONT=ON)
 mkdir -p build
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # so that tools/plant_faults.py finds what the release build left there

@@ -177,7 +177,6 @@ calls = {
     "reference": lambda: heddle.attention(x, x, x, backend="reference"),
     "plan": lambda: plan.run(x, x, x, out=out),
     "backward": backward,
-    "check": lambda: heddle.check(x, x, x, out),
 }
 call = calls[sys.argv[1]]
 heard = []
@@ -205,7 +204,7 @@ assert np.allclose(heddle.attention(small, small, small), want, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "shown"), [
-    ("attention", ""), ("attention", "shown"), ("reference", ""), ("plan", "shown"), ("backward", "shown"), ("check", ""),
+    ("attention", ""), ("attention", "shown"), ("reference", ""), ("plan", "shown"), ("backward", "shown"),
 ])
 def test_ctrl_c(kind, shown):
     """In a process of its own, during the call or in the function that hears of its progress. The whole call would take

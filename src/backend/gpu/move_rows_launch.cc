@@ -30,15 +30,15 @@ void report_call(const backend::MoveArguments& arguments) {
 }  // namespace
 
 void move_rows(const Gpu& gpu, const backend::MoveArguments& arguments) {
-  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max(), kMostCtas = 1 << 14;
+  constexpr std::int64_t kMostMoved = std::numeric_limits<std::int32_t>::max(), kMostCtas = 1 << 14;
   const ConstTensorView& from = arguments.from;
   const TensorView& to = arguments.to;
   const std::int64_t rows = from.shape[0] * from.shape[1] * arguments.rows;
   if (rows == 0 || from.shape[3] == 0) return;
-  if (rows > kMostRows || from.shape[3] > kMostRows) {
+  if (rows > kMostMoved || from.shape[3] > kMostMoved) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("{} rows of {} columns travel; on a GPU up to {} of each are accepted", rows, from.shape[3],
-                            kMostRows));
+                            kMostMoved));
   }
   shared::MoveParams params{};
   params.from = from.data;

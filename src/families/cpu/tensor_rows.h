@@ -11,11 +11,13 @@
 
 namespace heddle::cpu {
 
-/// Rows from `row` on of one batch entry and head; batches of one serve all entries.
+/// Rows from `row` on of one batch entry and head; batches of one serve all entries. A tensor of no elements may have
+/// no memory: null takes no offset.
 template <class RowsType, class View>
 RowsType rows_of(const View& view, std::int64_t batch, std::int64_t head, std::int64_t row) {
   const std::int64_t entry = view.shape[0] == 1 ? 0 : batch;
-  const std::int64_t offset = entry * view.strides[0] + head * view.strides[1] + row * view.strides[2];
+  const std::int64_t offset =
+      view.data == nullptr ? 0 : entry * view.strides[0] + head * view.strides[1] + row * view.strides[2];
   using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
   return RowsType{static_cast<Byte*>(view.data) + offset * size_of(view.dtype), view.dtype, view.strides[2]};
 }

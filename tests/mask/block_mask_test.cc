@@ -7,6 +7,7 @@
 
 #include "expr/random_expression.h"
 #include "heddle/mods.h"
+#include "kept_cases.h"
 #include "mask/build.h"
 #include "mask/dense.h"
 #include "mask/random_mask.h"
@@ -227,7 +228,9 @@ TEST(BlockMask, RowsThatRepeatAreFoundAndStoredOnce) {
   bindings.captures["doc"] = {document.data(), DType::i32, Dims{700}};
   bindings.captures["keep"] = {keep.data(), DType::i32, Dims{700}};
   const Capture doc("doc", DType::i32, 1), kept("keep", DType::i32, 1);
+  std::uint64_t number = 0;
   const auto check = [&](const Expr& mask, const Counts& expected) {
+    if (!is_kept(number++, 5)) return;
     SCOPED_TRACE(print(mask));
     const BlockMask built = BlockMask::build(mask, shape, {16, 16}, bindings);
     EXPECT_EQ(counts(built), expected);

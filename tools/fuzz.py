@@ -7,7 +7,7 @@ Each target is an entry LLVMFuzzerTestOneInput in tests/. It is linked with the 
 built first: ASan, UBSan and libFuzzer watch it. A build of the rooms that read texts and files (HEDDLE_FRONT, the default)
 has no C interface: targets that call it then take libheddle_c.so of build/release, which is watched from outside alone.
 Findings stay in build/fuzz/targets/NAME-crash-*, which the program build/fuzz/targets/NAME repeats; mend them, and keep the
-bytes in a test. Runs begin with the inputs of tests/fuzz_corpora. Inputs that reach new code stay in
+bytes in tests/fuzz_corpora/NAME.found.txt (base64, one a line). Runs begin with the inputs of tests/fuzz_corpora. Inputs that reach new code stay in
 build/fuzz/targets/NAME.corpus for later runs; from MOST_INPUTS on, only those that the others do not make superfluous.
 --keep writes some of them to tests/fuzz_corpora.
 """
@@ -190,9 +190,11 @@ def shrink(corpus, program):
 
 
 def kept(name):
-    """The inputs that tests/fuzz_corpora has for a target: base64, one a line."""
-    file = CORPORA / f"{name}.txt"
-    return [base64.b64decode(line) for line in file.read_text(encoding="ascii").splitlines()] if file.exists() else []
+    """The inputs that tests/fuzz_corpora has for a target: base64, one a line. Those that found something stand in
+    NAME.found.txt, which --keep does not write."""
+    files = (CORPORA / f"{name}.txt", CORPORA / f"{name}.found.txt")
+    lines = [line for file in files if file.exists() for line in file.read_text(encoding="ascii").splitlines()]
+    return [base64.b64decode(line) for line in lines]
 
 
 def keep(name, program):

@@ -59,10 +59,15 @@ class Corpora(unittest.TestCase):
         self.assertGreaterEqual(len(kept[-1]), fuzz.KEPT_BYTES - 1)
 
     def test_each_target_has_inputs_and_each_line_reads(self):
-        self.assertEqual({path.stem for path in fuzz.CORPORA.iterdir()}, set(fuzz.TARGETS))
-        for name in fuzz.TARGETS:
-            for line in (fuzz.CORPORA / f"{name}.txt").read_text(encoding="ascii").splitlines():
+        names = {path.name.removesuffix(".txt").removesuffix(".found") for path in fuzz.CORPORA.iterdir()}
+        self.assertEqual(names, set(fuzz.TARGETS))
+        for path in fuzz.CORPORA.iterdir():
+            for line in path.read_text(encoding="ascii").splitlines():
                 self.assertEqual(base64.b64encode(base64.b64decode(line, validate=True)).decode("ascii"), line)
+
+    def test_what_found_something_is_an_input(self):
+        found = (fuzz.CORPORA / "calls.found.txt").read_text(encoding="ascii").splitlines()
+        self.assertLessEqual({base64.b64decode(line) for line in found}, set(fuzz.kept("calls")))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 
 #include "arguments.h"
 #include "call_tensors.h"
+#include "exact_mods.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
 #include "kept_mods.h"
@@ -94,6 +96,17 @@ struct Inputs {
     return heads == kv_heads || (enable_gqa && heads % kv_heads == 0);
   }
   bool is_on_cuda() const { return q.device_type() == kCuda; }
+  /// Whether no integer of a mod leaves i32.
+  bool hold_exactly(const Expr& mod, const NamedValues& values) const {
+    const std::int64_t most = exact_up_to(mod);
+    for (const std::size_t extent : {q.shape(0), q.shape(1), q.shape(2), k.shape(2)}) {
+      if (static_cast<std::int64_t>(extent) > most) return false;
+    }
+    return std::all_of(values.params.begin(), values.params.end(), [&](const auto& param) {
+      const auto* number = std::get_if<std::int32_t>(&param.second);
+      return number == nullptr || std::abs(std::int64_t{*number}) <= most;
+    });
+  }
   bool fit(const MaskScope& scope) const {
     const auto one_or = [](std::size_t extent, std::size_t wanted) { return extent == 1 || extent == wanted; };
     return scope.q_len == q.shape(2) && scope.kv_len == k.shape(2) && one_or(scope.batch, q.shape(0)) &&
@@ -170,7 +183,8 @@ class DirectCalls {
     if (score.is_none()) return true;
     const BoundMod* bound = nullptr;
     if (!nb::try_cast(score, bound, false)) {
-      return known(scores_, in).find(score, arguments.score_mod, arguments.values);
+      return known(scores_, in).find(score, arguments.score_mod, arguments.values) &&
+             in.hold_exactly(arguments.score_mod, arguments.values);
     }
     arguments.score_mod = bound->expr;
     return add_values(*bound, arguments.values);
@@ -190,7 +204,8 @@ class DirectCalls {
     is_block_mask = true;
     arguments.block_mask = listed.lists;
     arguments.mask_version = in.is_on_cuda() ? listed.version : 0;
-    return in.fit(listed.scope) && known(masks_, in).find(listed.function, arguments.mask_mod, arguments.values);
+    return in.fit(listed.scope) && known(masks_, in).find(listed.function, arguments.mask_mod, arguments.values) &&
+           in.hold_exactly(arguments.mask_mod, arguments.values);
   }
 
   bool add_values(const BoundMod& mod, NamedValues& values) const {

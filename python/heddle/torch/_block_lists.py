@@ -14,6 +14,7 @@ from .. import _core
 from .._dtypes import dtype_name
 from . import _direct
 from ._call import parsed, type_of
+from ._exact import exact, numbers_of_i32
 from ._tracing.kept import Mods
 
 MaskMod = Callable[..., torch.Tensor]
@@ -158,11 +159,15 @@ class LazyLists:
             raise ValueError(f"_adjust to {q_len} x {kv_len} of a mask of {old}; sizes up to these are accepted")
         return LazyLists(self.mask, self.batch, self.heads, (q_len, kv_len), self.block, self.device)
 
+    def _exact(self) -> Any:
+        """The mask with integers of 64 bits."""
+        return exact(self.mask.expr, (self.batch, self.heads, *self.lengths), self.mask.params)
+
     def core(self) -> heddle.BlockMask:
         captures = {name: x.detach().cpu() for name, x in self.mask.captures.items()}
         return heddle.BlockMask.build(
-            self.mask.expr, *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
-            params=self.mask.params, clamp_reads=True)
+            self._exact(), *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
+            params=numbers_of_i32(self.mask.params), clamp_reads=True)
 
     def sparsity(self) -> float:
         """As torch counts it from the lists."""
@@ -178,7 +183,8 @@ class LazyLists:
         is_known = all(type(extent) is int for extent in scope)  # not what torch.export keeps open
         if self.block[0] < LARGE_BLOCK and is_known:
             bound = self.mask
-            self._direct = _direct.bound(bound.expr, bound.captures, bound.params, bound.version, scope, self.device)
+            self._direct = _direct.bound(
+                self._exact(), bound.captures, numbers_of_i32(bound.params), bound.version, scope, self.device)
         return self._direct
 
     def lists(self) -> dict[str, torch.Tensor]:

@@ -24,6 +24,7 @@ from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
     LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
 from ._block_text import text_of
+from ._exact import exact
 from ._lists import of_lists
 from ._mask_mods import counted, mod_kind, noop_mask
 from ._named_tensors import names_arguments, pair_of_ints, require_sizes
@@ -254,6 +255,7 @@ class Made(NamedTuple):
     core: heddle.BlockMask
     bound: BoundMask
     mask_mod: MaskMod
+    is_plain: bool  # whether the expression is the function's own (_exact.py)
     direct: _core.ListedMask | None  # for _direct.attend()
 
 
@@ -269,18 +271,20 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
     device = mask.kv_num_blocks.device
     bound = BoundMask(mask.mask_mod, device)  # each time: the numbers that it reads may have changed
     kept = _made.get(mask)
-    if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound):
+    expr = exact(bound.expr, (batch, heads, *mask.seq_lengths), bound.params)
+    if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound) and (
+            expr is bound.expr and kept.is_plain or bound.reads_as(kept.bound)):
         if bound.reads_as(kept.bound):
             return kept.core, kept.bound
         core = kept.core
     else:
         with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
-            core = of_lists(lists_of(mask), sizes_of(mask), batch, heads, bound.expr)
+            core = of_lists(lists_of(mask), sizes_of(mask), batch, heads, expr)
     direct = None
     if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
         scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
         direct = _direct.listed(core, mask.mask_mod, bound.version, scope, device)
-    _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, direct)
+    _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, expr is bound.expr, direct)
     return core, bound
 
 

@@ -17,7 +17,6 @@ from ..._tracing.numbers import Guards, Number, Recipe, computed
 from .._private_names import without_dispatch
 from . import values
 from .operations import kind_of
-from .sums import is_far
 from .values import Unsupported, Value
 
 READS_SCORE = re.compile(r"\bscore\b")
@@ -44,7 +43,7 @@ def becomes_param(value: Any) -> bool:
     return is_number(value) or isinstance(value, (bool, torch.SymInt))
 
 
-def computed_again(x: torch.SymFloat) -> Any:
+def computed_again(x: torch.SymInt | torch.SymFloat) -> Any:
     """x from the symbols that it depends on: a graph that is being traced did not see how the mod's Python computed it."""
     from torch.utils._sympy.interp import sympy_interp
     from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -242,8 +241,6 @@ class Recording:
         value = number.value
         if isinstance(value, torch.SymFloat):
             return self.symbol(value)
-        if is_far(value):
-            return Value.scalar(values.literal(int(value)))
         if not becomes_param(value):
             return Value.scalar(values.literal(number.concrete()))
         name = self.params.get(number.recipe)
@@ -266,8 +263,6 @@ class Recording:
     def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
         """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""
         is_real = isinstance(x, torch.SymFloat)
-        if is_far(x):
-            return Value.scalar(values.literal(int(x)))
         known: dict[str, Any] = self.real_symbols if is_real else self.symbols
         name = next((name for name, one in known.items() if one is x or str(one) == str(x)), None)
         if name is None:
@@ -357,7 +352,8 @@ class Recording:
         reached = self.reached
         found = {name: computed(recipe, reached.numbers if reached else [], reached.arrays if reached else [])
                  for recipe, name in self.params.items()}
-        return {**found, **self.symbols}
+        lengths = {name: x if x.node.expr.is_symbol else computed_again(x) for name, x in self.symbols.items()}
+        return {**found, **lengths}
 
     def operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):

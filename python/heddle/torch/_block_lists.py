@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.attention import flex_attention as flex
 
 import heddle
 
@@ -24,6 +25,17 @@ LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
          "full_q_num_blocks", "full_q_indices")
 _versions = itertools.count(1)
+
+
+def default_device(device: Any) -> torch.device:
+    """torch's: the accelerator if none is given, and the current GPU if its index is not. The CPU where torch was built for
+    an accelerator that is not there: torch's own has an error of the driver's then."""
+    if device is None:
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    wanted = torch.device("cpu" if device is None else device)
+    if wanted.type == "cuda" and wanted.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return wanted
 
 
 def versions(*tensors: torch.Tensor | None) -> Versions:
@@ -50,6 +62,12 @@ def are_still(known: Versions, *tensors: torch.Tensor | None) -> bool:
         if x is not None and (x._version if type(version) is int else version_of(x)) != version:
             return False
     return True
+
+
+def lists_of(mask: flex.BlockMask) -> list[torch.Tensor]:
+    """Counts and indices of its partial blocks, and those of its full blocks if it has any."""
+    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+    return [x for x in lists if x is not None]
 
 
 def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

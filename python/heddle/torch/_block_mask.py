@@ -22,8 +22,9 @@ from .._mod import Mod
 from .._named_arguments import is_integer
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
-    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
-from ._block_text import text_of
+    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, default_device, dense, lists_of, of_columns,
+    ordered, same, versions)
+from ._block_text import counts_of_lists, picture_of, text_of
 from ._exact import exact
 from ._lists import of_lists
 from ._mask_mods import counted, mod_kind, noop_mask
@@ -113,6 +114,20 @@ class BlockMask(flex.BlockMask):
     def __repr__(self) -> str:
         lazy = self._unmade()
         return super().__repr__() if lazy is None else text_of(self, lazy)
+
+    def to_string(self, grid_size: int | tuple[int, int] = (20, 20), limit: int = 4) -> str:
+        """`limit` score matrices as characters, in at most grid_size rows and columns each; -1: one for each block."""
+        if torch.compiler.is_dynamo_compiling():
+            return str(super().to_string(grid_size, limit))
+        blocks = -(-self.seq_lengths[0] // self.BLOCK_SIZE[0]), -(-self.seq_lengths[1] // self.BLOCK_SIZE[1])
+        lazy = self._unmade()
+        if lazy is None:
+            if self.kv_indices.shape[-2:] != blocks:  # torch's own code says what it makes of them
+                return str(super().to_string(grid_size, limit))
+            return picture_of(self.kv_indices.shape[:-2], blocks, counts_of_lists(self), grid_size, limit)
+        core = lazy.core()._mask
+        return picture_of((lazy.batch, lazy.heads), blocks, lambda matrix, *cell: core.counts_in_cells(*matrix, *cell),
+                          grid_size, limit)
 
     def _unmade(self) -> LazyLists | None:
         """What the lists will be made of. None once they are there, and where Dynamo traces torch's own lists."""
@@ -301,12 +316,6 @@ def direct_mask(mask: Any) -> Any:
     return kept.direct if are_still(kept.lists, *lists) else None
 
 
-def lists_of(mask: flex.BlockMask) -> list[torch.Tensor]:
-    """Counts and indices of its partial blocks, and those of its full blocks if it has any."""
-    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    return [x for x in lists if x is not None]
-
-
 def sizes_of(mask: flex.BlockMask) -> tuple[int, int, int, int]:
     """Queries and keys of the whole, queries and keys of a block."""
     return *mask.seq_lengths, *block_size(mask.BLOCK_SIZE)
@@ -328,17 +337,6 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
         return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
     require_sizes(B=B, H=H, Q_LEN=Q_LEN, KV_LEN=KV_LEN)
     return flex.create_mask(counted(mod_fn), B, H, Q_LEN, KV_LEN, default_device(device))
-
-
-def default_device(device: Any) -> torch.device:
-    """torch's: the accelerator if none is given, and the current GPU if its index is not. The CPU where torch was built for
-    an accelerator that is not there: torch's own has an error of the driver's then."""
-    if device is None:
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    wanted = torch.device("cpu" if device is None else device)
-    if wanted.type == "cuda" and wanted.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return wanted
 
 
 def check_sizes(q_len: int, kv_len: int, block: tuple[int, int]) -> None:

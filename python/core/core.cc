@@ -34,6 +34,7 @@
 #include "plans.h"
 #include "recorded_calls.h"
 #include "tensors.h"
+#include "trace_always.h"
 
 namespace heddle::python {
 namespace {
@@ -129,6 +130,7 @@ NB_MODULE(_core_of_main, module) {
   add_block_masks(module);
   add_partitions(module);
   add_arguments(module);
+  add_trace_always(module);
   add_kept_mods(module);
   add_kept_plans(module);
   add_recorded_calls(module);

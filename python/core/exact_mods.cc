@@ -44,7 +44,7 @@ KeptMod& kept(const Expr& e) {
 }
 
 /// The integers among a call's params.
-std::map<std::string, std::int64_t> integers_of(const nb::dict& params) {
+std::map<std::string, std::int64_t> integers_of(const nb::typed<nb::dict, nb::str, nb::any>& params) {
   std::map<std::string, std::int64_t> made;
   for (const auto& [name, value] : params) {
     if (!PyLong_Check(value.ptr()) || PyBool_Check(value.ptr())) continue;
@@ -73,7 +73,7 @@ std::optional<Expr> changed(const Expr& e, const Expr& made) {
 
 /// None where the expression stays as it is.
 std::optional<Expr> exact(const Expr& e, std::int64_t batch, std::int64_t heads, std::int64_t queries,
-                          std::int64_t keys, const nb::dict& params) {
+                          std::int64_t keys, const nb::typed<nb::dict, nb::str, nb::any>& params) {
   KeptMod& known = kept(e);
   IntegerSizes sizes{batch, heads, queries, keys, integers_of(params)};
   if (are_up_to(sizes, known.up_to)) return {};

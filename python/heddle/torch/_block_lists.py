@@ -54,14 +54,13 @@ def same(one: Versions, other: Versions) -> bool:
     return len(one) == len(other) and all(x is y and v == w for (x, v), (y, w) in zip(one, other))
 
 
-def are_still(known: Versions, *tensors: torch.Tensor | None) -> bool:
-    """same(known, versions(*tensors)) without the list: repeated calls ask."""
-    for (x, version), y in zip(known, tensors):
-        if x is not y:
-            return False
-        if x is not None and (x._version if type(version) is int else version_of(x)) != version:
-            return False
-    return True
+def watched(mask: flex.BlockMask, lists: Versions) -> list[tuple[str, Any, Any]]:
+    """The attributes that a repeated call compares by identity, and of tensors their versions. Empty where that says too
+    little: of lists made under torch.inference_mode(), which count no writes, and of sizes that may change in place."""
+    plain = [(name, mask.__dict__.get(name), None) for name in ("mask_mod", "seq_lengths", "BLOCK_SIZE")]
+    if any(type(value) is not tuple for _, value, _ in plain[1:]) or any(type(version) is not int for _, version in lists):
+        return []
+    return plain + [(name, x, None if x is None else version) for name, (x, version) in zip(LISTS, lists)]
 
 
 def lists_of(mask: flex.BlockMask) -> list[torch.Tensor]:

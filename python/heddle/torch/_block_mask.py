@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -22,8 +22,8 @@ from .._mod import Mod
 from .._named_arguments import is_integer
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
-    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, default_device, dense, lists_of, of_columns,
-    ordered, same, versions)
+    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, default_device, dense, lists_of, of_columns,
+    ordered, same, versions, watched)
 from ._block_text import counts_of_lists, picture_of, text_of
 from ._exact import exact
 from ._lists import of_lists
@@ -117,13 +117,13 @@ class BlockMask(flex.BlockMask):
 
     def to_string(self, grid_size: int | tuple[int, int] = (20, 20), limit: int = 4) -> str:
         """`limit` score matrices as characters, in at most grid_size rows and columns each; -1: one for each block."""
+        parent: Any = super()
         if torch.compiler.is_dynamo_compiling():
-            return str(super().to_string(grid_size, limit))
+            return str(parent.to_string(grid_size, limit))
         blocks = -(-self.seq_lengths[0] // self.BLOCK_SIZE[0]), -(-self.seq_lengths[1] // self.BLOCK_SIZE[1])
-        lazy = self._unmade()
-        if lazy is None:
-            if self.kv_indices.shape[-2:] != blocks:  # torch's own code says what it makes of them
-                return str(super().to_string(grid_size, limit))
+        if (lazy := self._unmade()) is None:
+            if tuple(self.kv_indices.shape[-2:]) != blocks:  # torch's own code says what it makes of them
+                return str(parent.to_string(grid_size, limit))
             return picture_of(self.kv_indices.shape[:-2], blocks, counts_of_lists(self), grid_size, limit)
         core = lazy.core()._mask
         return picture_of((lazy.batch, lazy.heads), blocks, lambda matrix, *cell: core.counts_in_cells(*matrix, *cell),
@@ -235,7 +235,6 @@ class BlockMask(flex.BlockMask):
         if self._lazy is not None:
             return BlockMask._of(self._lazy.cropped(new_q_len, new_kv_len), self.mask_mod)
         rows, columns = -(-new_q_len // self.BLOCK_SIZE[0]), -(-new_kv_len // self.BLOCK_SIZE[1])
-
         counts, indices = ordered(dense(self.kv_num_blocks, self.kv_indices)[..., :rows, :columns])
         full: Blocks = (None, None)
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
@@ -257,9 +256,8 @@ class BlockMask(flex.BlockMask):
     def _repr_svg_(self) -> str:
         return self._core_mask().svg()
 
-    def _core_mask(self) -> heddle.BlockMask:
-        core, _ = made_for(self, self.shape[0], self.shape[1])
-        return core
+    def _core_mask(self) -> heddle.BlockMask:  # heddle.viz asks for it
+        return made_for(self, self.shape[0], self.shape[1])[0]
 
 
 class Made(NamedTuple):
@@ -269,12 +267,12 @@ class Made(NamedTuple):
     lists: Versions
     core: heddle.BlockMask
     bound: BoundMask
-    mask_mod: MaskMod
     is_plain: bool  # whether the expression is the function's own (_exact.py)
     direct: _core.ListedMask | None  # for _direct.attend()
 
 
-_made: WeakKeyDictionary[flex.BlockMask, Made] = WeakKeyDictionary()
+# By references, which are equal while the mask lives. A WeakKeyDictionary looks twice as long.
+_made: dict[ref[flex.BlockMask], Made] = {}
 
 
 def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.BlockMask, BoundMask]:
@@ -285,7 +283,7 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
     lists = versions(mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     device = mask.kv_num_blocks.device
     bound = BoundMask(mask.mask_mod, device)  # each time: the numbers that it reads may have changed
-    kept = _made.get(mask)
+    kept = _made.get(ref(mask))
     expr = exact(bound.expr, (batch, heads, *mask.seq_lengths), bound.params)
     if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound) and (
             expr is bound.expr and kept.is_plain or bound.reads_as(kept.bound)):
@@ -296,11 +294,16 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
         with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
             core = of_lists(lists_of(mask), sizes_of(mask), batch, heads, expr)
     direct = None
-    if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
+    attributes = watched(mask, lists)
+    if attributes and (device.type == "cpu" or not bound.captures):  # on a GPU captures' content has a version that calls follow
         scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
-        direct = _direct.listed(core, mask.mask_mod, bound.version, scope, device)
-    _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, expr is bound.expr, direct)
+        direct = _direct.listed(core, mask.mask_mod, bound.version, scope, device, attributes)
+    _made[ref(mask, forget)] = Made(sizes, lists, core, bound, expr is bound.expr, direct)
     return core, bound
+
+
+def forget(gone: ref[flex.BlockMask]) -> None:
+    _made.pop(gone, None)
 
 
 def direct_mask(mask: Any) -> Any:
@@ -309,11 +312,8 @@ def direct_mask(mask: Any) -> Any:
         lazy = mask._lazy
         if lazy is not None:
             return lazy.direct()
-    kept = _made.get(mask) if isinstance(mask, flex.BlockMask) else None
-    if kept is None or kept.mask_mod is not mask.mask_mod or kept.sizes[2:] != (tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)):
-        return None
-    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    return kept.direct if are_still(kept.lists, *lists) else None
+    kept = _made.get(ref(mask)) if isinstance(mask, flex.BlockMask) else None
+    return None if kept is None or kept.direct is None or not kept.direct.is_of(mask) else kept.direct
 
 
 def sizes_of(mask: flex.BlockMask) -> tuple[int, int, int, int]:

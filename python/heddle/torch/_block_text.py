@@ -78,7 +78,7 @@ def counts_of_lists(mask: flex.BlockMask) -> Counts:
         for begin in range(0, mask.kv_num_blocks.shape[-1], height):
             rows = slice(begin, begin + height)
             blocks = sum(dense(counts[matrix][rows], indices[matrix][rows]).sum(0) for counts, indices in lists)
-            made.append([int(part.sum()) for part in torch.as_tensor(blocks).split(width)])
+            made.append([int(part.sum()) for part in torch.split(torch.as_tensor(blocks), width)])
         return made
 
     return counts

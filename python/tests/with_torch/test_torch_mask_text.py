@@ -78,7 +78,7 @@ def show_masks_of_a_million_tokens():
     create_block_mask(causal, None, None, 512, 512, "cpu").to_string()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for mask_mod in masks.values():
-        mask = create_block_mask(mask_mod, None, 4, MILLION, MILLION, "cpu")
+        mask = create_block_mask(mask_mod, None, 2, MILLION, MILLION, "cpu")
         texts = repr(mask), str(mask), mask.to_string(8), mask.to_string((3, 50), limit=1), mask._repr_svg_()
         assert all(len(text) < 100_000 for text in texts) and 40.0 < mask.sparsity() < 100.0
         assert "kv_indices" not in mask.__dict__ and mask._made_by._lists is None

@@ -200,8 +200,8 @@ class LazyLists:
         is_known = all(type(extent) is int for extent in scope)  # not what torch.export keeps open
         if self.block[0] < LARGE_BLOCK and is_known:
             bound = self.mask
-            self._direct = _direct.bound(
-                self._exact(), bound.captures, numbers_of_i32(bound.params), bound.version, scope, self.device)
+            if self._exact() is bound.expr:  # C++ hands its mods on to Python, which makes them exact
+                self._direct = _direct.bound(bound.expr, bound.captures, bound.params, bound.version, scope, self.device)
         return self._direct
 
     def lists(self) -> dict[str, torch.Tensor]:

@@ -79,7 +79,6 @@ class Call:
     options: Tensors = field(default_factory=dict)  # options that are tensors, by their names in heddle.attention
     lists: Any = None  # a heddle.BlockMask of lists, or TracedLists
     version: int = 0  # changes with the content of tensors on a GPU that the mask reads
-    has_exact_mods: bool = False  # whether the mods are what _exact.py makes of them
     clamps: bool = False  # whether reads outside of captures get the nearest element
     with_lse: bool = False
     # The tensors that results are written to. None: a new one is made if it is needed.
@@ -138,8 +137,7 @@ class Call:
 
     def exact_expression(self, mod: Any) -> Any:
         """expression() with integers of 64 bits."""
-        expr = self.expression(mod)
-        return expr if self.has_exact_mods else exact(expr, self.sizes(), self.params)
+        return exact(self.expression(mod), self.sizes(), self.params)
 
     def listed(self) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         """The block lists on the call's device, and their sizes: queries and keys, of the whole and of a block."""

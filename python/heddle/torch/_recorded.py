@@ -66,7 +66,7 @@ def call_of(call: _core.RecordedCall, tensors: Sequence[torch.Tensor]) -> Call:
         query, key, value = heads_first(query), heads_first(key), heads_first(value)
     return Call(query, key, value, score=call.score_mod, mask=call.mask_mod, captures=dict(zip(call.names, others)),
                 params=dict(call.params), options=dict(zip(call.lengths, others[len(call.names):])), lists=call.lists,
-                version=call.mask_version, has_exact_mods=True, clamps=call.clamp_reads, with_lse=call.with_lse, **call.settings)
+                version=call.mask_version, clamps=call.clamp_reads, with_lse=call.with_lse, **call.settings)
 
 
 class Recorded(torch.autograd.Function):

@@ -16,7 +16,7 @@ from ..._tracing.negative_indices import from_the_front
 from ..._tracing.numbers import Guards, Number, Recipe, computed
 from .._private_names import without_dispatch
 from . import values
-from .operations import kind_of
+from .operations import check_elements, kind_of
 from .values import Unsupported, Value
 
 READS_SCORE = re.compile(r"\bscore\b")
@@ -219,6 +219,7 @@ class Recording:
         name = self._names.get((id(tensor), detached))
         if name is None:
             wanted = self.reached.array_names[position] if self.reached and position is not None else "tensor"
+            check_elements(wanted, tensor)
             name = self._names[id(tensor), detached] = self._free(wanted, detached)
             self.captures[name] = tensor
         capture = _core.Capture(name, dtype_name(tensor), tensor.dim())

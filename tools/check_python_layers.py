@@ -41,7 +41,7 @@ ROOMS = {
     "torch/tensors": Room(("heddle.torch._private_names", "heddle.torch._inputs", "heddle.torch._results", "heddle.torch._originals",
                            "heddle.torch._forms", "heddle.torch._dense", "heddle.torch._wide_integers", "heddle.torch._written"), ("words",)),
     "torch/tracing": Room(("heddle.torch._tracing",), ("words", "tracing", "torch/tensors")),
-    "torch/call": Room(("heddle.torch._call", "heddle.torch._tf32"), ("words", "torch/tensors")),
+    "torch/call": Room(("heddle.torch._call", "heddle.torch._exact", "heddle.torch._tf32"), ("words", "torch/tensors")),
     "torch/eager": Room(("heddle.torch._eager", "heddle.torch._eager_backward", "heddle.torch._backward_plans",
                          "heddle.torch._direct"), TORCH_BASE),
     "torch/lists": Room(("heddle.torch._lists",), ("package", *TORCH_BASE)),

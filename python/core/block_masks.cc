@@ -9,6 +9,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -104,6 +105,28 @@ std::vector<std::tuple<int, int, bool>> row(const SharedBlockMask& self, std::in
   return runs;
 }
 
+/// How many blocks of each cell of a score matrix attend: a cell has `height` rows and `width` columns of blocks.
+std::vector<std::vector<std::int64_t>> counts_in_cells(const SharedBlockMask& self, std::int64_t sequence,
+                                                       std::int64_t head, std::int64_t height, std::int64_t width) {
+  const WithoutGil released;
+  const std::int64_t rows = self.mask->q_blocks(sequence), columns = self.mask->kv_blocks(sequence);
+  const auto cells = [](std::int64_t extent, std::int64_t step) {
+    return static_cast<std::size_t>((extent + step - 1) / step);
+  };
+  std::vector<std::vector<std::int64_t>> counts(cells(rows, height), std::vector<std::int64_t>(cells(columns, width)));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::vector<std::int64_t>& in_columns = counts[static_cast<std::size_t>(row / height)];
+    for (const Run& run : self.mask->row(sequence, head, row)) {
+      for (std::int64_t begin = run.begin; begin < run.end;) {
+        const std::int64_t end = std::min<std::int64_t>(run.end, (begin / width + 1) * width);
+        in_columns[static_cast<std::size_t>(begin / width)] += end - begin;
+        begin = end;
+      }
+    }
+  }
+  return counts;
+}
+
 SharedBlockMask updated(const SharedBlockMask& self, const NamedValues& values, int threads) {
   const Bindings bindings = bindings_of(values);
   const WithoutGil released;
@@ -156,6 +179,7 @@ void add_block_masks(nb::module_& module) {
       [](const SharedBlockMask& self, const NamedValues& values) { self.mask->check_current(bindings_of(values)); },
       "values"_a);
   type.def("statistics", &statistics);
+  type.def("counts_in_cells", &counts_in_cells, "sequence"_a, "head"_a, "height"_a, "width"_a);
   type.def("row", &row, "sequence"_a, "head"_a, "q_block"_a);
   type.def("q_blocks",
            [](const SharedBlockMask& self, std::int64_t sequence) { return self.mask->q_blocks(sequence); });

@@ -18,6 +18,7 @@
 #include "call_tensors.h"
 #include "checks.h"
 #include "direct_calls.h"
+#include "exact_mods.h"
 #include "expressions.h"
 #include "function_docs.h"
 #include "heddle/archive.h"
@@ -33,6 +34,7 @@
 #include "plans.h"
 #include "recorded_calls.h"
 #include "tensors.h"
+#include "trace_always.h"
 
 namespace heddle::python {
 namespace {
@@ -124,9 +126,11 @@ NB_MODULE(_core_of_main, module) {
       "set_leak_warnings", [](bool wanted) { nb::set_leak_warnings(wanted); }, "wanted"_a);
   add_tensors(module);
   add_expressions(module);
+  add_exact_mods(module);
   add_block_masks(module);
   add_partitions(module);
   add_arguments(module);
+  add_trace_always(module);
   add_kept_mods(module);
   add_kept_plans(module);
   add_recorded_calls(module);

@@ -1,15 +1,18 @@
 #include "direct_calls.h"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +23,7 @@
 
 #include "arguments.h"
 #include "call_tensors.h"
+#include "exact_mods.h"
 #include "heddle/attention.h"
 #include "heddle/error.h"
 #include "kept_mods.h"
@@ -60,20 +64,49 @@ struct BoundMod {
   }
 };
 
+/// An attribute of torch's mask: the object, and a tensor's version.
+struct Watched {
+  nb::object name, value;
+  std::optional<std::int64_t> version;
+};
+
 /// A block mask of lists, whose function each call looks up: what it reads may have changed.
 struct ListedMask {
   std::shared_ptr<const BlockMask> lists;
   nb::object whole, function;
   std::uint64_t version;
   MaskScope scope;
+  std::vector<Watched> watched;
 
-  /// `mask`: a heddle.BlockMask.
-  ListedMask(nb::object mask, nb::object mask_mod, std::uint64_t number, const ScopeNumbers& given)
+  /// `mask`: a heddle.BlockMask. `attributes`: of torch's mask, by name, with the versions of tensors.
+  ListedMask(nb::object mask, nb::object mask_mod, std::uint64_t number, const ScopeNumbers& given,
+             const std::vector<std::tuple<nb::object, nb::object, std::optional<std::int64_t>>>& attributes)
       : lists(nb::cast<SharedBlockMask>(mask.attr("_mask")).mask),
         whole(std::move(mask)),
         function(std::move(mask_mod)),
         version(number),
-        scope(scope_of(given)) {}
+        scope(scope_of(given)) {
+    for (const auto& [name, value, its_version] : attributes) {
+      PyObject* interned = nb::object(name).release().ptr();
+      PyUnicode_InternInPlace(&interned);
+      watched.push_back({nb::steal(interned), value, its_version});
+    }
+  }
+
+  /// Whether torch's mask has the attributes that it had.
+  bool is_of(nb::handle mask) const {
+    static PyObject* const dict = PyUnicode_InternFromString("__dict__");
+    static PyObject* const version_name = PyUnicode_InternFromString("_version");
+    const nb::object held = nb::steal(PyObject_GetAttr(mask.ptr(), dict));
+    if (!held.is_valid()) throw nb::python_error();
+    return std::all_of(watched.begin(), watched.end(), [&](const Watched& one) {
+      if (PyDict_GetItemWithError(held.ptr(), one.name.ptr()) != one.value.ptr()) return false;
+      if (!one.version) return true;
+      const nb::object found = nb::steal(PyObject_GetAttr(one.value.ptr(), version_name));
+      if (!found.is_valid()) throw nb::python_error();
+      return PyLong_AsLongLong(found.ptr()) == *one.version;
+    });
+  }
 };
 
 /// q, k and v of one call.
@@ -94,6 +127,17 @@ struct Inputs {
     return heads == kv_heads || (enable_gqa && heads % kv_heads == 0);
   }
   bool is_on_cuda() const { return q.device_type() == kCuda; }
+  /// Whether no integer of a mod leaves i32.
+  bool hold_exactly(const Expr& mod, const NamedValues& values) const {
+    const std::int64_t most = exact_up_to(mod);
+    for (const std::size_t extent : {q.shape(0), q.shape(1), q.shape(2), k.shape(2)}) {
+      if (static_cast<std::int64_t>(extent) > most) return false;
+    }
+    return std::all_of(values.params.begin(), values.params.end(), [&](const auto& param) {
+      const auto* number = std::get_if<std::int32_t>(&param.second);
+      return number == nullptr || std::abs(std::int64_t{*number}) <= most;
+    });
+  }
   bool fit(const MaskScope& scope) const {
     const auto one_or = [](std::size_t extent, std::size_t wanted) { return extent == 1 || extent == wanted; };
     return scope.q_len == q.shape(2) && scope.kv_len == k.shape(2) && one_or(scope.batch, q.shape(0)) &&
@@ -115,14 +159,16 @@ class DirectCalls {
  public:
   DirectCalls(nb::object tensor, nb::object parameter, nb::object empty_like, nb::object empty_lse,
               nb::object empty_statistics, nb::object empty_contiguous, nb::object stream, nb::object threads,
-              const std::map<std::string, nb::object>& scores, const std::map<std::string, nb::object>& masks)
+              std::array<nb::object, 2> strided, const std::map<std::string, nb::object>& scores,
+              const std::map<std::string, nb::object>& masks)
       : torch_(std::make_shared<const TorchNames>(TorchNames{{std::move(tensor), std::move(parameter)},
                                                              std::move(empty_like),
                                                              std::move(empty_lse),
                                                              std::move(empty_statistics),
                                                              std::move(empty_contiguous),
                                                              std::move(stream),
-                                                             std::move(threads)})),
+                                                             std::move(threads),
+                                                             std::move(strided)})),
         scores_{scores.at("cpu"), scores.at("cuda")},
         masks_{masks.at("cpu"), masks.at("cuda")} {}
 
@@ -170,7 +216,8 @@ class DirectCalls {
     if (score.is_none()) return true;
     const BoundMod* bound = nullptr;
     if (!nb::try_cast(score, bound, false)) {
-      return known(scores_, in).find(score, arguments.score_mod, arguments.values);
+      return known(scores_, in).find(score, arguments.score_mod, arguments.values) &&
+             in.hold_exactly(arguments.score_mod, arguments.values);
     }
     arguments.score_mod = bound->expr;
     return add_values(*bound, arguments.values);
@@ -190,7 +237,8 @@ class DirectCalls {
     is_block_mask = true;
     arguments.block_mask = listed.lists;
     arguments.mask_version = in.is_on_cuda() ? listed.version : 0;
-    return in.fit(listed.scope) && known(masks_, in).find(listed.function, arguments.mask_mod, arguments.values);
+    return in.fit(listed.scope) && known(masks_, in).find(listed.function, arguments.mask_mod, arguments.values) &&
+           in.hold_exactly(arguments.mask_mod, arguments.values);
   }
 
   bool add_values(const BoundMod& mod, NamedValues& values) const {
@@ -228,9 +276,11 @@ class DirectCalls {
   }
 
   nb::any run(nb::handle query, const Inputs& in, const Arguments& arguments, bool with_lse) const {
-    const nb::object out = torch_->empty_like(query), lse = with_lse ? torch_->empty_lse(query) : nb::none();
+    const nb::object lse = with_lse ? torch_->empty_lse(query) : nb::none();
+    nb::object out;
     GivenOut out_array(std::in_place), lse_array;
-    if (!out_array->take(out, false) || (with_lse && !lse_array.emplace().take(lse, false))) return nothing();
+    if (!torch_->make_like(query, in.q, out, *out_array) || (with_lse && !lse_array.emplace().take_new(lse)))
+      return nothing();
     try {
       const AttentionTensors tensors = tensors_of(in.q, in.k, in.v, out_array, lse_array);
       const AttentionOptions options = options_of(arguments);
@@ -255,13 +305,16 @@ void add_direct_calls(nb::module_& module) {
                     std::uint64_t, const std::optional<ScopeNumbers>&>(),
            "expr"_a, "captures"_a, "params"_a, "version"_a = 0, "scope"_a.none() = nb::none());
   nb::class_<ListedMask>(module, "ListedMask", "A block mask of lists, and the function of its partial blocks.")
-      .def(nb::init<nb::object, nb::object, std::uint64_t, const ScopeNumbers&>(), "lists"_a, "mask_mod"_a, "version"_a,
-           "scope"_a);
+      .def(nb::init<nb::object, nb::object, std::uint64_t, const ScopeNumbers&,
+                    const std::vector<std::tuple<nb::object, nb::object, std::optional<std::int64_t>>>&>(),
+           "lists"_a, "mask_mod"_a, "version"_a, "scope"_a, "attributes"_a)
+      .def("is_of", &ListedMask::is_of, "mask"_a, "Whether torch's mask has the attributes that it had.");
   nb::class_<DirectCalls>(module, "DirectCalls", "Repeated calls of torch's tensors.")
       .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, nb::object, nb::object,
-                    const std::map<std::string, nb::object>&, const std::map<std::string, nb::object>&>(),
+                    std::array<nb::object, 2>, const std::map<std::string, nb::object>&,
+                    const std::map<std::string, nb::object>&>(),
            "tensor"_a, "parameter"_a, "empty_like"_a, "empty_lse"_a, "empty_statistics"_a, "empty_contiguous"_a,
-           "stream"_a, "threads"_a, "scores"_a, "masks"_a)
+           "stream"_a, "threads"_a, "strided"_a, "scores"_a, "masks"_a)
       .def("attend", &DirectCalls::attend, "query"_a, "key"_a, "value"_a, "score"_a.none(), "mask"_a.none(),
            "settings"_a, "enable_gqa"_a, "with_lse"_a, "clamps"_a, "with_gradients"_a);
 }

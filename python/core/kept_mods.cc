@@ -10,12 +10,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
+
+#include "trace_always.h"
 
 namespace heddle::python {
 namespace {
@@ -61,34 +62,6 @@ ArrayKind kind_of(const ForeignArray& array) {
   return {array.dtype(), array.ndim(), array.device_type(), array.device_id()};
 }
 
-constexpr const char* kTracesAlwaysDoc =
-    R"(Whether mods that are Python functions are traced at every call, and nothing of theirs is kept: what
-set_trace_always said last, before that whether the environment variable HEDDLE_TRACE_ALWAYS is set.
-
->>> import heddle
->>> heddle.traces_always()
-False
-)";
-constexpr const char* kSetTraceAlwaysDoc =
-    R"(Whether mods that are Python functions are traced at every call from now on. It holds for the
-process, for heddle and heddle.torch. Plans and block masks that were made before keep what they have.
-
->>> import heddle
->>> heddle.set_trace_always(True)
->>> heddle.traces_always()
-True
->>> heddle.set_trace_always(False)
-)";
-
-/// Whether every mod is traced at every call. The variable stands in the library's table (src/base/environment.cc).
-bool& traces_always() {
-  static bool always = [] {
-    const char* given = std::getenv("HEDDLE_TRACE_ALWAYS");
-    return given != nullptr && *given != '\0';
-  }();
-  return always;
-}
-
 /// A class's attribute as it stands there, not bound to anything; None if it has none.
 nb::object of_class(nb::handle type, PyObject* name) {
   static PyObject *const order = PyUnicode_InternFromString("__mro__"), *const attributes =
@@ -110,15 +83,24 @@ class Walk {
  public:
   Walk(const KeptMod& mod, nb::handle root) : mod_(mod), slots_(static_cast<std::size_t>(mod.slots)) {
     slots_[0] = nb::borrow(root);
+    if (mod.first > 0) slots_[static_cast<std::size_t>(mod.steps[1].to)] = mod.owner;
     arrays_.reserve(mod.arrays.size());
   }
 
   bool holds() {
-    return std::all_of(mod_.steps.begin(), mod_.steps.end(), [&](const Step& step) { return take(step); });
+    const auto begin = mod_.steps.begin() + static_cast<std::ptrdiff_t>(mod_.first);
+    return std::all_of(begin, mod_.steps.end(), [&](const Step& step) { return take(step); });
   }
 
-  void bind(NamedValues& values) const {
-    for (const auto& [name, array] : mod_.captures) values.captures[name] = arrays_[static_cast<std::size_t>(array)];
+  /// Once: hands the arrays on.
+  void bind(NamedValues& values) {
+    for (std::size_t i = 0; i < mod_.captures.size(); ++i) {
+      const auto& [name, array] = mod_.captures[i];
+      ReadOnly& found = arrays_[static_cast<std::size_t>(array)];
+      const bool is_last = std::none_of(mod_.captures.begin() + static_cast<std::ptrdiff_t>(i) + 1, mod_.captures.end(),
+                                        [&](const auto& other) { return other.second == array; });
+      values.captures.insert_or_assign(name, is_last ? std::move(found) : found);
+    }
     for (const auto& [name, array] : mod_.constants) values.captures[name] = array;
     for (const auto& [name, slot] : mod_.params) values.params[name] = number_of(at(slot));
   }
@@ -217,6 +199,7 @@ class Walk {
 
   static bool has_keys(PyObject* dict, PyObject* keys) {
     if (!PyDict_CheckExact(dict) || PyDict_Size(dict) != PyTuple_Size(keys)) return false;
+    if (PyTuple_Size(keys) == 0) return true;  // a function without attributes, mostly
     const nb::object given = nb::steal(PyDict_Keys(dict));
     if (raised()) return false;
     for (Py_ssize_t i = 0; i < PyTuple_Size(keys); ++i) {
@@ -268,14 +251,19 @@ class Walk {
 
 nb::object imported(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
 
+bool is_function(nb::handle mod) {
+  static const nb::handle function = imported("types", "FunctionType").release();
+  return type_of(mod).is(function);
+}
+
 /// The object that a mod is found by, the same each time the mod is made anew: the code of a function, also of one
 /// inside a partial or a method; the type of any other object.
 nb::object code_of(nb::handle mod) {
-  static const nb::handle function = imported("types", "FunctionType").release(),
-                          partial = imported("functools", "partial").release(),
+  static const nb::handle partial = imported("functools", "partial").release(),
                           method = imported("types", "MethodType").release();
+  static PyObject* const code = PyUnicode_InternFromString("__code__");
   const nb::handle type = type_of(mod);
-  if (type.is(function)) return mod.attr("__code__");
+  if (is_function(mod)) return nb::steal(PyObject_GetAttr(mod.ptr(), code));
   if (type.is(partial)) return code_of(mod.attr("func"));
   if (type.is(method)) return code_of(mod.attr("__func__"));
   return nb::borrow(type);
@@ -354,7 +342,9 @@ bool KeptMods::find(nb::handle mod, Expr& expr, NamedValues& values) const {
   const auto found = by_code_.find(code_of(mod).ptr());
   if (found == by_code_.end()) return false;
   const std::shared_ptr<const Variants> variants = found->second;
+  const bool finds_function = is_function(mod);
   for (const std::shared_ptr<const KeptMod>& kept : *variants) {
+    if (kept->first > 0 && !finds_function) continue;
     Walk walk(*kept, mod);
     if (!walk.holds()) continue;
     walk.bind(values);
@@ -364,8 +354,20 @@ bool KeptMods::find(nb::handle mod, Expr& expr, NamedValues& values) const {
   return false;
 }
 
+/// How many steps say what finding a mod by its code has said: that it is a function, and of this code.
+std::size_t steps_to_code(nb::handle mod, const KeptMod& made) {
+  if (!is_function(mod) || made.steps.size() < 3) return 0;
+  const Step &type = made.steps[0], &get = made.steps[1], &is = made.steps[2];
+  const bool stands_first = type.kind == StepKind::type && type.from == 0 && type.object.is(type_of(mod)) &&
+                            get.kind == StepKind::get && get.from == 0 &&
+                            nb::cast<std::string>(get.object) == "__code__" && is.kind == StepKind::is &&
+                            is.from == get.to && is.object.is(made.owner);
+  return stands_first ? 3 : 0;
+}
+
 void KeptMods::keep(nb::handle mod, KeptMod made) {
   made.owner = code_of(mod);
+  made.first = steps_to_code(mod, made);
   PyObject* const code = made.owner.ptr();
   if (by_code_.size() >= kMostCodes && !by_code_.contains(code)) by_code_.clear();
   Variants variants = {std::make_shared<const KeptMod>(std::move(made))};
@@ -377,17 +379,6 @@ void KeptMods::keep(nb::handle mod, KeptMod made) {
 }
 
 void add_kept_mods(nb::module_& module) {
-  module.def(
-      "traces_always", [] { return traces_always(); }, kTracesAlwaysDoc);
-  module.def(
-      "set_trace_always",
-      [](nb::handle always) {
-        if (!PyBool_Check(always.ptr())) {
-          throw nb::type_error(nb::str("always is {}; a bool is accepted").format(nb::repr(always)).c_str());
-        }
-        traces_always() = always.is(Py_True);
-      },
-      "always"_a.none(), kSetTraceAlwaysDoc, nb::sig("def set_trace_always(always: bool) -> None"));
   nb::class_<KeptMods>(module, "KeptMods", "Expressions of mods that were met before.")
       .def(nb::init<>())
       .def("find", &find, "mod"_a, "The expression, captures and params of a mod, or None if it is not known.")

@@ -69,6 +69,7 @@ struct KeptMod {
   nb::object owner;  // of the address by which it is found
   Expr expr;
   std::vector<Step> steps;
+  std::size_t first = 0;  // the step to begin with: by_code_ has looked at those before it
   int slots = 1;
   std::vector<ArrayKind> arrays;
   std::vector<std::pair<std::string, int>> captures;  // names, and numbers of arrays

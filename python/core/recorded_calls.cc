@@ -133,24 +133,6 @@ class RecordedCall::Gradients {
   std::vector<nb::object> made_;  // behind one None
 };
 
-bool TorchNames::take(nb::handle object, ReadOnly& array) const {
-  const nb::handle type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
-  return (type.is(types[0]) || type.is(types[1])) && array.take(object, true);
-}
-
-bool TorchNames::set_place(const ReadOnly& query, Arguments& arguments) const {
-  if (query.device_type() == kCuda) return set_stream(query, arguments.stream);
-  arguments.threads = nb::cast<int>(threads());
-  return true;
-}
-
-bool TorchNames::set_stream(const ReadOnly& query, std::uintptr_t& number) const {
-  const nb::object current = stream(query.device_id());
-  if (current.is_none()) return false;
-  number = nb::cast<std::uintptr_t>(current);
-  return true;
-}
-
 RecordedCall::RecordedCall(std::shared_ptr<const TorchNames> torch, const std::array<const ReadOnly*, 3>& inputs,
                            Arguments&& arguments, Settings settings, nb::object lists, bool with_lse)
     : torch_(std::move(torch)),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.attention import flex_attention as flex
 
 import heddle
 
@@ -14,6 +15,7 @@ from .. import _core
 from .._dtypes import dtype_name
 from . import _direct
 from ._call import parsed, type_of
+from ._exact import exact, numbers_of_i32
 from ._tracing.kept import Mods
 
 MaskMod = Callable[..., torch.Tensor]
@@ -23,6 +25,17 @@ LARGE_BLOCK = 1 << 30  # torch's block size for no mask at all
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
          "full_q_num_blocks", "full_q_indices")
 _versions = itertools.count(1)
+
+
+def default_device(device: Any) -> torch.device:
+    """torch's: the accelerator if none is given, and the current GPU if its index is not. The CPU where torch was built for
+    an accelerator that is not there: torch's own has an error of the driver's then."""
+    if device is None:
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    wanted = torch.device("cpu" if device is None else device)
+    if wanted.type == "cuda" and wanted.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return wanted
 
 
 def versions(*tensors: torch.Tensor | None) -> Versions:
@@ -41,14 +54,19 @@ def same(one: Versions, other: Versions) -> bool:
     return len(one) == len(other) and all(x is y and v == w for (x, v), (y, w) in zip(one, other))
 
 
-def are_still(known: Versions, *tensors: torch.Tensor | None) -> bool:
-    """same(known, versions(*tensors)) without the list: repeated calls ask."""
-    for (x, version), y in zip(known, tensors):
-        if x is not y:
-            return False
-        if x is not None and (x._version if type(version) is int else version_of(x)) != version:
-            return False
-    return True
+def watched(mask: flex.BlockMask, lists: Versions) -> list[tuple[str, Any, Any]]:
+    """The attributes that a repeated call compares by identity, and of tensors their versions. Empty where that says too
+    little: of lists made under torch.inference_mode(), which count no writes, and of sizes that may change in place."""
+    plain = [(name, mask.__dict__.get(name), None) for name in ("mask_mod", "seq_lengths", "BLOCK_SIZE")]
+    if any(type(value) is not tuple for _, value, _ in plain[1:]) or any(type(version) is not int for _, version in lists):
+        return []
+    return plain + [(name, x, None if x is None else version) for name, (x, version) in zip(LISTS, lists)]
+
+
+def lists_of(mask: flex.BlockMask) -> list[torch.Tensor]:
+    """Counts and indices of its partial blocks, and those of its full blocks if it has any."""
+    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+    return [x for x in lists if x is not None]
 
 
 def ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,11 +176,15 @@ class LazyLists:
             raise ValueError(f"_adjust to {q_len} x {kv_len} of a mask of {old}; sizes up to these are accepted")
         return LazyLists(self.mask, self.batch, self.heads, (q_len, kv_len), self.block, self.device)
 
+    def _exact(self) -> Any:
+        """The mask with integers of 64 bits."""
+        return exact(self.mask.expr, (self.batch, self.heads, *self.lengths), self.mask.params)
+
     def core(self) -> heddle.BlockMask:
         captures = {name: x.detach().cpu() for name, x in self.mask.captures.items()}
         return heddle.BlockMask.build(
-            self.mask.expr, *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
-            params=self.mask.params, clamp_reads=True)
+            self._exact(), *self.lengths, batch=self.batch, heads=self.heads, block=self.block, captures=captures,
+            params=numbers_of_i32(self.mask.params), clamp_reads=True)
 
     def sparsity(self) -> float:
         """As torch counts it from the lists."""
@@ -178,7 +200,8 @@ class LazyLists:
         is_known = all(type(extent) is int for extent in scope)  # not what torch.export keeps open
         if self.block[0] < LARGE_BLOCK and is_known:
             bound = self.mask
-            self._direct = _direct.bound(bound.expr, bound.captures, bound.params, bound.version, scope, self.device)
+            if self._exact() is bound.expr:  # C++ hands its mods on to Python, which makes them exact
+                self._direct = _direct.bound(bound.expr, bound.captures, bound.params, bound.version, scope, self.device)
         return self._direct
 
     def lists(self) -> dict[str, torch.Tensor]:

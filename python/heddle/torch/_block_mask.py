@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -22,8 +22,10 @@ from .._mod import Mod
 from .._named_arguments import is_integer
 from . import _dense, _direct, _originals, _write_order
 from ._block_lists import (
-    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, are_still, dense, of_columns, ordered, same, versions)
-from ._block_text import text_of
+    LISTS, Blocks, BoundMask, LateMask, LazyLists, MaskMod, Versions, default_device, dense, lists_of, of_columns,
+    ordered, same, versions, watched)
+from ._block_text import counts_of_lists, picture_of, text_of
+from ._exact import exact
 from ._lists import of_lists
 from ._mask_mods import counted, mod_kind, noop_mask
 from ._named_tensors import names_arguments, pair_of_ints, require_sizes
@@ -112,6 +114,20 @@ class BlockMask(flex.BlockMask):
     def __repr__(self) -> str:
         lazy = self._unmade()
         return super().__repr__() if lazy is None else text_of(self, lazy)
+
+    def to_string(self, grid_size: int | tuple[int, int] = (20, 20), limit: int = 4) -> str:
+        """`limit` score matrices as characters, in at most grid_size rows and columns each; -1: one for each block."""
+        parent: Any = super()
+        if torch.compiler.is_dynamo_compiling():
+            return str(parent.to_string(grid_size, limit))
+        blocks = -(-self.seq_lengths[0] // self.BLOCK_SIZE[0]), -(-self.seq_lengths[1] // self.BLOCK_SIZE[1])
+        if (lazy := self._unmade()) is None:
+            if tuple(self.kv_indices.shape[-2:]) != blocks:  # torch's own code says what it makes of them
+                return str(parent.to_string(grid_size, limit))
+            return picture_of(self.kv_indices.shape[:-2], blocks, counts_of_lists(self), grid_size, limit)
+        core = lazy.core()._mask
+        return picture_of((lazy.batch, lazy.heads), blocks, lambda matrix, *cell: core.counts_in_cells(*matrix, *cell),
+                          grid_size, limit)
 
     def _unmade(self) -> LazyLists | None:
         """What the lists will be made of. None once they are there, and where Dynamo traces torch's own lists."""
@@ -219,7 +235,6 @@ class BlockMask(flex.BlockMask):
         if self._lazy is not None:
             return BlockMask._of(self._lazy.cropped(new_q_len, new_kv_len), self.mask_mod)
         rows, columns = -(-new_q_len // self.BLOCK_SIZE[0]), -(-new_kv_len // self.BLOCK_SIZE[1])
-
         counts, indices = ordered(dense(self.kv_num_blocks, self.kv_indices)[..., :rows, :columns])
         full: Blocks = (None, None)
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
@@ -241,9 +256,8 @@ class BlockMask(flex.BlockMask):
     def _repr_svg_(self) -> str:
         return self._core_mask().svg()
 
-    def _core_mask(self) -> heddle.BlockMask:
-        core, _ = made_for(self, self.shape[0], self.shape[1])
-        return core
+    def _core_mask(self) -> heddle.BlockMask:  # heddle.viz asks for it
+        return made_for(self, self.shape[0], self.shape[1])[0]
 
 
 class Made(NamedTuple):
@@ -253,11 +267,12 @@ class Made(NamedTuple):
     lists: Versions
     core: heddle.BlockMask
     bound: BoundMask
-    mask_mod: MaskMod
+    is_plain: bool  # whether the expression is the function's own (_exact.py)
     direct: _core.ListedMask | None  # for _direct.attend()
 
 
-_made: WeakKeyDictionary[flex.BlockMask, Made] = WeakKeyDictionary()
+# By references, which are equal while the mask lives. A WeakKeyDictionary looks twice as long.
+_made: dict[ref[flex.BlockMask], Made] = {}
 
 
 def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.BlockMask, BoundMask]:
@@ -268,20 +283,27 @@ def made_for(mask: flex.BlockMask, batch: int, heads: int) -> tuple[heddle.Block
     lists = versions(mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     device = mask.kv_num_blocks.device
     bound = BoundMask(mask.mask_mod, device)  # each time: the numbers that it reads may have changed
-    kept = _made.get(mask)
-    if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound):
+    kept = _made.get(ref(mask))
+    expr = exact(bound.expr, (batch, heads, *mask.seq_lengths), bound.params)
+    if kept is not None and kept.sizes == sizes and same(kept.lists, lists) and bound.says_as(kept.bound) and (
+            expr is bound.expr and kept.is_plain or bound.reads_as(kept.bound)):
         if bound.reads_as(kept.bound):
             return kept.core, kept.bound
         core = kept.core
     else:
         with temporarily_clear_interpreter_stack():  # transforms of torch.func wrap all results
-            core = of_lists(lists_of(mask), sizes_of(mask), batch, heads, bound.expr)
+            core = of_lists(lists_of(mask), sizes_of(mask), batch, heads, expr)
     direct = None
-    if device.type == "cpu" or not bound.captures:  # on a GPU the content of captures has a version, which calls follow
+    attributes = watched(mask, lists)
+    if attributes and (device.type == "cpu" or not bound.captures):  # on a GPU captures' content has a version that calls follow
         scope = batch, heads, mask.seq_lengths[0], mask.seq_lengths[1]
-        direct = _direct.listed(core, mask.mask_mod, bound.version, scope, device)
-    _made[mask] = Made(sizes, lists, core, bound, mask.mask_mod, direct)
+        direct = _direct.listed(core, mask.mask_mod, bound.version, scope, device, attributes)
+    _made[ref(mask, forget)] = Made(sizes, lists, core, bound, expr is bound.expr, direct)
     return core, bound
+
+
+def forget(gone: ref[flex.BlockMask]) -> None:
+    _made.pop(gone, None)
 
 
 def direct_mask(mask: Any) -> Any:
@@ -290,17 +312,8 @@ def direct_mask(mask: Any) -> Any:
         lazy = mask._lazy
         if lazy is not None:
             return lazy.direct()
-    kept = _made.get(mask) if isinstance(mask, flex.BlockMask) else None
-    if kept is None or kept.mask_mod is not mask.mask_mod or kept.sizes[2:] != (tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE)):
-        return None
-    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    return kept.direct if are_still(kept.lists, *lists) else None
-
-
-def lists_of(mask: flex.BlockMask) -> list[torch.Tensor]:
-    """Counts and indices of its partial blocks, and those of its full blocks if it has any."""
-    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    return [x for x in lists if x is not None]
+    kept = _made.get(ref(mask)) if isinstance(mask, flex.BlockMask) else None
+    return None if kept is None or kept.direct is None or not kept.direct.is_of(mask) else kept.direct
 
 
 def sizes_of(mask: flex.BlockMask) -> tuple[int, int, int, int]:
@@ -324,17 +337,6 @@ def create_mask(mod_fn: Callable[..., Any], B: int | None, H: int | None, Q_LEN:
         return create_block_mask(mod_fn, B, H, Q_LEN, KV_LEN, device, 1).to_dense().bool()
     require_sizes(B=B, H=H, Q_LEN=Q_LEN, KV_LEN=KV_LEN)
     return flex.create_mask(counted(mod_fn), B, H, Q_LEN, KV_LEN, default_device(device))
-
-
-def default_device(device: Any) -> torch.device:
-    """torch's: the accelerator if none is given, and the current GPU if its index is not. The CPU where torch was built for
-    an accelerator that is not there: torch's own has an error of the driver's then."""
-    if device is None:
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    wanted = torch.device("cpu" if device is None else device)
-    if wanted.type == "cuda" and wanted.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return wanted
 
 
 def check_sizes(q_len: int, kv_len: int, block: tuple[int, int]) -> None:

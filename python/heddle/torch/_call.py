@@ -18,6 +18,7 @@ import torch
 from .. import _core
 from .._dtypes import dtype_name
 from . import _forms, _private_names
+from ._exact import exact, numbers_of_i32
 
 Tensors = dict[str, torch.Tensor]
 Numbers = dict[str, float | int | bool]
@@ -123,6 +124,21 @@ class Call:
         captures = tuple([(name, (dtype_name(x), x.dim())) for name, x in self.captures.items()])
         return parsed(mod, captures, tuple([(name, type_of(number)) for name, number in self.params.items()]))
 
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Batch, heads, queries and keys: positions are below, whatever the options say."""
+        batch, heads, queries = self.query.shape[:3]
+        keys = self.key.shape[2]
+        if self.options:
+            batch = max(batch, queries, *(x.shape[0] for x in self.options.values() if x.dim()))
+            keys *= self.key.shape[0]
+            if "q_start" in self.options or "kv_start" in self.options:  # of which a GPU's are not known
+                queries = keys = queries + 2 * keys
+        return batch, heads, queries, keys
+
+    def exact_expression(self, mod: Any) -> Any:
+        """expression() with integers of 64 bits."""
+        return exact(self.expression(mod), self.sizes(), self.params)
+
     def listed(self) -> tuple[list[torch.Tensor], tuple[int, ...]]:
         """The block lists on the call's device, and their sizes: queries and keys, of the whole and of a block."""
         if isinstance(self.lists, TracedLists):
@@ -136,11 +152,11 @@ class Call:
         """The options as the library takes them, for torch's current stream."""
         made = _core.Arguments()
         if self.score is not None:
-            made.score_mod = self.expression(self.score)
+            made.score_mod = self.exact_expression(self.score)
         if self.mask is not None:
-            made.mask_mod = self.expression(self.mask)
+            made.mask_mod = self.exact_expression(self.mask)
         if self.weight is not None:
-            made.weight_mod = self.expression(self.weight)
+            made.weight_mod = self.exact_expression(self.weight)
         if self.captures:
             try:
                 made.captures = self.captures
@@ -148,7 +164,7 @@ class Call:
                 self.refuse_captures()
                 raise
         if self.params:
-            made.params = self.params
+            made.params = numbers_of_i32(self.params)
         for name, tensor in self.options.items():
             try:
                 setattr(made, name, tensor)

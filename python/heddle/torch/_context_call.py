@@ -16,6 +16,7 @@ from ._context_group import agree, check_device
 from ._context_masks import in_global_indices
 from ._context_plan import ContextPlan, Exchange, RowsOfKeys
 from ._context_positions import POSITIONS, STARTS, know_positions
+from ._exact import refuse_wide
 from ._flex import check_inputs
 from ._private_names import identity
 from ._tf32 import allow_tf32_for
@@ -171,7 +172,7 @@ def context_call(
     own_first = takes_own_first(exchange, own_first)
     groups = (chosen_groups(plan, exchange, call, own_first) if head_groups is None
               else check_groups(head_groups, key.shape[1]))
-    set_mods(call, exchange, score_mod)
+    set_mods(call, exchange, score_mod, (*query.shape[:2], plan.q_len, plan.kv_len))
     set_dropout(call, dropout_p, dropout_seed)
     if sinks is not None:
         if tuple(sinks.shape) != (query.shape[1],) or sinks.device != query.device or not sinks.is_floating_point():
@@ -204,11 +205,15 @@ def to_global_indices(call: Call, with_heads: bool) -> None:
         call.params[FIRST_HEAD] = 0
 
 
-def set_mods(call: Call, exchange: Exchange, score_mod: Callable[..., Any] | None) -> None:
+def set_mods(
+    call: Call, exchange: Exchange, score_mod: Callable[..., Any] | None, global_sizes: tuple[int, int, int, int]
+) -> None:
     """The score's expression and the mask's text, in global indices, and what both read."""
     if score_mod is not None and score_mod is not identity:
         mods = Mods(call.query.device)
-        call.score = str(mods.score(score_mod))
+        expr = mods.score(score_mod)
+        refuse_wide(expr, global_sizes, mods.params)
+        call.score = str(expr)
         call.captures, call.params = mods.captures, mods.params
     mask = exchange.mask
     call.mask = mask.text

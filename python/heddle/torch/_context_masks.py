@@ -17,6 +17,7 @@ from ._block_mask import BlockMask
 from ._call import Numbers, Tensors, parsed, type_of
 from ._context_group import word_of_content
 from ._context_positions import SIDES, by_table
+from ._exact import refuse_wide
 from ._flex import is_no_mask
 from .._dtypes import dtype_name
 
@@ -91,6 +92,7 @@ def mask_of(
         raise TypeError(f"block_mask is {type(given).__name__}; a block mask, a function (b, h, q_idx, kv_idx), a "
                         "list of them and None are accepted")
     bound = BoundMask(given, device)
+    refuse_wide(bound.expr, (*scope, q_len, kv_len), bound.params)
     return GlobalMask(str(bound.expr), bound.captures, bound.params, (*scope, q_len, kv_len))
 
 
@@ -101,6 +103,7 @@ def of_block_mask(mask: flex.BlockMask) -> GlobalMask:
         return GlobalMask(None, {}, {}, (1, 1, *scope[2:]))
     lazy = mask._lazy if isinstance(mask, BlockMask) else None
     if lazy is not None:
+        refuse_wide(lazy.mask.expr, scope, lazy.mask.params)
         return GlobalMask(str(lazy.mask.expr), lazy.mask.captures, lazy.mask.params, scope)
     return of_lists(mask, scope)
 
@@ -108,6 +111,7 @@ def of_block_mask(mask: flex.BlockMask) -> GlobalMask:
 def of_lists(mask: flex.BlockMask, scope: tuple[int, int, int, int]) -> GlobalMask:
     """Lists as a table of kinds that the mask reads: rows of queries on other ranks need the lists' blocks cut anew."""
     bound = BoundMask(mask.mask_mod, mask.kv_num_blocks.device)
+    refuse_wide(bound.expr, scope, bound.params)
     kinds = dense(mask.kv_num_blocks, mask.kv_indices).to(torch.uint8)
     if mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None:
         kinds += 2 * dense(mask.full_kv_num_blocks, mask.full_kv_indices).to(torch.uint8)

@@ -26,7 +26,7 @@ def stream_of(index: int) -> int | None:
 
 _calls = _core.DirectCalls(
     torch.Tensor, torch.nn.Parameter, torch.empty_like, empty_lse, empty_statistics, empty_contiguous,
-    stream_of, threads_of_torch, {device: known_of(SCORE, device) for device in KINDS},
+    stream_of, threads_of_torch, (_private_names.strided_on_cpu, _private_names.strided_on_gpu), {device: known_of(SCORE, device) for device in KINDS},
     {device: known_of(MASK, device) for device in KINDS})
 
 
@@ -95,9 +95,11 @@ def bound(
 
 
 def listed(
-    lists: Any, mask_mod: Any, version: int, scope: tuple[int, int, int, int], device: torch.device
+    lists: Any, mask_mod: Any, version: int, scope: tuple[int, int, int, int], device: torch.device,
+    attributes: list[tuple[str, Any, int | None]],
 ) -> _core.ListedMask | None:
-    """A block mask of lists, a heddle.BlockMask, for attend()."""
+    """A block mask of lists, a heddle.BlockMask, for attend(). `attributes`: what torch's mask has now, and of tensors the
+    versions; another mask is made when they change."""
     if device.type not in KINDS:
         return None
-    return _core.ListedMask(lists, mask_mod, version, (*scope, KINDS[device.type], device.index or 0))
+    return _core.ListedMask(lists, mask_mod, version, (*scope, KINDS[device.type], device.index or 0), attributes)

@@ -11,8 +11,8 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from . import _dense, _nested
-from ._block_lists import LARGE_BLOCK, BoundMask
-from ._block_mask import BlockMask, direct_mask, lists_of, made_for, sizes_of
+from ._block_lists import LARGE_BLOCK, BoundMask, lists_of
+from ._block_mask import BlockMask, direct_mask, made_for, sizes_of
 from ._call import Call, TracedLists
 from ._dispatch import attend, has_no_width, of_no_width
 from ._inputs import PLAIN, autocast, is_plain, of_one_width, refuse_others

@@ -66,7 +66,7 @@ def call_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: 
     call = call.with_tensors(bare(call.tensors()))
     if given["lists"]:
         batch, heads = call.query.shape[:2]
-        call.lists = of_lists(bare(given["lists"]), given["list_sizes"], batch, heads, call.expression(call.mask))
+        call.lists = of_lists(bare(given["lists"]), given["list_sizes"], batch, heads, call.exact_expression(call.mask))
     return call
 
 

@@ -72,8 +72,9 @@ sees_no_functions: Any = torch.nn.Parameter.__torch_function__
 without_dispatch: Any = first_of("utils._mode_utils.no_dispatch", "_C._DisableTorchDispatch")
 # Switches gradients; modes of __torch_function__ see it called.
 set_grad_enabled: Any = found("_C._set_grad_enabled") or torch.set_grad_enabled
-# Inductor's code makes its tensors so: 0.6 us, where torch.empty with a dtype and a device takes 1.8. Or None.
+# Inductor's code makes its tensors so: 0.6 us, where torch.empty with a dtype and a device takes 1.8. Or None. On the current GPU:
 strided_on_cpu: Any = found("_C._dynamo.guards._empty_strided_cpu")
+strided_on_gpu: Any = found("_C._dynamo.guards._empty_strided_cuda")
 
 # torch's score_mod that changes nothing; what a BlockMask that was sliced has as its mask_mod.
 identity: Any = found("nn.attention.flex_attention._identity") or (lambda score, b, h, q_idx, kv_idx: score)

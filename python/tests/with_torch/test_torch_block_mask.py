@@ -366,21 +366,3 @@ def test_without_the_accelerator_that_torch_was_built_for(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
     mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 8, 8)
     assert mask.device == torch.device("cpu") and mask.kv_num_blocks.device == torch.device("cpu")
-
-
-@pytest.mark.parametrize("mask_mod", MASKS)
-@pytest.mark.parametrize(("queries", "keys"), [(50, 50), (48, 50), (1, 50), (50, 16)])
-def test_text_and_sparsity_make_no_list(mask_mod, queries, keys):
-    mask = create_block_mask(mask_mod, 2, 3, queries, keys, "cpu", (16, 8))
-    text, sparsity = repr(mask), mask.sparsity()
-    assert "kv_indices" not in mask.__dict__ and mask._made_by._lists is None
-    torchs = flex.create_block_mask(mask_mod, 2, 3, queries, keys, "cpu", (16, 8))
-    assert text == repr(torchs) and sparsity == torchs.sparsity()
-    assert mask.kv_indices.shape == torchs.kv_indices.shape
-    assert repr(mask) == text and mask.sparsity() == sparsity
-
-
-def test_text_of_a_huge_mask():
-    """Its lists would take 100 GB."""
-    mask = create_block_mask(causal, None, None, 1 << 24, 1 << 24, "cpu")
-    assert "kv_indices=torch.Size([1, 1, 131072, 131072])" in repr(mask) and "sparsity=50.00%" in repr(mask)

@@ -60,3 +60,32 @@ def test_a_table_of_numpy_is_named():
     with pytest.raises(TypeError, match="value of score > 0.0, which") as caught:
         flex_attention(x, x, x, lambda score, b, h, q_idx, kv_idx: score if score > 0 else -score)
     assert "as_tensor" not in str(caught.value)
+
+
+COMPLEX = torch.view_as_complex(torch.randn(8, 2, generator=torch.Generator().manual_seed(2)))
+QUANTIZED = torch.quantize_per_tensor(torch.linspace(-1, 1, 8), 0.1, 0, torch.qint8)
+NESTED = torch.nested.nested_tensor([torch.ones(3), torch.ones(4)], layout=torch.jagged)
+
+
+@pytest.mark.parametrize(("mod", "said"), [
+    (lambda s, b, h, i, j: s + COMPLEX[j].real, "'COMPLEX', a tensor of torch.complex64; its real and imag"),
+    (lambda s, b, h, i, j: s + QUANTIZED[j], r"'QUANTIZED', a tensor of torch.qint8; its dequantize\(\)"),
+    (lambda s, b, h, i, j: s + NESTED[b, j], r"'NESTED', a nested tensor; tensors of torch.strided are accepted"),
+    (lambda s, b, h, i, j: s + NESTED[0][0], r"'NESTED', a nested tensor; tensors of torch.strided are accepted"),
+])
+def test_tensors_without_elements_of_mods_are_named(mod, said):
+    x = torch.randn(1, 1, 8, 8)
+    for _ in range(2):
+        with pytest.raises(NotImplementedError, match=f"a mod reads {said}"):
+            flex_attention(x, x, x, mod)
+
+
+@pytest.mark.parametrize(("mod", "of"), [
+    (lambda s, b, h, i, j: s + COMPLEX.real[j], lambda: COMPLEX.real),
+    (lambda s, b, h, i, j: s + COMPLEX.abs()[j], lambda: COMPLEX.abs()),
+    (lambda s, b, h, i, j: s + QUANTIZED.dequantize()[j], lambda: QUANTIZED.dequantize()),
+])
+def test_what_is_taken_before_an_index_is_read(mod, of):
+    x = torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    want = torch.nn.functional.scaled_dot_product_attention(x, x, x, of().expand(1, 1, 8, 8))
+    torch.testing.assert_close(flex_attention(x, x, x, mod), want)

@@ -10,7 +10,6 @@ from typing import Any
 from ... import _core
 from . import values
 from .operations import define, op
-from .sums import difference, total
 from .tie_rules import BOUND_WINS, SHARED_BY_CLAMP, SHARED_BY_FMAX
 from .values import Unsupported, Value, as_bool, as_f32, as_i32, as_number, elementwise, literal, promoted
 
@@ -38,17 +37,17 @@ def add(x: Any, y: Any, *, alpha: Any = 1) -> Value:
 
 def added(x: Any, y: Any) -> Any:
     x, y = literal(x), literal(y)
-    return x | y if x.type == y.type == "bool" else total(as_number(x), as_number(y))  # torch's sum of bools is a bool
+    return x | y if x.type == y.type == "bool" else as_number(x) + as_number(y)  # torch's sum of bools is a bool
 
 
 @op("sub", "subtract")
 def sub(x: Any, y: Any, *, alpha: Any = 1) -> Value:
-    return elementwise(lambda x, y: difference(as_number(x), as_number(scaled(y, alpha))), x, y)
+    return elementwise(lambda x, y: as_number(x) - as_number(scaled(y, alpha)), x, y)
 
 
 @op("rsub")
 def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
-    return elementwise(lambda x, y: difference(as_number(y), as_number(scaled(x, alpha))), x, y)
+    return elementwise(lambda x, y: as_number(y) - as_number(scaled(x, alpha)), x, y)
 
 
 def floor_divided(x: Any, y: Any) -> Any:

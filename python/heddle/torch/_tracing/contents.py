@@ -37,7 +37,8 @@ def holds(value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     if isinstance(value, Number):
-        return value.concrete()
+        number = value.concrete()
+        return int(number) if isinstance(number, torch.SymInt) else number  # torch.tensor() of a SymInt is of 32 bits
     if not isinstance(value, Traced):
         return value
     if value._content is None:

@@ -45,6 +45,7 @@ WATCHED_GETTERS = frozenset((
 # Functions of symbols alone: torch calls them in a symbol's arithmetic.
 OF_SYMBOLS = frozenset((torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sum))
 DETACHING = (torch.Tensor.detach_, torch.detach_)
+CLAMPING = (torch.clamp, torch.Tensor.clamp, torch.clip, torch.Tensor.clip)
 MAKERS = (torch.tensor, torch.as_tensor, torch.scalar_tensor)
 
 
@@ -225,7 +226,7 @@ class Functions(TorchFunctionMode):
         if func in OF_SYMBOLS and not any(isinstance(one, (torch.Tensor, Number)) for one in args):
             return func(*args, **kwargs)
         if any(isinstance(one, NUMBERS) for one in args) or any(isinstance(one, NUMBERS) for one in kwargs.values()):
-            args, kwargs = tree_map(self.number, (args, kwargs))
+            args, kwargs = tree_map(self.bound if func in CLAMPING else self.number, (args, kwargs))
         if any(is_wrapped(one) for one in args) or any(is_wrapped(one) for one in kwargs.values()):
             args, kwargs = tree_map(self.symbolic, (args, kwargs))
         try:
@@ -287,12 +288,17 @@ class Functions(TorchFunctionMode):
         """A tensor of a transform of torch.func: an operation on it would not say what it was."""
         return self.recording.wrapped(self.recording.value_of(x), x.dtype) if is_wrapped(x) else x
 
+    def bound(self, x: Any) -> Any:
+        """A number as a tensor: torch's clamp takes either two of them or none."""
+        is_plain = isinstance(x, (int, float)) and not isinstance(x, NUMBERS)
+        return self.recording.wrapped(Value.scalar(values.literal(x)), wide=True) if is_plain else self.number(x)
+
     def number(self, x: Any) -> Any:
         if type(x) in SYMBOLS:
-            return self.recording.wrapped(self.recording.symbol(x))
+            return self.recording.wrapped(self.recording.symbol(x), wide=True)
         if not isinstance(x, Number):
             return x
-        made = self.recording.wrapped(self.recording.param(x))
+        made = self.recording.wrapped(self.recording.param(x), wide=True)  # torch's C++ may ask for its value
         made._is_number = True
         remember(made, torch.tensor, (x,), {})
         return made

@@ -25,6 +25,16 @@ def kind_of(dtype: torch.dtype) -> str:
     return "f32" if dtype.is_floating_point else "i32"
 
 
+def check_elements(name: str, x: torch.Tensor) -> None:
+    """Raises Unsupported, which names it, for a tensor of which no mod can read elements."""
+    if x.is_nested:
+        raise Unsupported(f"a mod reads '{name}', a nested tensor; tensors of torch.strided are accepted, such as its values() "
+                          "and offsets()")
+    if x.is_complex() or x.is_quantized:
+        instead = "its real and imag" if x.is_complex() else "its dequantize()"
+        raise Unsupported(f"a mod reads '{name}', a tensor of {x.dtype}; {instead}, taken before an index, are accepted")
+
+
 def cast(value: Value, dtype: torch.dtype | None) -> Value:
     """As `dtype` has the value: small integers wrap. Half types are computed as f32 and do not round."""
     if dtype is None:
@@ -35,8 +45,9 @@ def cast(value: Value, dtype: torch.dtype | None) -> Value:
 
 
 def wrapped(x: Any, dtype: torch.dtype) -> Any:
-    unused = 32 - 8 * dtype.itemsize
-    return x << unused >> unused if dtype.is_signed else x & (2**32 - 1 >> unused)
+    bits = 8 * dtype.itemsize
+    low = x & (2**bits - 1)
+    return (low ^ 2**(bits - 1)) - 2**(bits - 1) if dtype.is_signed else low  # no shift, which would not wrap (_exact.py)
 
 
 def cast_to(value: Any, kind: str) -> Value:

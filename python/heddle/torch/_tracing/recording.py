@@ -16,8 +16,7 @@ from ..._tracing.negative_indices import from_the_front
 from ..._tracing.numbers import Guards, Number, Recipe, computed
 from .._private_names import without_dispatch
 from . import values
-from .operations import kind_of
-from .sums import is_far
+from .operations import check_elements, kind_of
 from .values import Unsupported, Value
 
 READS_SCORE = re.compile(r"\bscore\b")
@@ -44,7 +43,7 @@ def becomes_param(value: Any) -> bool:
     return is_number(value) or isinstance(value, (bool, torch.SymInt))
 
 
-def computed_again(x: torch.SymFloat) -> Any:
+def computed_again(x: torch.SymInt | torch.SymFloat) -> Any:
     """x from the symbols that it depends on: a graph that is being traced did not see how the mod's Python computed it."""
     from torch.utils._sympy.interp import sympy_interp
     from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -220,6 +219,7 @@ class Recording:
         name = self._names.get((id(tensor), detached))
         if name is None:
             wanted = self.reached.array_names[position] if self.reached and position is not None else "tensor"
+            check_elements(wanted, tensor)
             name = self._names[id(tensor), detached] = self._free(wanted, detached)
             self.captures[name] = tensor
         capture = _core.Capture(name, dtype_name(tensor), tensor.dim())
@@ -242,8 +242,6 @@ class Recording:
         value = number.value
         if isinstance(value, torch.SymFloat):
             return self.symbol(value)
-        if is_far(value):
-            return Value.scalar(values.literal(int(value)))
         if not becomes_param(value):
             return Value.scalar(values.literal(number.concrete()))
         name = self.params.get(number.recipe)
@@ -266,8 +264,6 @@ class Recording:
     def symbol(self, x: torch.SymInt | torch.SymFloat) -> Value:
         """The value of a symbolic number: a param, or for a real one, for which operators have no argument, a capture."""
         is_real = isinstance(x, torch.SymFloat)
-        if is_far(x):
-            return Value.scalar(values.literal(int(x)))
         known: dict[str, Any] = self.real_symbols if is_real else self.symbols
         name = next((name for name, one in known.items() if one is x or str(one) == str(x)), None)
         if name is None:
@@ -357,7 +353,8 @@ class Recording:
         reached = self.reached
         found = {name: computed(recipe, reached.numbers if reached else [], reached.arrays if reached else [])
                  for recipe, name in self.params.items()}
-        return {**found, **self.symbols}
+        lengths = {name: x if x.node.expr.is_symbol else computed_again(x) for name, x in self.symbols.items()}
+        return {**found, **lengths}
 
     def operand(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):

@@ -27,9 +27,17 @@ class Unsupported(Exception):
 def literal(value: Any) -> Any:
     if isinstance(value, _core.Expr):
         return value
-    if type(value) is int and not -(2**31) <= value < 2**31:
-        value = float(value)  # a bound that no index reaches
+    if type(value) is int and not -(2**31) < value < 2**31:
+        return wide_literal(value)
     return _core.as_expr(value)
+
+
+def wide_literal(value: int) -> Any:
+    """An integer that is no literal of i32, nor its negative, as a sum that is right in 64 bits (_exact.py)."""
+    if not -(2**63) <= value < 2**63:
+        return _core.as_expr(float(value))
+    above, rest = divmod(value, 2**30)
+    return literal(above) * literal(2**30) + literal(rest)
 
 
 def as_number(x: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from operator import attrgetter
 from typing import Any
 
@@ -81,6 +82,14 @@ identity: Any = found("nn.attention.flex_attention._identity") or (lambda score,
 sliced_mask_mod: Any = found("nn.attention.flex_attention._sliced_mask_mod_error") or object()
 # Makes torch.jit.script take a function for one of torch's operators.
 register_builtin: Any = found("jit._builtins._register_builtin") or (lambda function, operator: None)
+
+
+def forget_signature(function: Any) -> None:
+    """For Dynamo, which keeps the arguments that a function's code has: the code is another one now."""
+    kept = getattr(sys.modules.get("torch._dynamo.variables.functions"), "_spec_cache", None)
+    if kept is not None:
+        kept.pop(function, None)
+
 
 # Names without which no mod is traced. They are imported where they are used.
 NEEDED = (

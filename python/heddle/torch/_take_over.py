@@ -16,7 +16,7 @@ from . import _backward_plans, _originals
 from ._block_mask import create_block_mask
 from ._flex import flex_attention
 from ._inputs import PLAIN, has_tangent, is_plain
-from ._private_names import has_tangents, jit_trace, register_builtin, sees_no_functions
+from ._private_names import forget_signature, has_tangents, jit_trace, register_builtin, sees_no_functions
 from ._originals import block_mask_function, flex_function
 from ._sdpa import scaled_dot_product_attention
 
@@ -190,6 +190,7 @@ def activate() -> None:
         torch.nn.functional.scaled_dot_product_attention = sdpa
         for function, (_, ours) in _swaps.items():
             function.__code__ = ours
+            forget_signature(function)
             cast(Any, function).__signature__ = SIGNATURES[function]
 
 
@@ -209,6 +210,7 @@ def deactivate() -> None:
             for function, (torchs, ours) in _swaps.items():
                 if function.__code__ is ours:
                     function.__code__ = torchs
+                    forget_signature(function)
                     del cast(Any, function).__signature__
 
 

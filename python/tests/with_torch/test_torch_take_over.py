@@ -350,6 +350,31 @@ def test_compiled_gradients_are_taken_where_every_gpu_computes_them(monkeypatch,
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
+def test_functions_that_dynamo_has_traced_are_taken_over_and_given_back():
+    def score(score, b, h, q_idx, kv_idx):
+        return score + 0.1 * (kv_idx - q_idx)
+
+    q, seen = torch.randn(1, 2, 16, 8), []
+
+    def backend(graph, inputs):
+        seen.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    def compiled():
+        torch._dynamo.reset()
+        call = torch.compile(lambda q: flex.flex_attention(q, q, q, score, scale=0.5), backend=backend, fullgraph=True)
+        return call(q)
+
+    with torch.no_grad():
+        torchs = compiled()
+        with heddle.torch.enabled():
+            ours = compiled()
+        again = compiled()
+    assert ["heddle" in text for text in seen] == [False, True, False], seen
+    for one in (ours, again):
+        torch.testing.assert_close(one, torchs)
+
+
 def test_what_is_kept_of_backwards_knows_the_family_and_few_lists(monkeypatch):
     from heddle import _core
     from heddle.torch import _backward_plans

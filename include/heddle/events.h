@@ -1,6 +1,6 @@
 // Events report each plan, each kernel that is compiled or loaded, and each refused call. They are off unless a
-// listener is set or HEDDLE_LOG names a file ("-", "1": stderr), which gets each event as a line. If they are off, a plan
-// and a refusal cost one more load. A call with a cached plan costs nothing more in either case.
+// listener is set or HEDDLE_LOG names a file ("-", "1": stderr), which gets each event as a line. If they are off, a
+// plan and a refusal cost one more load. A call with a cached plan costs nothing more in either case.
 //
 // An event is one line of JSON. All have "event", "time" (seconds since 1970) and "process".
 //   plan     "ms" that planning took, compilation included; "pass" (forward, backward); "device"; "problem", as

@@ -135,7 +135,7 @@ class ChunkStates {
     float m, l;
   };
 
-  /// Of the thread's row i, in a part that ends with `chunk`.
+  /// Where the numbers of the thread's row i stand, in a part that ends with `chunk`.
   __device__ __forceinline__ Numbers* place_of_numbers(float* part, int chunk, int i) const {
     return reinterpret_cast<Numbers*>(part + 4 * scores_.row_of(i) + 2 * (chunk & 1));
   }

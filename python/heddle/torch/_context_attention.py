@@ -8,16 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .. import _core
 from . import _context_own_first, _eager
 from ._backward_plans import ASKED_ON, layout
-from ._call import Call
 from ._context_call import ContextCall
 from ._context_exchange import Moving, gradients_return, join_side
-from ._context_groups import Ahead, Gradients, Made, Targets, columns, group_request, moving_keys, summing
-from ._eager_backward import Wanted, in_places, is_deterministic, refuse_twice, rows, wanted_of
+from ._context_groups import Ahead, Gradients, Made, columns, group_request, moving_keys, summing
+from ._eager_backward import Wanted, in_places, is_deterministic, rows, wanted_of
 from ._gradients import RefusedTwice
 from ._results import empty_lse, empty_out, ordered_out
 

@@ -266,15 +266,11 @@ def requests(context: ContextCall, parts: Parts, wanted: Wanted, whole: State,
     made = Made(whole.out, whole.lse, whole.lse_rest, ())
     results = made, torch.empty_like(whole.out), None
     if parts.takes_own:
-        for heads, kv_heads in set_of(halves(context, context.keeps_keys)):
-            yield at.of_own(heads, kv_heads, results)
+        for heads, kv_heads in halves(context, context.keeps_keys):
+            if heads.start < heads.stop:
+                yield at.of_own(heads, kv_heads, results)
     if parts.takes_received:
         heads, rows_of_keys = received
         yield at.of_received(heads, rows_of_keys, at.new_d_keys(rows_of_keys), results)
     if at.gradients.sinks is not None:
         yield at.of_sinks(results)
-
-
-def set_of(both: Halves) -> list[tuple[slice, slice]]:
-    """The halves that have heads."""
-    return [(heads, kv_heads) for heads, kv_heads in both if heads.start < heads.stop]

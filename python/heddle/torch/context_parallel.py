@@ -2,7 +2,8 @@
 
 Queries stay on their rank. Before attention a rank receives the rows of keys and values that the blocks of its queries
 read, by one all_to_all_single with split sizes. After the backward it sends their gradients back, in f32. The rank of
-a query computes each of its scores once, over all keys: no partial results are merged.
+a query computes all of its scores, each once, in one attention over all keys; with own_first in two, whose results it
+merges.
 
 Mods see the indices of the whole sequence. Tensors that they read are whole and the same on all ranks.
 """
